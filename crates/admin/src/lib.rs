@@ -1,0 +1,1 @@
+//! What an operator can do, and the control socket.

@@ -1,0 +1,23 @@
+//! Any bytes as each of the JSON files: reading them must not panic, and what is accepted is within the limits.
+//! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run configuration`.
+#![no_main]
+
+use std::borrow::Cow;
+
+use headrace_checkpoint::{Checkpoint, ModelConfig, limits};
+use libfuzzer_sys::fuzz_target;
+
+const CONFIG: &[u8] = include_bytes!("../../tests/data/qwen3-tied/config.json");
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(config) = ModelConfig::from_json(bytes) {
+        assert!((1..=limits::MAX_LAYERS).contains(&config.layers));
+        assert!(config.heads.is_multiple_of(config.kv_heads) && config.head_dim.is_multiple_of(2));
+        assert!(config.rms_norm_eps.is_normal() && config.rope.theta.is_finite());
+    }
+    for name in ["generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"] {
+        let file = |name: &str, bytes: &[u8]| (name.to_owned(), Cow::Owned(bytes.to_vec()));
+        let files = vec![file("config.json", CONFIG), file("tokenizer.json", b"{}"), file(name, bytes)];
+        assert!(Checkpoint::from_files(files).is_err(), "there are no weights");
+    }
+});

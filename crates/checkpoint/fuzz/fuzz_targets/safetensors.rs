@@ -1,0 +1,32 @@
+//! Any bytes as a weight file: the reader must not panic, and what it accepts must lie inside the bytes.
+//! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run safetensors`.
+#![no_main]
+
+use std::borrow::Cow;
+
+use headrace_checkpoint::Checkpoint;
+use headrace_checkpoint::safetensors::Header;
+use libfuzzer_sys::fuzz_target;
+
+const CONFIG: &[u8] = include_bytes!("../../tests/data/qwen3-tied/config.json");
+
+fuzz_target!(|bytes: &[u8]| {
+    // Two ways in: the bytes are the file, or they are its header and the data is eight zeros.
+    let framed = [&(bytes.len() as u64).to_le_bytes(), bytes, &[0; 8]].concat();
+    for file in [bytes, &framed] {
+        let Ok(header) = Header::parse("model.safetensors", file) else { continue };
+        let mut covered = header.data_start;
+        for entry in header.tensors.values() {
+            covered += file.get(entry.range.clone()).expect("a tensor outside the file").len();
+        }
+        assert_eq!(covered, file.len(), "tensors must cover the file");
+    }
+    let file = |name: &str, bytes: &[u8]| (name.to_owned(), Cow::Owned(bytes.to_vec()));
+    let files =
+        vec![file("config.json", CONFIG), file("tokenizer.json", b"{}"), file("model.safetensors", bytes)];
+    if let Ok(checkpoint) = Checkpoint::from_files(files) {
+        for name in checkpoint.tensor_names() {
+            let _ = checkpoint.tensor(name);
+        }
+    }
+});

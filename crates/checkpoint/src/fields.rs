@@ -1,0 +1,161 @@
+//! Typed, ranged access to the fields of a JSON configuration object; every refusal names file and field.
+//! `null` means absent, as it does in transformers. Must not know what any field is for.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::{CheckpointError, shown_json};
+
+/// One JSON object of a file, with the dotted path that leads to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    file: &'a str,
+    prefix: &'a str,
+    members: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(file: &'a str, members: &'a Map<String, Value>) -> Self {
+        Self { file, prefix: "", members }
+    }
+
+    /// The object under `field`, if there is one.
+    pub(crate) fn object(&self, field: &'a str) -> Result<Option<Fields<'a>>, CheckpointError> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Object(members)) => Ok(Some(Self { file: self.file, prefix: field, members })),
+            Some(other) => Err(self.wrong(field, other, "an object or null")),
+        }
+    }
+
+    pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
+        self.members.get(field).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.members.iter()
+    }
+
+    /// A whole number in `range`.
+    pub(crate) fn count(
+        &self,
+        field: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, CheckpointError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        let number = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n));
+        match number {
+            Some(n) => Ok(Some(n)),
+            None => {
+                let expected = format!("a whole number from {} to {}", range.start(), range.end());
+                Err(self.wrong(field, value, &expected))
+            }
+        }
+    }
+
+    pub(crate) fn required_count(
+        &self,
+        field: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, CheckpointError> {
+        self.count(field, range)?.ok_or_else(|| self.missing(field))
+    }
+
+    /// A finite number `n` with `more_than < n <= at_most`.
+    pub(crate) fn number(
+        &self,
+        field: &str,
+        more_than: f64,
+        at_most: f64,
+    ) -> Result<Option<f64>, CheckpointError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        match value.as_f64().filter(|n| *n > more_than && *n <= at_most) {
+            Some(n) => Ok(Some(n)),
+            None => Err(self.wrong(
+                field,
+                value,
+                &format!("a number above {more_than:e} and at most {at_most:e}"),
+            )),
+        }
+    }
+
+    /// A finite number from `at_least` to `at_most`, both included.
+    pub(crate) fn number_from(
+        &self,
+        field: &str,
+        at_least: f64,
+        at_most: f64,
+    ) -> Result<Option<f64>, CheckpointError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        match value.as_f64().filter(|n| *n >= at_least && *n <= at_most) {
+            Some(n) => Ok(Some(n)),
+            None => Err(self.wrong(field, value, &format!("a number from {at_least} to {at_most}"))),
+        }
+    }
+
+    pub(crate) fn flag(&self, field: &str) -> Result<Option<bool>, CheckpointError> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.wrong(field, other, "true, false or null")),
+        }
+    }
+
+    pub(crate) fn text(&self, field: &str) -> Result<Option<&'a str>, CheckpointError> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(field, other, "a string or null")),
+        }
+    }
+
+    /// One token id or a list of at most `most`, each below `vocab_size`. An empty list is an answer of its own.
+    pub(crate) fn token_ids(
+        &self,
+        field: &str,
+        most: usize,
+        vocab_size: usize,
+    ) -> Result<Option<Vec<u32>>, CheckpointError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        let expected = || format!("ids below vocab_size {vocab_size}, at most {most} of them");
+        let items = match value {
+            Value::Array(items) if items.len() <= most => items.as_slice(),
+            Value::Array(_) => return Err(self.wrong(field, value, &expected())),
+            one => std::slice::from_ref(one),
+        };
+        let limit = u64::try_from(vocab_size).unwrap_or(u64::MAX);
+        let id = |item: &Value| {
+            let id = item.as_u64().filter(|id| *id < limit).and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(|| self.wrong(field, item, &expected()))
+        };
+        items.iter().map(id).collect::<Result<Vec<u32>, _>>().map(Some)
+    }
+
+    /// The refusal of a value that makes no sense.
+    pub(crate) fn wrong(&self, field: &str, found: &Value, expected: &str) -> CheckpointError {
+        self.problem(field, format!("found {}, expected {expected}", shown_json(found)))
+    }
+
+    pub(crate) fn missing(&self, field: &str) -> CheckpointError {
+        self.problem(field, "is missing and has no default".to_owned())
+    }
+
+    pub(crate) fn problem(&self, field: &str, problem: String) -> CheckpointError {
+        CheckpointError::Field { file: self.file.to_owned(), field: self.path(field), problem }
+    }
+
+    /// The refusal of a value that makes sense and is not supported.
+    pub(crate) fn unsupported(&self, field: &str, found: &Value, supported: &str) -> CheckpointError {
+        CheckpointError::UnsupportedFeature {
+            file: self.file.to_owned(),
+            field: self.path(field),
+            found: shown_json(found),
+            supported: supported.to_owned(),
+        }
+    }
+
+    fn path(&self, field: &str) -> String {
+        if self.prefix.is_empty() { field.to_owned() } else { format!("{}.{field}", self.prefix) }
+    }
+}

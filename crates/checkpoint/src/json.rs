@@ -1,0 +1,146 @@
+//! JSON with one meaning: a key given twice is refused, depth and number of values are bounded, and an error says
+//! at which field the text went wrong. For configuration files; safetensors headers have a reader of their own.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::error::{CheckpointError, shown, shown_reason};
+use crate::limits::MAX_JSON_VALUES;
+
+/// Reads `bytes` as one JSON object. Nesting is bounded by `serde_json`'s limit of 128.
+///
+/// # Errors
+/// [`CheckpointError::Json`] with the path of the value at fault.
+pub(crate) fn parse_object(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, CheckpointError> {
+    let progress = Progress::default();
+    let refuse =
+        |problem: String| CheckpointError::Json { file: file.to_owned(), field: progress.path(), problem };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| refuse(format!("not UTF-8 after {} bytes", error.valid_up_to())))?;
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = Strict(&progress).deserialize(&mut reader).map_err(|error| refuse(shown_reason(&error)))?;
+    reader.end().map_err(|error| refuse(shown_reason(&error)))?;
+    match value {
+        Value::Object(members) => Ok(members),
+        _ => Err(refuse("expected an object at the top".to_owned())),
+    }
+}
+
+/// Where the reader is. Steps are popped only on success, so that after an error the path is still there.
+#[derive(Default)]
+struct Progress {
+    steps: RefCell<Vec<Step>>,
+    values: Cell<usize>,
+}
+
+enum Step {
+    Key(String),
+    Item(usize),
+}
+
+impl Progress {
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for step in self.steps.borrow().iter() {
+            match step {
+                Step::Key(key) if path.is_empty() => path.push_str(key),
+                Step::Key(key) => {
+                    path.push('.');
+                    path.push_str(key);
+                }
+                Step::Item(index) => path.push_str(&format!("[{index}]")),
+            }
+        }
+        shown(&path)
+    }
+
+    fn enter(&self, step: Step) {
+        self.steps.borrow_mut().push(step);
+    }
+
+    fn leave(&self) {
+        self.steps.borrow_mut().pop();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Strict<'p>(&'p Progress);
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        let values = self.0.values.get() + 1;
+        if values > MAX_JSON_VALUES {
+            return Err(D::Error::custom(format!("more than {MAX_JSON_VALUES} values (MAX_JSON_VALUES)")));
+        }
+        self.0.values.set(values);
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number is not finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            self.0.enter(Step::Item(list.len()));
+            let item = items.next_element_seed(self)?;
+            self.0.leave();
+            match item {
+                Some(value) => list.push(value),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = members.next_key::<String>()? {
+            self.0.enter(Step::Key(key.clone()));
+            if object.contains_key(&key) {
+                return Err(A::Error::custom("the key is given twice"));
+            }
+            let value = members.next_value_seed(self)?;
+            self.0.leave();
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}

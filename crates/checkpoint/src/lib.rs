@@ -1,0 +1,23 @@
+//! What a Hugging Face model directory says: configuration, tensors, tokenizer, chat template.
+//! Trusts nothing it reads: every number is checked against the bytes and against a named limit before it is used.
+//! Must not know kernels, tokenization, template rendering, or who asked for the model.
+
+mod checkpoint;
+mod config;
+mod error;
+mod fields;
+mod generation;
+mod inventory;
+mod json;
+pub mod limits;
+mod rope;
+pub mod safetensors;
+mod source;
+mod tokenizer_config;
+
+pub use checkpoint::{Checkpoint, DType, Tensor};
+pub use config::{Architecture, ModelConfig};
+pub use error::CheckpointError;
+pub use generation::GenerationDefaults;
+pub use rope::{Rope, RopeScaling};
+pub use tokenizer_config::TokenizerConfig;

@@ -1,0 +1,66 @@
+//! Every bound this crate puts on what it reads, in one place, with the unit in the name.
+//! They are generous for published models and small enough that a lie cannot cost much. No logic here.
+
+/// Largest `config.json`.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Largest `generation_config.json`.
+pub const MAX_GENERATION_CONFIG_BYTES: u64 = 1 << 20;
+/// Largest `tokenizer_config.json` (it may carry thousands of added tokens and the chat template).
+pub const MAX_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
+/// Largest `tokenizer.json` (published ones reach some 35 MB).
+pub const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+/// Largest `model.safetensors.index.json` (the largest published ones are near 10 MB).
+pub const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Largest chat template, in a file of its own or inside `tokenizer_config.json`.
+pub const MAX_CHAT_TEMPLATE_BYTES: u64 = 1 << 20;
+/// Most named chat templates in one `tokenizer_config.json`.
+pub const MAX_CHAT_TEMPLATES: usize = 32;
+
+/// Largest safetensors header, the cap that the format's own library has.
+pub const MAX_SAFETENSORS_HEADER_BYTES: usize = 100_000_000;
+/// Most tensors in one safetensors file or one index.
+pub const MAX_TENSORS: usize = 1 << 18;
+/// Longest tensor name.
+pub const MAX_TENSOR_NAME_BYTES: usize = 512;
+/// Most dimensions of one tensor.
+pub const MAX_TENSOR_RANK: usize = 8;
+/// Most weight files of one checkpoint.
+pub const MAX_WEIGHT_FILES: usize = 1_024;
+/// Longest file name that an index may use.
+pub const MAX_FILE_NAME_BYTES: usize = 255;
+/// Most entries looked at in a model directory when its weight file has to be found.
+pub const MAX_DIRECTORY_ENTRIES: usize = 10_000;
+
+/// Most JSON values in one file other than a safetensors header. It bounds memory: a value takes far more than
+/// the two bytes that can describe it.
+pub const MAX_JSON_VALUES: usize = 1 << 20;
+
+/// Largest `hidden_size`, in elements.
+pub const MAX_HIDDEN_SIZE: usize = 1 << 17;
+/// Largest `intermediate_size`, in elements.
+pub const MAX_INTERMEDIATE_SIZE: usize = 1 << 19;
+/// Most decoder layers.
+pub const MAX_LAYERS: usize = 1_024;
+/// Most attention heads.
+pub const MAX_HEADS: usize = 1_024;
+/// Largest `head_dim`, in elements.
+pub const MAX_HEAD_DIM: usize = 1_024;
+/// Largest vocabulary, in ids.
+pub const MAX_VOCAB_SIZE: usize = 1 << 22;
+/// Longest context, in positions.
+pub const MAX_POSITIONS: usize = 1 << 24;
+/// Most end-of-sequence ids.
+pub const MAX_EOS_IDS: usize = 64;
+/// Largest `rms_norm_eps`.
+pub const MAX_RMS_NORM_EPS: f64 = 1.0;
+/// Largest RoPE base.
+pub const MAX_ROPE_THETA: f64 = 1e12;
+/// Largest RoPE scaling factor.
+pub const MAX_ROPE_FACTOR: f64 = 1e6;
+/// Largest default temperature.
+pub const MAX_TEMPERATURE: f64 = 100.0;
+/// Largest default repetition penalty.
+pub const MAX_REPETITION_PENALTY: f64 = 100.0;
+
+/// Characters of an untrusted name or value that an error message shows.
+pub const MAX_SHOWN_CHARS: usize = 160;

@@ -1,0 +1,228 @@
+//! Where a checkpoint's files come from: a directory, which nothing may lead out of, or memory. Bounds every read
+//! and holds the crate's only `unsafe`, the mapping of weight files. Must not know what the files say.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::ops::Deref;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{CheckpointError, shown};
+use crate::limits::{MAX_DIRECTORY_ENTRIES, MAX_FILE_NAME_BYTES};
+
+/// The files of one model directory, by plain name.
+pub(crate) enum Source {
+    /// A directory on disk.
+    Directory {
+        /// Its canonical path.
+        root: PathBuf,
+        /// The only other place that its symbolic links may lead to; see [`hub_blobs`].
+        blobs: Option<PathBuf>,
+    },
+    /// Files in memory; each is taken once.
+    Memory(Vec<(String, Cow<'static, [u8]>)>),
+}
+
+/// The contents of a weight file.
+pub(crate) enum Contents {
+    /// Mapped, read-only.
+    Mapped(memmap2::Mmap),
+    /// In memory.
+    Memory(Cow<'static, [u8]>),
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+impl Source {
+    /// # Errors
+    /// [`CheckpointError::Io`] or [`CheckpointError::File`] when `dir` is not a directory that can be read.
+    pub(crate) fn directory(dir: &Path) -> Result<Self, CheckpointError> {
+        let name = || shown(&dir.to_string_lossy());
+        let root = dir.canonicalize().map_err(|source| CheckpointError::Io { file: name(), source })?;
+        if !root.is_dir() {
+            let problem = "is not a directory; give the directory that holds config.json".to_owned();
+            return Err(CheckpointError::File { file: name(), problem });
+        }
+        let blobs = hub_blobs(&root);
+        Ok(Self::Directory { root, blobs })
+    }
+
+    /// # Errors
+    /// [`CheckpointError::File`] when a name is not a plain file name, or is given twice.
+    pub(crate) fn memory(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Self, CheckpointError> {
+        for (index, (name, _)) in files.iter().enumerate() {
+            check_plain_name(name)?;
+            if files.iter().skip(index + 1).any(|(other, _)| other == name) {
+                return Err(refused(name, "is given twice".to_owned()));
+            }
+        }
+        Ok(Self::Memory(files))
+    }
+
+    /// The whole of a small file, or `None` when there is none of that name.
+    pub(crate) fn read(
+        &mut self,
+        name: &str,
+        limit_bytes: u64,
+    ) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
+        let too_large =
+            |bytes: u64| refused(name, format!("is {bytes} bytes long, the most is {limit_bytes}"));
+        match self {
+            Self::Directory { .. } => {
+                let Some(file) = self.open(name)? else { return Ok(None) };
+                let io = |source| CheckpointError::Io { file: name.to_owned(), source };
+                let claimed = file.metadata().map_err(io)?.len();
+                if claimed > limit_bytes {
+                    return Err(too_large(claimed));
+                }
+                // The file may grow between the two calls, hence the second bound.
+                let mut bytes = Vec::new();
+                file.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(io)?;
+                match u64::try_from(bytes.len()) {
+                    Ok(length) if length <= limit_bytes => Ok(Some(Cow::Owned(bytes))),
+                    _ => Err(too_large(limit_bytes + 1)),
+                }
+            }
+            Self::Memory(files) => match take(files, name) {
+                Some(bytes) if bytes.len() as u64 > limit_bytes => Err(too_large(bytes.len() as u64)),
+                found => Ok(found),
+            },
+        }
+    }
+
+    /// A weight file: mapped when it is on disk. `None` when there is none of that name.
+    pub(crate) fn weights(&mut self, name: &str) -> Result<Option<Contents>, CheckpointError> {
+        check_plain_name(name)?;
+        match self {
+            Self::Directory { .. } => {
+                let Some(file) = self.open(name)? else { return Ok(None) };
+                map(&file)
+                    .map(|map| Some(Contents::Mapped(map)))
+                    .map_err(|source| CheckpointError::Io { file: name.to_owned(), source })
+            }
+            Self::Memory(files) => Ok(take(files, name).map(Contents::Memory)),
+        }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Directory { root, .. } => root.join(name).symlink_metadata().is_ok(),
+            Self::Memory(files) => files.iter().any(|(other, _)| other == name),
+        }
+    }
+
+    /// Names that end in `suffix`, sorted.
+    pub(crate) fn names_ending(&self, suffix: &str) -> Result<Vec<String>, CheckpointError> {
+        let mut names: Vec<String> = match self {
+            Self::Directory { root, .. } => list(root)?,
+            Self::Memory(files) => files.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        names.retain(|name| name.ends_with(suffix));
+        names.sort();
+        Ok(names)
+    }
+
+    /// Opens a file of the directory if it exists, is a regular file, and really lies inside.
+    fn open(&self, name: &str) -> Result<Option<File>, CheckpointError> {
+        let Self::Directory { root, blobs } = self else { return Ok(None) };
+        let io = |source| CheckpointError::Io { file: name.to_owned(), source };
+        let path = root.join(name);
+        match path.symlink_metadata() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        }
+        let real = path.canonicalize().map_err(io)?;
+        let inside = real.starts_with(root) || blobs.as_ref().is_some_and(|blobs| real.starts_with(blobs));
+        if !inside {
+            let problem = "is a symbolic link out of the model directory; copy the file into it".to_owned();
+            return Err(refused(name, problem));
+        }
+        // Asked before opening, because opening a pipe would wait for its writer.
+        if !real.metadata().map_err(io)?.is_file() {
+            return Err(refused(name, "is not a regular file".to_owned()));
+        }
+        File::open(&real).map(Some).map_err(io)
+    }
+}
+
+impl Contents {
+    /// Gives the pages back to the operating system; a later read brings them in from the file again.
+    pub(crate) fn release(&self) {
+        #[cfg(unix)]
+        if let Self::Mapped(map) = self {
+            // SAFETY: `DontNeed` is unsafe because on private, written pages it discards the writes under a borrow.
+            // This mapping is read-only and of a file, so there are no writes: the kernel drops page-table entries,
+            // and any borrow that still reads sees the same file bytes, faulted in anew.
+            let result = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            // Advice only: when it fails, memory stays in use as the page cache's, and nothing is wrong.
+            drop(result);
+        }
+    }
+}
+
+/// The Hugging Face cache keeps `NAME/snapshots/REVISION/` as links into `NAME/blobs/`. For a directory of that
+/// shape, and only that, links may lead there.
+fn hub_blobs(root: &Path) -> Option<PathBuf> {
+    let snapshots = root.parent()?;
+    if snapshots.file_name()? != "snapshots" {
+        return None;
+    }
+    let blobs = snapshots.parent()?.join("blobs");
+    // A `blobs` that is itself a link elsewhere is not the cache's layout.
+    (blobs.canonicalize().ok()? == blobs).then_some(blobs)
+}
+
+fn map(file: &File) -> std::io::Result<memmap2::Mmap> {
+    // SAFETY: the mapping is read-only and is given out as `&[u8]` only, in which every bit pattern is valid, so what
+    // remains is the file changing under the borrow. Writing to it by another process would change bytes that are
+    // read as plain numbers (never as lengths: the header is parsed once, into owned values); cutting it off would
+    // raise SIGBUS on the next read of a lost page. No portable lock prevents either. Both end with the copy into
+    // the engine's own memory right after loading, after which the mapping is not read again; `Checkpoint`
+    // documents that model files are replaced by renaming, which leaves the mapped file intact.
+    unsafe { memmap2::Mmap::map(file) }
+}
+
+/// A plain file name: no directory, no parent, no root, nothing hidden in it.
+pub(crate) fn check_plain_name(name: &str) -> Result<(), CheckpointError> {
+    let mut parts = Path::new(name).components();
+    let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+        && name.len() <= MAX_FILE_NAME_BYTES
+        && !name.contains(|c: char| c == '\\' || c.is_control());
+    if plain {
+        return Ok(());
+    }
+    Err(refused(name, "is not the plain name of a file in the model directory".to_owned()))
+}
+
+fn list(root: &Path) -> Result<Vec<String>, CheckpointError> {
+    let io = |source| CheckpointError::Io { file: ".".to_owned(), source };
+    let mut names = Vec::new();
+    for (count, entry) in root.read_dir().map_err(io)?.enumerate() {
+        if count == MAX_DIRECTORY_ENTRIES {
+            let problem = format!("holds more than {MAX_DIRECTORY_ENTRIES} entries: not a model directory?");
+            return Err(refused(".", problem));
+        }
+        // A name that is not UTF-8 cannot be one that is looked for.
+        names.extend(entry.map_err(io)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+fn take(files: &mut Vec<(String, Cow<'static, [u8]>)>, name: &str) -> Option<Cow<'static, [u8]>> {
+    let index = files.iter().position(|(other, _)| other == name)?;
+    Some(files.swap_remove(index).1)
+}
+
+fn refused(name: &str, problem: String) -> CheckpointError {
+    CheckpointError::File { file: shown(name), problem }
+}

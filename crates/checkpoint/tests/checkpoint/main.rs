@@ -1,0 +1,16 @@
+//! What the checkpoint room promises: real configurations in both spellings, refusals that name file and field,
+//! and that no bytes, however hostile, make it panic or look outside a file. The data is a small Qwen3 of random
+//! weights and the configurations of twenty-one models.
+
+#[cfg(test)]
+mod configs;
+#[cfg(test)]
+mod directory;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod tensors;
+#[cfg(test)]
+mod tokenizer;

@@ -1,0 +1,1 @@
+//! The client: streaming, conversation assembly, retries.

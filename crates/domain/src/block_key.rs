@@ -1,0 +1,92 @@
+//! The one block-hash function: engines key cached KV blocks with it, the fleet places by it.
+//! A keyed BLAKE3 chain over (tenant salt, model, adapter, tokens); a hit is still verified by token equality.
+
+use std::fmt;
+
+/// Tokens in one KV block.
+pub const BLOCK_TOKENS: usize = 16;
+
+/// What separates tenants in the prefix cache: derived on the server from a secret and the tenant, narrowed by
+/// model and, where given, the caller's own salt.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CacheSalt([u8; 32]);
+
+impl CacheSalt {
+    /// Derives the salt. `secret` never leaves the server; `tenant` is the org (and project) whose calls may share
+    /// prefixes; `narrowing` is the caller's own salt and can only split that further.
+    pub fn derive(secret: &[u8; 32], tenant: &str, model: &str, narrowing: Option<&str>) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(secret);
+        for part in [tenant, model] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        match narrowing {
+            None => hasher.update(&[0]),
+            Some(own) => hasher.update(&[1]).update(own.as_bytes()),
+        };
+        Self(*hasher.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for CacheSalt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CacheSalt(..)")
+    }
+}
+
+/// The key of one full KV block: it stands for the block's tokens and all before them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockKey([u8; 16]);
+
+impl BlockKey {
+    /// The key of the block that follows `parent` (`None` for a sequence's first block) and holds `tokens`.
+    pub fn chain(salt: &CacheSalt, parent: Option<&Self>, tokens: &[u32]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&salt.0);
+        hasher.update(&parent.map_or([0; 16], |p| p.0));
+        let mut bytes = [0u8; BLOCK_TOKENS * 4];
+        for piece in tokens.chunks(BLOCK_TOKENS) {
+            for (slot, token) in bytes.chunks_exact_mut(4).zip(piece) {
+                slot.copy_from_slice(&token.to_le_bytes());
+            }
+            hasher.update(bytes.get(..piece.len() * 4).unwrap_or(&[]));
+        }
+        let mut key = [0; 16];
+        hasher.finalize_xof().fill(&mut key);
+        Self(key)
+    }
+}
+
+impl fmt::Debug for BlockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_separate_tenants_models_salts_parents_and_tokens() {
+        let secret = [7; 32];
+        let salts = [
+            CacheSalt::derive(&secret, "a", "m", None),
+            CacheSalt::derive(&secret, "b", "m", None),
+            CacheSalt::derive(&secret, "a", "n", None),
+            CacheSalt::derive(&secret, "a", "m", Some("")),
+            CacheSalt::derive(&secret, "am", "", None),
+            CacheSalt::derive(&[8; 32], "a", "m", None),
+        ];
+        let mut keys = std::collections::HashSet::new();
+        for salt in &salts {
+            let first = BlockKey::chain(salt, None, &[1; 16]);
+            keys.insert(first);
+            keys.insert(BlockKey::chain(salt, Some(&first), &[1; 16]));
+            keys.insert(BlockKey::chain(salt, None, &[2; 16]));
+        }
+        assert_eq!(keys.len(), salts.len() * 3);
+    }
+}

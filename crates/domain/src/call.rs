@@ -1,0 +1,89 @@
+//! One call as every dialect means it, after parsing and before anything was decided about it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Conversation, SamplingRequest};
+
+/// Whose request and answer shapes are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// OpenAI's.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
+}
+
+/// What was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Endpoint {
+    /// `POST /v1/chat/completions`
+    ChatCompletions,
+    /// `POST /v1/completions`
+    Completions,
+    /// `POST /v1/messages`
+    Messages,
+}
+
+impl Endpoint {
+    /// The name that traces, metrics and entitlements use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat.completions",
+            Self::Completions => "completions",
+            Self::Messages => "messages",
+        }
+    }
+
+    /// The dialect spoken there.
+    pub const fn dialect(self) -> Dialect {
+        match self {
+            Self::ChatCompletions | Self::Completions => Dialect::OpenAi,
+            Self::Messages => Dialect::Anthropic,
+        }
+    }
+}
+
+/// One raw prompt of a completions call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptItem {
+    /// Text, to be tokenized with the model's usual special tokens around it; none inside it.
+    Text(String),
+    /// Ids, taken as they are.
+    Ids(Vec<u32>),
+}
+
+/// What the answer continues.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// A conversation, to be rendered with the model's template.
+    Conversation(Conversation),
+    /// One or more raw prompts, each answered `n` times.
+    Raw(Vec<PromptItem>),
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// What was called, and so the dialect of the answer.
+    pub endpoint: Endpoint,
+    /// The model's name as asked for.
+    pub model: String,
+    /// What the answer continues.
+    pub prompt: Prompt,
+    /// How tokens are chosen.
+    pub sampling: SamplingRequest,
+    /// Whether the answer streams.
+    pub stream: bool,
+    /// Whether a streamed answer ends with its usage (`stream_options.include_usage`).
+    pub include_usage: bool,
+    /// Whether ids come with the answer (vLLM's `return_token_ids`).
+    pub return_token_ids: bool,
+    /// Whether the prompt is repeated before the answer (completions).
+    pub echo: bool,
+    /// Whether the answer carries the `headrace` block of stage timings and cost.
+    pub explain: bool,
+    /// A caller's own salt: it can only narrow who shares cached prefixes.
+    pub cache_salt: Option<String>,
+}

@@ -1,0 +1,109 @@
+//! A conversation as every dialect means it: roles, text, tool calls and their results.
+//! Knows no dialect's spelling and no template.
+
+use serde::{Deserialize, Serialize};
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Instructions of the operator (OpenAI's `developer` is taken as this).
+    System,
+    /// The person or program that asks.
+    User,
+    /// The model.
+    Assistant,
+    /// The result of a tool call.
+    Tool,
+}
+
+impl Role {
+    /// The name that chat templates know.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// The text; several text parts were joined in order. `None` where an assistant only called tools.
+    pub content: Option<String>,
+    /// The participant's name, where given.
+    pub name: Option<String>,
+    /// Reasoning that an assistant's earlier answer carried, where given back.
+    pub reasoning: Option<String>,
+    /// Calls that the assistant made.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call this is the result of (role `tool`).
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of plain text.
+    pub fn text(role: Role, content: impl Into<String>) -> Self {
+        Self {
+            role,
+            content: Some(content.into()),
+            name: None,
+            reasoning: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+        }
+    }
+}
+
+/// A call of a tool by the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The call's id, which its result names.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments as JSON text, just as the model wrote them.
+    pub arguments: String,
+}
+
+/// A tool that the model may call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: Option<String>,
+    /// JSON Schema of its arguments, in canonical key order (see `wire::canonical`), or `None` where it takes none.
+    pub parameters: Option<serde_json::Value>,
+}
+
+/// Whether the model may, must or must not call tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// It must not.
+    None,
+    /// It must call some tool.
+    Required,
+    /// It must call this one.
+    Named(String),
+}
+
+/// The messages so far and the tools at hand.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Conversation {
+    /// The messages, oldest first.
+    pub messages: Vec<Message>,
+    /// The tools, in the caller's order.
+    pub tools: Vec<Tool>,
+    /// Whether they may be called.
+    pub tool_choice: ToolChoice,
+}

@@ -1,0 +1,284 @@
+//! Ids, each a type of its own, so that an org's id cannot be passed where a key's id belongs.
+//! They know their spelling and nothing of what they name.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// An id or name that does not fit its spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdError {
+    kind: &'static str,
+    why: &'static str,
+}
+
+impl fmt::Display for IdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a valid {}: {}", self.kind, self.why)
+    }
+}
+
+impl std::error::Error for IdError {}
+
+/// Longest name of an org, project, user or key, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+/// Longest model name, in bytes.
+const MAX_MODEL_NAME_BYTES: usize = 256;
+
+macro_rules! name_id {
+    ($(#[$doc:meta])* $type:ident, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Takes 1 to 64 bytes of `a-z A-Z 0-9 . _ -`, not beginning with a dot.
+            pub fn new(name: &str) -> Result<Self, IdError> {
+                let fail = |why| Err(IdError { kind: $kind, why });
+                if name.is_empty() || name.len() > MAX_NAME_BYTES {
+                    return fail("it must have 1 to 64 characters");
+                }
+                if name.starts_with('.') {
+                    return fail("it must not begin with a dot");
+                }
+                if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
+                    return fail("only letters, digits, '.', '_' and '-' may stand in it");
+                }
+                Ok(Self(name.into()))
+            }
+
+            /// The id as written.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = IdError;
+            fn try_from(name: String) -> Result<Self, IdError> {
+                Self::new(&name)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = IdError;
+            fn from_str(name: &str) -> Result<Self, IdError> {
+                Self::new(name)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(id: $type) -> String {
+                id.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($type), "({})"), self.0)
+            }
+        }
+    };
+}
+
+name_id!(
+    /// An organisation: the account that pays.
+    OrgId,
+    "org id"
+);
+name_id!(
+    /// A project within an organisation: what a budget is set for. Unique across organisations.
+    ProjectId,
+    "project id"
+);
+name_id!(
+    /// The public id of an API key (never its secret).
+    KeyId,
+    "key id"
+);
+name_id!(
+    /// A user within a project, where the credential names one.
+    UserId,
+    "user id"
+);
+
+/// The name under which a model is asked for and served.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ModelName(Arc<str>);
+
+impl ModelName {
+    /// Takes 1 to 256 bytes without control characters. It is a name only and never becomes a path.
+    pub fn new(name: &str) -> Result<Self, IdError> {
+        let fail = |why| Err(IdError { kind: "model name", why });
+        if name.is_empty() || name.len() > MAX_MODEL_NAME_BYTES {
+            return fail("it must have 1 to 256 bytes");
+        }
+        if name.chars().any(char::is_control) {
+            return fail("it must not hold control characters");
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ModelName {
+    type Error = IdError;
+    fn try_from(name: String) -> Result<Self, IdError> {
+        Self::new(&name)
+    }
+}
+
+impl FromStr for ModelName {
+    type Err = IdError;
+    fn from_str(name: &str) -> Result<Self, IdError> {
+        Self::new(name)
+    }
+}
+
+impl From<ModelName> for String {
+    fn from(name: ModelName) -> String {
+        name.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelName({})", self.0)
+    }
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $type:ident, $prefix:literal, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(u128);
+
+        impl $type {
+            /// From its 128 bits.
+            pub const fn from_bits(bits: u128) -> Self {
+                Self(bits)
+            }
+
+            /// Its 128 bits.
+            pub const fn bits(self) -> u128 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{:032x}"), self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let bad = IdError {
+                    kind: $kind,
+                    why: concat!("it must be `", $prefix, "` and 32 hexadecimal digits"),
+                };
+                let digits = text.strip_prefix($prefix).ok_or_else(|| bad.clone())?;
+                if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+                    return Err(bad);
+                }
+                u128::from_str_radix(digits, 16).map(Self).map_err(|_| bad)
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = IdError;
+            fn try_from(text: String) -> Result<Self, IdError> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(id: $type) -> String {
+                id.to_string()
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// One request, as shown in `x-request-id`, the trace and the ledger. Ordered by time (UUID v7).
+    RequestId,
+    "req_",
+    "request id"
+);
+uuid_id!(
+    /// One hold in the ledger.
+    HoldId,
+    "hold_",
+    "hold id"
+);
+
+impl RequestId {
+    /// A fresh id for a request that arrived at `now` (UUID v7: 48 bits of milliseconds, then randomness).
+    pub fn fresh(now: crate::UnixNanos) -> Self {
+        let nanos = now.get();
+        let subsec = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
+        let stamp = uuid::Timestamp::from_unix(uuid::NoContext, nanos / 1_000_000_000, subsec);
+        Self(uuid::Uuid::new_v7(stamp).as_u128())
+    }
+
+    /// The hold that this request's first dispatch takes.
+    pub const fn hold(self) -> HoldId {
+        HoldId(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["a", "team-1", "a.b_c", &"x".repeat(64)] {
+            assert!(OrgId::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".hidden", "a b", "a/b", "é", "x'; DROP", &"x".repeat(65)] {
+            assert!(OrgId::new(bad).is_err(), "{bad}");
+        }
+        assert!(ModelName::new("../../etc/passwd").is_ok(), "a name only; it never becomes a path");
+        assert!(ModelName::new("a\nb").is_err());
+    }
+
+    #[test]
+    fn request_ids_order_by_time_and_round_trip() {
+        let early = RequestId::fresh(crate::UnixNanos::new(1_000_000_000_000_000_000));
+        let late = RequestId::fresh(crate::UnixNanos::new(1_000_000_000_002_000_000));
+        assert!(early < late);
+        assert_eq!(early.to_string().parse::<RequestId>().unwrap(), early);
+        assert!("req_zz".parse::<RequestId>().is_err());
+        assert!("req_+0000000000000000000000000000001".parse::<RequestId>().is_err());
+    }
+}

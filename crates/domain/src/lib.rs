@@ -1,0 +1,26 @@
+//! Words that every room shares: ids, money, tokens, conversations, sampling, replies, time, the trace record.
+//! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
+
+mod block_key;
+mod call;
+mod clock;
+mod conversation;
+mod id;
+mod money;
+mod reply;
+mod sampling;
+mod trace;
+mod usage;
+
+pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt};
+pub use call::{Call, Dialect, Endpoint, Prompt, PromptItem};
+pub use clock::{Clock, ManualClock, SystemClock, UnixNanos};
+pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
+pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, UserId};
+pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
+pub use reply::{FinishReason, ReplyEvent, TokenLogprob, TopLogprob};
+pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
+pub use trace::{
+    EngineTrace, NoTrace, Outcome, Stage, StageSpan, TRACE_VERSION, TraceRecord, TraceSink, TracedRefusal,
+};
+pub use usage::{TokenClass, Usage};

@@ -1,0 +1,251 @@
+//! The trace record: one versioned record per request, with every stage's start and duration, and the seam that takes it.
+//! No prompt, no answer, no key's secret ever stands in one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage};
+
+/// The version that this program writes. Older ones stay readable; a newer one is refused.
+pub const TRACE_VERSION: u32 = 1;
+
+/// A stage of the path. The names are the same in traces, metrics and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The connection, its headers and body, until the request is whole.
+    Connect,
+    /// Credential to principal.
+    Authenticate,
+    /// Bytes to one meaning.
+    Parse,
+    /// May this key use this model and endpoint.
+    Authorize,
+    /// The name asked for to the model that serves.
+    Route,
+    /// The input against the rules.
+    Moderate,
+    /// Template and tokenizer.
+    Render,
+    /// The longest cached prefix, estimated.
+    Cache,
+    /// Limits and money, all or nothing.
+    Hold,
+    /// Which worker.
+    Place,
+    /// Waiting in the scheduler.
+    Queue,
+    /// Computing the prompt.
+    Prefill,
+    /// Generating.
+    Decode,
+    /// Tool calls and reasoning out of the text.
+    Postprocess,
+    /// Bytes to the client.
+    Deliver,
+    /// Usage to money; counters given back.
+    Settle,
+}
+
+impl Stage {
+    /// Every stage, in the order of the path.
+    pub const ALL: [Self; 16] = [
+        Self::Connect,
+        Self::Authenticate,
+        Self::Parse,
+        Self::Authorize,
+        Self::Route,
+        Self::Moderate,
+        Self::Render,
+        Self::Cache,
+        Self::Hold,
+        Self::Place,
+        Self::Queue,
+        Self::Prefill,
+        Self::Decode,
+        Self::Postprocess,
+        Self::Deliver,
+        Self::Settle,
+    ];
+
+    /// The span's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Authenticate => "authenticate",
+            Self::Parse => "parse",
+            Self::Authorize => "authorize",
+            Self::Route => "route",
+            Self::Moderate => "moderate",
+            Self::Render => "render",
+            Self::Cache => "cache",
+            Self::Hold => "hold",
+            Self::Place => "place",
+            Self::Queue => "queue",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Postprocess => "postprocess",
+            Self::Deliver => "deliver",
+            Self::Settle => "settle",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One stage of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSpan {
+    /// Which.
+    pub stage: Stage,
+    /// Nanoseconds from the request's start.
+    pub start_ns: u64,
+    /// Nanoseconds it took. `deliver` and `postprocess` run beside `decode`: theirs is the time spent in them.
+    pub duration_ns: u64,
+}
+
+/// What the engine saw of a request. For several choices: the sums, and the first choice's times.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct EngineTrace {
+    /// Sequences waiting when this one arrived.
+    pub queue_depth: u32,
+    /// Nanoseconds from arrival to the first step that computed any of it.
+    pub queue_ns: u64,
+    /// Nanoseconds from there to its first token.
+    pub prefill_ns: u64,
+    /// Nanoseconds from the first token to the last.
+    pub decode_ns: u64,
+    /// Steps that computed any of it.
+    pub steps: u32,
+    /// Steps that computed prompt tokens.
+    pub prefill_chunks: u32,
+    /// Fewest sequences in one of its steps.
+    pub batch_min: u32,
+    /// Most sequences in one of its steps.
+    pub batch_max: u32,
+    /// Sum of sequences over its steps; divided by `steps` it is the mean batch.
+    pub batch_sum: u64,
+    /// Times it lost its blocks and was recomputed.
+    pub preemptions: u32,
+    /// Prompt blocks found in the prefix cache.
+    pub cached_blocks: u32,
+    /// Prompt blocks in all.
+    pub prompt_blocks: u32,
+}
+
+/// A refusal as the trace keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedRefusal {
+    /// Where.
+    pub stage: Stage,
+    /// The rule's name, such as `requests_per_minute`.
+    pub rule: String,
+    /// HTTP status.
+    pub status: u16,
+    /// The error's `code`.
+    pub code: String,
+    /// The message shown to the caller (which never holds prompt text).
+    pub message: String,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Outcome {
+    /// Answered to the end; the finish reason of each choice.
+    Completed {
+        /// One per choice.
+        finish: Vec<String>,
+    },
+    /// Turned away before any work.
+    Refused(TracedRefusal),
+    /// The client went away or stopped reading.
+    Cancelled {
+        /// What showed it.
+        why: String,
+    },
+    /// We or an upstream failed.
+    Failed {
+        /// Where.
+        stage: Stage,
+        /// What the caller was told.
+        message: String,
+    },
+}
+
+/// One request from first byte to bill.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceRecord {
+    /// [`TRACE_VERSION`] when written.
+    pub version: u32,
+    /// Which request.
+    pub request_id: RequestId,
+    /// W3C trace id (32 hex digits), the caller's where it sent `traceparent`.
+    pub trace_id: Option<String>,
+    /// The caller's span id (16 hex digits).
+    pub parent_span_id: Option<String>,
+    /// When its first byte arrived.
+    pub started: UnixNanos,
+    /// Nanoseconds from first byte to settled.
+    pub duration_ns: u64,
+    /// Nanoseconds from first byte to the first token handed to the transport.
+    pub first_token_ns: Option<u64>,
+    /// Whose: known from `authenticate` on.
+    pub org: Option<OrgId>,
+    /// As `org`.
+    pub project: Option<ProjectId>,
+    /// As `org`; the public id, never the secret.
+    pub key: Option<KeyId>,
+    /// What was called: known from routing the path on.
+    pub endpoint: Option<Endpoint>,
+    /// The model asked for (cut to 256 bytes).
+    pub model_asked: Option<String>,
+    /// The model that handled it.
+    pub model_served: Option<String>,
+    /// Compute mode and numerics fingerprint of that model.
+    pub numerics: Option<String>,
+    /// Whether the answer streamed.
+    pub stream: bool,
+    /// The stages reached, in order.
+    pub stages: Vec<StageSpan>,
+    /// Tokens by class.
+    pub usage: Usage,
+    /// What the engine saw; `None` where it never got there.
+    pub engine: Option<EngineTrace>,
+    /// What was held.
+    pub held: NanoDollars,
+    /// What was charged.
+    pub cost: NanoDollars,
+    /// What went to the loss account.
+    pub loss: NanoDollars,
+    /// What moderation said, where it ran.
+    pub moderation: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl TraceRecord {
+    /// The span of a stage, if it was reached.
+    pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
+        self.stages.iter().find(|span| span.stage == stage)
+    }
+}
+
+/// Takes finished records. It never blocks: what it cannot take it drops and counts.
+pub trait TraceSink: Send + Sync {
+    /// Takes one record.
+    fn record(&self, record: Box<TraceRecord>);
+}
+
+/// Forgets every record: for tests and benchmarks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoTrace;
+
+impl TraceSink for NoTrace {
+    fn record(&self, _record: Box<TraceRecord>) {}
+}

@@ -1,0 +1,101 @@
+//! Tokens by class: what a call used, in the one form that the engine reports and the ledger prices.
+//! Knows no prices and no dialect's way of counting.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A class of tokens with a price of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenClass {
+    /// Prompt tokens that were computed.
+    Input,
+    /// Prompt tokens that came from the prefix cache.
+    CachedInput,
+    /// Prompt tokens whose storing in the cache is priced (Anthropic's cache writes).
+    CacheWrite,
+    /// Generated tokens.
+    Output,
+    /// Generated tokens of a reasoning section.
+    Reasoning,
+}
+
+impl TokenClass {
+    /// Every class, in the order in which they are shown.
+    pub const ALL: [Self; 5] =
+        [Self::Input, Self::CachedInput, Self::CacheWrite, Self::Output, Self::Reasoning];
+
+    /// The name in configuration, metrics and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::CachedInput => "cached_input",
+            Self::CacheWrite => "cache_write",
+            Self::Output => "output",
+            Self::Reasoning => "reasoning",
+        }
+    }
+}
+
+impl fmt::Display for TokenClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Tokens of a call by class. The classes are disjoint: `input` excludes the cached ones, `output` the
+/// reasoning ones, so that no token is priced twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Prompt tokens computed.
+    pub input: u64,
+    /// Prompt tokens read from the prefix cache.
+    pub cached_input: u64,
+    /// Prompt tokens whose storing in the cache is priced.
+    pub cache_write: u64,
+    /// Tokens generated outside reasoning.
+    pub output: u64,
+    /// Tokens generated inside reasoning.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    /// Tokens of one class.
+    pub const fn of(&self, class: TokenClass) -> u64 {
+        match class {
+            TokenClass::Input => self.input,
+            TokenClass::CachedInput => self.cached_input,
+            TokenClass::CacheWrite => self.cache_write,
+            TokenClass::Output => self.output,
+            TokenClass::Reasoning => self.reasoning,
+        }
+    }
+
+    /// All prompt tokens, computed, cached or written: what OpenAI calls `prompt_tokens`.
+    pub const fn prompt_tokens(&self) -> u64 {
+        self.input.saturating_add(self.cached_input).saturating_add(self.cache_write)
+    }
+
+    /// All generated tokens, reasoning included: what OpenAI calls `completion_tokens`.
+    pub const fn completion_tokens(&self) -> u64 {
+        self.output.saturating_add(self.reasoning)
+    }
+
+    /// Prompt and generated tokens together.
+    pub const fn total(&self) -> u64 {
+        self.prompt_tokens().saturating_add(self.completion_tokens())
+    }
+
+    /// Class by class sum.
+    #[must_use]
+    pub const fn plus(&self, other: &Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            cached_input: self.cached_input.saturating_add(other.cached_input),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            output: self.output.saturating_add(other.output),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Sockets, TLS, HTTP versions, byte and time limits, error to status.

@@ -1,0 +1,143 @@
+//! A job and the events that answer it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::{CacheSalt, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+
+/// Who the engine shares itself between. It is a number: the engine learns no names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(pub u64);
+
+/// How a job stands to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Only when nothing else waits.
+    Idle,
+    /// The usual.
+    #[default]
+    Normal,
+    /// Before the usual.
+    High,
+}
+
+/// One prompt to be continued `sampling.n` times (or only scored, with `max_tokens` 0).
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// For which request: stands in logs and panics' reports, decides nothing.
+    pub request: RequestId,
+    /// Choices of this job are numbered from here on.
+    pub first_choice: u32,
+    /// The prompt's ids; at least one.
+    pub prompt: Arc<[u32]>,
+    /// How tokens are chosen. Choice `first_choice + i` draws its numbers from (seed, first_choice + i, position).
+    pub sampling: Sampling,
+    /// Separates prefix caches.
+    pub salt: CacheSalt,
+    /// Whom to charge in the fair queue.
+    pub tenant: Tenant,
+    /// The tenant's share of the engine relative to others, at least 1.
+    pub weight: u32,
+    /// How it stands to others.
+    pub priority: Priority,
+    /// Nanoseconds of the engine's monotonic clock after which it is dropped if not started; `None`: never.
+    pub start_deadline_ns: Option<u64>,
+}
+
+/// Log-probabilities of the prompt's own tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptScores {
+    /// One per prompt token; the first has no log-probability.
+    pub tokens: Vec<TokenLogprob>,
+}
+
+/// What an engine says of a job, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Its first step begins.
+    Started {
+        /// Prompt tokens taken from the prefix cache.
+        cached_tokens: u32,
+    },
+    /// The prompt's scores, where asked for; before any token.
+    Scored(PromptScores),
+    /// Tokens of one choice.
+    Tokens {
+        /// Which choice.
+        choice: u32,
+        /// Ids generated since the last event of this choice.
+        ids: Vec<u32>,
+        /// Text that may be delivered: whole UTF-8, nothing that a stop string may still swallow.
+        text: String,
+        /// One per id where asked for, else empty.
+        logprobs: Vec<TokenLogprob>,
+    },
+    /// One choice has ended; its last text came before.
+    Finished {
+        /// Which choice.
+        choice: u32,
+        /// Why. The engine alone decides this.
+        reason: FinishReason,
+    },
+    /// Terminal: all choices have ended.
+    Done(JobReport),
+    /// Terminal: the job failed or was cancelled.
+    Failed {
+        /// Why.
+        error: JobError,
+        /// What had been computed by then.
+        report: JobReport,
+    },
+}
+
+/// What a job took.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct JobReport {
+    /// Tokens: the prompt once (computed or cached), the output of all choices.
+    pub usage: Usage,
+    /// Queue, batch and cache figures for the trace.
+    pub engine: EngineTrace,
+}
+
+/// Why a job ended without an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobError {
+    /// The caller cancelled it.
+    Cancelled,
+    /// It waited past its deadline.
+    Expired,
+    /// Its computation panicked.
+    Panicked {
+        /// Where, for the log.
+        detail: String,
+    },
+    /// Its logits were not numbers.
+    NotFinite {
+        /// At which position.
+        position: usize,
+    },
+    /// The engine is shutting down.
+    ShuttingDown,
+    /// Anything else that went wrong inside.
+    Internal {
+        /// What, for the log.
+        detail: String,
+    },
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled => f.write_str("the call was cancelled"),
+            Self::Expired => f.write_str("the call waited past its deadline before it could start"),
+            Self::Panicked { .. } => f.write_str("the computation of this call failed"),
+            Self::NotFinite { position } => {
+                write!(f, "the model gave values that are not numbers at position {position}")
+            }
+            Self::ShuttingDown => f.write_str("the engine is shutting down"),
+            Self::Internal { .. } => f.write_str("the engine failed on this call"),
+        }
+    }
+}
+
+impl std::error::Error for JobError {}

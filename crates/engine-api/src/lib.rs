@@ -1,0 +1,37 @@
+//! The seam between gateway and engine: jobs in, events out, cancel, capabilities, load.
+//! It knows tokens, sampling and deliverable text; nothing of HTTP, keys, limits, money, KV blocks or weights.
+
+mod channel;
+mod job;
+mod load;
+
+use std::sync::Arc;
+
+pub use channel::{EventSender, Events, Receipt, Ticket, TicketControl, channel};
+pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
+pub use load::{Capabilities, LoadReport, SubmitRefusal};
+
+use headrace_domain::CacheSalt;
+
+/// A backend that takes token ids and gives token ids: the embedded engine, or a worker on another host.
+pub trait Engine: Send + Sync {
+    /// What it serves and how much of it fits. Fixed while it runs.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Takes a job. What refuses it here has cost nothing. From acceptance on exactly one terminal event follows
+    /// ([`Event::Done`] or [`Event::Failed`]).
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal>;
+
+    /// How many of `ids`, from the first on, lie in the prefix cache at this moment: a hint for placement and for
+    /// the estimate shown, never a promise.
+    fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize;
+
+    /// How busy it is: a hint that may be a step old.
+    fn load(&self) -> LoadReport;
+
+    /// Takes no new jobs; what runs goes on.
+    fn drain(&self);
+}
+
+/// An engine that several rooms share.
+pub type SharedEngine = Arc<dyn Engine>;

@@ -1,0 +1,102 @@
+//! What an engine can do, how busy it is, and why it turns a job away.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What an engine serves. Published when it registers: the gateway refuses early by it, the engine asserts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// The model's name.
+    pub model: String,
+    /// The compute mode, part of the model's identity: `exact` or `fast`.
+    pub compute_mode: String,
+    /// Instruction set, mode, KV type and kernel version: equal fingerprints give equal bits.
+    pub numerics: String,
+    /// Vocabulary, in ids.
+    pub vocab: u32,
+    /// The most tokens, prompt and output together, of one sequence.
+    pub context_window: u32,
+    /// The most alternatives reported with a token.
+    pub max_logprobs: u8,
+    /// KV tokens that fit in all.
+    pub kv_tokens: u64,
+}
+
+/// How busy an engine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Sequences being computed.
+    pub running: u32,
+    /// Sequences waiting.
+    pub waiting: u32,
+    /// Prompt tokens waiting to be computed.
+    pub waiting_tokens: u64,
+    /// KV blocks in all.
+    pub blocks_total: u32,
+    /// KV blocks that no sequence holds (cached ones included: they are given up when needed).
+    pub blocks_free: u32,
+    /// Of the free ones, those that hold a cached prefix.
+    pub blocks_cached: u32,
+    /// Tokens computed per second lately; 0 while unknown.
+    pub tokens_per_second: u32,
+}
+
+/// Why an engine turns a job away before any work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubmitRefusal {
+    /// The queue is full.
+    QueueFull {
+        /// What is full: `sequences` or `tokens`.
+        what: &'static str,
+        /// Its bound.
+        limit: u64,
+        /// When there may be room, computed from the queue.
+        retry_after: Duration,
+    },
+    /// Prompt and output together can never fit.
+    DoesNotFit {
+        /// What the job needs, in tokens.
+        needed: u64,
+        /// What there is.
+        limit: u64,
+    },
+    /// It cannot start before its own deadline.
+    TooLate {
+        /// How long it would wait.
+        wait: Duration,
+    },
+    /// A value the engine cannot take.
+    Invalid {
+        /// Which.
+        what: String,
+    },
+    /// The engine is draining or dead.
+    Unavailable {
+        /// Why.
+        why: String,
+    },
+}
+
+impl fmt::Display for SubmitRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { what, limit, retry_after } => write!(
+                f,
+                "the engine's queue is full ({what}, limit {limit}); room is expected in {} s",
+                retry_after.as_secs().max(1)
+            ),
+            Self::DoesNotFit { needed, limit } => {
+                write!(f, "the call needs {needed} tokens of KV cache and the engine has {limit}")
+            }
+            Self::TooLate { wait } => {
+                write!(f, "the call would wait {:.1} s, longer than its deadline allows", wait.as_secs_f64())
+            }
+            Self::Invalid { what } => write!(f, "the engine cannot take this: {what}"),
+            Self::Unavailable { why } => write!(f, "the engine is not available: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitRefusal {}

@@ -1,0 +1,219 @@
+//! Where callers' threads meet the engine's: the lock around the scheduler, the inbox, and what wakes an idle engine.
+//! Everything costly about a new job (checks, matchers, decoders, hashes) is done here before the lock is taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{CacheSalt, Sampling};
+use headrace_engine_api::{Capabilities, Job, LoadReport, Priority, SubmitRefusal, Ticket, channel};
+use headrace_kernels::forward::Forward;
+use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
+use parking_lot::{Condvar, Mutex};
+
+use crate::config::{EngineConfig, EngineError, MAX_LOGPROBS};
+use crate::job::{JobState, Rules};
+use crate::text::TextOf;
+
+/// Whether the engine takes jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Open,
+    /// What runs goes on.
+    Draining,
+    /// What runs is cut off at the next step.
+    CutOff,
+    /// Its thread died.
+    Dead,
+}
+
+/// What both sides touch, only ever for a moment: never while a step computes.
+pub(crate) struct Front {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) inbox: Vec<JobState>,
+    /// A job was cancelled: look which.
+    pub(crate) attention: bool,
+    pub(crate) mode: Mode,
+    /// Jobs without their terminal event.
+    pub(crate) alive: usize,
+}
+
+pub(crate) struct Shared {
+    pub(crate) front: Mutex<Front>,
+    /// Signalled when there is something to do.
+    pub(crate) work: Condvar,
+    /// Signalled when the last job has ended.
+    pub(crate) quiet: Condvar,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) text: Arc<dyn TextOf>,
+    pub(crate) config: EngineConfig,
+}
+
+impl Front {
+    pub(crate) fn has_work(&self) -> bool {
+        let must_cut = self.mode == Mode::CutOff && self.alive > 0;
+        self.attention || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        forward: &dyn Forward,
+        text: Arc<dyn TextOf>,
+        config: EngineConfig,
+    ) -> Result<Arc<Self>, EngineError> {
+        let shape = forward.shape();
+        config.check(shape)?;
+        let limits = config.scheduler_within(shape);
+        let scheduler = Scheduler::new(limits.clone(), shape.block_count)
+            .map_err(|bad| EngineError::Config { problems: vec![bad.to_string()] })?;
+        let capabilities = Capabilities {
+            model: config.model.clone(),
+            compute_mode: config.compute_mode.clone(),
+            numerics: forward.numerics().to_owned(),
+            vocab: to_u32(shape.vocab),
+            context_window: to_u32(limits.context_window),
+            max_logprobs: MAX_LOGPROBS,
+            kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
+        };
+        let front = Front { scheduler, inbox: Vec::new(), attention: false, mode: Mode::Open, alive: 0 };
+        let (work, quiet) = (Condvar::new(), Condvar::new());
+        Ok(Arc::new(Self { front: Mutex::new(front), work, quiet, capabilities, text, config }))
+    }
+
+    /// Takes a job, or says why not.
+    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.check(&job)?;
+        let now_ns = self.config.clock.monotonic_nanos();
+        let window = self.capabilities.context_window as usize;
+        let rules =
+            Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(job.prompt.len()));
+        let spec = SequenceSpec {
+            prompt: Arc::clone(&job.prompt),
+            max_new: job.sampling.max_tokens,
+            salt: job.salt,
+            tenant: job.tenant.0,
+            weight: job.weight,
+            class: match job.priority {
+                Priority::Idle => Class::Idle,
+                Priority::Normal => Class::Normal,
+                Priority::High => Class::High,
+            },
+            start_deadline_ns: job.start_deadline_ns,
+            score_prompt: job.sampling.prompt_logprobs.is_some(),
+        };
+        let waker = Arc::clone(self);
+        let (sender, ticket) = channel(Arc::new(move || waker.look()));
+        let mut state = JobState::new(&job, rules, &*self.text, sender, now_ns);
+        let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
+
+        let mut front = self.front.lock();
+        match front.mode {
+            Mode::Open => {}
+            Mode::Draining | Mode::CutOff => return Err(unavailable("it is shutting down")),
+            Mode::Dead => return Err(unavailable("its thread has died")),
+        }
+        state.trace.queue_depth = to_u32(front.scheduler.waiting());
+        front.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
+        for (choice, id) in state.choices.iter_mut().zip(ids) {
+            choice.seq = Some(id);
+        }
+        front.inbox.push(state);
+        front.alive += 1;
+        drop(front);
+        self.work.notify_one();
+        Ok(ticket)
+    }
+
+    /// Something was cancelled.
+    fn look(&self) {
+        self.front.lock().attention = true;
+        self.work.notify_one();
+    }
+
+    pub(crate) fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
+        // The hashes, which are what this costs, are made outside the lock.
+        let keys = Scheduler::prefix_keys(salt, ids);
+        self.front.lock().scheduler.cached_by_keys(salt, ids, &keys)
+    }
+
+    pub(crate) fn load(&self) -> LoadReport {
+        let load = self.front.lock().scheduler.load();
+        LoadReport {
+            running: to_u32(load.running),
+            waiting: to_u32(load.waiting),
+            waiting_tokens: load.waiting_tokens,
+            blocks_total: to_u32(load.blocks_total),
+            blocks_free: to_u32(load.blocks_free),
+            blocks_cached: to_u32(load.blocks_cached),
+            tokens_per_second: load.tokens_per_second,
+        }
+    }
+
+    pub(crate) fn drain(&self) {
+        let mut front = self.front.lock();
+        if front.mode == Mode::Open {
+            front.mode = Mode::Draining;
+        }
+    }
+
+    /// Asserts what the gateway should have refused already: nothing else reaches the sampler.
+    fn check(&self, job: &Job) -> Result<(), SubmitRefusal> {
+        let vocab = self.capabilities.vocab;
+        let s = &job.sampling;
+        let bad = |what: String| Err(SubmitRefusal::Invalid { what });
+        if let Some(id) = job.prompt.iter().find(|&&id| id >= vocab) {
+            return bad(format!("prompt id {id} is outside the vocabulary of {vocab}"));
+        }
+        if s.n == 0 || s.n > self.config.max_choices || job.first_choice.checked_add(s.n).is_none() {
+            return bad(format!("n = {}; at most {} answers", s.n, self.config.max_choices));
+        }
+        for (what, logprobs) in [("logprobs", s.logprobs), ("prompt_logprobs", s.prompt_logprobs)] {
+            if logprobs.is_some_and(|n| n > MAX_LOGPROBS) {
+                return bad(format!("{what} beyond {MAX_LOGPROBS}"));
+            }
+        }
+        if let Some(&(id, bias)) = s.logit_bias.iter().find(|(id, bias)| *id >= vocab || !bias.is_finite()) {
+            return bad(format!("logit_bias {bias} for id {id}; ids are below {vocab}, biases finite"));
+        }
+        if s.stop.iter().any(String::is_empty) {
+            return bad("an empty stop string".to_owned());
+        }
+        match out_of_range(s) {
+            Some((name, value)) => bad(format!("{name} = {value}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first number that the sampler cannot take. NaN is in no range.
+fn out_of_range(s: &Sampling) -> Option<(&'static str, f32)> {
+    let ranges = [
+        ("temperature", s.temperature, 0.0..=f32::MAX),
+        ("top_p", s.top_p, f32::MIN_POSITIVE..=1.0),
+        ("min_p", s.min_p, 0.0..=1.0),
+        ("frequency_penalty", s.frequency_penalty, -1e3..=1e3),
+        ("presence_penalty", s.presence_penalty, -1e3..=1e3),
+        ("repetition_penalty", s.repetition_penalty, 1e-3..=1e3),
+    ];
+    ranges.into_iter().find(|(_, value, range)| !range.contains(value)).map(|(name, value, _)| (name, value))
+}
+
+fn refusal(refused: AddRefusal) -> SubmitRefusal {
+    match refused {
+        AddRefusal::QueueFull { what, limit, retry_after_ns } => {
+            SubmitRefusal::QueueFull { what, limit, retry_after: Duration::from_nanos(retry_after_ns) }
+        }
+        AddRefusal::DoesNotFit { needed, limit } => SubmitRefusal::DoesNotFit { needed, limit },
+        AddRefusal::TooLate { wait_ns } => SubmitRefusal::TooLate { wait: Duration::from_nanos(wait_ns) },
+        AddRefusal::Invalid { what } => SubmitRefusal::Invalid { what },
+    }
+}
+
+fn unavailable(why: &str) -> SubmitRefusal {
+    SubmitRefusal::Unavailable { why: why.to_owned() }
+}
+
+/// Counts of things that fit in memory many times over below 2^32.
+fn to_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

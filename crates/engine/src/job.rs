@@ -1,0 +1,304 @@
+//! One job while the engine has it: its choices, what was delivered, what it took. Knows no blocks and no batch.
+
+use std::sync::Arc;
+
+use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, PromptScores};
+use headrace_scheduler::SeqId;
+use headrace_tokenizer::StopMatcher;
+
+use crate::sampler::{Seen, penalizes};
+use crate::text::{Decode, TextOf};
+
+/// What all choices of a job go by.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) sampling: Sampling,
+    /// Ids that end a choice, ascending.
+    pub(crate) stop_ids: Vec<u32>,
+    /// Most ids a choice generates: `max_tokens`, or what the context leaves.
+    pub(crate) limit: u32,
+}
+
+/// One answer in the making.
+pub(crate) struct Choice {
+    pub(crate) number: u32,
+    pub(crate) seen: Seen,
+    pub(crate) generated: u32,
+    /// `None` once it has ended.
+    pub(crate) seq: Option<SeqId>,
+    decoder: Box<dyn Decode>,
+    stops: StopMatcher,
+}
+
+/// What one more id of a choice led to.
+pub(crate) struct Accepted {
+    pub(crate) text: String,
+    pub(crate) finish: Option<FinishReason>,
+}
+
+/// A job as the engine's thread keeps it. Everything costly in it was made on the caller's thread.
+pub(crate) struct JobState {
+    pub(crate) request: RequestId,
+    pub(crate) prompt: Arc<[u32]>,
+    pub(crate) rules: Rules,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) trace: EngineTrace,
+    /// Once set the job is over; the terminal event follows when its blocks are free.
+    pub(crate) failure: Option<JobError>,
+    sender: EventSender,
+    arrived_ns: u64,
+    started_ns: Option<u64>,
+    first_token_ns: Option<u64>,
+    cached_tokens: u64,
+    computed: u64,
+    output: u64,
+    last_step: u64,
+    /// `None` where scores were not asked for or are delivered.
+    scores: Option<Vec<TokenLogprob>>,
+    /// Events of other choices that wait for the scores, which come first.
+    held: Vec<Event>,
+}
+
+impl Rules {
+    /// `context_left` is how many ids fit after the prompt.
+    pub(crate) fn new(sampling: Sampling, eos: &[u32], context_left: usize) -> Self {
+        let mut stop_ids = sampling.stop_token_ids.clone();
+        if !sampling.ignore_eos {
+            stop_ids.extend_from_slice(eos);
+        }
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+        let limit = sampling.max_tokens.min(u32::try_from(context_left).unwrap_or(u32::MAX));
+        Self { sampling, stop_ids, limit }
+    }
+
+    /// Ids that may not be chosen as the next one.
+    pub(crate) fn suppressed(&self, generated: u32) -> &[u32] {
+        if generated < self.sampling.min_tokens { &self.stop_ids } else { &[] }
+    }
+}
+
+impl Choice {
+    fn new(number: u32, seen_prompt: &Arc<[u32]>, rules: &Rules, text: &dyn TextOf) -> Self {
+        Self {
+            number,
+            seen: Seen { prompt: Arc::clone(seen_prompt), output: Default::default() },
+            generated: 0,
+            seq: None,
+            decoder: text.decoder(),
+            stops: StopMatcher::new(&rules.sampling.stop),
+        }
+    }
+
+    /// Takes the next id. Text of the first `min_tokens` ids is delivered without a look at stop strings: a stop
+    /// string counts only if it lies wholly in the text after them.
+    pub(crate) fn accept(&mut self, id: u32, rules: &Rules) -> Accepted {
+        self.generated += 1;
+        if penalizes(&rules.sampling) {
+            *self.seen.output.entry(id).or_default() += 1;
+        }
+        let free = self.generated <= rules.sampling.min_tokens;
+        if !free && rules.stop_ids.binary_search(&id).is_ok() {
+            let mut text = String::new();
+            let matched = self.finish_text(rules, &mut text);
+            return Accepted { text, finish: Some(matched.unwrap_or(FinishReason::Stop)) };
+        }
+        let piece = self.decoder.push(id);
+        let (mut text, mut finish) = if free { (piece, None) } else { self.deliver(&piece, rules) };
+        if finish.is_none() && self.generated >= rules.limit {
+            let matched = self.finish_text(rules, &mut text);
+            finish = Some(matched.unwrap_or(FinishReason::Length));
+        }
+        Accepted { text, finish }
+    }
+
+    fn deliver(&mut self, piece: &str, rules: &Rules) -> (String, Option<FinishReason>) {
+        let step = self.stops.push(piece);
+        let matched = step.matched.and_then(|at| rules.sampling.stop.get(at));
+        (step.deliver, matched.map(|stop| FinishReason::StopString { matched: stop.clone() }))
+    }
+
+    /// What was held back at the end: broken characters, and a stop string's beginning that was none.
+    fn finish_text(&mut self, rules: &Rules, text: &mut String) -> Option<FinishReason> {
+        let rest = self.decoder.flush();
+        let (rest, matched) = self.deliver(&rest, rules);
+        text.push_str(&rest);
+        if matched.is_none() {
+            text.push_str(&self.stops.flush());
+        }
+        matched
+    }
+}
+
+impl JobState {
+    /// Prepares a job whose sequences are not known yet.
+    pub(crate) fn new(job: &Job, rules: Rules, text: &dyn TextOf, sender: EventSender, now_ns: u64) -> Self {
+        let mut seen: Vec<u32> = Vec::new();
+        if rules.sampling.repetition_penalty != 1.0 {
+            seen.extend_from_slice(&job.prompt);
+            seen.sort_unstable();
+            seen.dedup();
+        }
+        let seen: Arc<[u32]> = seen.into();
+        let numbers = (0..rules.sampling.n).map(|i| job.first_choice.saturating_add(i));
+        let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text)).collect();
+        let prompt_blocks = job.prompt.len().div_ceil(BLOCK_TOKENS) as u32;
+        Self {
+            request: job.request,
+            prompt: Arc::clone(&job.prompt),
+            scores: rules.sampling.prompt_logprobs.map(|_| Vec::with_capacity(job.prompt.len())),
+            rules,
+            choices,
+            trace: EngineTrace { prompt_blocks, ..EngineTrace::default() },
+            failure: None,
+            sender,
+            arrived_ns: now_ns,
+            started_ns: None,
+            first_token_ns: None,
+            cached_tokens: 0,
+            computed: 0,
+            output: 0,
+            last_step: 0,
+            held: Vec::new(),
+        }
+    }
+
+    /// Whether the caller lost interest.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.sender.is_cancelled()
+    }
+
+    /// Whether every choice has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.failure.is_some() || self.choices.iter().all(|choice| choice.seq.is_none())
+    }
+
+    /// The first failure stands.
+    pub(crate) fn fail(&mut self, error: JobError) {
+        self.failure.get_or_insert(error);
+    }
+
+    /// Its first chunk is in the step that begins at `now_ns`.
+    pub(crate) fn start(&mut self, cached_tokens: usize, now_ns: u64) {
+        if self.started_ns.is_some() {
+            return;
+        }
+        self.started_ns = Some(now_ns);
+        self.cached_tokens = cached_tokens as u64;
+        self.computed = self.cached_tokens;
+        self.trace.queue_ns = now_ns.saturating_sub(self.arrived_ns);
+        self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
+        self.send(Event::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
+    }
+
+    /// One of its chunks is in step number `step`, with `batch` sequences.
+    pub(crate) fn note_step(&mut self, step: u64, batch: usize, prefills: bool) {
+        if self.last_step == step {
+            return;
+        }
+        self.last_step = step;
+        let batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        let trace = &mut self.trace;
+        trace.batch_min = if trace.steps == 0 { batch } else { trace.batch_min.min(batch) };
+        trace.batch_max = trace.batch_max.max(batch);
+        trace.batch_sum += u64::from(batch);
+        trace.steps = trace.steps.saturating_add(1);
+        trace.prefill_chunks = trace.prefill_chunks.saturating_add(u32::from(prefills));
+    }
+
+    /// Keys and values are stored up to `end`.
+    pub(crate) fn note_computed(&mut self, end: usize) {
+        self.computed = self.computed.max(end.min(self.prompt.len()) as u64);
+    }
+
+    /// How many alternatives the prompt's scores are to have; `None`: no more scores are wanted.
+    pub(crate) fn scoring(&self) -> Option<u8> {
+        self.scores.as_ref().and(self.rules.sampling.prompt_logprobs)
+    }
+
+    /// Which prompt token the scores need next.
+    pub(crate) fn next_score(&self) -> usize {
+        self.scores.as_ref().map_or(usize::MAX, Vec::len)
+    }
+
+    /// Takes the score of the next prompt token.
+    pub(crate) fn push_score(&mut self, score: TokenLogprob) {
+        if let Some(scores) = &mut self.scores {
+            scores.push(score);
+        }
+    }
+
+    /// Sends the scores once they are whole, and what waited for them.
+    pub(crate) fn deliver_scores(&mut self) {
+        if self.next_score() != self.prompt.len() {
+            return;
+        }
+        if let Some(tokens) = self.scores.take() {
+            self.send(Event::Scored(PromptScores { tokens }));
+            for event in std::mem::take(&mut self.held) {
+                self.send(event);
+            }
+        }
+    }
+
+    /// Takes one more id of a choice at `now_ns`; whether the choice goes on.
+    pub(crate) fn accept(
+        &mut self,
+        choice: usize,
+        id: u32,
+        logprob: Option<TokenLogprob>,
+        now_ns: u64,
+    ) -> bool {
+        let Some(taken) = self.choices.get_mut(choice) else { return false };
+        let accepted = taken.accept(id, &self.rules);
+        let number = taken.number;
+        self.output += 1;
+        let first = *self.first_token_ns.get_or_insert(now_ns);
+        self.trace.prefill_ns = first.saturating_sub(self.started_ns.unwrap_or(first));
+        self.trace.decode_ns = now_ns.saturating_sub(first);
+        let logprobs = logprob.into_iter().collect();
+        self.emit(Event::Tokens { choice: number, ids: vec![id], text: accepted.text, logprobs });
+        match accepted.finish {
+            None => true,
+            Some(reason) => {
+                self.end(choice, reason);
+                false
+            }
+        }
+    }
+
+    /// A choice has ended.
+    pub(crate) fn end(&mut self, choice: usize, reason: FinishReason) {
+        let Some(ended) = self.choices.get_mut(choice) else { return };
+        ended.seq = None;
+        let number = ended.number;
+        self.emit(Event::Finished { choice: number, reason });
+    }
+
+    /// Sends, or keeps while the scores are still to come.
+    fn emit(&mut self, event: Event) {
+        if self.scores.is_some() { self.held.push(event) } else { self.send(event) }
+    }
+
+    fn send(&mut self, event: Event) {
+        if !self.sender.send(event) {
+            self.fail(JobError::Cancelled);
+        }
+    }
+
+    /// Sends the one terminal event.
+    pub(crate) fn close(self) {
+        let usage = Usage {
+            input: self.computed.saturating_sub(self.cached_tokens),
+            cached_input: self.cached_tokens,
+            output: self.output,
+            ..Usage::default()
+        };
+        let report = JobReport { usage, engine: self.trace };
+        self.sender.finish(match self.failure {
+            None => Event::Done(report),
+            Some(error) => Event::Failed { error, report },
+        });
+    }
+}

@@ -1,0 +1,24 @@
+//! The step loop: plan → forward → sample → commit. Sampling, stops, log-probabilities, and the text that may be
+//! delivered. Knows nothing of HTTP, keys, limits or money, and nothing of how a model computes.
+//!
+//! [`EmbeddedEngine`] runs the loop on a thread of its own; [`Stepper`] is the same loop for callers that turn it
+//! themselves: tests, simulations, capacity planning.
+//!
+//! What a choice's `ids` hold: every generated id, the stop token that ended it included (as vLLM's
+//! `return_token_ids`); the text of a stop token or stop string is not delivered. With a stop string the id that
+//! completed it is the last one.
+
+mod config;
+mod embedded;
+mod intake;
+mod job;
+mod logprobs;
+mod random;
+mod sampler;
+mod stepper;
+mod text;
+
+pub use config::{EngineConfig, EngineError, MAX_LOGPROBS};
+pub use embedded::EmbeddedEngine;
+pub use stepper::{Progress, Stepper};
+pub use text::{Decode, TextOf, TokenizerText};

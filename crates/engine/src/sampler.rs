@@ -1,0 +1,213 @@
+//! The next token from a row of logits. Knows nothing of sequences, text or time.
+//!
+//! In this order: repetition penalty (over prompt and output), frequency and presence penalties (over the output),
+//! logit bias, stop ids suppressed below `min_tokens`; then greedy, or temperature → min_p → top_k → top_p → the draw.
+//! The filters act as in vLLM and transformers: top_p is taken of what min_p and top_k left, renormalised, and keeps the
+//! token that crosses the bound. Candidates stand in the order (logit descending, id ascending) throughout.
+
+use std::collections::HashMap;
+
+use headrace_domain::Sampling;
+use headrace_kernels::{Isa, argmax, exp_f32};
+
+use crate::logprobs::{Candidate, by_rank, largest};
+
+/// Below this a temperature counts as greedy: dividing by it would overflow.
+const GREEDY_BELOW: f32 = 1e-5;
+/// How far below the best logit, in units of the temperature, each round of ranking looks. A weight of e⁻⁴, e⁻¹²; then
+/// everything.
+const ROUNDS: [f32; 3] = [4.0, 12.0, f32::INFINITY];
+/// Partial sums over the vocabulary. Part of the numerics.
+const LANES: usize = 8;
+
+/// What a choice has seen so far, as far as its penalties need it.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The prompt's ids, ascending, each once; empty unless the repetition penalty needs them.
+    pub(crate) prompt: std::sync::Arc<[u32]>,
+    /// How often each id was generated; empty unless a penalty needs it.
+    pub(crate) output: HashMap<u32, u32>,
+}
+
+/// Whether any penalty looks at what was seen.
+pub(crate) fn penalizes(sampling: &Sampling) -> bool {
+    sampling.repetition_penalty != 1.0
+        || sampling.frequency_penalty != 0.0
+        || sampling.presence_penalty != 0.0
+}
+
+/// Whether the token is simply the likeliest.
+pub(crate) fn is_greedy(sampling: &Sampling) -> bool {
+    sampling.temperature < GREEDY_BELOW
+}
+
+/// Chooses tokens; holds the memory that this takes, so that no token allocates a vocabulary.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    isa: Isa,
+    adjusted: Vec<f32>,
+    ranked: Vec<Candidate>,
+}
+
+impl Sampler {
+    pub(crate) fn new(isa: Isa) -> Self {
+        Self { isa, adjusted: Vec::new(), ranked: Vec::new() }
+    }
+
+    /// The next token. `row` holds finite numbers; `suppressed` ids are never chosen while another can be; `random`
+    /// is in [0, 1).
+    pub(crate) fn choose(
+        &mut self,
+        row: &[f32],
+        sampling: &Sampling,
+        seen: &Seen,
+        suppressed: &[u32],
+        random: f64,
+    ) -> u32 {
+        let plain = !penalizes(sampling) && sampling.logit_bias.is_empty() && suppressed.is_empty();
+        let mut adjusted = std::mem::take(&mut self.adjusted);
+        let row = if plain {
+            row
+        } else {
+            adjusted.clear();
+            adjusted.extend_from_slice(row);
+            adjust(&mut adjusted, sampling, seen, suppressed);
+            &adjusted
+        };
+        let best = argmax(self.isa, row).unwrap_or(0);
+        let chosen = if is_greedy(sampling) { best as u32 } else { self.draw(row, best, sampling, random) };
+        self.adjusted = adjusted;
+        chosen
+    }
+
+    /// Draws from the filtered distribution.
+    fn draw(&mut self, row: &[f32], best: usize, sampling: &Sampling, random: f64) -> u32 {
+        let peak = row.get(best).copied().unwrap_or(f32::NEG_INFINITY);
+        if peak == f32::NEG_INFINITY {
+            return best as u32;
+        }
+        let law = Law { row, peak, temperature: sampling.temperature, min_p: sampling.min_p };
+        let (mass, mut rounds) = match sampling.top_k.map(|k| k.get() as usize).filter(|&k| k < row.len()) {
+            Some(k) => {
+                largest(row, k, &mut self.ranked);
+                (self.ranked.iter().map(|c| f64::from(law.weight(c.0))).sum(), ROUNDS.len())
+            }
+            None => {
+                self.ranked.clear();
+                (law.mass(), 0)
+            }
+        };
+        let kept = if sampling.top_p < 1.0 {
+            // Where the nucleus ends, and how much it weighs.
+            let bound = f64::from(sampling.top_p) * mass;
+            self.walk(&law, &mut rounds, |sum| sum >= bound).1
+        } else {
+            mass
+        };
+        let goal = random * kept;
+        self.walk(&law, &mut rounds, |sum| sum > goal).0.unwrap_or(best as u32)
+    }
+
+    /// Goes down the ranking until `done` says so of the weights passed, ranking more of the row as needed. The
+    /// candidate reached (the last one with any weight if the ranking ends first) and the weights up to it.
+    fn walk(&mut self, law: &Law<'_>, rounds: &mut usize, done: impl Fn(f64) -> bool) -> (Option<u32>, f64) {
+        let (mut at, mut sum, mut last) = (0, 0.0, None);
+        loop {
+            while let Some(&(logit, id)) = self.ranked.get(at) {
+                let weight = law.weight(logit);
+                if weight <= 0.0 {
+                    return (last, sum);
+                }
+                at += 1;
+                sum += f64::from(weight);
+                last = Some(id);
+                if done(sum) {
+                    return (last, sum);
+                }
+            }
+            if *rounds >= ROUNDS.len() {
+                return (last, sum);
+            }
+            law.rank_further(*rounds, &mut self.ranked);
+            *rounds += 1;
+        }
+    }
+}
+
+/// A row of logits as a distribution, up to its sum.
+struct Law<'a> {
+    row: &'a [f32],
+    /// The largest logit.
+    peak: f32,
+    temperature: f32,
+    min_p: f32,
+}
+
+impl Law<'_> {
+    /// 1 for the likeliest token, 0 below min_p.
+    fn weight(&self, logit: f32) -> f32 {
+        let weight = exp_f32((logit - self.peak) / self.temperature);
+        if weight >= self.min_p { weight } else { 0.0 }
+    }
+
+    /// The sum of all weights, in one fixed order that vector units can follow.
+    fn mass(&self) -> f64 {
+        let mut sums = [0.0f64; LANES];
+        for chunk in self.row.chunks(LANES) {
+            for (sum, &logit) in sums.iter_mut().zip(chunk) {
+                *sum += f64::from(self.weight(logit));
+            }
+        }
+        sums.iter().sum()
+    }
+
+    /// Appends, in order, the candidates between the bounds of the round before and of this one.
+    fn rank_further(&self, round: usize, ranked: &mut Vec<Candidate>) {
+        let bound = |depth: f32| self.peak - depth * self.temperature;
+        let above = round.checked_sub(1).and_then(|before| ROUNDS.get(before)).map(|&depth| bound(depth));
+        let from = ROUNDS.get(round).map_or(f32::NEG_INFINITY, |&depth| bound(depth));
+        let start = ranked.len();
+        for (id, &logit) in self.row.iter().enumerate() {
+            if logit >= from && logit > f32::NEG_INFINITY && above.is_none_or(|above| logit < above) {
+                ranked.push((logit, id as u32));
+            }
+        }
+        if let Some(added) = ranked.get_mut(start..) {
+            added.sort_unstable_by(by_rank);
+        }
+    }
+}
+
+/// Penalties, bias, suppression. Each id is touched by itself, so that no order of ids matters.
+fn adjust(row: &mut [f32], sampling: &Sampling, seen: &Seen, suppressed: &[u32]) {
+    let repetition = sampling.repetition_penalty;
+    if repetition != 1.0 {
+        let generated = seen.output.keys().filter(|id| seen.prompt.binary_search(id).is_err());
+        for &id in seen.prompt.iter().chain(generated) {
+            if let Some(logit) = row.get_mut(id as usize) {
+                *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
+            }
+        }
+    }
+    if sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0 {
+        for (&id, &count) in &seen.output {
+            if let Some(logit) = row.get_mut(id as usize) {
+                *logit -= sampling.frequency_penalty * count as f32;
+                *logit -= sampling.presence_penalty;
+            }
+        }
+    }
+    for &(id, bias) in &sampling.logit_bias {
+        if let Some(logit) = row.get_mut(id as usize) {
+            *logit += bias;
+        }
+    }
+    for &id in suppressed {
+        if let Some(logit) = row.get_mut(id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,502 @@
+//! One turn of the loop: take in, plan, forward, sample, commit. Has no thread and no clock of its own; knows nothing
+//! of who submits.
+//!
+//! What can go wrong with one sequence ends that sequence's job alone. A step that panics or fails is computed again
+//! sequence by sequence. Nothing of the failed attempt survives: it wrote only positions that were not committed, which
+//! the new attempt writes again before anything reads them, and no block of it was findable.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use headrace_domain::{CacheSalt, FinishReason};
+use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
+use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
+
+use crate::config::{EngineConfig, EngineError};
+use crate::intake::{Front, Mode, Shared};
+use crate::job::JobState;
+use crate::logprobs::{all_finite, score, unscored};
+use crate::random::uniform;
+use crate::sampler::{Sampler, is_greedy};
+use crate::text::TextOf;
+
+/// Jobs that are looked at in each step for a reader that went away without a word.
+const READERS_CHECKED_PER_STEP: usize = 32;
+
+/// What a turn of the loop did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// There was nothing to compute.
+    Idle,
+    /// A step was computed.
+    Stepped {
+        /// Sequences in it.
+        sequences: usize,
+        /// Tokens in it.
+        tokens: usize,
+    },
+}
+
+/// The step loop, turned by its owner.
+pub struct Stepper {
+    pub(crate) shared: Arc<Shared>,
+    forward: Box<dyn Forward>,
+    sampler: Sampler,
+    jobs: Vec<Option<JobState>>,
+    vacant: Vec<usize>,
+    /// By the sequence's slot: whose it is, as (sequence, job, choice).
+    owners: Vec<Option<(SeqId, usize, usize)>>,
+    batch: Batch,
+    logits: Logits,
+    outcomes: Vec<Outcome>,
+    /// Jobs to be closed once the step is committed.
+    over: Vec<usize>,
+    steps: u64,
+    next_reader: usize,
+}
+
+/// The step as copied out of the scheduler, so that the lock is not held while it computes.
+#[derive(Default)]
+struct Batch {
+    chunks: Vec<PlannedChunk>,
+    tokens: Vec<u32>,
+    blocks: Vec<u32>,
+    /// Ends of each chunk's tokens and blocks in the two lists.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Batch {
+    fn copy_from(&mut self, front: &Front) {
+        self.chunks.clear();
+        self.tokens.clear();
+        self.blocks.clear();
+        self.ends.clear();
+        for chunk in &front.scheduler.current().chunks {
+            self.chunks.push(*chunk);
+            if let Some(view) = front.scheduler.view(chunk) {
+                self.tokens.extend_from_slice(view.tokens);
+                self.blocks.extend_from_slice(view.blocks);
+            }
+            self.ends.push((self.tokens.len(), self.blocks.len()));
+        }
+    }
+
+    /// One chunk as the model takes it.
+    fn chunk(&self, at: usize) -> Option<SequenceChunk<'_>> {
+        let (planned, &(tokens_end, blocks_end)) = (self.chunks.get(at)?, self.ends.get(at)?);
+        let (tokens, blocks) =
+            at.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or((0, 0));
+        Some(SequenceChunk {
+            tokens: self.tokens.get(tokens..tokens_end)?,
+            start: planned.start,
+            blocks: self.blocks.get(blocks..blocks_end)?,
+            logits: wanted(planned.logits),
+        })
+    }
+}
+
+fn wanted(need: LogitsNeed) -> LogitsWanted {
+    match need {
+        LogitsNeed::None => LogitsWanted::None,
+        LogitsNeed::Last => LogitsWanted::Last,
+        LogitsNeed::All => LogitsWanted::All,
+    }
+}
+
+impl Stepper {
+    /// A loop over `forward`, with no job.
+    ///
+    /// # Errors
+    /// [`EngineError::Config`] with everything that does not fit the model.
+    pub fn new(
+        forward: Box<dyn Forward>,
+        text: Arc<dyn TextOf>,
+        config: EngineConfig,
+    ) -> Result<Self, EngineError> {
+        let sampler = Sampler::new(config.isa);
+        let shared = Shared::new(&*forward, text, config)?;
+        Ok(Self {
+            shared,
+            forward,
+            sampler,
+            jobs: Vec::new(),
+            vacant: Vec::new(),
+            owners: Vec::new(),
+            batch: Batch::default(),
+            logits: Logits::default(),
+            outcomes: Vec::new(),
+            over: Vec::new(),
+            steps: 0,
+            next_reader: 0,
+        })
+    }
+
+    /// Takes a job; it begins with a later [`Stepper::step`].
+    ///
+    /// # Errors
+    /// [`SubmitRefusal`]; the job has cost nothing then.
+    pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.shared.submit(job)
+    }
+
+    /// What it serves.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    /// How busy it is.
+    pub fn load(&self) -> LoadReport {
+        self.shared.load()
+    }
+
+    /// Tokens of `ids`, from the first on, that lie in the prefix cache.
+    pub fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
+        self.shared.cached_prefix(salt, ids)
+    }
+
+    /// Whether the scheduler's books agree: for tests.
+    ///
+    /// # Errors
+    /// What disagrees, in words.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.shared.front.lock().scheduler.check_invariants()
+    }
+
+    /// One turn.
+    pub fn step(&mut self) -> Progress {
+        self.steps += 1;
+        let shared = Arc::clone(&self.shared);
+        let now_ns = shared.config.clock.monotonic_nanos();
+        {
+            let mut front = shared.front.lock();
+            self.take_in(&mut front);
+            front.scheduler.plan(now_ns);
+            self.batch.copy_from(&front);
+            self.note_plan(&mut front, now_ns);
+            self.abort_over(&mut front);
+        }
+        // Whoever was cancelled or came too late hears of it before the step computes.
+        self.close_over();
+        if !self.batch.chunks.is_empty() {
+            self.compute();
+        }
+        let done_ns = shared.config.clock.monotonic_nanos();
+        {
+            let mut front = shared.front.lock();
+            if !self.batch.chunks.is_empty() {
+                front.scheduler.commit(&self.outcomes, done_ns);
+            }
+            self.abort_over(&mut front);
+        }
+        self.close_over();
+        match self.batch.chunks.len() {
+            0 => Progress::Idle,
+            sequences => Progress::Stepped { sequences, tokens: self.batch.tokens.len() },
+        }
+    }
+
+    /// Ends every job with `error`, at once.
+    pub fn fail_all(&mut self, error: &JobError) {
+        let shared = Arc::clone(&self.shared);
+        {
+            let mut front = shared.front.lock();
+            self.adopt(&mut front);
+            for (at, job) in self.jobs.iter_mut().enumerate() {
+                if let Some(job) = job {
+                    job.fail(error.clone());
+                    self.over.push(at);
+                }
+            }
+            self.abort_over(&mut front);
+        }
+        self.close_over();
+    }
+
+    /// New jobs come in; cancelled ones, and all of them after the cut-off, go.
+    fn take_in(&mut self, front: &mut Front) {
+        self.adopt(front);
+        let cut_off = front.mode == Mode::CutOff;
+        let look_at_all = std::mem::take(&mut front.attention) || cut_off;
+        let count = self.jobs.len();
+        let looks = if look_at_all { count } else { count.min(READERS_CHECKED_PER_STEP) };
+        for _ in 0..looks {
+            self.next_reader = if self.next_reader + 1 < count { self.next_reader + 1 } else { 0 };
+            let at = self.next_reader;
+            let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
+            if job.is_cancelled() {
+                job.fail(JobError::Cancelled);
+                self.over.push(at);
+            } else if cut_off {
+                job.fail(JobError::ShuttingDown);
+                self.over.push(at);
+            }
+        }
+        // Before the plan, so that what they held serves this very step.
+        self.abort_over(front);
+    }
+
+    fn adopt(&mut self, front: &mut Front) {
+        for job in front.inbox.drain(..) {
+            let at = self.vacant.pop().unwrap_or_else(|| {
+                self.jobs.push(None);
+                self.jobs.len() - 1
+            });
+            for (choice, seq) in job.choices.iter().enumerate().filter_map(|(i, c)| c.seq.map(|seq| (i, seq)))
+            {
+                if self.owners.len() <= seq.slot() {
+                    self.owners.resize(seq.slot() + 1, None);
+                }
+                if let Some(owner) = self.owners.get_mut(seq.slot()) {
+                    *owner = Some((seq, at, choice));
+                }
+            }
+            if let Some(slot) = self.jobs.get_mut(at) {
+                *slot = Some(job);
+            }
+        }
+    }
+
+    fn owner(&self, seq: SeqId) -> Option<(usize, usize)> {
+        let &(owned, job, choice) = self.owners.get(seq.slot())?.as_ref()?;
+        (owned == seq).then_some((job, choice))
+    }
+
+    /// Tells the jobs what the plan means for them.
+    fn note_plan(&mut self, front: &mut Front, now_ns: u64) {
+        let plan = front.scheduler.current();
+        let batch = plan.chunks.len();
+        for started in &plan.started {
+            if let Some((job, _)) = self.owner(started.seq)
+                && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
+            {
+                job.start(started.cached_tokens, now_ns);
+            }
+        }
+        for chunk in &plan.chunks {
+            if let Some((job, _)) = self.owner(chunk.seq)
+                && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
+            {
+                let prefills = chunk.start < job.prompt.len();
+                job.note_step(self.steps, batch, prefills);
+            }
+        }
+        for &seq in &plan.preempted {
+            if let Some((job, _)) = self.owner(seq)
+                && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
+            {
+                job.trace.preemptions = job.trace.preemptions.saturating_add(1);
+            }
+        }
+        for &seq in &plan.expired {
+            if let Some((at, _)) = self.owner(seq)
+                && let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut)
+            {
+                job.fail(JobError::Expired);
+                self.over.push(at);
+            }
+        }
+    }
+
+    /// Computes the batch and fills `outcomes`, one per chunk.
+    fn compute(&mut self) {
+        self.outcomes.clear();
+        let count = self.batch.chunks.len();
+        let chunks: Vec<_> = (0..count).map_while(|at| self.batch.chunk(at)).collect();
+        let together = run(&mut *self.forward, &chunks, &mut self.logits);
+        drop(chunks);
+        match together {
+            Ok(()) => {
+                let mut row = 0;
+                for at in 0..count {
+                    let rows = self.batch.chunk(at).map_or(0, |chunk| chunk.logits.rows(chunk.tokens.len()));
+                    let outcome = self.sample_guarded(at, row);
+                    self.outcomes.push(outcome);
+                    row += rows;
+                }
+            }
+            Err(error) if count == 1 => {
+                let outcome = self.blame(0, error);
+                self.outcomes.push(outcome);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    model = self.shared.config.model,
+                    sequences = count,
+                    ?error,
+                    "a step failed; computing its sequences one by one"
+                );
+                for at in 0..count {
+                    let alone = match self.batch.chunk(at) {
+                        Some(chunk) => run(&mut *self.forward, &[chunk], &mut self.logits),
+                        None => Err(JobError::Internal { detail: "a chunk without its tokens".to_owned() }),
+                    };
+                    let outcome = match alone {
+                        Ok(()) => self.sample_guarded(at, 0),
+                        Err(error) => self.blame(at, error),
+                    };
+                    self.outcomes.push(outcome);
+                }
+            }
+        }
+    }
+
+    fn blame(&mut self, at: usize, error: JobError) -> Outcome {
+        let seq = self.batch.chunks.get(at).map(|chunk| chunk.seq);
+        if let Some((at, _)) = seq.and_then(|seq| self.owner(seq))
+            && let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut)
+        {
+            tracing::error!(model = self.shared.config.model, request = ?job.request, ?error, "a call failed in the engine");
+            job.fail(error);
+            self.over.push(at);
+        }
+        Outcome::Failed
+    }
+
+    /// [`Self::sample`], where a panic ends that job alone.
+    fn sample_guarded(&mut self, at: usize, row: usize) -> Outcome {
+        match catch_unwind(AssertUnwindSafe(|| self.sample(at, row))) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => self.blame(at, error),
+            Err(panic) => self.blame(at, JobError::Panicked { detail: panic_message(&*panic) }),
+        }
+    }
+
+    /// What follows from the logits of one chunk, whose rows begin at `row`.
+    fn sample(&mut self, at: usize, row: usize) -> Result<Outcome, JobError> {
+        let missing = || JobError::Internal { detail: "a chunk without its job or its logits".to_owned() };
+        let chunk = *self.batch.chunks.get(at).ok_or_else(missing)?;
+        let (job_at, choice) = self.owner(chunk.seq).ok_or_else(missing)?;
+        let job = self.jobs.get_mut(job_at).and_then(Option::as_mut).ok_or_else(missing)?;
+        if job.failure.is_some() {
+            // Its reader is gone, or another of its choices failed earlier in this step.
+            self.over.push(job_at);
+            return Ok(Outcome::Failed);
+        }
+        let end = chunk.start + chunk.len;
+        let rows = wanted(chunk.logits).rows(chunk.len);
+        for i in 0..rows {
+            if !all_finite(self.logits.row(row + i).ok_or_else(missing)?) {
+                return Err(JobError::NotFinite { position: end - rows + i });
+            }
+        }
+        let (isa, text) = (self.shared.config.isa, &*self.shared.text);
+        if choice == 0
+            && let Some(top) = job.scoring()
+        {
+            score_prompt(job, &chunk, top, |i| self.logits.row(row + i), isa, text);
+        }
+        job.note_computed(end);
+        if !chunk.reaches_end {
+            return Ok(Outcome::Advanced);
+        }
+        if job.rules.limit == 0 {
+            job.end(choice, FinishReason::Length);
+            return Ok(self.ended(job_at));
+        }
+        let last = row + rows.saturating_sub(1);
+        let logits = self.logits.row(last).filter(|_| rows > 0).ok_or_else(missing)?;
+        let taken = job.choices.get(choice).ok_or_else(missing)?;
+        let sampling = &job.rules.sampling;
+        let random =
+            if is_greedy(sampling) { 0.0 } else { uniform(sampling.seed.0, taken.number, end as u64) };
+        let suppressed = job.rules.suppressed(taken.generated);
+        let id = self.sampler.choose(logits, sampling, &taken.seen, suppressed, random);
+        let logprob = sampling.logprobs.map(|top| score(logits, id, top, isa, text));
+        let now_ns = self.shared.config.clock.monotonic_nanos();
+        if job.accept(choice, id, logprob, now_ns) {
+            if job.is_over() {
+                // Its reader is gone.
+                self.over.push(job_at);
+            }
+            return Ok(Outcome::Token(id));
+        }
+        Ok(self.ended(job_at))
+    }
+
+    fn ended(&mut self, job: usize) -> Outcome {
+        if self.jobs.get(job).and_then(Option::as_ref).is_some_and(JobState::is_over) {
+            self.over.push(job);
+        }
+        Outcome::Ended
+    }
+
+    /// Takes the blocks of jobs that are over, where the commit has not done so. One that stands in the step about to be
+    /// computed is passed over by the commit, and no block is given to anybody else before the next plan.
+    fn abort_over(&mut self, front: &mut Front) {
+        for &at in &self.over {
+            let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
+            for seq in job.choices.iter_mut().filter_map(|choice| choice.seq.take()) {
+                front.scheduler.abort(seq);
+            }
+        }
+    }
+
+    /// Sends the terminal events, now that the blocks are free.
+    fn close_over(&mut self) {
+        let mut closed = 0;
+        for at in self.over.drain(..) {
+            if let Some(job) = self.jobs.get_mut(at).and_then(Option::take) {
+                job.close();
+                self.vacant.push(at);
+                closed += 1;
+            }
+        }
+        if closed > 0 {
+            let mut front = self.shared.front.lock();
+            front.alive -= closed;
+            if front.alive == 0 {
+                self.shared.quiet.notify_all();
+            }
+        }
+    }
+}
+
+/// Scores the prompt tokens that a chunk's logits predict.
+fn score_prompt<'a>(
+    job: &mut JobState,
+    chunk: &PlannedChunk,
+    top: u8,
+    row: impl Fn(usize) -> Option<&'a [f32]>,
+    isa: headrace_kernels::Isa,
+    text: &dyn TextOf,
+) {
+    let prompt = Arc::clone(&job.prompt);
+    if job.next_score() == 0
+        && let Some(&first) = prompt.first()
+    {
+        job.push_score(unscored(first, text));
+    }
+    if chunk.logits == LogitsNeed::All {
+        for i in 0..chunk.len {
+            let predicts = chunk.start + i + 1;
+            // A recompute after preemption passes over what is scored.
+            if predicts == job.next_score()
+                && let (Some(&id), Some(row)) = (prompt.get(predicts), row(i))
+            {
+                job.push_score(score(row, id, top, isa, text));
+            }
+        }
+    }
+    job.deliver_scores();
+}
+
+/// Computes a batch; a panic becomes an error.
+fn run(forward: &mut dyn Forward, batch: &[SequenceChunk<'_>], logits: &mut Logits) -> Result<(), JobError> {
+    match catch_unwind(AssertUnwindSafe(|| forward.step(batch, logits))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(ForwardError::Panicked { message })) => Err(JobError::Panicked { detail: message }),
+        Ok(Err(error)) => Err(JobError::Internal { detail: error.to_string() }),
+        Err(panic) => Err(JobError::Panicked { detail: panic_message(&*panic) }),
+    }
+}
+
+/// What a panic said, if it said it in words.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    said.unwrap_or_else(|| "a panic without words".to_owned())
+}

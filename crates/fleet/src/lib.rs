@@ -1,0 +1,1 @@
+//! Workers: health, load, placement.

@@ -1,0 +1,1 @@
+//! The stage list and the typestate of a request.

@@ -1,0 +1,3 @@
+//! Headrace: the whole path of an LLM API call in one binary.
+
+fn main() {}

@@ -1,0 +1,115 @@
+//! From the two credential headers of a request to the one key that was presented.
+//! Knows the spelling of the headers' values, not which keys exist.
+
+use crate::AuthRefusal;
+use crate::secret::MAX_PRESENTED_BYTES;
+
+/// The one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the headers' raw values.
+///
+/// The scheme is matched without regard to case (RFC 9110, 11.1), the key must be an RFC 6750 `b64token`.
+/// Both headers may be present if they agree; two different credentials are refused, so that no proxy and
+/// server can each believe another one.
+///
+/// # Errors
+/// [`AuthRefusal::Missing`], [`AuthRefusal::Malformed`] or [`AuthRefusal::Conflicting`].
+pub fn credential<'a>(
+    authorization: Option<&'a [u8]>,
+    x_api_key: Option<&'a [u8]>,
+) -> Result<&'a str, AuthRefusal> {
+    let bearer = match authorization.map(trim) {
+        None | Some([]) => None,
+        Some(value) => bearer_token(value)?,
+    };
+    let plain = match x_api_key.map(trim) {
+        None | Some([]) => None,
+        Some(value) => Some(token(value)?),
+    };
+    match (bearer, plain) {
+        (None, None) => Err(AuthRefusal::Missing),
+        (Some(a), Some(b)) if a != b => Err(AuthRefusal::Conflicting),
+        (Some(key), _) | (None, Some(key)) => Ok(key),
+    }
+}
+
+/// The token after the scheme; none if the scheme stands alone.
+fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
+    let end = value.iter().position(|&b| b == b' ').unwrap_or(value.len());
+    let (scheme, rest) = value.split_at(end);
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Err(AuthRefusal::Malformed);
+    }
+    match trim(rest) {
+        [] => Ok(None),
+        rest => token(rest).map(Some),
+    }
+}
+
+fn token(bytes: &[u8]) -> Result<&str, AuthRefusal> {
+    let fits = |b: &u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(b);
+    if bytes.len() > MAX_PRESENTED_BYTES || !bytes.iter().all(fits) {
+        return Err(AuthRefusal::Malformed);
+    }
+    std::str::from_utf8(bytes).map_err(|_| AuthRefusal::Malformed)
+}
+
+/// Without the optional whitespace (RFC 9110, 5.6.3) around it.
+fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_credential_or_a_refusal() {
+        use AuthRefusal::{Conflicting, Malformed, Missing};
+        type Row<'a> = (Option<&'a str>, Option<&'a str>, Result<&'a str, AuthRefusal>);
+        let long = format!("Bearer sk-{}", "a".repeat(300));
+        let rows: &[Row<'_>] = &[
+            (None, None, Err(Missing)),
+            (Some(""), Some(""), Err(Missing)),
+            (Some("Bearer"), None, Err(Missing)),
+            (Some("Bearer   "), Some(" "), Err(Missing)),
+            (Some("Bearer sk-abc"), None, Ok("sk-abc")),
+            (Some("bearer sk-abc"), None, Ok("sk-abc")),
+            (Some("BEARER   sk-abc "), None, Ok("sk-abc")),
+            (None, Some("sk-abc"), Ok("sk-abc")),
+            (Some("Bearer"), Some("sk-abc"), Ok("sk-abc")),
+            (Some("Bearer sk-abc"), Some("sk-abc"), Ok("sk-abc")),
+            (Some("Bearer sk-abc"), Some("sk-abd"), Err(Conflicting)),
+            (Some("Bearer sk-abc"), Some("SK-ABC"), Err(Conflicting)),
+            (Some("Bearer x' OR pg_sleep(8)--"), None, Err(Malformed)),
+            (Some("x' OR pg_sleep(8)--"), None, Err(Malformed)),
+            (None, Some("x' OR pg_sleep(8)--"), Err(Malformed)),
+            (Some("Bearer sk-abc"), Some("x' OR 1"), Err(Malformed)),
+            (Some("Basic c2stYWJj"), None, Err(Malformed)),
+            (Some("Basic c2stYWJj"), Some("sk-abc"), Err(Malformed)),
+            (Some("sk-abc"), None, Err(Malformed)),
+            (Some("Bearersk-abc"), None, Err(Malformed)),
+            (Some("Bearer sk-abc sk-def"), None, Err(Malformed)),
+            (Some("Bearer sk-a\tc"), None, Err(Malformed)),
+            (Some("Bearer sk-é"), None, Err(Malformed)),
+            (Some(&long), None, Err(Malformed)),
+        ];
+        for (authorization, x_api_key, expected) in rows {
+            let got = credential(authorization.map(str::as_bytes), x_api_key.map(str::as_bytes));
+            assert_eq!(&got, expected, "{authorization:?} {x_api_key:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(a in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..80)),
+                                  b in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..80))) {
+            if let Ok(key) = credential(a.as_deref(), b.as_deref()) {
+                prop_assert!(key.bytes().all(|b| b.is_ascii_graphic() && b != b'\'' && b != b'"'));
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! What a directory promises: who gets in, who does not, and that every change is in the store and its log
+//! first.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use headrace_domain::{Endpoint, ModelName};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{EndpointAccess, MemoryKeyStore, ModelAccess};
+
+const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
+const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);
+const SECRET: &str = "sk-canary-0123456789-abcdefghij-XYZ";
+
+fn org(name: &str) -> OrgId {
+    OrgId::new(name).unwrap()
+}
+
+fn project(name: &str) -> ProjectId {
+    ProjectId::new(name).unwrap()
+}
+
+fn open(store: &Arc<dyn KeyStore>) -> Directory {
+    Directory::open(Arc::clone(store), HashSecret::new([7; 32])).unwrap()
+}
+
+/// A directory with `acme/web` and `other/app`.
+fn directory(store: &Arc<dyn KeyStore>) -> Directory {
+    let directory = open(store);
+    for (o, p) in [("acme", "web"), ("other", "app")] {
+        directory.create_org(org(o), RateLimits::default(), "ops", NOW).unwrap();
+        directory.create_project(project(p), org(o), RateLimits::default(), "ops", NOW).unwrap();
+    }
+    directory
+}
+
+fn memory() -> Arc<dyn KeyStore> {
+    Arc::new(MemoryKeyStore::new())
+}
+
+fn new_key() -> NewKey {
+    NewKey::new(org("acme"), project("web"), "test")
+}
+
+fn chosen(secret: &str) -> NewKey {
+    NewKey { secret: Some(SecretString::from(secret)), ..new_key() }
+}
+
+#[test]
+fn who_gets_in_and_who_does_not() {
+    let directory = directory(&memory());
+    let (good, _) = directory.create_key(chosen(SECRET), "ops", NOW).unwrap();
+    let (gone, _) = directory.create_key(chosen("sk-revoked-key"), "ops", NOW).unwrap();
+    directory.revoke(&gone.id, "ops", NOW).unwrap();
+    let ends = NewKey { expires: Some(LATER), ..chosen("sk-expiring-key") };
+    let (ends, _) = directory.create_key(ends, "ops", NOW).unwrap();
+
+    let just_before = UnixNanos::new(LATER.get() - 1);
+    let long = format!("{SECRET}{}", "a".repeat(300));
+    let rows = [
+        (SECRET, NOW, Ok(&good.id)),
+        (SECRET, UnixNanos::new(u64::MAX), Ok(&good.id)),
+        ("sk-expiring-key", just_before, Ok(&ends.id)),
+        ("sk-expiring-key", LATER, Err(AuthRefusal::Expired)),
+        ("sk-revoked-key", NOW, Err(AuthRefusal::Revoked)),
+        ("", NOW, Err(AuthRefusal::Missing)),
+        ("sk-canary-0123456789-abcdefghij-XYz", NOW, Err(AuthRefusal::Unknown)),
+        ("sk-canary-0123456789-abcdefghij-XY", NOW, Err(AuthRefusal::Unknown)),
+        ("x' OR pg_sleep(8)--", NOW, Err(AuthRefusal::Malformed)),
+        ("sk-x' OR pg_sleep(8)--", NOW, Err(AuthRefusal::Malformed)),
+        ("sk-\0\0\0\0", NOW, Err(AuthRefusal::Malformed)),
+        (&long, NOW, Err(AuthRefusal::Malformed)),
+    ];
+    for (presented, now, expected) in rows {
+        let got = directory.authenticate(presented, now);
+        assert_eq!(got.as_ref().map(|principal| &principal.key), expected.as_ref().copied(), "{presented}");
+    }
+}
+
+#[test]
+fn unknown_revoked_and_malformed_keys_look_alike() {
+    use AuthRefusal::{Conflicting, Expired, Malformed, Missing, Revoked, Unknown};
+    assert_eq!(Unknown.to_string(), Revoked.to_string());
+    assert_eq!(Unknown.to_string(), Malformed.to_string());
+    let all = [Missing, Malformed, Conflicting, Unknown, Revoked, Expired];
+    let rules: std::collections::BTreeSet<_> = all.iter().map(|refusal| refusal.rule()).collect();
+    assert_eq!(rules.len(), all.len(), "the trace tells them apart");
+}
+
+#[test]
+fn a_principal_carries_what_its_key_project_and_org_say() {
+    let directory = directory(&memory());
+    let limits = |n| RateLimits { requests_per_minute: Some(n), ..RateLimits::default() };
+    let new = NewKey {
+        models: ModelAccess::Only([ModelName::new("m").unwrap()].into()),
+        endpoints: EndpointAccess::Only(vec![Endpoint::Messages]),
+        limits: limits(1),
+        expires: Some(LATER),
+        ..chosen(SECRET)
+    };
+    let (record, _) = directory.create_key(new, "ops", NOW).unwrap();
+    directory.set_project_limits(&project("web"), limits(2), "ops", NOW).unwrap();
+    directory.set_org_limits(&org("acme"), limits(3), "ops", NOW).unwrap();
+    directory.set_org_limits(&org("other"), limits(4), "ops", NOW).unwrap();
+    let principal = directory.authenticate(SECRET, NOW).unwrap();
+    let expected = Principal {
+        org: org("acme"),
+        project: project("web"),
+        key: record.id.clone(),
+        name: "test".to_owned(),
+        models: record.models.clone(),
+        endpoints: record.endpoints.clone(),
+        limits: limits(1),
+        project_limits: limits(2),
+        org_limits: limits(3),
+        expires: Some(LATER),
+    };
+    assert_eq!(*principal, expected);
+    assert_eq!(directory.key(&record.id), Some(record.clone()));
+    assert_eq!(directory.list(), [record]);
+    assert_eq!(directory.orgs().len(), 2);
+    assert_eq!(directory.project(&project("web")).unwrap().limits, limits(2));
+    assert_eq!(directory.org(&org("acme")).unwrap().created, NOW);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_leaves_no_trace() {
+    let store = memory();
+    let directory = directory(&store);
+    directory.create_key(chosen(SECRET), "ops", NOW).unwrap();
+    let before = (store.load_all(), store.verify_audit());
+    let rows: [(NewKey, &str); 9] = [
+        (NewKey { org: org("nobody"), ..new_key() }, "there is no organisation `nobody`"),
+        (NewKey { project: project("nothing"), ..new_key() }, "there is no project `nothing`"),
+        (NewKey { project: project("app"), ..new_key() }, "project `app` does not belong"),
+        (NewKey { name: String::new(), ..new_key() }, "`name` must have"),
+        (NewKey { name: "a\nb".to_owned(), ..new_key() }, "`name` must have"),
+        (NewKey { expires: Some(NOW), ..new_key() }, "`expires` must be later"),
+        (chosen("sk-a"), "`secret` must be"),
+        (chosen("password"), "`secret` must be"),
+        (chosen(SECRET), "a key with this secret is there already"),
+    ];
+    for (new, expected) in rows {
+        let error = directory.create_key(new, "ops", NOW).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+        assert!(!error.contains("canary") && !error.contains("password"), "{error}");
+    }
+    assert!(directory.create_key(new_key(), "", NOW).is_err(), "an act has an actor");
+    let unlimited = RateLimits::default();
+    assert!(directory.create_org(org("acme"), unlimited, "ops", NOW).is_err());
+    assert!(directory.create_project(project("web"), org("other"), unlimited, "ops", NOW).is_err());
+    assert!(directory.create_project(project("new"), org("nobody"), unlimited, "ops", NOW).is_err());
+    assert!(directory.set_org_limits(&org("nobody"), unlimited, "ops", NOW).is_err());
+    assert!(directory.set_project_limits(&project("nothing"), unlimited, "ops", NOW).is_err());
+    assert!(directory.revoke(&KeyId::new("key_none").unwrap(), "ops", NOW).is_err());
+    assert_eq!((store.load_all(), store.verify_audit()), before);
+}
+
+#[test]
+fn every_admin_act_has_exactly_one_audit_row() {
+    let store = memory();
+    let directory = directory(&store);
+    let (key, _) = directory.create_key(new_key(), "alice", NOW).unwrap();
+    directory.set_org_limits(&org("acme"), RateLimits::default(), "bob", NOW).unwrap();
+    directory.set_project_limits(&project("web"), RateLimits::default(), "bob", NOW).unwrap();
+    directory.revoke(&key.id, "carol", LATER).unwrap();
+    directory.revoke(&key.id, "dave", LATER).unwrap();
+    let rows = directory.audit(0, 100).unwrap();
+    let told: Vec<_> = rows.iter().map(|row| (row.entry.act.as_str(), row.entry.actor.as_str())).collect();
+    let expected = [
+        ("org.create", "ops"),
+        ("project.create", "ops"),
+        ("org.create", "ops"),
+        ("project.create", "ops"),
+        ("key.create", "alice"),
+        ("org.limits", "bob"),
+        ("project.limits", "bob"),
+        ("key.revoke", "carol"),
+    ];
+    assert_eq!(told, expected, "revoking what is revoked changes nothing");
+    assert_eq!(rows.last().unwrap().entry.subject, key.id.as_str());
+    assert_eq!(directory.verify_audit().unwrap().rows, 8);
+}
+
+#[test]
+fn no_secret_appears_in_anything_that_can_be_shown() {
+    let store = memory();
+    let directory = directory(&store);
+    let (record, secret) = directory.create_key(chosen(SECRET), "ops", NOW).unwrap();
+    directory.revoke(&record.id, "ops", NOW).unwrap();
+    let shown = format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+        directory,
+        record,
+        secret,
+        chosen(SECRET),
+        store.load_all(),
+        store.audit(0, 99),
+        directory.authenticate(SECRET, NOW),
+    );
+    assert!(!shown.contains("canary") && !shown.contains("0123456789"), "{shown}");
+    assert_eq!(record.hint, "-XYZ");
+}
+
+#[test]
+fn another_secret_does_not_open_the_store() {
+    let store = memory();
+    directory(&store);
+    let error = Directory::open(Arc::clone(&store), HashSecret::new([8; 32])).unwrap_err();
+    assert_eq!(error, IdentityError::WrongSecret);
+}
+
+/// A store whose disk can be pulled out.
+#[derive(Default)]
+struct Failing {
+    store: MemoryKeyStore,
+    broken: AtomicBool,
+}
+
+impl Failing {
+    fn check(&self) -> Result<(), StoreError> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable { doing: "writing", why: "disk full".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl KeyStore for Failing {
+    fn load_all(&self) -> Result<StoredDirectory, StoreError> {
+        self.check().and_then(|()| self.store.load_all())
+    }
+    fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        self.check().and_then(|()| self.store.secret_check(check))
+    }
+    fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.insert_key(key, audit))
+    }
+    fn set_revoked(&self, id: &KeyId, at: UnixNanos, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.set_revoked(id, at, audit))
+    }
+    fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.upsert_org(org, audit))
+    }
+    fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.upsert_project(project, audit))
+    }
+    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.store.audit(after, limit)
+    }
+    fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
+        self.store.verify_audit()
+    }
+}
+
+#[test]
+fn nothing_is_visible_that_the_store_did_not_take() {
+    let failing = Arc::new(Failing::default());
+    let store: Arc<dyn KeyStore> = failing.clone();
+    let directory = directory(&store);
+    let (key, _) = directory.create_key(chosen(SECRET), "ops", NOW).unwrap();
+    failing.broken.store(true, Ordering::SeqCst);
+    let unlimited = RateLimits::default();
+    let tight = RateLimits { concurrency: Some(1), ..unlimited };
+    assert!(directory.create_key(chosen("sk-other"), "ops", NOW).is_err());
+    assert!(directory.revoke(&key.id, "ops", NOW).is_err());
+    assert!(directory.create_org(org("new"), unlimited, "ops", NOW).is_err());
+    assert!(directory.create_project(project("new"), org("acme"), unlimited, "ops", NOW).is_err());
+    assert!(directory.set_org_limits(&org("acme"), tight, "ops", NOW).is_err());
+    assert!(directory.set_project_limits(&project("web"), tight, "ops", NOW).is_err());
+    assert!(directory.reload().is_err());
+    assert_eq!(directory.authenticate("sk-other", NOW), Err(AuthRefusal::Unknown));
+    assert_eq!(directory.authenticate(SECRET, NOW).unwrap().org_limits, unlimited);
+    assert_eq!((directory.orgs().len(), directory.projects().len(), directory.list().len()), (2, 2, 1));
+
+    failing.broken.store(false, Ordering::SeqCst);
+    directory.revoke(&key.id, "ops", NOW).unwrap();
+    assert_eq!(directory.authenticate(SECRET, NOW), Err(AuthRefusal::Revoked));
+}
+
+#[test]
+fn a_store_that_contradicts_itself_is_refused() {
+    let homeless: Arc<dyn KeyStore> = Arc::new(Scripted(|all| all.orgs.clear()));
+    let twice: Arc<dyn KeyStore> = Arc::new(Scripted(|all| all.keys.extend(all.keys.clone())));
+    for store in [homeless, twice] {
+        let error = Directory::open(store, HashSecret::new([7; 32])).unwrap_err();
+        assert!(matches!(error, IdentityError::Store(StoreError::Corrupt { .. })), "{error}");
+    }
+}
+
+/// A store that holds one key, altered.
+struct Scripted(fn(&mut StoredDirectory));
+
+impl KeyStore for Scripted {
+    fn load_all(&self) -> Result<StoredDirectory, StoreError> {
+        let store = memory();
+        directory(&store).create_key(new_key(), "ops", NOW).unwrap();
+        let mut all = store.load_all()?;
+        (self.0)(&mut all);
+        Ok(all)
+    }
+    fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        Ok(check)
+    }
+    fn insert_key(&self, _: &StoredKey, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn set_revoked(&self, _: &KeyId, _: UnixNanos, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn upsert_org(&self, _: &OrgRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn upsert_project(&self, _: &ProjectRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn audit(&self, _: u64, _: usize) -> Result<Vec<AuditRow>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
+        Ok(AuditSummary::EMPTY)
+    }
+}
+
+#[test]
+fn a_revoked_key_is_dead_once_revoke_returns() {
+    let directory = Arc::new(directory(&memory()));
+    let keys: Vec<_> = (0..40)
+        .map(|n| directory.create_key(chosen(&format!("sk-key-{n:04}")), "ops", NOW).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        for half in keys.chunks(20) {
+            let directory = &directory;
+            scope.spawn(move || {
+                for (record, secret) in half {
+                    assert!(directory.authenticate(secret.expose_secret(), NOW).is_ok());
+                    directory.revoke(&record.id, "ops", NOW).unwrap();
+                    let after = directory.authenticate(secret.expose_secret(), NOW);
+                    assert_eq!(after, Err(AuthRefusal::Revoked));
+                }
+            });
+        }
+    });
+    assert_eq!(directory.verify_audit().unwrap().rows, 4 + 40 + 40);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever administrators do, a directory opened afterwards agrees with the one that did it.
+    #[test]
+    fn memory_and_store_never_disagree(acts in proptest::collection::vec((0_u8..6, 0_u8..8), 0..40)) {
+        let store = memory();
+        let directory = open(&store);
+        let name = |n: u8| format!("n{}", n % 4);
+        let mut secrets = Vec::new();
+        for (what, n) in acts {
+            let limits = RateLimits { concurrency: Some(u32::from(n)), ..RateLimits::default() };
+            let (o, p) = (org(&name(n / 2)), project(&name(n)));
+            // Refusals are part of the property: they must not change anything either.
+            let _done = match what {
+                0 => directory.create_org(o, limits, "ops", NOW).map(drop),
+                1 => directory.create_project(p, o, limits, "ops", NOW).map(drop),
+                2 => directory.set_org_limits(&o, limits, "ops", NOW),
+                3 => directory.set_project_limits(&p, limits, "ops", NOW),
+                4 => directory.create_key(NewKey { limits, ..NewKey::new(o, p, "k") }, "ops", NOW).map(|made| {
+                    secrets.push(made.1);
+                }),
+                _ => directory.list().get(usize::from(n)).map_or(Ok(()), |key| directory.revoke(&key.id, "ops", NOW)),
+            };
+            let again = open(&store);
+            prop_assert_eq!(directory.orgs(), again.orgs());
+            prop_assert_eq!(directory.projects(), again.projects());
+            prop_assert_eq!(directory.list(), again.list());
+            for secret in &secrets {
+                let secret = secret.expose_secret();
+                prop_assert_eq!(directory.authenticate(secret, NOW), again.authenticate(secret, NOW));
+            }
+            prop_assert!(directory.verify_audit().is_ok());
+        }
+    }
+}

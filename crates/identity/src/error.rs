@@ -1,0 +1,186 @@
+//! What can go wrong here: a credential refused, an administrator's request refused, a store that fails.
+//! None of these ever holds a presented credential or a part of one.
+
+use std::fmt;
+
+use headrace_domain::{KeyId, OrgId, ProjectId};
+
+/// Why a credential was refused. The variants are for traces and metrics; callers see
+/// [`AuthRefusal::public`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AuthRefusal {
+    /// No credential was presented.
+    Missing,
+    /// What was presented cannot be a key.
+    Malformed,
+    /// Two different credentials were presented in one request.
+    Conflicting,
+    /// No such key.
+    Unknown,
+    /// The key was revoked.
+    Revoked,
+    /// The key's time is over.
+    Expired,
+}
+
+impl AuthRefusal {
+    /// The rule that refused, for traces and metrics.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::Missing => "credential_missing",
+            Self::Malformed => "credential_malformed",
+            Self::Conflicting => "credential_conflicting",
+            Self::Unknown => "key_unknown",
+            Self::Revoked => "key_revoked",
+            Self::Expired => "key_expired",
+        }
+    }
+
+    /// What the caller is told. Unknown, revoked and malformed keys are told the same.
+    pub const fn public(self) -> &'static str {
+        match self {
+            Self::Missing => {
+                "No API key was given. Send it as `Authorization: Bearer sk-...` or as `x-api-key: sk-...`."
+            }
+            Self::Conflicting => {
+                "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`."
+            }
+            Self::Malformed | Self::Unknown | Self::Revoked => "The API key is not valid.",
+            Self::Expired => "The API key has expired. Ask for a new one.",
+        }
+    }
+}
+
+impl fmt::Display for AuthRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.public())
+    }
+}
+
+impl std::error::Error for AuthRefusal {}
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreError {
+    /// It could not be reached, read or written.
+    Unavailable {
+        /// What was being done.
+        doing: &'static str,
+        /// What the store said.
+        why: String,
+    },
+    /// What it holds contradicts itself.
+    Corrupt {
+        /// Which row or table.
+        what: String,
+        /// The contradiction.
+        why: String,
+    },
+    /// It was written by a newer version of the program.
+    Newer {
+        /// The format version found.
+        found: i64,
+        /// The newest format version known here.
+        known: i64,
+    },
+    /// What was to be inserted is there already.
+    Duplicate {
+        /// What it is.
+        what: &'static str,
+    },
+    /// What was to be changed is not there.
+    NotFound {
+        /// What it is.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable { doing, why } => write!(f, "the identity store failed while {doing}: {why}"),
+            Self::Corrupt { what, why } => write!(f, "the identity store is damaged at {what}: {why}"),
+            Self::Newer { found, known } => write!(
+                f,
+                "the identity store has format {found}, and this program knows formats up to {known}: \
+                 run the newer program that wrote it"
+            ),
+            Self::Duplicate { what } => write!(f, "such a {what} is there already"),
+            Self::NotFound { what } => write!(f, "there is no such {what}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Why an administrator's request was refused or failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityError {
+    /// The store failed.
+    Store(StoreError),
+    /// No such organisation.
+    UnknownOrg(OrgId),
+    /// No such project.
+    UnknownProject(ProjectId),
+    /// No such key.
+    UnknownKey(KeyId),
+    /// The project belongs to another organisation than was said.
+    ProjectOfAnotherOrg {
+        /// The project.
+        project: ProjectId,
+        /// The organisation it was said to belong to.
+        org: OrgId,
+    },
+    /// It is there already.
+    Exists {
+        /// What is, with its id where it has one.
+        what: String,
+    },
+    /// A field does not fit.
+    Invalid {
+        /// Which field.
+        field: &'static str,
+        /// What it must be.
+        why: &'static str,
+    },
+    /// The secret that key hashes are made with is not the one that the stored keys were hashed with.
+    WrongSecret,
+    /// The operating system gave no randomness.
+    Randomness,
+}
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::UnknownOrg(id) => write!(f, "there is no organisation `{id}`"),
+            Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
+            Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
+            Self::ProjectOfAnotherOrg { project, org } => {
+                write!(f, "project `{project}` does not belong to organisation `{org}`")
+            }
+            Self::Exists { what } => write!(f, "{what} is there already"),
+            Self::Invalid { field, why } => write!(f, "`{field}` {why}"),
+            Self::WrongSecret => f.write_str(
+                "the hash secret is not the one that the stored keys were hashed with: \
+                 restore the secret file that belongs to this data directory",
+            ),
+            Self::Randomness => f.write_str("the operating system gave no randomness for a new secret"),
+        }
+    }
+}
+
+impl std::error::Error for IdentityError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for IdentityError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

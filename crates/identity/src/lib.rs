@@ -1,0 +1,23 @@
+//! Credential to principal, and what that principal may use: orgs, projects, API keys, the audit log.
+//! Knows nothing of HTTP status codes, money or SQL; a [`KeyStore`] keeps what must outlive the process.
+
+mod audit;
+mod credential;
+mod directory;
+mod error;
+mod memory;
+mod principal;
+mod record;
+mod secret;
+mod store;
+
+pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
+pub use credential::credential;
+pub use directory::Directory;
+pub use error::{AuthRefusal, IdentityError, StoreError};
+pub use memory::MemoryKeyStore;
+pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
+pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
+pub use secrecy::{ExposeSecret, SecretString};
+pub use secret::{HashSecret, KeyHash, is_strong};
+pub use store::{KeyStore, StoredDirectory, StoredKey};

@@ -1,0 +1,213 @@
+//! Who is calling and what they may use. Plain data that travels with a request.
+//! Knows no secrets and keeps no counters: the numbers here are read by whoever enforces them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, UnixNanos};
+use serde::{Deserialize, Serialize};
+
+/// The caller of a request, as its credential says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// The organisation that pays.
+    pub org: OrgId,
+    /// The project that budgets are set for.
+    pub project: ProjectId,
+    /// The key's public id.
+    pub key: KeyId,
+    /// The key's name, as its creator chose it.
+    pub name: String,
+    /// Models that the key may ask for.
+    pub models: ModelAccess,
+    /// Endpoints that the key may call.
+    pub endpoints: EndpointAccess,
+    /// Limits of the key itself.
+    pub limits: RateLimits,
+    /// Limits of the whole project, which all its keys share.
+    pub project_limits: RateLimits,
+    /// Limits of the whole organisation, which all its projects share.
+    pub org_limits: RateLimits,
+    /// When the key stops working.
+    pub expires: Option<UnixNanos>,
+}
+
+/// Models that a key may ask for, by the names that callers use (aliases included).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelAccess {
+    /// Every model, also those added later.
+    #[default]
+    All,
+    /// These only.
+    Only(BTreeSet<ModelName>),
+}
+
+impl ModelAccess {
+    /// Whether `model` is among them.
+    pub fn allows(&self, model: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(models) => models.iter().any(|name| name.as_str() == model),
+        }
+    }
+}
+
+impl fmt::Display for ModelAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all models"),
+            Self::Only(models) => {
+                f.write_str("models")?;
+                models.iter().try_for_each(|name| write!(f, " {name}"))
+            }
+        }
+    }
+}
+
+/// Endpoints that a key may call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndpointAccess {
+    /// Every endpoint, also those added later.
+    #[default]
+    All,
+    /// These only.
+    Only(Vec<Endpoint>),
+}
+
+impl EndpointAccess {
+    /// Whether `endpoint` is among them.
+    pub fn allows(&self, endpoint: Endpoint) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(endpoints) => endpoints.contains(&endpoint),
+        }
+    }
+}
+
+impl fmt::Display for EndpointAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all endpoints"),
+            Self::Only(endpoints) => {
+                f.write_str("endpoints")?;
+                endpoints.iter().try_for_each(|endpoint| write!(f, " {}", endpoint.name()))
+            }
+        }
+    }
+}
+
+/// Limits of a key, a project or an organisation. `None` is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateLimits {
+    /// Requests a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens a minute, input and output together.
+    pub tokens_per_minute: Option<u64>,
+    /// Requests in flight.
+    pub concurrency: Option<u32>,
+}
+
+impl fmt::Display for RateLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+        write!(
+            f,
+            "{} requests/min, {} tokens/min, {} at once",
+            show(self.requests_per_minute.map(u64::from)),
+            show(self.tokens_per_minute),
+            show(self.concurrency.map(u64::from)),
+        )
+    }
+}
+
+/// What a principal may not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntitlementRefusal {
+    /// The endpoint.
+    Endpoint(Endpoint),
+    /// The model. To callers this must look like a model that does not exist.
+    Model,
+}
+
+impl EntitlementRefusal {
+    /// The rule that refused, for traces and metrics.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::Endpoint(_) => "endpoint_not_granted",
+            Self::Model => "model_not_granted",
+        }
+    }
+}
+
+impl fmt::Display for EntitlementRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Endpoint(endpoint) => {
+                write!(f, "This API key may not call the endpoint `{}`.", endpoint.name())
+            }
+            Self::Model => f.write_str("The model does not exist or this API key may not use it."),
+        }
+    }
+}
+
+impl std::error::Error for EntitlementRefusal {}
+
+/// Whether `principal` may ask for `model`, by the name the caller used, at `endpoint`.
+///
+/// # Errors
+/// The first of endpoint and model that was not granted.
+pub fn may_use(principal: &Principal, model: &str, endpoint: Endpoint) -> Result<(), EntitlementRefusal> {
+    if !principal.endpoints.allows(endpoint) {
+        return Err(EntitlementRefusal::Endpoint(endpoint));
+    }
+    if !principal.models.allows(model) {
+        return Err(EntitlementRefusal::Model);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entitlements() {
+        use Endpoint::{ChatCompletions, Completions, Messages};
+        let only =
+            |names: &[&str]| ModelAccess::Only(names.iter().map(|n| ModelName::new(n).unwrap()).collect());
+        let rows = [
+            (ModelAccess::All, EndpointAccess::All, "anything", Messages, Ok(())),
+            (only(&["a", "b"]), EndpointAccess::All, "b", Completions, Ok(())),
+            (only(&["a", "b"]), EndpointAccess::All, "B", Completions, Err(EntitlementRefusal::Model)),
+            (only(&["a"]), EndpointAccess::All, "", Completions, Err(EntitlementRefusal::Model)),
+            (only(&["a"]), EndpointAccess::All, "a/../a", Messages, Err(EntitlementRefusal::Model)),
+            (only(&[]), EndpointAccess::All, "a", Messages, Err(EntitlementRefusal::Model)),
+            (only(&["a"]), EndpointAccess::Only(vec![ChatCompletions]), "a", ChatCompletions, Ok(())),
+            (
+                only(&["a"]),
+                EndpointAccess::Only(vec![ChatCompletions]),
+                "b",
+                Messages,
+                Err(EntitlementRefusal::Endpoint(Messages)),
+            ),
+        ];
+        for (models, endpoints, model, endpoint, expected) in rows {
+            let principal = Principal {
+                org: OrgId::new("o").unwrap(),
+                project: ProjectId::new("p").unwrap(),
+                key: KeyId::new("k").unwrap(),
+                name: "n".to_owned(),
+                models,
+                endpoints,
+                limits: RateLimits::default(),
+                project_limits: RateLimits::default(),
+                org_limits: RateLimits::default(),
+                expires: None,
+            };
+            assert_eq!(may_use(&principal, model, endpoint), expected, "{principal:?} {model} {endpoint:?}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Organisations, projects and keys as administrators see them.
+//! Holds no secret and no hash of one: those stay between the directory and its store.
+
+use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use secrecy::SecretString;
+use serde::Serialize;
+
+use crate::{EndpointAccess, IdentityError, ModelAccess, RateLimits};
+
+/// An organisation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrgRecord {
+    /// Its id.
+    pub id: OrgId,
+    /// Limits that all its projects share.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+}
+
+/// A project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProjectRecord {
+    /// Its id, unique across organisations.
+    pub id: ProjectId,
+    /// The organisation it belongs to.
+    pub org: OrgId,
+    /// Limits that all its keys share.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+}
+
+/// An API key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyRecord {
+    /// Its public id.
+    pub id: KeyId,
+    /// The organisation that pays for it.
+    pub org: OrgId,
+    /// The project it belongs to.
+    pub project: ProjectId,
+    /// Its name, as its creator chose it.
+    pub name: String,
+    /// What may be shown of the secret: its last four characters, or nothing of a short one.
+    pub hint: String,
+    /// Models it may ask for.
+    pub models: ModelAccess,
+    /// Endpoints it may call.
+    pub endpoints: EndpointAccess,
+    /// Its own limits.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+    /// When it stops working.
+    pub expires: Option<UnixNanos>,
+    /// When it was revoked.
+    pub revoked: Option<UnixNanos>,
+}
+
+/// A key to be created.
+#[derive(Debug)]
+pub struct NewKey {
+    /// The organisation that pays for it.
+    pub org: OrgId,
+    /// The project it belongs to.
+    pub project: ProjectId,
+    /// Its name: 1 to 128 bytes without control characters.
+    pub name: String,
+    /// Models it may ask for.
+    pub models: ModelAccess,
+    /// Endpoints it may call.
+    pub endpoints: EndpointAccess,
+    /// Its own limits.
+    pub limits: RateLimits,
+    /// When it stops working; later than now.
+    pub expires: Option<UnixNanos>,
+    /// The secret, where the operator chose it; otherwise a fresh one is made.
+    pub secret: Option<SecretString>,
+}
+
+impl NewKey {
+    /// A key that may use everything, without limits of its own and without an end.
+    pub fn new(org: OrgId, project: ProjectId, name: &str) -> Self {
+        Self {
+            org,
+            project,
+            name: name.to_owned(),
+            models: ModelAccess::All,
+            endpoints: EndpointAccess::All,
+            limits: RateLimits::default(),
+            expires: None,
+            secret: None,
+        }
+    }
+}
+
+/// Longest name of a key and of an actor, in bytes.
+const MAX_TEXT_BYTES: usize = 128;
+
+/// Checks a name that people choose and that ends up in listings and the audit log.
+pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), IdentityError> {
+    if text.is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
+        return Err(IdentityError::Invalid {
+            field,
+            why: "must have 1 to 128 bytes and no control characters",
+        });
+    }
+    Ok(())
+}

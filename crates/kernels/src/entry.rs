@@ -1,0 +1,97 @@
+//! Where generic kernels become functions compiled for one instruction set, and where one of them is chosen.
+//! Must not know: what the kernels compute.
+
+use crate::attention::{self, Item, Job};
+use crate::gemm::{self, Product};
+use crate::rows::{self, HeadRow};
+use crate::simd::Simd;
+use crate::vocab;
+
+macro_rules! entries {
+    ($module:ident, $simd:ty, $(#[$features:meta])*) => {
+        /// The kernels compiled for one instruction set. Each needs a processor that has it, and valid pointers
+        /// where its arguments hold any.
+        pub(crate) mod $module {
+            use super::*;
+
+            $(#[$features])*
+            pub(crate) unsafe fn logsumexp(x: &[f32]) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { vocab::log_sum_exp::<$simd>(x) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn largest(x: &[f32]) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { vocab::largest::<$simd>(x) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn columns(product: &Product<'_>, first: usize, count: usize) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { gemm::columns::<$simd>(product, first, count) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { rows::rms_norm::<$simd>(x, weight, eps, out) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn rope_head(head: &mut [f32], row: &HeadRow<'_>) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { rows::rope_head::<$simd>(head, row) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { rows::silu_mul::<$simd>(gate, up, out) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn attend(job: &Job<'_>, item: &Item<'_>, scratch: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { attention::attend::<$simd>(job, item, scratch) }
+            }
+
+            /// The most rows that one register tile holds.
+            pub(crate) unsafe fn row_limit() -> usize {
+                <$simd>::ROWS
+            }
+        }
+    };
+}
+
+entries!(scalar, crate::simd::Scalar,);
+#[cfg(target_arch = "x86_64")]
+entries!(avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+entries!(
+    avx512,
+    crate::simd_x86::Avx512,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+);
+
+/// Calls a kernel on an instruction set; on the plain one if the machine lacks it, so that no value of `Isa` can reach
+/// an instruction that the processor does not know.
+macro_rules! dispatch {
+    ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        match $isa {
+            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.is_supported() => unsafe {
+                $crate::entry::avx512::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
+                $crate::entry::avx2::$name($($arg),*)
+            },
+            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            _ => unsafe { $crate::entry::scalar::$name($($arg),*) },
+        }
+    };
+}
+pub(crate) use dispatch;

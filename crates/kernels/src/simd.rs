@@ -1,0 +1,244 @@
+//! Sixteen f32 lanes, the same on every instruction set, so that each kernel is written once.
+//! Must not know: what a kernel computes. `Scalar` is the reference; the x86 lanes are in `simd_x86`.
+
+use crate::gemm::{Tile, Weight};
+
+/// f32 lanes in a vector, on every instruction set.
+pub(crate) const LANES: usize = 16;
+
+/// exp is exactly zero below this (the result would be denormal) and infinite above [`EXP_HIGH`].
+pub(crate) const EXP_LOW: f32 = -87.336_54;
+/// The largest argument whose exp is finite.
+pub(crate) const EXP_HIGH: f32 = 88.722_83;
+/// 1.5·2²³: adding it rounds to an integer that stands in the low mantissa bits.
+pub(crate) const ROUND: f32 = 12_582_912.0;
+
+/// The vector operations of one instruction set.
+///
+/// # Safety
+/// Every method needs a processor with the instruction set, and must be inlined into a function compiled for it;
+/// pointers must be valid for the 16 elements that a load or store touches. `entry` is where that is established.
+pub(crate) trait Simd: Copy + 'static {
+    /// 16 f32 lanes.
+    type V: Copy;
+    /// The most rows that one register tile holds.
+    const ROWS: usize;
+
+    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    fn panels(rows: usize) -> usize;
+    unsafe fn splat(value: f32) -> Self::V;
+    unsafe fn load(at: *const f32) -> Self::V;
+    unsafe fn store(at: *mut f32, value: Self::V);
+    unsafe fn load_bf16(at: *const u16) -> Self::V;
+    unsafe fn load_f16(at: *const u16) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// `a·b + c`, fused where the instruction set fuses.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` if either is NaN.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` if either is NaN.
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// `p · 2ⁿ` where `t = n + ROUND`; zero where `x < EXP_LOW`, infinite where `x > EXP_HIGH`, `x` where it is NaN.
+    unsafe fn exp_scale(p: Self::V, t: Self::V, x: Self::V) -> Self::V;
+    /// Ask for the cache line at an address that may lie outside any allocation.
+    unsafe fn prefetch(at: *const u8);
+    /// One register tile of a matrix product, compiled for this instruction set; see `gemm::tile`.
+    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
+}
+
+/// e to the x, 16 at a time. Error below 2 units in the last place (tested over the whole range).
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let bounded = S::min(S::splat(EXP_HIGH), S::max(S::splat(EXP_LOW), x));
+        let t = S::fma(bounded, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND));
+        let n = S::sub(t, S::splat(ROUND));
+        let r = S::fma(n, S::splat(-LN2_HIGH), bounded);
+        let r = S::fma(n, S::splat(-LN2_LOW), r);
+        let mut p = S::splat(EXP_POLY[0]);
+        for &coefficient in &EXP_POLY[1..] {
+            p = S::fma(p, r, S::splat(coefficient));
+        }
+        let p = S::add(S::fma(S::mul(r, r), p, r), S::splat(1.0));
+        S::exp_scale(p, t, x)
+    }
+}
+
+/// ln 2 in two parts; the first has 9 bits, so that its product with n is exact.
+pub(crate) const LN2_HIGH: f32 = 0.693_359_4;
+/// The rest of ln 2.
+pub(crate) const LN2_LOW: f32 = -2.121_944_4e-4;
+/// (eʳ − 1 − r)/r² for |r| ≤ ln 2 / 2, highest power first (Cephes `expf`).
+pub(crate) const EXP_POLY: [f32; 6] =
+    [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.500_000_06];
+
+/// The lanes of a vector in memory.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn lanes<S: Simd>(value: S::V) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    // SAFETY: the caller's contract; `out` has 16 elements.
+    unsafe { S::store(out.as_mut_ptr(), value) };
+    out
+}
+
+/// The first lanes from a slice (at most 16), the rest from `fill`.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn load_part<S: Simd>(from: &[f32], fill: f32) -> S::V {
+    let mut lanes = [fill; LANES];
+    for (lane, &value) in lanes.iter_mut().zip(from) {
+        *lane = value;
+    }
+    // SAFETY: the caller's contract; `lanes` has 16 elements.
+    unsafe { S::load(lanes.as_ptr()) }
+}
+
+/// The sum of the lanes by one fixed tree.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn sum<S: Simd>(value: S::V) -> f32 {
+    // SAFETY: the caller's contract.
+    let mut v = unsafe { lanes::<S>(value) };
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            v[i] += v[i + width];
+        }
+        width /= 2;
+    }
+    v[0]
+}
+
+/// The largest lane; a NaN lane may or may not be returned.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn largest<S: Simd>(value: S::V) -> f32 {
+    // SAFETY: the caller's contract.
+    let v = unsafe { lanes::<S>(value) };
+    v.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// An f16 bit pattern as f32. Written without denormal f32 intermediates, which a thread that flushes them would lose.
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let exponent = u32::from(bits >> 10) & 0x1f;
+    let mantissa = u32::from(bits & 0x3ff);
+    let magnitude = match exponent {
+        0 => (mantissa as f32 * (1.0 / 16_777_216.0)).to_bits(),
+        31 => 0x7f80_0000 | (mantissa << 13),
+        _ => ((exponent + 112) << 23) | (mantissa << 13),
+    };
+    f32::from_bits(sign | magnitude)
+}
+
+/// A bf16 bit pattern as f32.
+#[inline(always)]
+pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Sixteen lanes in plain Rust: the reference, and the path of processors without one of their own.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar;
+
+macro_rules! lanewise {
+    ($name:ident($($arg:ident),*) = |$($x:ident),*| $body:expr) => {
+        #[inline(always)]
+        unsafe fn $name($($arg: [f32; LANES]),*) -> [f32; LANES] {
+            std::array::from_fn(|i| { $(let $x = $arg[i];)* $body })
+        }
+    };
+}
+
+impl Simd for Scalar {
+    type V = [f32; LANES];
+    const ROWS: usize = 2;
+
+    fn panels(_rows: usize) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self::V {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self::V {
+        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        unsafe { at.cast::<Self::V>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut f32, value: Self::V) {
+        // SAFETY: the caller gives 16 writable elements; no alignment is assumed.
+        unsafe { at.cast::<Self::V>().write_unaligned(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(bf16_to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(at: *const u16) -> Self::V {
+        // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
+        unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(f16_to_f32)
+    }
+
+    lanewise!(add(a, b) = |x, y| x + y);
+    lanewise!(sub(a, b) = |x, y| x - y);
+    lanewise!(mul(a, b) = |x, y| x * y);
+    lanewise!(div(a, b) = |x, y| x / y);
+    lanewise!(fma(a, b, c) = |x, y, z| x * y + z);
+    lanewise!(max(a, b) = |x, y| if x > y { x } else { y });
+    lanewise!(min(a, b) = |x, y| if x < y { x } else { y });
+    lanewise!(exp_scale(p, t, x) = |pp, tt, xx| scale_by_power(pp, tt, xx));
+
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn tile<W: Weight>(rows: usize, _panels: usize, tile: &Tile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => crate::gemm::tile::<Scalar, W, 1, 1>(tile),
+                _ => crate::gemm::tile::<Scalar, W, 2, 1>(tile),
+            }
+        }
+    }
+}
+
+/// One lane of [`Simd::exp_scale`].
+#[inline(always)]
+pub(crate) fn scale_by_power(p: f32, t: f32, x: f32) -> f32 {
+    if x < EXP_LOW {
+        0.0
+    } else if x > EXP_HIGH {
+        f32::INFINITY
+    } else if x.is_nan() {
+        x
+    } else {
+        let n = t.to_bits().wrapping_sub(ROUND.to_bits());
+        f32::from_bits(p.to_bits().wrapping_add(n << 23))
+    }
+}

@@ -1,0 +1,267 @@
+//! The sixteen lanes on AVX-512 (one register) and on AVX2 (two).
+//! Must not know: what a kernel computes.
+
+use std::arch::x86_64::*;
+
+use crate::gemm::{self, Tile, Weight};
+use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd};
+
+/// One 512-bit register.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+macro_rules! op512 {
+    ($name:ident($($arg:ident),*) = $intrinsic:ident) => {
+        #[inline(always)]
+        unsafe fn $name($($arg: __m512),*) -> __m512 {
+            // SAFETY: the trait's contract: the processor has AVX-512.
+            unsafe { $intrinsic($($arg),*) }
+        }
+    };
+}
+
+macro_rules! tiles {
+    ($simd:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
+        #[target_feature(enable = $features)]
+        unsafe fn compiled<W: Weight, const R: usize, const P: usize>(tile: &Tile) {
+            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
+            unsafe { gemm::tile::<$simd, W, R, P>(tile) }
+        }
+        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
+        unsafe {
+            match ($rows, $panels) {
+                $(($r, $p) => compiled::<W, $r, $p>($tile),)*
+                _ => debug_assert!(false, "no register tile of that shape"),
+            }
+        }
+    }};
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const ROWS: usize = 12;
+
+    #[inline(always)]
+    fn panels(rows: usize) -> usize {
+        if rows <= 6 { 4 } else { 2 }
+    }
+
+    op512!(add(a, b) = _mm512_add_ps);
+    op512!(sub(a, b) = _mm512_sub_ps);
+    op512!(mul(a, b) = _mm512_mul_ps);
+    op512!(div(a, b) = _mm512_div_ps);
+    op512!(fma(a, b, c) = _mm512_fmadd_ps);
+    op512!(max(a, b) = _mm512_max_ps);
+    op512!(min(a, b) = _mm512_min_ps);
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> __m512 {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe { _mm512_loadu_ps(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut f32, value: __m512) {
+        // SAFETY: the trait's contract: 16 writable elements.
+        unsafe { _mm512_storeu_ps(at, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(at: *const u16) -> __m512 {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(at: *const u16) -> __m512 {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn exp_scale(p: __m512, t: __m512, x: __m512) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(ROUND.to_bits() as i32));
+            let scaled = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32::<23>(n));
+            let y = _mm512_castsi512_ps(scaled);
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, _mm512_set1_ps(EXP_LOW));
+            let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(EXP_HIGH));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let y = _mm512_mask_mov_ps(y, below, _mm512_setzero_ps());
+            let y = _mm512_mask_mov_ps(y, above, _mm512_set1_ps(f32::INFINITY));
+            _mm512_mask_mov_ps(y, nan, x)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
+        tiles!(
+            Avx512,
+            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+            rows,
+            panels,
+            tile,
+            [
+                (1, 4),
+                (2, 4),
+                (3, 4),
+                (4, 4),
+                (5, 4),
+                (6, 4),
+                (7, 2),
+                (8, 2),
+                (9, 2),
+                (10, 2),
+                (11, 2),
+                (12, 2),
+                (1, 1),
+                (2, 1),
+                (3, 1),
+                (4, 1),
+                (5, 1),
+                (6, 1),
+                (7, 1),
+                (8, 1),
+                (9, 1),
+                (10, 1),
+                (11, 1),
+                (12, 1),
+            ]
+        )
+    }
+}
+
+/// Two 256-bit registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+macro_rules! op256 {
+    ($name:ident($($arg:ident),*) = $intrinsic:ident) => {
+        #[inline(always)]
+        unsafe fn $name($($arg: (__m256, __m256)),*) -> (__m256, __m256) {
+            // SAFETY: the trait's contract: the processor has AVX2 and FMA.
+            unsafe { ($intrinsic($($arg.0),*), $intrinsic($($arg.1),*)) }
+        }
+    };
+}
+
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn exp_scale_256(p: __m256, t: __m256, x: __m256) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(ROUND.to_bits() as i32));
+        let scaled = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32::<23>(n));
+        let y = _mm256_castsi256_ps(scaled);
+        let below = _mm256_cmp_ps::<_CMP_LT_OQ>(x, _mm256_set1_ps(EXP_LOW));
+        let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(EXP_HIGH));
+        let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+        let y = _mm256_blendv_ps(y, _mm256_setzero_ps(), below);
+        let y = _mm256_blendv_ps(y, _mm256_set1_ps(f32::INFINITY), above);
+        _mm256_blendv_ps(y, x, nan)
+    }
+}
+
+/// # Safety
+/// Needs AVX2 and 8 readable elements.
+#[inline(always)]
+unsafe fn load_bf16_256(at: *const u16) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    }
+}
+
+impl Simd for Avx2 {
+    type V = (__m256, __m256);
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn panels(rows: usize) -> usize {
+        match rows {
+            1 => 4,
+            2 => 2,
+            _ => 1,
+        }
+    }
+
+    op256!(add(a, b) = _mm256_add_ps);
+    op256!(sub(a, b) = _mm256_sub_ps);
+    op256!(mul(a, b) = _mm256_mul_ps);
+    op256!(div(a, b) = _mm256_div_ps);
+    op256!(fma(a, b, c) = _mm256_fmadd_ps);
+    op256!(max(a, b) = _mm256_max_ps);
+    op256!(min(a, b) = _mm256_min_ps);
+    op256!(exp_scale(p, t, x) = exp_scale_256);
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self::V {
+        // SAFETY: the trait's contract.
+        unsafe { (_mm256_set1_ps(value), _mm256_set1_ps(value)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self::V {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe { (_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut f32, value: Self::V) {
+        // SAFETY: the trait's contract: 16 writable elements.
+        unsafe {
+            _mm256_storeu_ps(at, value.0);
+            _mm256_storeu_ps(at.add(8), value.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe { (load_bf16_256(at), load_bf16_256(at.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(at: *const u16) -> Self::V {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe {
+            (_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(8).cast())))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
+        tiles!(
+            Avx2,
+            "avx2,fma,f16c",
+            rows,
+            panels,
+            tile,
+            [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+        )
+    }
+}

@@ -1,0 +1,223 @@
+//! Bytes in and out: the few shapes that journal rows and snapshots are made of. Integers are LEB128, signed ones
+//! zigzag, strings and lists begin with their length. Reading trusts nothing. Knows no record.
+
+use std::fmt;
+
+/// Bytes that are not what they should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Malformed {
+    /// Offset at which reading failed.
+    at: usize,
+    /// What was being read.
+    what: &'static str,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "malformed {} at byte {}", self.what, self.at)
+    }
+}
+
+/// Appends to a buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    pub(crate) fn bool(&mut self, value: bool) {
+        self.u8(u8::from(value));
+    }
+
+    pub(crate) fn u64(&mut self, mut value: u64) {
+        loop {
+            let low = (value & 0x7f) as u8;
+            value >>= 7;
+            if value == 0 {
+                self.u8(low);
+                return;
+            }
+            self.u8(low | 0x80);
+        }
+    }
+
+    pub(crate) fn len_of(&mut self, length: usize) {
+        self.u64(length as u64);
+    }
+
+    pub(crate) fn i64(&mut self, value: i64) {
+        self.u64(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    pub(crate) fn u128(&mut self, value: u128) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn hash(&mut self, value: &[u8; 32]) {
+        self.bytes.extend_from_slice(value);
+    }
+
+    pub(crate) fn raw(&mut self, value: &[u8]) {
+        self.len_of(value.len());
+        self.bytes.extend_from_slice(value);
+    }
+
+    pub(crate) fn str(&mut self, value: &str) {
+        self.raw(value.as_bytes());
+    }
+}
+
+/// Reads from a slice.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// An error at the present place.
+    pub(crate) fn malformed(&self, what: &'static str) -> Malformed {
+        Malformed { at: self.at, what }
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
+        if self.at == self.bytes.len() { Ok(()) } else { Err(self.malformed("end of the record")) }
+    }
+
+    fn take(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
+        let end = self.at.checked_add(length).ok_or_else(|| self.malformed(what))?;
+        let taken = self.bytes.get(self.at..end).ok_or_else(|| self.malformed(what))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
+        self.take(N, what)?.try_into().map_err(|_| self.malformed(what))
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(u8::from_le_bytes(self.array("byte")?))
+    }
+
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.malformed("flag")),
+        }
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let low = u64::from(byte & 0x7f);
+            // The tenth byte carries one bit; and a number has one spelling only.
+            if (shift == 63 && low > 1) || (byte == 0 && shift > 0) {
+                return Err(self.malformed("integer"));
+            }
+            value |= low << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.malformed("integer"))
+    }
+
+    /// How many elements follow, each of at least one byte: never more than there are bytes left.
+    pub(crate) fn len_of(&mut self) -> Result<usize, Malformed> {
+        let length = self.u64()?;
+        let left = self.bytes.len() - self.at;
+        usize::try_from(length).ok().filter(|n| *n <= left).ok_or_else(|| self.malformed("length"))
+    }
+
+    pub(crate) fn i64(&mut self) -> Result<i64, Malformed> {
+        let folded = self.u64()?;
+        Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
+    }
+
+    pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
+        Ok(u128::from_le_bytes(self.array("128-bit id")?))
+    }
+
+    pub(crate) fn hash(&mut self) -> Result<[u8; 32], Malformed> {
+        self.array("hash")
+    }
+
+    pub(crate) fn raw(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.len_of()?;
+        self.take(length, "bytes")
+    }
+
+    pub(crate) fn str(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.raw()?).map_err(|_| self.malformed("text"))
+    }
+
+    /// A string that parses into an id or name.
+    pub(crate) fn id<T: std::str::FromStr>(&mut self, what: &'static str) -> Result<T, Malformed> {
+        self.str()?.parse().map_err(|_| self.malformed(what))
+    }
+
+    /// An optional value, behind a flag.
+    pub(crate) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        if self.bool()? { read(self).map(Some) } else { Ok(None) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(unsigned: u64, signed: i64, wide: u128, text in ".*", flag: bool) {
+            let mut writer = Writer::default();
+            writer.u64(unsigned);
+            writer.i64(signed);
+            writer.u128(wide);
+            writer.str(&text);
+            writer.bool(flag);
+            let bytes = writer.into_bytes();
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.u64(), Ok(unsigned));
+            prop_assert_eq!(reader.i64(), Ok(signed));
+            prop_assert_eq!(reader.u128(), Ok(wide));
+            prop_assert_eq!(reader.str(), Ok(text.as_str()));
+            prop_assert_eq!(reader.bool(), Ok(flag));
+            prop_assert_eq!(reader.end(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused() {
+        let table: [(&[u8], &str); 5] = [
+            (&[0x80; 11], "an integer without end"),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], "an integer of 65 bits"),
+            (&[0x80, 0], "an integer spelled too long"),
+            (&[5, b'a'], "a length past the end"),
+            (&[], "nothing"),
+        ];
+        for (bytes, why) in table {
+            assert!(Reader::new(bytes).raw().is_err(), "{why}");
+        }
+        assert!(Reader::new(&[2]).bool().is_err());
+        assert!(Reader::new(&[1, 0xff]).str().is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Double entry, holds and prices: a synchronous, deterministic core over a journal seam, and a service around it
+//! that commits in groups. Knows no HTTP, no keys, no engine, and no database: a store implements [`Journal`].
+
+mod calendar;
+mod codec;
+mod command;
+pub mod core;
+mod durable;
+mod journal;
+mod memory;
+pub mod prices;
+mod record;
+mod refusal;
+mod service;
+mod snapshot;
+mod state;
+mod transaction;
+pub mod verify;
+
+pub use command::{
+    Budget, BudgetPeriod, ChargeLine, Command, GrantKind, IdempotencyClaim, Owner, Receipt, ReleaseReason,
+    SettleOutcome, StoredAnswer, Verdict,
+};
+pub use durable::{Durable, JournalFailed};
+pub use journal::{
+    FORMAT_VERSION, Journal, JournalError, JournalRow, LedgerError, Loaded, SNAPSHOT_FORMAT_VERSION, Snapshot,
+};
+pub use memory::{AppendFault, MemoryJournal};
+pub use record::decode_row;
+pub use refusal::{LedgerRefusal, Resolution};
+pub use service::{Health, Ledger, LedgerOptions, OpenReport, Transacted};
+pub use state::{
+    BudgetStanding, HoldView, MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT, MAX_RESOLVED_KEPT,
+    Standing, Totals,
+};
+pub use transaction::{Account, Entry, Event, Held, Settled, Transaction};

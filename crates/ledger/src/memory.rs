@@ -1,0 +1,111 @@
+//! A journal in memory: for tests, which can make it fail, and for benchmarks, which can make it forget.
+//! Nothing in it survives the process.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::journal::{Journal, JournalError, JournalRow, Loaded, Snapshot};
+
+/// Rows and snapshots in memory. Clones share them, so that a test can look at, or open again, what a ledger wrote.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryJournal {
+    shared: Arc<Mutex<Contents>>,
+    discards: bool,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    rows: Vec<JournalRow>,
+    snapshots: Vec<Snapshot>,
+    appends: u64,
+    faults: Vec<(u64, AppendFault)>,
+    down: bool,
+}
+
+/// How an append fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendFault {
+    /// Nothing is written.
+    NotWritten,
+    /// The rows are written, and the error is reported all the same.
+    Written,
+}
+
+impl MemoryJournal {
+    /// An empty journal.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A journal that takes rows and forgets them: for benchmarks. It cannot be opened again.
+    pub fn discarding() -> Self {
+        Self { discards: true, ..Self::default() }
+    }
+
+    /// Makes the `n`-th append from now (from 1) fail.
+    pub fn fail_append(&self, n: u64, fault: AppendFault) {
+        let mut contents = self.shared.lock();
+        let at = contents.appends + n;
+        contents.faults.push((at, fault));
+    }
+
+    /// Makes every append and recovery fail until it is taken back: a full disk.
+    pub fn set_down(&self, down: bool) {
+        self.shared.lock().down = down;
+    }
+
+    /// Everything in it.
+    pub fn contents(&self) -> Loaded {
+        let contents = self.shared.lock();
+        Loaded { snapshots: contents.snapshots.clone(), rows: contents.rows.clone() }
+    }
+
+    /// A journal with this content.
+    pub fn with(loaded: Loaded) -> Self {
+        let contents = Contents { rows: loaded.rows, snapshots: loaded.snapshots, ..Contents::default() };
+        Self { shared: Arc::new(Mutex::new(contents)), discards: false }
+    }
+}
+
+fn full() -> JournalError {
+    JournalError::Full("a fault was injected".into())
+}
+
+impl Journal for MemoryJournal {
+    fn load(&mut self) -> Result<Loaded, JournalError> {
+        let newest = self.shared.lock().snapshots.last().cloned();
+        let rows = self.rows_after(newest.as_ref().map_or(0, |snapshot| snapshot.sequence))?;
+        Ok(Loaded { snapshots: newest.into_iter().collect(), rows })
+    }
+
+    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
+        let contents = self.shared.lock();
+        Ok(contents.rows.iter().filter(|row| row.sequence > sequence).cloned().collect())
+    }
+
+    fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+        let mut contents = self.shared.lock();
+        contents.appends += 1;
+        let this = contents.appends;
+        let fault = contents.faults.iter().find(|(at, _)| *at == this).map(|(_, fault)| *fault);
+        if contents.down || fault == Some(AppendFault::NotWritten) {
+            return Err(full());
+        }
+        if !self.discards {
+            contents.rows.extend_from_slice(rows);
+        }
+        if fault == Some(AppendFault::Written) { Err(full()) } else { Ok(()) }
+    }
+
+    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+        if !self.discards {
+            self.shared.lock().snapshots.push(snapshot.clone());
+        }
+        Ok(())
+    }
+
+    fn recover(&mut self) -> Result<(), JournalError> {
+        if self.shared.lock().down { Err(full()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,313 @@
+//! Transactions as the payload of journal rows, format 1. A change of shape takes a new format number and keeps the
+//! reader of this one. Knows nothing of chains or disks.
+
+use std::sync::Arc;
+
+use headrace_domain::{HoldId, NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
+
+use crate::codec::{Malformed, Reader, Writer};
+use crate::command::{
+    Budget, BudgetPeriod, ChargeLine, GrantKind, Owner, ReleaseReason, SettleOutcome, StoredAnswer,
+};
+use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
+use crate::transaction::{Account, Entry, Event, Held, Settled, Transaction};
+
+/// Reads the transactions of a row whose format is checked here; its checksum is the chain's business.
+///
+/// # Errors
+/// `NewerFormat` for a row of a newer Headrace, `Corrupt` for a payload that does not parse.
+pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
+    if row.format_version > FORMAT_VERSION {
+        return Err(JournalError::NewerFormat {
+            what: "journal row",
+            found: row.format_version,
+            known: FORMAT_VERSION,
+        });
+    }
+    if row.format_version != FORMAT_VERSION {
+        return Err(JournalError::Corrupt { sequence: row.sequence, why: "a format that never was".into() });
+    }
+    decode_payload(&row.payload)
+        .map_err(|error| JournalError::Corrupt { sequence: row.sequence, why: error.to_string() })
+}
+
+/// The payload of a row.
+pub(crate) fn encode_payload(transactions: &[Transaction]) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.len_of(transactions.len());
+    for transaction in transactions {
+        w.u64(transaction.time.get());
+        write_event(&mut w, &transaction.event);
+        w.len_of(transaction.entries.len());
+        for entry in &transaction.entries {
+            write_account(&mut w, &entry.account);
+            w.i64(entry.amount.get());
+        }
+    }
+    w.into_bytes()
+}
+
+fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
+    let r = &mut Reader::new(payload);
+    let count = r.len_of()?;
+    let mut transactions = Vec::with_capacity(count.min(4096));
+    for _ in 0..count {
+        let time = UnixNanos::new(r.u64()?);
+        let event = read_event(r)?;
+        let entry_count = r.len_of()?;
+        let mut entries = Vec::with_capacity(entry_count.min(8));
+        for _ in 0..entry_count {
+            entries.push(Entry { account: read_account(r)?, amount: NanoDollars::new(r.i64()?) });
+        }
+        transactions.push(Transaction { time, event, entries });
+    }
+    r.end()?;
+    Ok(transactions)
+}
+
+fn write_event(w: &mut Writer, event: &Event) {
+    match event {
+        Event::ProjectOpened { org, project } => {
+            w.u8(1);
+            w.str(org.as_str());
+            w.str(project.as_str());
+        }
+        Event::Granted { org, kind, amount, reference } => {
+            w.u8(2);
+            w.str(org.as_str());
+            w.u8(match kind {
+                GrantKind::Paid => 0,
+                GrantKind::Promotional => 1,
+            });
+            w.i64(amount.get());
+            w.str(reference);
+        }
+        Event::BudgetSet { project, budget } => {
+            w.u8(3);
+            w.str(project.as_str());
+            write_budget(w, *budget);
+        }
+        Event::Held(held) => {
+            w.u8(4);
+            write_held(w, held);
+        }
+        Event::Settled(settled) => {
+            w.u8(5);
+            write_settled(w, settled);
+        }
+        Event::Released { hold, why } => {
+            w.u8(6);
+            w.u128(hold.bits());
+            write_reason(w, *why);
+        }
+    }
+}
+
+fn read_event(r: &mut Reader<'_>) -> Result<Event, Malformed> {
+    Ok(match r.u8()? {
+        1 => Event::ProjectOpened { org: r.id("org id")?, project: r.id("project id")? },
+        2 => Event::Granted {
+            org: r.id("org id")?,
+            kind: match r.u8()? {
+                0 => GrantKind::Paid,
+                1 => GrantKind::Promotional,
+                _ => return Err(r.malformed("grant kind")),
+            },
+            amount: NanoDollars::new(r.i64()?),
+            reference: r.str()?.into(),
+        },
+        3 => Event::BudgetSet { project: r.id("project id")?, budget: read_budget(r)? },
+        4 => Event::Held(read_held(r)?),
+        5 => Event::Settled(read_settled(r)?),
+        6 => Event::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
+        _ => return Err(r.malformed("event")),
+    })
+}
+
+pub(crate) fn write_budget(w: &mut Writer, budget: Option<Budget>) {
+    w.bool(budget.is_some());
+    if let Some(Budget { limit, period }) = budget {
+        w.i64(limit.get());
+        w.u8(match period {
+            BudgetPeriod::Total => 0,
+            BudgetPeriod::Month => 1,
+        });
+    }
+}
+
+pub(crate) fn read_budget(r: &mut Reader<'_>) -> Result<Option<Budget>, Malformed> {
+    r.option(|r| {
+        let limit = NanoDollars::new(r.i64()?);
+        let period = match r.u8()? {
+            0 => BudgetPeriod::Total,
+            1 => BudgetPeriod::Month,
+            _ => return Err(r.malformed("budget period")),
+        };
+        Ok(Budget { limit, period })
+    })
+}
+
+pub(crate) fn write_held(w: &mut Writer, held: &Held) {
+    let Held { hold, org, project, amount, owner, expires, claim } = held;
+    w.u128(hold.bits());
+    w.str(org.as_str());
+    w.str(project.as_str());
+    w.i64(amount.get());
+    w.u128(owner.get());
+    w.u64(expires.get());
+    w.bool(claim.is_some());
+    if let Some((key, hash)) = claim {
+        w.str(key);
+        w.hash(hash);
+    }
+}
+
+pub(crate) fn read_held(r: &mut Reader<'_>) -> Result<Held, Malformed> {
+    Ok(Held {
+        hold: HoldId::from_bits(r.u128()?),
+        org: r.id("org id")?,
+        project: r.id("project id")?,
+        amount: NanoDollars::new(r.i64()?),
+        owner: Owner::new(r.u128()?),
+        expires: UnixNanos::new(r.u64()?),
+        claim: r.option(|r| Ok((Arc::from(r.str()?), r.hash()?)))?,
+    })
+}
+
+fn write_settled(w: &mut Writer, settled: &Settled) {
+    let Settled { hold, lines, charged, loss, outcome, answer } = settled;
+    w.u128(hold.bits());
+    w.len_of(lines.len());
+    for line in lines {
+        w.str(line.model.as_str());
+        w.u8(class_number(line.class));
+        w.u64(line.tokens);
+        w.i64(line.price.get());
+        w.i64(line.amount.get());
+    }
+    w.i64(charged.get());
+    w.i64(loss.get());
+    w.u8(match outcome {
+        SettleOutcome::Completed => 0,
+        SettleOutcome::Cancelled => 1,
+        SettleOutcome::Failed => 2,
+    });
+    write_answer(w, answer.as_deref());
+}
+
+fn read_settled(r: &mut Reader<'_>) -> Result<Settled, Malformed> {
+    let hold = HoldId::from_bits(r.u128()?);
+    let count = r.len_of()?;
+    let mut lines = Vec::with_capacity(count.min(8));
+    for _ in 0..count {
+        lines.push(ChargeLine {
+            model: r.id("model name")?,
+            class: read_class(r)?,
+            tokens: r.u64()?,
+            price: NanoDollarsPerMillion::new(r.i64()?).map_err(|_| r.malformed("price"))?,
+            amount: NanoDollars::new(r.i64()?),
+        });
+    }
+    Ok(Settled {
+        hold,
+        lines,
+        charged: NanoDollars::new(r.i64()?),
+        loss: NanoDollars::new(r.i64()?),
+        outcome: match r.u8()? {
+            0 => SettleOutcome::Completed,
+            1 => SettleOutcome::Cancelled,
+            2 => SettleOutcome::Failed,
+            _ => return Err(r.malformed("outcome")),
+        },
+        answer: read_answer(r)?,
+    })
+}
+
+pub(crate) fn write_answer(w: &mut Writer, answer: Option<&StoredAnswer>) {
+    w.bool(answer.is_some());
+    if let Some(StoredAnswer { status, content_type, body }) = answer {
+        w.u64(u64::from(*status));
+        w.str(content_type);
+        w.raw(body);
+    }
+}
+
+pub(crate) fn read_answer(r: &mut Reader<'_>) -> Result<Option<Arc<StoredAnswer>>, Malformed> {
+    r.option(|r| {
+        Ok(Arc::new(StoredAnswer {
+            status: u16::try_from(r.u64()?).map_err(|_| r.malformed("status"))?,
+            content_type: r.str()?.to_owned(),
+            body: r.raw()?.into(),
+        }))
+    })
+}
+
+const fn class_number(class: TokenClass) -> u8 {
+    match class {
+        TokenClass::Input => 0,
+        TokenClass::CachedInput => 1,
+        TokenClass::CacheWrite => 2,
+        TokenClass::Output => 3,
+        TokenClass::Reasoning => 4,
+    }
+}
+
+fn read_class(r: &mut Reader<'_>) -> Result<TokenClass, Malformed> {
+    let number = r.u8()?;
+    TokenClass::ALL
+        .into_iter()
+        .find(|class| class_number(*class) == number)
+        .ok_or_else(|| r.malformed("token class"))
+}
+
+pub(crate) fn write_reason(w: &mut Writer, why: ReleaseReason) {
+    w.u8(match why {
+        ReleaseReason::Refused => 0,
+        ReleaseReason::Failed => 1,
+        ReleaseReason::Cancelled => 2,
+        ReleaseReason::Rerouted => 3,
+        ReleaseReason::Orphaned => 4,
+        ReleaseReason::Expired => 5,
+    });
+}
+
+pub(crate) fn read_reason(r: &mut Reader<'_>) -> Result<ReleaseReason, Malformed> {
+    Ok(match r.u8()? {
+        0 => ReleaseReason::Refused,
+        1 => ReleaseReason::Failed,
+        2 => ReleaseReason::Cancelled,
+        3 => ReleaseReason::Rerouted,
+        4 => ReleaseReason::Orphaned,
+        5 => ReleaseReason::Expired,
+        _ => return Err(r.malformed("release reason")),
+    })
+}
+
+fn write_account(w: &mut Writer, account: &Account) {
+    match account {
+        Account::PaidIn => w.u8(0),
+        Account::Promotional => w.u8(1),
+        Account::Revenue => w.u8(2),
+        Account::Loss => w.u8(3),
+        Account::Available(org) => {
+            w.u8(4);
+            w.str(org.as_str());
+        }
+        Account::Held(project) => {
+            w.u8(5);
+            w.str(project.as_str());
+        }
+    }
+}
+
+fn read_account(r: &mut Reader<'_>) -> Result<Account, Malformed> {
+    Ok(match r.u8()? {
+        0 => Account::PaidIn,
+        1 => Account::Promotional,
+        2 => Account::Revenue,
+        3 => Account::Loss,
+        4 => Account::Available(r.id("org id")?),
+        5 => Account::Held(r.id("project id")?),
+        _ => return Err(r.malformed("account")),
+    })
+}

@@ -1,0 +1,168 @@
+//! A state as the payload of a snapshot, format 1, in one canonical order: equal states give equal bytes.
+//! Knows nothing of where snapshots are kept.
+
+use std::sync::Arc;
+
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+
+use crate::calendar::Month;
+use crate::codec::{Malformed, Reader, Writer};
+use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, Snapshot};
+use crate::record::{
+    read_answer, read_budget, read_held, read_reason, write_answer, write_budget, write_held, write_reason,
+};
+use crate::refusal::Resolution;
+use crate::state::{Counts, Finished, House, Key, Org, Project, State};
+
+/// The payload.
+pub(crate) fn encode(state: &State) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u64(state.time.get());
+    let Counts { transactions, holds, settled, released } = state.counts;
+    [transactions, holds, settled, released].into_iter().for_each(|n| w.u64(n));
+    let House { paid_in, promotional, revenue, loss } = state.house;
+    [paid_in, promotional, revenue, loss].into_iter().for_each(|n| w.i64(n));
+
+    let mut orgs: Vec<_> = state.orgs.iter().collect();
+    orgs.sort_unstable_by_key(|(id, _)| *id);
+    w.len_of(orgs.len());
+    for (id, org) in orgs {
+        w.str(id.as_str());
+        w.i64(org.available);
+    }
+
+    let mut projects: Vec<_> = state.projects.iter().collect();
+    projects.sort_unstable_by_key(|(id, _)| *id);
+    w.len_of(projects.len());
+    for (id, project) in projects {
+        w.str(id.as_str());
+        w.str(project.org.as_str());
+        w.i64(project.held);
+        w.i64(project.spent);
+        w.u64(u64::from(project.month.0));
+        w.i64(project.spent_in_month);
+        write_budget(&mut w, project.budget);
+    }
+
+    let mut open: Vec<_> = state.open.values().collect();
+    open.sort_unstable_by_key(|held| held.hold);
+    w.len_of(open.len());
+    open.into_iter().for_each(|held| write_held(&mut w, held));
+
+    w.len_of(state.resolved_order.len());
+    for hold in &state.resolved_order {
+        w.u128(hold.bits());
+        match state.resolved.get(hold) {
+            Some(Resolution::Released { why }) => {
+                w.u8(0);
+                write_reason(&mut w, *why);
+            }
+            Some(Resolution::Settled { charged }) => {
+                w.u8(1);
+                w.i64(charged.get());
+            }
+            // Every id in the order is in the table; should it not be, it counts as settled for nothing.
+            None => {
+                w.u8(1);
+                w.i64(0);
+            }
+        }
+    }
+    encode_keys(&mut w, state);
+    w.into_bytes()
+}
+
+/// The keys of finished calls, oldest first. Those of running calls stand in their holds.
+fn encode_keys(w: &mut Writer, state: &State) {
+    let finished = state.finished.iter().filter_map(|(_, project, name)| {
+        let key = state.projects.get(project)?.keys.get(name)?;
+        Some((project, name, key, key.finished.as_ref()?))
+    });
+    let finished: Vec<_> = finished.collect();
+    w.len_of(finished.len());
+    for (project, name, key, Finished { until, answer }) in finished {
+        w.str(project.as_str());
+        w.str(name);
+        w.u128(key.hold.bits());
+        w.hash(&key.request_hash);
+        w.u64(until.get());
+        write_answer(w, answer.as_deref());
+    }
+}
+
+/// The state in a snapshot, whose checksum and format are checked.
+pub(crate) fn decode(snapshot: &Snapshot) -> Result<State, JournalError> {
+    let corrupt = |why: String| JournalError::Corrupt { sequence: snapshot.sequence, why };
+    if snapshot.format_version > SNAPSHOT_FORMAT_VERSION {
+        return Err(JournalError::NewerFormat {
+            what: "snapshot",
+            found: snapshot.format_version,
+            known: SNAPSHOT_FORMAT_VERSION,
+        });
+    }
+    if snapshot.format_version != SNAPSHOT_FORMAT_VERSION {
+        return Err(corrupt("its snapshot has a format that never was".into()));
+    }
+    if snapshot.computed_checksum() != snapshot.checksum {
+        return Err(corrupt("its snapshot's checksum does not match its content".into()));
+    }
+    decode_state(&snapshot.payload).map_err(|error| corrupt(format!("its snapshot: {error}")))
+}
+
+fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
+    let r = &mut Reader::new(payload);
+    let mut state = State { time: UnixNanos::new(r.u64()?), ..State::default() };
+    state.counts = Counts { transactions: r.u64()?, holds: r.u64()?, settled: r.u64()?, released: r.u64()? };
+    state.house = House { paid_in: r.i64()?, promotional: r.i64()?, revenue: r.i64()?, loss: r.i64()? };
+
+    for _ in 0..r.len_of()? {
+        let id: OrgId = r.id("org id")?;
+        let available = r.i64()?;
+        state.available_total =
+            state.available_total.checked_add(available).ok_or_else(|| r.malformed("available balance"))?;
+        state.orgs.insert(id, Org { available, held: 0 });
+    }
+    for _ in 0..r.len_of()? {
+        let id: ProjectId = r.id("project id")?;
+        let project = decode_project(r)?;
+        let overflow = r.malformed("held balance");
+        let org = state.orgs.get_mut(&project.org).ok_or_else(|| r.malformed("a project's org"))?;
+        org.held = org.held.checked_add(project.held).ok_or_else(|| overflow.clone())?;
+        state.held_total = state.held_total.checked_add(project.held).ok_or(overflow)?;
+        state.projects.insert(id, project);
+    }
+    for _ in 0..r.len_of()? {
+        let held = read_held(r)?;
+        state.insert_open(held);
+    }
+    for _ in 0..r.len_of()? {
+        let hold = HoldId::from_bits(r.u128()?);
+        let how = match r.u8()? {
+            0 => Resolution::Released { why: read_reason(r)? },
+            1 => Resolution::Settled { charged: NanoDollars::new(r.i64()?) },
+            _ => return Err(r.malformed("resolution")),
+        };
+        state.remember_resolved(hold, how);
+    }
+    for _ in 0..r.len_of()? {
+        let project: ProjectId = r.id("project id")?;
+        let name: Arc<str> = r.str()?.into();
+        let key = Key { hold: HoldId::from_bits(r.u128()?), request_hash: r.hash()?, finished: None };
+        let finished = Finished { until: UnixNanos::new(r.u64()?), answer: read_answer(r)? };
+        let known = state.projects.get_mut(&project).ok_or_else(|| r.malformed("a key's project"))?;
+        known.keys.insert(Arc::clone(&name), key);
+        state.finish_key(&project, &name, finished);
+    }
+    r.end()?;
+    Ok(state)
+}
+
+fn decode_project(r: &mut Reader<'_>) -> Result<Project, Malformed> {
+    let mut project = Project::new(r.id("org id")?);
+    project.held = r.i64()?;
+    project.spent = r.i64()?;
+    project.month = Month(u32::try_from(r.u64()?).map_err(|_| r.malformed("month"))?);
+    project.spent_in_month = r.i64()?;
+    project.budget = read_budget(r)?;
+    Ok(project)
+}

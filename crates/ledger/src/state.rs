@@ -1,0 +1,561 @@
+//! The ledger's state, and how a transaction changes it: the one place where balances move. It checks every rule
+//! before it changes anything, for new transactions and replayed ones alike. Decides nothing, reads no clock.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+
+use crate::calendar::Month;
+use crate::command::{Budget, BudgetPeriod, SettleOutcome, StoredAnswer};
+use crate::refusal::Resolution;
+use crate::transaction::{Account, Entry, Event, Held, Settled, Transaction};
+
+/// Longest answer body kept for an idempotency key, in bytes.
+pub const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// All answers kept, in bytes. Past it the oldest are dropped; their keys stay, so that nothing is charged twice.
+pub const MAX_ANSWERS_BYTES: usize = 64 << 20;
+/// Idempotency keys remembered per project.
+pub const MAX_KEYS_PER_PROJECT: usize = 1_000_000;
+/// Resolved holds remembered, so that a second settlement is answered with how the first went. An older one is
+/// answered with "unknown hold".
+pub const MAX_RESOLVED_KEPT: usize = 65_536;
+/// How long an idempotency key stays taken after its call was settled.
+pub(crate) const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// A rule that a transaction would break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Breach {
+    /// A sum that does not fit.
+    Overflow,
+    /// Anything else.
+    Rule(&'static str),
+}
+
+impl Breach {
+    pub(crate) const fn why(self) -> &'static str {
+        match self {
+            Self::Overflow => "a sum overflows 64 bits",
+            Self::Rule(why) => why,
+        }
+    }
+}
+
+/// Everything that the transactions so far amount to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    pub(crate) time: UnixNanos,
+    pub(crate) counts: Counts,
+    pub(crate) house: House,
+    pub(crate) available_total: i64,
+    pub(crate) held_total: i64,
+    pub(crate) orgs: HashMap<OrgId, Org>,
+    pub(crate) projects: HashMap<ProjectId, Project>,
+    pub(crate) open: HashMap<HoldId, Held>,
+    pub(crate) expiries: BTreeSet<(UnixNanos, HoldId)>,
+    pub(crate) resolved: HashMap<HoldId, Resolution>,
+    pub(crate) resolved_order: VecDeque<HoldId>,
+    /// Keys of finished calls, oldest first.
+    pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,
+    /// Those of `finished` whose answer is kept, oldest first.
+    pub(crate) kept: VecDeque<(ProjectId, Arc<str>)>,
+    pub(crate) answers_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) transactions: u64,
+    pub(crate) holds: u64,
+    pub(crate) settled: u64,
+    pub(crate) released: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct House {
+    pub(crate) paid_in: i64,
+    pub(crate) promotional: i64,
+    pub(crate) revenue: i64,
+    pub(crate) loss: i64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Org {
+    pub(crate) available: i64,
+    /// The sum over its projects.
+    pub(crate) held: i64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Project {
+    pub(crate) org: OrgId,
+    pub(crate) held: i64,
+    pub(crate) spent: i64,
+    /// The month of the last settlement, and what was spent in it.
+    pub(crate) month: Month,
+    pub(crate) spent_in_month: i64,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) keys: HashMap<Arc<str>, Key>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    pub(crate) hold: HoldId,
+    pub(crate) request_hash: [u8; 32],
+    /// `None` while the call runs.
+    pub(crate) finished: Option<Finished>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Finished {
+    pub(crate) until: UnixNanos,
+    pub(crate) answer: Option<Arc<StoredAnswer>>,
+}
+
+impl Project {
+    pub(crate) fn new(org: OrgId) -> Self {
+        let (keys, month) = (HashMap::new(), Month::default());
+        Self { org, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
+    }
+
+    /// What counts against a budget of this period at `now`.
+    pub(crate) fn spent_in(&self, period: BudgetPeriod, now: UnixNanos) -> i64 {
+        match period {
+            BudgetPeriod::Total => self.spent,
+            BudgetPeriod::Month if self.month == Month::of(now) => self.spent_in_month,
+            BudgetPeriod::Month => 0,
+        }
+    }
+}
+
+/// How a settled call's key ends: kept, or free for another try.
+fn keeps_key(settled: &Settled) -> bool {
+    match settled.outcome {
+        SettleOutcome::Completed => true,
+        // Charged once, so it must not run again.
+        SettleOutcome::Cancelled => settled.charged > NanoDollars::ZERO,
+        SettleOutcome::Failed => false,
+    }
+}
+
+fn answer_size(answer: &StoredAnswer) -> usize {
+    answer.body.len() + answer.content_type.len()
+}
+
+impl State {
+    /// The movements that an event makes in this state.
+    pub(crate) fn entries_for(&self, event: &Event) -> Result<Vec<Entry>, Breach> {
+        let mut entries = Vec::with_capacity(4);
+        let mut move_money = |account: Account, amount: i64| {
+            if amount != 0 {
+                entries.push(Entry { account, amount: NanoDollars::new(amount) });
+            }
+        };
+        match event {
+            Event::ProjectOpened { .. } | Event::BudgetSet { .. } => {}
+            Event::Granted { org, kind, amount, .. } => {
+                let source = match kind {
+                    crate::GrantKind::Paid => Account::PaidIn,
+                    crate::GrantKind::Promotional => Account::Promotional,
+                };
+                move_money(source, amount.get().checked_neg().ok_or(Breach::Overflow)?);
+                move_money(Account::Available(org.clone()), amount.get());
+            }
+            Event::Held(held) => {
+                let amount = held.amount.get();
+                move_money(
+                    Account::Available(held.org.clone()),
+                    amount.checked_neg().ok_or(Breach::Overflow)?,
+                );
+                move_money(Account::Held(held.project.clone()), amount);
+            }
+            Event::Settled(Settled { hold, charged, loss, .. }) => {
+                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+                let (amount, charged, loss) = (held.amount.get(), charged.get(), loss.get());
+                let minus = |n: i64| n.checked_neg().ok_or(Breach::Overflow);
+                let returned = amount.checked_sub(charged).ok_or(Breach::Overflow)?;
+                move_money(Account::Held(held.project.clone()), minus(amount)?);
+                move_money(Account::Available(held.org.clone()), returned);
+                move_money(Account::Revenue, charged.checked_add(loss).ok_or(Breach::Overflow)?);
+                move_money(Account::Loss, minus(loss)?);
+            }
+            Event::Released { hold, .. } => {
+                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+                let amount = held.amount.get();
+                move_money(
+                    Account::Held(held.project.clone()),
+                    amount.checked_neg().ok_or(Breach::Overflow)?,
+                );
+                move_money(Account::Available(held.org.clone()), amount);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Applies a transaction read from a journal: its entries must be those that its event makes.
+    pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), Breach> {
+        if self.entries_for(&transaction.event)? != transaction.entries {
+            return Err(Breach::Rule("a transaction's entries are not those of its event"));
+        }
+        self.evolve(transaction)
+    }
+
+    /// Applies a transaction, or changes nothing and names the rule that it would break.
+    pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), Breach> {
+        if transaction.time < self.time {
+            return Err(Breach::Rule("ledger time runs backwards"));
+        }
+        self.check_entries(&transaction.entries)?;
+        self.check_event(&transaction.event, transaction.time)?;
+        self.time = transaction.time;
+        self.counts.transactions += 1;
+        self.forget_keys(transaction.time);
+        self.post(&transaction.entries);
+        self.note(&transaction.event, transaction.time);
+        Ok(())
+    }
+
+    fn check_entries(&self, entries: &[Entry]) -> Result<(), Breach> {
+        let sum = NanoDollars::checked_sum(entries.iter().map(|entry| entry.amount));
+        if sum.map_err(|_| Breach::Overflow)? != NanoDollars::ZERO {
+            return Err(Breach::Rule("a transaction's entries do not sum to zero"));
+        }
+        let (mut available_total, mut held_total) = (self.available_total, self.held_total);
+        for (n, Entry { account, amount }) in entries.iter().enumerate() {
+            if entries.iter().take(n).any(|earlier| earlier.account == *account) {
+                return Err(Breach::Rule("a transaction names an account twice"));
+            }
+            let add = |balance: i64| balance.checked_add(amount.get()).ok_or(Breach::Overflow);
+            let never_negative =
+                |balance: i64, rule| if balance < 0 { Err(Breach::Rule(rule)) } else { Ok(()) };
+            match account {
+                Account::PaidIn => add(self.house.paid_in).map(|_| ())?,
+                Account::Promotional => add(self.house.promotional).map(|_| ())?,
+                Account::Revenue => add(self.house.revenue).map(|_| ())?,
+                Account::Loss => add(self.house.loss).map(|_| ())?,
+                Account::Available(org) => {
+                    let org = self.orgs.get(org).ok_or(Breach::Rule("an unknown organisation"))?;
+                    never_negative(add(org.available)?, "an available balance is negative")?;
+                    available_total = add(available_total)?;
+                }
+                Account::Held(project) => {
+                    let project = self.projects.get(project).ok_or(Breach::Rule("an unknown project"))?;
+                    never_negative(add(project.held)?, "a held balance is negative")?;
+                    held_total = add(held_total)?;
+                }
+            }
+        }
+        // Whatever is held may come back: both together must fit.
+        available_total.checked_add(held_total).map(|_| ()).ok_or(Breach::Overflow)
+    }
+
+    fn check_event(&self, event: &Event, now: UnixNanos) -> Result<(), Breach> {
+        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
+        match event {
+            Event::ProjectOpened { project, .. } => {
+                rule(!self.projects.contains_key(project), "a project is opened twice")
+            }
+            Event::Granted { org, amount, .. } => {
+                rule(*amount > NanoDollars::ZERO, "a grant is not more than zero")?;
+                rule(self.orgs.contains_key(org), "a grant to an unknown organisation")
+            }
+            Event::BudgetSet { project, budget } => {
+                rule(self.projects.contains_key(project), "a budget for an unknown project")?;
+                rule(budget.is_none_or(|b| !b.limit.is_negative()), "a budget below zero")
+            }
+            Event::Held(held) => {
+                let project = self.projects.get(&held.project).ok_or(Breach::Rule("an unknown project"))?;
+                rule(project.org == held.org, "a hold on another organisation's project")?;
+                rule(!held.amount.is_negative(), "a hold below zero")?;
+                rule(!self.open.contains_key(&held.hold), "a hold is taken twice")?;
+                rule(!self.resolved.contains_key(&held.hold), "a resolved hold is taken again")?;
+                let taken = held.claim.as_ref().and_then(|(key, _)| project.keys.get(key));
+                let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
+                rule(free, "an idempotency key is claimed twice")
+            }
+            Event::Settled(settled) => self.check_settled(settled, now),
+            Event::Released { hold, .. } => {
+                rule(self.open.contains_key(hold), "a hold is resolved that is not open")
+            }
+        }
+    }
+
+    fn check_settled(&self, settled: &Settled, now: UnixNanos) -> Result<(), Breach> {
+        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
+        let held = self.open.get(&settled.hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+        let project = self.projects.get(&held.project).ok_or(Breach::Rule("an unknown project"))?;
+        rule(!settled.charged.is_negative(), "a charge below zero")?;
+        rule(settled.charged <= held.amount, "a charge exceeds its hold")?;
+        rule(!settled.loss.is_negative(), "a loss below zero")?;
+        let waived = settled.outcome == SettleOutcome::Failed && held.claim.is_some();
+        rule(!waived || settled.charged == NanoDollars::ZERO, "a failed call with a key is charged")?;
+        let answer_size = settled.answer.as_deref().map_or(0, |a| a.body.len());
+        rule(answer_size <= MAX_ANSWER_BYTES, "an answer is too long to keep")?;
+        let charged = settled.charged.get();
+        project.spent.checked_add(charged).ok_or(Breach::Overflow)?;
+        project.spent_in(BudgetPeriod::Month, now).checked_add(charged).ok_or(Breach::Overflow)?;
+        Ok(())
+    }
+
+    /// Moves the money. `check_entries` has shown that every account exists and no sum overflows.
+    fn post(&mut self, entries: &[Entry]) {
+        for Entry { account, amount } in entries {
+            let amount = amount.get();
+            match account {
+                Account::PaidIn => self.house.paid_in += amount,
+                Account::Promotional => self.house.promotional += amount,
+                Account::Revenue => self.house.revenue += amount,
+                Account::Loss => self.house.loss += amount,
+                Account::Available(org) => {
+                    if let Some(org) = self.orgs.get_mut(org) {
+                        org.available += amount;
+                        self.available_total += amount;
+                    }
+                }
+                Account::Held(project) => {
+                    if let Some(project) = self.projects.get_mut(project) {
+                        project.held += amount;
+                        self.held_total += amount;
+                        if let Some(org) = self.orgs.get_mut(&project.org) {
+                            org.held += amount;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes what is not money. `check_event` has shown that it may happen.
+    fn note(&mut self, event: &Event, now: UnixNanos) {
+        match event {
+            Event::ProjectOpened { org, project } => {
+                self.orgs.entry(org.clone()).or_default();
+                self.projects.insert(project.clone(), Project::new(org.clone()));
+            }
+            Event::Granted { .. } => {}
+            Event::BudgetSet { project, budget } => {
+                if let Some(project) = self.projects.get_mut(project) {
+                    project.budget = *budget;
+                }
+            }
+            Event::Held(held) => {
+                self.counts.holds += 1;
+                self.insert_open(held.clone());
+            }
+            Event::Settled(settled) => {
+                self.counts.settled += 1;
+                self.note_settled(settled, now);
+            }
+            Event::Released { hold, why } => {
+                self.counts.released += 1;
+                if let Some(held) = self.close(*hold, Resolution::Released { why: *why }) {
+                    self.free_key(&held);
+                }
+            }
+        }
+    }
+
+    /// Puts an open hold and its claim in their places.
+    pub(crate) fn insert_open(&mut self, held: Held) {
+        if let (Some((key, hash)), Some(project)) = (&held.claim, self.projects.get_mut(&held.project)) {
+            let claimed = Key { hold: held.hold, request_hash: *hash, finished: None };
+            project.keys.insert(Arc::clone(key), claimed);
+        }
+        self.expiries.insert((held.expires, held.hold));
+        self.open.insert(held.hold, held);
+    }
+
+    fn note_settled(&mut self, settled: &Settled, now: UnixNanos) {
+        let charged = settled.charged;
+        let Some(held) = self.close(settled.hold, Resolution::Settled { charged }) else { return };
+        if let Some(project) = self.projects.get_mut(&held.project) {
+            project.spent_in_month = project.spent_in(BudgetPeriod::Month, now) + charged.get();
+            project.month = Month::of(now);
+            project.spent += charged.get();
+        }
+        let Some((key, _)) = &held.claim else { return };
+        if keeps_key(settled) {
+            let finished = Finished { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
+            self.finish_key(&held.project, key, finished);
+        } else {
+            self.free_key(&held);
+        }
+    }
+
+    /// Marks a claimed key as finished.
+    pub(crate) fn finish_key(&mut self, project: &ProjectId, name: &Arc<str>, finished: Finished) {
+        let Some(key) = self.projects.get_mut(project).and_then(|p| p.keys.get_mut(name)) else { return };
+        self.finished.push_back((finished.until, project.clone(), Arc::clone(name)));
+        if let Some(answer) = &finished.answer {
+            self.kept.push_back((project.clone(), Arc::clone(name)));
+            self.answers_bytes += answer_size(answer);
+        }
+        key.finished = Some(finished);
+        while self.answers_bytes > MAX_ANSWERS_BYTES {
+            let Some((project, name)) = self.kept.pop_front() else { return };
+            let key = self.projects.get_mut(&project).and_then(|p| p.keys.get_mut(&name));
+            if let Some(answer) = key.and_then(|k| k.finished.as_mut()).and_then(|f| f.answer.take()) {
+                self.answers_bytes -= answer_size(&answer);
+            }
+        }
+    }
+
+    fn free_key(&mut self, held: &Held) {
+        if let (Some((key, _)), Some(project)) = (&held.claim, self.projects.get_mut(&held.project)) {
+            project.keys.remove(key);
+        }
+    }
+
+    /// Forgets the keys whose time is over. They count as free from that time on, forgotten or not.
+    pub(crate) fn forget_keys(&mut self, now: UnixNanos) {
+        while self.finished.front().is_some_and(|(until, ..)| *until <= now) {
+            let Some((_, project, name)) = self.finished.pop_front() else { return };
+            let key = self.projects.get_mut(&project).and_then(|p| p.keys.remove(&name));
+            if let Some(answer) = key.and_then(|k| k.finished).and_then(|f| f.answer) {
+                // Both queues have the same order, so the oldest key with an answer is this one.
+                self.kept.pop_front();
+                self.answers_bytes -= answer_size(&answer);
+            }
+        }
+    }
+
+    fn close(&mut self, hold: HoldId, how: Resolution) -> Option<Held> {
+        let held = self.open.remove(&hold)?;
+        self.expiries.remove(&(held.expires, hold));
+        self.remember_resolved(hold, how);
+        Some(held)
+    }
+
+    pub(crate) fn remember_resolved(&mut self, hold: HoldId, how: Resolution) {
+        self.resolved.insert(hold, how);
+        self.resolved_order.push_back(hold);
+        if self.resolved_order.len() > MAX_RESOLVED_KEPT
+            && let Some(oldest) = self.resolved_order.pop_front()
+        {
+            self.resolved.remove(&oldest);
+        }
+    }
+}
+
+/// What an organisation and a project can spend, for a look before any work and for display. Only a hold decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The organisation's money, held or not.
+    pub balance: NanoDollars,
+    /// What its calls in flight hold.
+    pub held: NanoDollars,
+    /// What it can still hold.
+    pub available: NanoDollars,
+    /// What the project's budget leaves; `None` without a budget.
+    pub budget_left: Option<NanoDollars>,
+    /// The budget itself.
+    pub budget: Option<BudgetStanding>,
+}
+
+/// How a project stands to its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetStanding {
+    /// The budget.
+    pub budget: Budget,
+    /// Spent in its period.
+    pub spent: NanoDollars,
+    /// Held by the project's calls in flight.
+    pub held: NanoDollars,
+    /// When the period ends.
+    pub resets: Option<UnixNanos>,
+}
+
+/// What became of a hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HoldView {
+    /// It is open.
+    Open(Held),
+    /// It is settled or released.
+    Resolved(Resolution),
+}
+
+/// Sums over the whole ledger. The six amounts sum to zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Paid in by customers; zero or below.
+    pub paid_in: NanoDollars,
+    /// Given away; zero or below.
+    pub promotional: NanoDollars,
+    /// Usage at list price, written-off usage included.
+    pub revenue: NanoDollars,
+    /// Usage written off; zero or below.
+    pub loss: NanoDollars,
+    /// Customers' money that is not held.
+    pub available: NanoDollars,
+    /// Customers' money held by calls in flight.
+    pub held: NanoDollars,
+    /// Organisations.
+    pub orgs: u64,
+    /// Projects.
+    pub projects: u64,
+    /// Holds open now.
+    pub open_holds: u64,
+    /// Holds ever taken.
+    pub holds: u64,
+    /// Holds ever settled.
+    pub settled: u64,
+    /// Holds ever released without a charge.
+    pub released: u64,
+    /// Transactions ever.
+    pub transactions: u64,
+}
+
+impl State {
+    pub(crate) fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
+        let project = self.projects.get(project).filter(|p| p.org == *org)?;
+        let Org { available, held } = *self.orgs.get(org)?;
+        let budget = project.budget.map(|budget| BudgetStanding {
+            budget,
+            spent: NanoDollars::new(project.spent_in(budget.period, now)),
+            held: NanoDollars::new(project.held),
+            resets: resets(budget.period, now),
+        });
+        let left = |b: BudgetStanding| {
+            b.budget.limit.get().saturating_sub(b.spent.get()).saturating_sub(b.held.get()).max(0)
+        };
+        Some(Standing {
+            balance: NanoDollars::new(available.saturating_add(held)),
+            held: NanoDollars::new(held),
+            available: NanoDollars::new(available),
+            budget_left: budget.map(left).map(NanoDollars::new),
+            budget,
+        })
+    }
+
+    pub(crate) fn hold(&self, hold: &HoldId) -> Option<HoldView> {
+        let open = self.open.get(hold).cloned().map(HoldView::Open);
+        open.or_else(|| self.resolved.get(hold).copied().map(HoldView::Resolved))
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        Totals {
+            paid_in: NanoDollars::new(self.house.paid_in),
+            promotional: NanoDollars::new(self.house.promotional),
+            revenue: NanoDollars::new(self.house.revenue),
+            loss: NanoDollars::new(self.house.loss),
+            available: NanoDollars::new(self.available_total),
+            held: NanoDollars::new(self.held_total),
+            orgs: count(self.orgs.len()),
+            projects: count(self.projects.len()),
+            open_holds: count(self.open.len()),
+            holds: self.counts.holds,
+            settled: self.counts.settled,
+            released: self.counts.released,
+            transactions: self.counts.transactions,
+        }
+    }
+}
+
+/// When a budget's period ends.
+pub(crate) fn resets(period: BudgetPeriod, now: UnixNanos) -> Option<UnixNanos> {
+    match period {
+        BudgetPeriod::Total => None,
+        BudgetPeriod::Month => Some(Month::of(now).end()),
+    }
+}

@@ -1,0 +1,394 @@
+//! Every invariant of the ledger, checked from the raw journal: its own bookkeeping over the entries as they stand in
+//! the rows, and beside it a replay by the rules that the ledger itself uses; both must agree. Changes nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
+
+use crate::journal::{GENESIS, JournalError, JournalRow, Loaded, Snapshot};
+use crate::record::decode_row;
+use crate::snapshot;
+use crate::state::{State, Totals};
+use crate::transaction::{Account, Event, Held, Settled, Transaction};
+
+/// Most findings that a report lists; all are counted.
+const MAX_FINDINGS_LISTED: usize = 100;
+
+/// Checks a journal that is wholly in memory: every row from the first, and every snapshot kept.
+pub fn verify(loaded: &Loaded) -> VerifyReport {
+    let mut verifier = Verifier::new(&loaded.snapshots);
+    for row in &loaded.rows {
+        verifier.row(row);
+    }
+    verifier.finish()
+}
+
+/// Checks a journal row by row, so that it need not fit in memory.
+#[derive(Debug)]
+pub struct Verifier {
+    report: VerifyReport,
+    snapshots: BTreeMap<u64, Snapshot>,
+    checksum: [u8; 32],
+    time: UnixNanos,
+    balances: BTreeMap<Account, i64>,
+    orgs: HashSet<OrgId>,
+    projects: HashMap<ProjectId, OrgId>,
+    open: HashMap<HoldId, Held>,
+    resolved: HashSet<HoldId>,
+    /// `None` once the rules were broken: what follows cannot be replayed.
+    replayed: Option<State>,
+}
+
+/// What a check of the journal found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VerifyReport {
+    /// Rows read.
+    pub rows: u64,
+    /// The last row's number.
+    pub last_sequence: u64,
+    /// Transactions in them.
+    pub transactions: u64,
+    /// Snapshots compared with the replay at their row.
+    pub snapshots: u64,
+    /// Sums at the end, from the entries.
+    pub totals: Totals,
+    /// What is wrong, at most the first hundred.
+    pub findings: Vec<Finding>,
+    /// How much is wrong.
+    pub finding_count: u64,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The row at which it shows.
+    pub sequence: u64,
+    /// What.
+    pub what: String,
+}
+
+impl VerifyReport {
+    /// Whether every invariant holds.
+    pub const fn ok(&self) -> bool {
+        self.finding_count == 0
+    }
+
+    fn find(&mut self, sequence: u64, what: impl Into<String>) {
+        self.finding_count += 1;
+        if self.findings.len() < MAX_FINDINGS_LISTED {
+            self.findings.push(Finding { sequence, what: what.into() });
+        }
+    }
+}
+
+impl Verifier {
+    /// Begins at the first row; `snapshots` are compared when their row comes by.
+    pub fn new(snapshots: &[Snapshot]) -> Self {
+        Self {
+            report: VerifyReport::default(),
+            snapshots: snapshots.iter().map(|s| (s.sequence, s.clone())).collect(),
+            checksum: GENESIS,
+            time: UnixNanos::new(0),
+            balances: BTreeMap::new(),
+            orgs: HashSet::new(),
+            projects: HashMap::new(),
+            open: HashMap::new(),
+            resolved: HashSet::new(),
+            replayed: Some(State::default()),
+        }
+    }
+
+    /// Checks the next row.
+    pub fn row(&mut self, row: &JournalRow) {
+        let sequence = row.sequence;
+        if let Err(error) = row.check_follows(self.report.last_sequence, &self.checksum) {
+            self.report.find(sequence, error.to_string());
+        }
+        self.report.rows += 1;
+        self.report.last_sequence = sequence;
+        self.checksum = row.checksum;
+        match decode_row(row) {
+            Ok(transactions) => {
+                for transaction in &transactions {
+                    self.transaction(sequence, transaction);
+                }
+                if transactions.last().is_some_and(|last| last.time != row.time) {
+                    self.report.find(sequence, "the row's time is not that of its last transaction");
+                }
+            }
+            Err(error) => {
+                self.report.find(sequence, error.to_string());
+                self.replayed = None;
+            }
+        }
+        if let Some(snapshot) = self.snapshots.remove(&sequence) {
+            self.snapshot(&snapshot);
+        }
+    }
+
+    /// Adds what whoever reads the rows found.
+    pub fn find(&mut self, sequence: u64, what: impl Into<String>) {
+        self.report.find(sequence, what);
+    }
+
+    fn transaction(&mut self, sequence: u64, transaction: &Transaction) {
+        self.report.transactions += 1;
+        if transaction.time < self.time {
+            self.report.find(sequence, "ledger time runs backwards");
+        }
+        self.time = self.time.max(transaction.time);
+        self.entries(sequence, transaction);
+        self.event(sequence, transaction);
+        if let Some(state) = &mut self.replayed
+            && let Err(breach) = state.replay(transaction)
+        {
+            self.report.find(sequence, format!("it cannot be replayed: {}", breach.why()));
+            self.replayed = None;
+        }
+    }
+
+    fn entries(&mut self, sequence: u64, transaction: &Transaction) {
+        let sum: i128 = transaction.entries.iter().map(|entry| i128::from(entry.amount.get())).sum();
+        if sum != 0 {
+            self.report
+                .find(sequence, format!("a transaction's entries sum to {sum} nano-dollars, not to zero"));
+        }
+        for entry in &transaction.entries {
+            let balance = self.balances.entry(entry.account.clone()).or_insert(0);
+            match balance.checked_add(entry.amount.get()) {
+                Some(sum) => *balance = sum,
+                None => self.report.find(sequence, format!("{} overflows", entry.account)),
+            }
+            let may_be_negative =
+                matches!(entry.account, Account::PaidIn | Account::Promotional | Account::Loss);
+            if *balance < 0 && !may_be_negative {
+                let amount = NanoDollars::new(*balance);
+                self.report.find(sequence, format!("{} is below zero: {amount}", entry.account));
+            }
+        }
+    }
+
+    /// What an event's entries must be, worked out apart from the rules that made them.
+    fn event(&mut self, sequence: u64, transaction: &Transaction) {
+        let moved = |account: &Account| {
+            let here = transaction.entries.iter().filter(|entry| entry.account == *account);
+            here.map(|entry| i128::from(entry.amount.get())).sum::<i128>()
+        };
+        let expect = |report: &mut VerifyReport, account: Account, amount: i128| {
+            let found = moved(&account);
+            if found != amount {
+                report.find(sequence, format!("{account} moved by {found} nano-dollars instead of {amount}"));
+            }
+        };
+        let of = |amount: NanoDollars| i128::from(amount.get());
+        let report = &mut self.report;
+        match &transaction.event {
+            Event::ProjectOpened { org, project } => {
+                self.orgs.insert(org.clone());
+                if self.projects.insert(project.clone(), org.clone()).is_some() {
+                    report.find(sequence, format!("project {project} is opened twice"));
+                }
+            }
+            Event::BudgetSet { .. } => {}
+            Event::Granted { org, amount, .. } => {
+                expect(report, Account::Available(org.clone()), of(*amount))
+            }
+            Event::Held(held) => {
+                expect(report, Account::Available(held.org.clone()), -of(held.amount));
+                expect(report, Account::Held(held.project.clone()), of(held.amount));
+                report.totals.holds += 1;
+                if self.projects.get(&held.project) != Some(&held.org) {
+                    report.find(sequence, format!("{} is on a project that its org lacks", held.hold));
+                }
+                let known = self.resolved.contains(&held.hold);
+                if self.open.insert(held.hold, held.clone()).is_some() || known {
+                    report.find(sequence, format!("{} is taken twice", held.hold));
+                }
+            }
+            Event::Settled(Settled { hold, lines, charged, loss, .. }) => {
+                report.totals.settled += 1;
+                let used: i128 = lines.iter().map(|line| of(line.amount)).sum();
+                for line in lines {
+                    if line.price.cost(line.tokens, Rounding::Nearest) != Ok(line.amount) {
+                        report.find(sequence, format!("{hold}: a line is not its tokens times its price"));
+                    }
+                }
+                if of(*charged) > used || used - of(*charged) > of(*loss) {
+                    report.find(sequence, format!("{hold}: charge and loss do not cover its lines"));
+                }
+                expect(report, Account::Revenue, of(*charged) + of(*loss));
+                expect(report, Account::Loss, -of(*loss));
+                self.resolve(sequence, *hold, *charged, transaction);
+            }
+            Event::Released { hold, .. } => {
+                report.totals.released += 1;
+                self.resolve(sequence, *hold, NanoDollars::ZERO, transaction);
+            }
+        }
+    }
+
+    fn resolve(&mut self, sequence: u64, hold: HoldId, charged: NanoDollars, transaction: &Transaction) {
+        if !self.resolved.insert(hold) {
+            self.report.find(sequence, format!("{hold} is resolved twice"));
+        }
+        let Some(held) = self.open.remove(&hold) else {
+            self.report.find(sequence, format!("{hold} is resolved and was not open"));
+            return;
+        };
+        if charged > held.amount || charged.is_negative() {
+            self.report.find(sequence, format!("{hold} held {} and is charged {charged}", held.amount));
+        }
+        let back = held.amount.get().saturating_sub(charged.get());
+        for (account, amount) in [
+            (Account::Held(held.project), held.amount.get().saturating_neg()),
+            (Account::Available(held.org), back),
+        ] {
+            let here = transaction.entries.iter().filter(|entry| entry.account == account);
+            let found: i128 = here.map(|entry| i128::from(entry.amount.get())).sum();
+            if found != i128::from(amount) {
+                let what = format!("{hold}: {account} moved by {found} nano-dollars instead of {amount}");
+                self.report.find(sequence, what);
+            }
+        }
+    }
+
+    fn snapshot(&mut self, kept: &Snapshot) {
+        self.report.snapshots += 1;
+        let sequence = kept.sequence;
+        if kept.row_checksum != self.checksum {
+            self.report.find(sequence, "the snapshot was taken of another history");
+        }
+        match (snapshot::decode(kept), &self.replayed) {
+            (Err(error @ JournalError::NewerFormat { .. }), _) => {
+                self.report.find(sequence, error.to_string())
+            }
+            (Err(error), _) => self.report.find(sequence, error.to_string()),
+            (Ok(state), Some(replayed)) => {
+                if snapshot::encode(replayed) != kept.payload || snapshot::encode(&state) != kept.payload {
+                    self.report.find(sequence, "the snapshot is not what replaying gives");
+                }
+            }
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Compares the two ways of adding up, and reports.
+    pub fn finish(mut self) -> VerifyReport {
+        let last = self.report.last_sequence;
+        for sequence in self.snapshots.keys().filter(|sequence| **sequence > last) {
+            self.report.find(*sequence, "a snapshot stands at a row that the journal lacks");
+        }
+        let global: i128 = self.balances.values().map(|balance| i128::from(*balance)).sum();
+        if global != 0 {
+            self.report.find(last, format!("all accounts sum to {global} nano-dollars, not to zero"));
+        }
+        self.add_up();
+        self.compare_with_replay();
+        self.report
+    }
+
+    fn add_up(&mut self) {
+        let mut sums = [0i64; 6];
+        for (account, balance) in &self.balances {
+            let place = match account {
+                Account::PaidIn => 0,
+                Account::Promotional => 1,
+                Account::Revenue => 2,
+                Account::Loss => 3,
+                Account::Available(_) => 4,
+                Account::Held(_) => 5,
+            };
+            if let Some(sum) = sums.get_mut(place) {
+                *sum = sum.saturating_add(*balance);
+            }
+        }
+        let [paid_in, promotional, revenue, loss, available, held] = sums.map(NanoDollars::new);
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let Totals { holds, settled, released, .. } = self.report.totals;
+        self.report.totals = Totals {
+            paid_in,
+            promotional,
+            revenue,
+            loss,
+            available,
+            held,
+            orgs: count(self.orgs.len()),
+            projects: count(self.projects.len()),
+            open_holds: count(self.open.len()),
+            holds,
+            settled,
+            released,
+            transactions: self.report.transactions,
+        };
+    }
+
+    fn compare_with_replay(&mut self) {
+        let last = self.report.last_sequence;
+        let Some(state) = &self.replayed else { return };
+        if state.totals() != self.report.totals {
+            self.report.find(last, "replaying gives other totals than adding up the entries");
+        }
+        let mut open: HashMap<&ProjectId, i128> = HashMap::new();
+        for hold in self.open.values() {
+            *open.entry(&hold.project).or_default() += i128::from(hold.amount.get());
+        }
+        let mut held: HashMap<&OrgId, i128> = HashMap::new();
+        for project in state.projects.values() {
+            *held.entry(&project.org).or_default() += i128::from(project.held);
+        }
+        let balance = |account: Account| self.balances.get(&account).copied().unwrap_or(0);
+        for (id, org) in &state.orgs {
+            if balance(Account::Available(id.clone())) != org.available {
+                self.report.find(last, format!("replaying gives org {id} another balance than its entries"));
+            }
+        }
+        for (id, project) in &state.projects {
+            if balance(Account::Held(id.clone())) != project.held {
+                self.report.find(last, format!("replaying gives project {id} other holds than its entries"));
+            }
+            let open = open.get(id).copied().unwrap_or(0);
+            if open != i128::from(project.held) {
+                self.report.find(last, format!("project {id} holds another sum than its open holds"));
+            }
+        }
+        for (id, org) in &state.orgs {
+            if held.get(id).copied().unwrap_or(0) != i128::from(org.held) {
+                self.report.find(last, format!("org {id} holds another sum than its projects"));
+            }
+        }
+    }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let t = &self.totals;
+        let mut line =
+            |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<20}{:>28}", value.to_string());
+        line("rows", &self.rows)?;
+        line("transactions", &self.transactions)?;
+        line("snapshots checked", &self.snapshots)?;
+        line("organisations", &t.orgs)?;
+        line("projects", &t.projects)?;
+        line("holds taken", &t.holds)?;
+        line("  settled", &t.settled)?;
+        line("  released", &t.released)?;
+        line("  open", &t.open_holds)?;
+        line("paid in", &t.paid_in)?;
+        line("promotional", &t.promotional)?;
+        line("available", &t.available)?;
+        line("held", &t.held)?;
+        line("revenue", &t.revenue)?;
+        line("loss", &t.loss)?;
+        for Finding { sequence, what } in &self.findings {
+            writeln!(f, "row {sequence}: {what}")?;
+        }
+        match self.finding_count {
+            0 => write!(f, "every invariant holds"),
+            count => write!(f, "{count} invariants broken"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

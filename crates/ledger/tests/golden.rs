@@ -1,0 +1,193 @@
+//! Journals and snapshots of each format version stay readable for ever, and this version still writes its own
+//! bytes. If the last assertion fails, a shape changed: give it a new version and a reader of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+#![allow(dead_code, reason = "the shared helpers are not all used here")]
+
+use headrace_domain::UnixNanos;
+use headrace_ledger::verify::verify;
+use headrace_ledger::{
+    BudgetPeriod, Command, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
+    LedgerError, LedgerOptions, Loaded, MemoryJournal, Owner, ReleaseReason, SNAPSHOT_FORMAT_VERSION,
+    SettleOutcome, Snapshot,
+};
+
+#[path = "support/world.rs"]
+mod world;
+use world::*;
+
+const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v1.txt");
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+fn print(loaded: &Loaded) -> String {
+    let mut text = String::new();
+    for r in &loaded.rows {
+        let (previous, checksum, payload) = (hex(&r.previous), hex(&r.checksum), hex(&r.payload));
+        let (sequence, version, time) = (r.sequence, r.format_version, r.time.get());
+        text += &format!("row {sequence} {version} {time} {previous} {checksum} {payload}\n");
+    }
+    for s in &loaded.snapshots {
+        let (row, checksum, payload) = (hex(&s.row_checksum), hex(&s.checksum), hex(&s.payload));
+        text += &format!("snapshot {} {} {row} {checksum} {payload}\n", s.sequence, s.format_version);
+    }
+    text
+}
+
+fn parse(text: &str) -> Loaded {
+    let mut loaded = Loaded::default();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        match fields.as_slice() {
+            ["row", sequence, version, time, previous, checksum, payload] => loaded.rows.push(JournalRow {
+                sequence: sequence.parse().unwrap(),
+                format_version: version.parse().unwrap(),
+                time: UnixNanos::new(time.parse().unwrap()),
+                payload: unhex(payload),
+                previous: unhex(previous).try_into().unwrap(),
+                checksum: unhex(checksum).try_into().unwrap(),
+            }),
+            ["snapshot", sequence, version, row, checksum, payload] => loaded.snapshots.push(Snapshot {
+                sequence: sequence.parse().unwrap(),
+                format_version: version.parse().unwrap(),
+                row_checksum: unhex(row).try_into().unwrap(),
+                payload: unhex(payload),
+                checksum: unhex(checksum).try_into().unwrap(),
+            }),
+            other => panic!("{other:?}"),
+        }
+    }
+    loaded
+}
+
+/// Every kind of event, account, class, reason and outcome, one batch a row.
+fn script() -> Vec<Command> {
+    let keyed = |n, key: &str| hold_of("o", "p", n, 100, Some((key, 3)));
+    let gift = GrantKind::Promotional;
+    let mut script = vec![
+        open("o", "p"),
+        open("other", "q"),
+        grant("o", 123_456_789_012),
+        Command::Grant { org: org("other"), amount: nano(5), kind: gift, reference: "größer".into() },
+        budget("o", "p", 9_999_999, BudgetPeriod::Month),
+        budget("other", "q", 7, BudgetPeriod::Total),
+        Command::SetBudget { org: org("other"), project: project("q"), budget: None },
+        keyed(1, "first"),
+        settle_as(1, 60, 2, SettleOutcome::Completed, Some("{\"text\":\"é\"}".as_bytes())),
+        keyed(2, "second"),
+        settle_as(2, 10, 0, SettleOutcome::Cancelled, None),
+        hold(3, 0),
+        settle_as(3, 30, 4, SettleOutcome::Failed, None),
+        keyed(5, "still running"),
+        hold_of("other", "q", u128::MAX, 5, None),
+    ];
+    let reasons = [
+        ReleaseReason::Refused,
+        ReleaseReason::Failed,
+        ReleaseReason::Cancelled,
+        ReleaseReason::Rerouted,
+        ReleaseReason::Orphaned,
+        ReleaseReason::Expired,
+    ];
+    for (n, why) in (100..).zip(reasons) {
+        script.extend([hold(n, 10), Command::Release { hold: hold_id(n), why }]);
+    }
+    let mut all_classes = lines(50);
+    let line = all_classes[0].clone();
+    all_classes.clear();
+    for (n, class) in (1..).zip(headrace_domain::TokenClass::ALL) {
+        all_classes.push(headrace_ledger::ChargeLine {
+            class,
+            tokens: n,
+            amount: nano(n as i64),
+            ..line.clone()
+        });
+    }
+    let (outcome, loss) = (SettleOutcome::Completed, nano(0));
+    script.extend([
+        hold(6, 100),
+        Command::Settle { hold: hold_id(6), lines: all_classes, loss, outcome, answer: None },
+    ]);
+    script
+}
+
+fn write_today() -> Loaded {
+    let journal = MemoryJournal::new();
+    let options = LedgerOptions { snapshot_rows: 1000, ..LedgerOptions::default() };
+    let (ledger, _) = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap();
+    for (n, command) in (1..).zip(script()) {
+        let done = ledger.transact(vec![command.clone()], at(n * SECOND));
+        assert!(done.verdicts[0].is_done(), "{command:?}: {:?}", done.verdicts);
+        done.durable.wait().unwrap();
+    }
+    ledger.close().unwrap();
+    journal.contents()
+}
+
+#[test]
+fn format_1_stays_readable_and_is_still_what_is_written() {
+    if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(GOLDEN_V1, print(&write_today())).unwrap();
+    }
+    let golden = parse(&std::fs::read_to_string(GOLDEN_V1).unwrap());
+    let report = verify(&golden);
+    assert!(report.ok(), "{report}");
+    let t = report.totals;
+    assert_eq!((t.paid_in.get(), t.promotional.get()), (-123_456_789_012, -5));
+    assert_eq!((t.revenue.get(), t.loss.get(), t.held.get()), (60 + 2 + 10 + 34 + 15, -36, 105));
+    assert_eq!((t.holds, t.settled, t.released, t.open_holds), (12, 4, 6, 2));
+    for snapshots in [golden.snapshots.clone(), vec![]] {
+        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!(opened.totals, t);
+        match ledger.hold(&hold_id(5)) {
+            Some(HoldView::Open(held)) => assert_eq!(held.claim.unwrap().0.as_ref(), "still running"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(
+        (FORMAT_VERSION, SNAPSHOT_FORMAT_VERSION),
+        (1, 1),
+        "a new version needs a golden file of its own"
+    );
+    assert!(
+        print(&write_today()) == print(&golden),
+        "format 1 is not written as it was: give the change a new format"
+    );
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    type Age = fn(&mut Loaded);
+    let table: [(&str, Age); 2] = [
+        ("journal row", |loaded| {
+            loaded.snapshots.clear();
+            let row = loaded.rows.last_mut().unwrap();
+            row.format_version = 2;
+            row.checksum = row.computed_checksum();
+        }),
+        ("snapshot", |loaded| {
+            let snapshot = loaded.snapshots.last_mut().unwrap();
+            snapshot.format_version = 2;
+            snapshot.checksum = snapshot.computed_checksum();
+        }),
+    ];
+    for (what, age) in table {
+        let mut newer = write_today();
+        age(&mut newer);
+        let opened = Ledger::open(Box::new(MemoryJournal::with(newer)), Owner::new(1), at(0));
+        let error = opened.map(|_| ()).unwrap_err();
+        assert_eq!(error, LedgerError::Journal(JournalError::NewerFormat { what, found: 2, known: 1 }));
+        assert!(error.to_string().contains("use a newer Headrace"));
+    }
+}

@@ -1,0 +1,206 @@
+//! Random commands, times and faults: every invariant holds after each of them, and replaying the journal gives the
+//! same ledger. A failure prints its seed and is kept under `proptest-regressions`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+#![allow(dead_code, reason = "the shared helpers are not all used here")]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use headrace_domain::UnixNanos;
+use headrace_ledger::verify::verify;
+use headrace_ledger::{
+    AppendFault, BudgetPeriod, Command, GrantKind, Ledger, LedgerOptions, LedgerRefusal, MemoryJournal,
+    Owner, Receipt, ReleaseReason, SettleOutcome, Totals, Verdict,
+};
+use proptest::prelude::*;
+
+#[path = "support/world.rs"]
+mod world;
+use world::*;
+
+const ORGS: [&str; 2] = ["o", "other"];
+/// Project and the org that it is opened for first.
+const PROJECTS: [(&str, &str); 3] = [("p", "o"), ("p2", "o"), ("q", "other")];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Transact(Vec<Command>),
+    /// The clock moves, perhaps backwards.
+    Clock(i64),
+    Fault(AppendFault),
+}
+
+fn amount() -> impl Strategy<Value = i64> {
+    prop_oneof![6 => 0i64..200, 1 => Just(i64::MAX), 1 => -5i64..5]
+}
+
+fn commands() -> impl Strategy<Value = Command> {
+    let id = 0u128..40;
+    let outcome = prop_oneof![
+        Just(SettleOutcome::Completed),
+        Just(SettleOutcome::Cancelled),
+        Just(SettleOutcome::Failed)
+    ];
+    let key = prop::option::of((0u8..3, 0u8..2));
+    let hold = (id.clone(), 0..PROJECTS.len(), amount(), 0u128..2, 1u64..10_000, key, 0usize..20);
+    prop_oneof![
+        1 => (0..ORGS.len(), 0..PROJECTS.len()).prop_map(|(o, p)| open(ORGS[o], PROJECTS[p].0)),
+        2 => (0..ORGS.len(), amount(), any::<bool>()).prop_map(|(o, amount, paid)| Command::Grant {
+            org: org(ORGS[o]),
+            amount: nano(amount),
+            kind: if paid { GrantKind::Paid } else { GrantKind::Promotional },
+            reference: "r".into(),
+        }),
+        1 => (0..PROJECTS.len(), prop::option::of((0i64..500, any::<bool>()))).prop_map(|(p, limit)| {
+            let (project_name, org_name) = PROJECTS[p];
+            match limit {
+                Some((limit, month)) => {
+                    let period = if month { BudgetPeriod::Month } else { BudgetPeriod::Total };
+                    budget(org_name, project_name, limit, period)
+                }
+                None => Command::SetBudget { org: org(org_name), project: project(project_name), budget: None },
+            }
+        }),
+        8 => hold.prop_map(|(n, p, amount, owner, expires, key, stray)| {
+            let (project_name, org_name) = PROJECTS[p];
+            let org_name = if stray == 0 { "other" } else { org_name };
+            let key = key.map(|(key, hash)| (format!("k{key}"), hash));
+            let key = key.as_ref().map(|(key, hash)| (key.as_str(), *hash));
+            match hold_of(org_name, project_name, n, amount, key) {
+                Command::Hold { hold, org, project, amount, idempotency, .. } => Command::Hold {
+                    hold,
+                    org,
+                    project,
+                    amount,
+                    idempotency,
+                    owner: Owner::new(owner),
+                    expires: at(expires * SECOND),
+                },
+                command => command,
+            }
+        }),
+        6 => (id.clone(), 0i64..300, 0i64..50, outcome, any::<bool>()).prop_map(|(n, used, loss, outcome, answer)| {
+            settle_as(n, used, loss, outcome, answer.then_some(b"body".as_slice()))
+        }),
+        2 => id.prop_map(|n| Command::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
+        1 => (0u128..2).prop_map(|owner| Command::ReleaseOrphans { current_owner: Owner::new(owner) }),
+        1 => Just(Command::ExpireHolds),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let day = i64::try_from(DAY).unwrap();
+    let step = prop_oneof![
+        12 => prop::collection::vec(commands(), 1..4).prop_map(Step::Transact),
+        2 => (-day / 100..day / 50).prop_map(Step::Clock),
+        1 => (0..3 * day).prop_map(Step::Clock),
+        1 => prop_oneof![Just(AppendFault::NotWritten), Just(AppendFault::Written)].prop_map(Step::Fault),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+fn sum(t: &Totals) -> i128 {
+    [t.paid_in, t.promotional, t.revenue, t.loss, t.available, t.held]
+        .iter()
+        .map(|a| i128::from(a.get()))
+        .sum()
+}
+
+fn until_up(ledger: &Ledger) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while ledger.health().down.is_some() {
+        assert!(Instant::now() < deadline, "it never recovered");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Every hold's charge, as the receipts told it.
+type Charges = HashMap<u128, i64>;
+
+fn note(charges: &mut Charges, verdicts: Vec<Verdict>) -> Result<(), TestCaseError> {
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Done(Receipt::Settled { hold, charged, returned, loss, exceeded, .. }) => {
+                prop_assert!(charged >= nano(0) && returned >= nano(0) && loss >= exceeded);
+                prop_assert!(charges.insert(hold.bits(), charged.get()).is_none(), "{hold} is charged twice");
+            }
+            Verdict::Refused(LedgerRefusal::Inconsistent { why }) => prop_assert!(false, "{why}"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_invariant_holds_after_any_commands_and_faults(steps in steps()) {
+        let journal = MemoryJournal::new();
+        let options = LedgerOptions { retry: Duration::from_micros(100), snapshot_rows: 7, ..LedgerOptions::default() };
+        let open_at = |journal: &MemoryJournal, now| {
+            Ledger::open_with(Box::new(journal.clone()), Owner::new(0), now, options).unwrap()
+        };
+        let mut now = START;
+        let (ledger, _) = open_at(&journal, UnixNanos::new(now));
+        for (project_name, org_name) in PROJECTS {
+            let opened = ledger.transact(vec![open(org_name, project_name), grant(org_name, 300)], UnixNanos::new(now));
+            opened.durable.wait().unwrap();
+        }
+        let mut charges = Charges::new();
+        let mut uncertain = false;
+        for step in steps {
+            match step {
+                Step::Clock(by) => now = now.saturating_add_signed(by),
+                Step::Fault(fault) => journal.fail_append(1, fault),
+                Step::Transact(batch) => {
+                    let done = ledger.transact(batch, UnixNanos::new(now));
+                    if done.durable.wait().is_ok() {
+                        note(&mut charges, done.verdicts)?;
+                    } else {
+                        // Written or not: the receipts are void, and the journal says what happened.
+                        uncertain = true;
+                        until_up(&ledger);
+                    }
+                }
+            }
+            let totals = ledger.totals();
+            prop_assert_eq!(sum(&totals), 0);
+            prop_assert!(totals.available >= nano(0) && totals.held >= nano(0));
+            for (org, project) in ledger.projects() {
+                let standing = ledger.standing(&org, &project).unwrap();
+                prop_assert!(standing.available >= nano(0) && standing.held >= nano(0));
+            }
+        }
+        let (live, holds) = (ledger.totals(), ledger.open_holds());
+        ledger.close().unwrap();
+
+        let report = verify(&journal.contents());
+        prop_assert!(report.ok(), "{}", report);
+        prop_assert_eq!(report.totals, live, "adding up the journal's entries gives the live ledger");
+        if !uncertain {
+            let charged: i64 = charges.values().sum();
+            prop_assert_eq!(live.revenue.get() + live.loss.get(), charged);
+        }
+        // From the snapshot and from the first row alike, the ledger is what it was.
+        let mut without = journal.contents();
+        without.snapshots.clear();
+        for contents in [journal.contents(), without] {
+            let copy = MemoryJournal::with(contents);
+            let (again, opened) = open_at(&copy, UnixNanos::new(START));
+            let orphans: Vec<_> = holds.iter().filter(|h| h.owner != Owner::new(0)).map(|h| h.hold).collect();
+            prop_assert_eq!(&opened.orphans, &orphans);
+            prop_assert_eq!(again.open_holds().len(), holds.len() - orphans.len());
+            let (was, is) = (live, again.totals());
+            prop_assert_eq!((was.revenue, was.loss, was.paid_in), (is.revenue, is.loss, is.paid_in));
+            prop_assert_eq!(was.available.get() + was.held.get(), is.available.get() + is.held.get());
+            again.close().unwrap();
+            prop_assert!(verify(&copy.contents()).ok());
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! One integer token bucket with continuous refill, whose holds can be given back exactly.
+//! Knows one limit and one stream of charges; no scopes, no locks, no clock.
+
+use std::time::Duration;
+
+use headrace_domain::UnixNanos;
+use smallvec::SmallVec;
+
+/// Parts that a token is counted in. With 60·10⁹ of them, a limit of n tokens a minute refills exactly n
+/// parts a nanosecond, and nothing is ever rounded.
+const PARTS: u128 = 60_000_000_000;
+
+/// A clock that steps back by more than this was set; by less, two threads merely arrived out of order.
+const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
+
+/// Most entries of [`Lows`]; beyond it, give-backs may fall short but never exceed.
+const MAX_LOWS: usize = 64;
+
+/// A bucket, kept as what is missing from it. Full is zero, empty is one minute's worth, more is debt.
+///
+/// A hold that is partly given back must leave the bucket as if only the used part had ever been taken: the
+/// unused part may have been refilled meanwhile, and giving it back on top would let more than the limit
+/// through. What a hold still weighs is at most the least that was missing at any moment since it was taken
+/// (the bucket is a process reflected at zero, and the reflection is what forgets), so the bucket remembers
+/// those lows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bucket {
+    /// The limit that `missing` was last counted under, per minute.
+    limit: u64,
+    /// Parts missing.
+    missing: u128,
+    /// When `missing` was right.
+    at: UnixNanos,
+    lows: Lows,
+}
+
+/// A charge, by its place in the bucket's order of charges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(u64);
+
+/// Why a charge does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It would after this long.
+    For(Duration),
+    /// It exceeds the limit itself.
+    Forever,
+}
+
+impl Bucket {
+    /// Refills up to `now`, and takes over a changed limit.
+    pub(crate) fn advance(&mut self, limit: u64, now: UnixNanos) {
+        self.missing = self.missing_at(limit, now);
+        if limit != self.limit {
+            // Open charges were made in another measure: as if all of them had been refilled, none can give
+            // back too much.
+            self.lows.note(0);
+            self.limit = limit;
+        }
+        if now > self.at || self.at.get() - now.get() > OUT_OF_ORDER_NANOS {
+            self.at = now;
+        }
+    }
+
+    /// Refills up to `now` under the limit it had.
+    pub(crate) fn refill(&mut self, now: UnixNanos) {
+        self.advance(self.limit, now);
+    }
+
+    /// Parts that will be missing at `now` under `limit`.
+    ///
+    /// A changed limit keeps the time that the bucket needs to be full again, and keeps debt as it is.
+    fn missing_at(&self, limit: u64, now: UnixNanos) -> u128 {
+        let elapsed = now.get().saturating_sub(self.at.get());
+        let missing = self.missing.saturating_sub(u128::from(self.limit) * u128::from(elapsed));
+        if limit == self.limit || missing == 0 {
+            return missing;
+        }
+        let within = missing.min(parts(self.limit));
+        let debt = missing - within;
+        let nanos_to_full = within.checked_div(u128::from(self.limit)).unwrap_or(0);
+        (nanos_to_full * u128::from(limit)).saturating_add(debt)
+    }
+
+    /// Whether `cost` fits at `now`; nothing is taken.
+    pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), Wait> {
+        let after = self.missing_at(limit, now).saturating_add(parts(cost));
+        let Some(over) = after.checked_sub(parts(limit)).filter(|&over| over > 0) else {
+            return Ok(());
+        };
+        if cost > limit {
+            return Err(Wait::Forever);
+        }
+        let nanos = over.div_ceil(u128::from(limit).max(1));
+        Err(Wait::For(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))))
+    }
+
+    /// Takes `cost`, whether it fits or not.
+    pub(crate) fn charge(&mut self, cost: u64) -> Mark {
+        self.lows.note(self.missing);
+        self.missing = self.missing.saturating_add(parts(cost));
+        self.lows.open()
+    }
+
+    /// Gives back `unused` of what `mark` took, as far as it still weighs.
+    pub(crate) fn give_back(&mut self, mark: Mark, unused: u64) {
+        let weighs = self.lows.since(mark).min(self.missing);
+        let back = parts(unused).min(weighs);
+        self.missing -= back;
+        self.lows.lower(mark, back);
+    }
+
+    /// Forgets what only open charges need to know; called when there is none.
+    pub(crate) fn none_open(&mut self) {
+        self.lows.clear();
+    }
+
+    /// Tokens missing at `now`, rounded up.
+    pub(crate) fn used(&self, limit: u64, now: UnixNanos) -> u64 {
+        u64::try_from(self.missing_at(limit, now).div_ceil(PARTS)).unwrap_or(u64::MAX)
+    }
+
+    /// How long from `now` until it is full.
+    pub(crate) fn until_full(&self, limit: u64, now: UnixNanos) -> Duration {
+        let nanos = self.missing_at(limit, now).div_ceil(u128::from(limit).max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Whether it is as good as new.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.missing == 0
+    }
+}
+
+const fn parts(tokens: u64) -> u128 {
+    // At most 2⁶⁴ · 2³⁶: it fits.
+    tokens as u128 * PARTS
+}
+
+/// The least that was missing since each charge. Of the moments just before a charge, at which alone
+/// `missing` can begin to rise, only those are kept whose like did not come again: `(charge, missing before
+/// it)`, both ascending.
+#[derive(Debug, Clone, Default)]
+struct Lows {
+    kept: SmallVec<[(u64, u128); 2]>,
+    /// The next charge.
+    next: u64,
+}
+
+impl Lows {
+    /// The next charge finds `missing`.
+    fn note(&mut self, missing: u128) {
+        while self.kept.last().is_some_and(|(_, low)| *low >= missing) {
+            self.kept.pop();
+        }
+        let full = self.kept.len() >= MAX_LOWS;
+        match self.kept.last_mut() {
+            // The last low, which is lower, stands for this one too: less will be given back.
+            Some((charge, _)) if full => *charge = self.next,
+            _ => self.kept.push((self.next, missing)),
+        }
+    }
+
+    fn open(&mut self) -> Mark {
+        let mark = Mark(self.next);
+        self.next += 1;
+        mark
+    }
+
+    /// The least since `mark`; the greatest number if nothing was charged since.
+    fn since(&self, mark: Mark) -> u128 {
+        self.kept.get(self.after(mark)).map_or(u128::MAX, |(_, low)| *low)
+    }
+
+    /// `mark` gave `back`: since then that much less was missing.
+    fn lower(&mut self, mark: Mark, back: u128) {
+        let after = self.after(mark);
+        for (_, low) in self.kept.iter_mut().skip(after) {
+            *low = low.saturating_sub(back);
+        }
+        let Some(&(_, lowered)) = self.kept.get(after) else { return };
+        let lower = self.kept.iter().take(after).filter(|(_, low)| *low < lowered).count();
+        self.kept.drain(lower..after);
+    }
+
+    /// The place of the first low after `mark`.
+    fn after(&self, mark: Mark) -> usize {
+        self.kept.partition_point(|(charge, _)| *charge <= mark.0)
+    }
+
+    fn clear(&mut self) {
+        self.kept.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> UnixNanos {
+        UnixNanos::new(1_700_000_000 * SECOND + seconds * SECOND)
+    }
+
+    fn bucket(limit: u64) -> Bucket {
+        let mut bucket = Bucket::default();
+        bucket.advance(limit, at(0));
+        bucket
+    }
+
+    #[test]
+    fn a_minutes_worth_at_once_then_continuous_refill() {
+        let mut bucket = bucket(60);
+        assert_eq!(bucket.fits(60, 60, at(0)), Ok(()));
+        assert_eq!(bucket.fits(60, 61, at(0)), Err(Wait::Forever));
+        bucket.charge(60);
+        assert_eq!(bucket.fits(60, 1, at(0)), Err(Wait::For(Duration::from_secs(1))));
+        assert_eq!(bucket.fits(60, 60, at(0)), Err(Wait::For(Duration::from_secs(60))));
+        assert_eq!(bucket.fits(60, 1, at(1)), Ok(()));
+        assert_eq!(bucket.until_full(60, at(1)), Duration::from_secs(59));
+        bucket.advance(60, at(3_600));
+        assert!(bucket.is_full(), "idle time is not saved up");
+    }
+
+    #[test]
+    fn limits_that_divide_nothing_are_exact() {
+        let mut bucket = bucket(7);
+        bucket.charge(7);
+        let Err(Wait::For(wait)) = bucket.fits(7, 1, at(0)) else { panic!("it is empty") };
+        assert_eq!(wait, Duration::from_nanos(60 * SECOND / 7 + 1));
+        assert!(bucket.fits(7, 1, at(0).after(wait)).is_ok());
+        assert!(bucket.fits(7, 1, at(0).after(wait - Duration::from_nanos(1))).is_err());
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let mut bucket = bucket(u64::MAX);
+        for _ in 0..3 {
+            bucket.charge(u64::MAX);
+        }
+        bucket.advance(1, UnixNanos::new(u64::MAX));
+        bucket.advance(u64::MAX, UnixNanos::new(0));
+        bucket.advance(u64::MAX, at(0));
+        bucket.charge(u64::MAX);
+        bucket.charge(u64::MAX);
+        bucket.advance(0, at(0));
+        assert_eq!(bucket.fits(0, 1, at(1)), Err(Wait::Forever));
+        assert_eq!(bucket.fits(0, 0, at(1)), Err(Wait::For(Duration::from_nanos(u64::MAX))));
+        assert_eq!(bucket.until_full(0, at(1)), Duration::from_nanos(u64::MAX));
+    }
+
+    #[test]
+    fn debt_is_kept_and_paid_by_time() {
+        let mut bucket = bucket(60);
+        bucket.charge(60);
+        bucket.charge(60);
+        assert_eq!(bucket.used(60, at(0)), 120);
+        assert_eq!(bucket.fits(60, 1, at(0)), Err(Wait::For(Duration::from_secs(61))));
+        assert!(bucket.fits(60, 1, at(61)).is_ok());
+    }
+
+    #[test]
+    fn what_was_refilled_meanwhile_is_not_given_back_again() {
+        let mut bucket = bucket(100);
+        let first = bucket.charge(50);
+        bucket.advance(100, at(60));
+        bucket.charge(50);
+        bucket.give_back(first, 50);
+        assert_eq!(bucket.used(100, at(60)), 50, "the first hold had been refilled; the second is used");
+    }
+
+    #[test]
+    fn a_hold_that_still_weighs_is_given_back_whole_after_minutes() {
+        let mut bucket = bucket(100);
+        let first = bucket.charge(100);
+        // Others keep the bucket nearly empty for ten minutes.
+        for minute in 1..=10 {
+            bucket.advance(100, at(minute * 30));
+            bucket.charge(50);
+        }
+        bucket.give_back(first, 40);
+        assert_eq!(bucket.used(100, at(300)), 60);
+    }
+
+    #[test]
+    fn a_changed_limit_keeps_the_time_to_full() {
+        let mut bucket = bucket(100);
+        bucket.charge(50);
+        bucket.advance(1_000, at(0));
+        assert_eq!(bucket.used(1_000, at(0)), 500);
+        bucket.advance(10, at(0));
+        assert_eq!(bucket.used(10, at(0)), 5);
+        assert_eq!(bucket.until_full(10, at(0)), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn what_was_held_under_another_limit_is_not_given_back() {
+        let mut bucket = bucket(100);
+        let mark = bucket.charge(50);
+        bucket.advance(1_000, at(0));
+        bucket.charge(100);
+        bucket.give_back(mark, 50);
+        assert_eq!(bucket.used(1_000, at(0)), 600);
+    }
+
+    #[test]
+    fn a_clock_set_back_neither_refills_nor_stalls() {
+        let mut bucket = bucket(60);
+        bucket.advance(60, at(1_000));
+        bucket.charge(60);
+        bucket.advance(60, at(0));
+        assert_eq!(bucket.used(60, at(0)), 60);
+        bucket.advance(60, at(10));
+        assert_eq!(bucket.used(60, at(10)), 50);
+    }
+
+    proptest! {
+        /// Whatever was held meanwhile and whenever it was given back: in the end it is as if only what was
+        /// used had ever been taken. Until then less is left, never more.
+        #[test]
+        fn giving_back_is_as_if_never_taken(
+            limit in 1_u64..500,
+            steps in proptest::collection::vec((0_u64..40, 0_u64..300, 0_u64..300, 0_u8..4), 1..60),
+        ) {
+            let (mut held, mut plain) = (bucket(limit), bucket(limit));
+            let mut open: Vec<(Mark, u64)> = Vec::new();
+            let mut now = at(0);
+            for (quarters, hold, used, action) in steps {
+                now = now.after(Duration::from_millis(quarters * 250));
+                held.advance(limit, now);
+                plain.advance(limit, now);
+                let used = used.min(hold);
+                if action > 0 && held.fits(limit, hold, now).is_ok() {
+                    prop_assert!(plain.fits(limit, used, now).is_ok());
+                    plain.charge(used);
+                    open.push((held.charge(hold), hold - used));
+                } else if !open.is_empty() {
+                    let (mark, unused) = open.swap_remove(usize::from(action) % open.len());
+                    held.give_back(mark, unused);
+                }
+                prop_assert!(held.missing >= plain.missing);
+                prop_assert!(held.lows.kept.is_sorted());
+            }
+            let room = held.lows.kept.len() < MAX_LOWS;
+            for (mark, unused) in open.drain(..) {
+                held.give_back(mark, unused);
+            }
+            prop_assert!(held.missing == plain.missing || !room);
+        }
+
+        /// With more charges open than lows are kept for, give-backs fall short and never exceed.
+        #[test]
+        fn without_room_less_is_given_back(charges in proptest::collection::vec((1_u64..9, 0_u64..9), 70..200)) {
+            let (mut held, mut plain) = (bucket(10_000), bucket(10_000));
+            let mut open = Vec::new();
+            for (hold, used) in charges {
+                let used = used.min(hold);
+                open.push((held.charge(hold), hold - used));
+                plain.charge(used);
+            }
+            while let Some((mark, unused)) = open.pop() {
+                held.give_back(mark, unused);
+                prop_assert!(held.missing >= plain.missing);
+                open.reverse();
+            }
+            prop_assert!(held.lows.kept.len() <= MAX_LOWS);
+        }
+    }
+}

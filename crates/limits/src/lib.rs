@@ -1,0 +1,14 @@
+//! Token buckets and concurrency over a hierarchy of scopes (key, project, org, model), all or nothing.
+//! Knows counts and time, which is an argument; nothing of money, credentials or HTTP.
+
+mod bucket;
+mod lease;
+mod limits;
+mod refusal;
+mod scope;
+mod slot;
+
+pub use lease::Lease;
+pub use limits::{LimitMetrics, Limits, RateStanding};
+pub use refusal::LimitRefusal;
+pub use scope::{LimitSpec, Scope};

@@ -1,0 +1,109 @@
+//! The counters of one scope, and the table that finds them.
+//! Knows how a slot comes and goes; what is charged when is decided by its callers.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headrace_domain::UnixNanos;
+use parking_lot::{Mutex, RwLock};
+
+use crate::Scope;
+use crate::bucket::Bucket;
+
+const SHARDS: usize = 16;
+
+/// One scope's counters. Several slots are locked in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) number: u64,
+    pub(crate) scope: Scope,
+    pub(crate) counters: Mutex<Counters>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) requests: Bucket,
+    pub(crate) tokens: Bucket,
+    /// Open leases.
+    pub(crate) active: u32,
+    /// No longer in the table: whoever still finds this slot looks again.
+    pub(crate) retired: bool,
+}
+
+impl Counters {
+    /// A lease ended.
+    pub(crate) fn end_one(&mut self) {
+        self.active = self.active.saturating_sub(1);
+        if self.active == 0 {
+            self.requests.none_open();
+            self.tokens.none_open();
+        }
+    }
+
+    /// Whether a new slot would be the same.
+    fn is_idle(&mut self, now: UnixNanos) -> bool {
+        self.requests.refill(now);
+        self.tokens.refill(now);
+        self.active == 0 && self.requests.is_full() && self.tokens.is_full()
+    }
+}
+
+/// All slots, by scope.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    shards: [RwLock<HashMap<Scope, Arc<Slot>>>; SHARDS],
+    hasher: RandomState,
+    next: AtomicU64,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Self {
+        Self { shards: Default::default(), hasher: RandomState::new(), next: AtomicU64::new(0) }
+    }
+
+    /// The slot of `scope`, made if there is none.
+    pub(crate) fn get(&self, scope: &Scope) -> Arc<Slot> {
+        let shard = self.shard(scope);
+        if let Some(slot) = shard.read().get(scope) {
+            return Arc::clone(slot);
+        }
+        let mut shard = shard.write();
+        let slot = shard.entry(scope.clone()).or_insert_with(|| {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Slot { number, scope: scope.clone(), counters: Mutex::default() })
+        });
+        Arc::clone(slot)
+    }
+
+    /// The slot of `scope`, if there is one.
+    pub(crate) fn find(&self, scope: &Scope) -> Option<Arc<Slot>> {
+        self.shard(scope).read().get(scope).map(Arc::clone)
+    }
+
+    /// Forgets slots that a new one would equal.
+    pub(crate) fn forget_idle(&self, now: UnixNanos) {
+        for shard in &self.shards {
+            // A slot that is locked is in use. Slots' locks are never held while a shard's is waited for, so
+            // even a plain lock could not deadlock; but it could make every caller of the shard wait.
+            shard.write().retain(|_, slot| match slot.counters.try_lock() {
+                Some(mut counters) => {
+                    counters.retired = counters.is_idle(now);
+                    !counters.retired
+                }
+                None => true,
+            });
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    fn shard(&self, scope: &Scope) -> &RwLock<HashMap<Scope, Arc<Slot>>> {
+        let [first, ..] = &self.shards;
+        let hash = usize::try_from(self.hasher.hash_one(scope) % SHARDS as u64).unwrap_or(0);
+        self.shards.get(hash).unwrap_or(first)
+    }
+}

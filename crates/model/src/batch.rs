@@ -1,0 +1,165 @@
+//! A checked batch, flattened into rows: what stands where, and which rows logits are wanted of.
+//! Must not know: weights.
+
+use headrace_kernels::attention::{KvSlot, Span};
+use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
+
+/// Reused between steps.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// The token of each row.
+    pub(crate) tokens: Vec<u32>,
+    /// Its absolute position.
+    pub(crate) positions: Vec<usize>,
+    /// Where its keys and values go.
+    pub(crate) slots: Vec<KvSlot>,
+    /// The rows that logits are wanted of, ascending.
+    pub(crate) wanted: Vec<usize>,
+}
+
+impl Rows {
+    /// Checks `batch` against `shape` and flattens it.
+    pub(crate) fn fill(
+        &mut self,
+        batch: &[SequenceChunk<'_>],
+        shape: &ForwardShape,
+    ) -> Result<(), ForwardError> {
+        self.tokens.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.wanted.clear();
+        for (index, chunk) in batch.iter().enumerate() {
+            check(chunk, shape).map_err(|message| ForwardError::BadBatch { chunk: index, message })?;
+            let first_wanted = self.tokens.len() + chunk.tokens.len() - chunk.logits.rows(chunk.tokens.len());
+            self.tokens.extend_from_slice(chunk.tokens);
+            for position in chunk.start..chunk.start + chunk.tokens.len() {
+                let block = chunk.blocks.get(position / shape.block_tokens).copied().unwrap_or_default();
+                self.positions.push(position);
+                self.slots.push(KvSlot { block, offset: position % shape.block_tokens });
+            }
+            self.wanted.extend(first_wanted..self.tokens.len());
+        }
+        Ok(())
+    }
+
+    /// How many rows.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+}
+
+/// Attention spans of every token of the batch.
+pub(crate) fn all_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
+    spans(batch, |_| LogitsWanted::All)
+}
+
+/// Attention spans of the tokens that logits are wanted of; their output rows stand close.
+pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
+    spans(batch, |chunk| chunk.logits)
+}
+
+fn spans<'a>(batch: &[SequenceChunk<'a>], of: impl Fn(&SequenceChunk<'a>) -> LogitsWanted) -> Vec<Span<'a>> {
+    let (mut row, mut out_row) = (0, 0);
+    let mut spans = Vec::with_capacity(batch.len());
+    for chunk in batch {
+        let (tokens, count) = (chunk.tokens.len(), of(chunk).rows(chunk.tokens.len()));
+        let skipped = tokens - count;
+        if count > 0 {
+            spans.push(Span {
+                query_row: row + skipped,
+                out_row,
+                count,
+                start: chunk.start + skipped,
+                blocks: chunk.blocks,
+            });
+        }
+        row += tokens;
+        out_row += count;
+    }
+    spans
+}
+
+fn check(chunk: &SequenceChunk<'_>, shape: &ForwardShape) -> Result<(), String> {
+    if chunk.tokens.is_empty() {
+        return Err("has no tokens".to_owned());
+    }
+    let end = chunk.start.checked_add(chunk.tokens.len()).filter(|&end| end <= shape.max_positions);
+    let Some(end) = end else {
+        let (start, tokens) = (chunk.start, chunk.tokens.len());
+        return Err(format!("{tokens} tokens at {start} pass position {}", shape.max_positions));
+    };
+    let (needed, blocks) = (end.div_ceil(shape.block_tokens), chunk.blocks.len());
+    if blocks < needed {
+        return Err(format!("{blocks} blocks for {end} positions, which need {needed}"));
+    }
+    if let Some(token) = chunk.tokens.iter().find(|&&token| token as usize >= shape.vocab) {
+        return Err(format!("token {token} of a vocabulary of {}", shape.vocab));
+    }
+    if let Some(block) = chunk.blocks.iter().find(|&&block| block as usize >= shape.block_count) {
+        return Err(format!("block {block} of {}", shape.block_count));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: ForwardShape = ForwardShape {
+        vocab: 100,
+        max_positions: 64,
+        block_tokens: 16,
+        block_count: 8,
+        kv_bytes_per_block: 1,
+        weight_bytes: 1,
+    };
+
+    fn chunk<'a>(
+        tokens: &'a [u32],
+        start: usize,
+        blocks: &'a [u32],
+        logits: LogitsWanted,
+    ) -> SequenceChunk<'a> {
+        SequenceChunk { tokens, start, blocks, logits }
+    }
+
+    #[test]
+    fn a_chunk_that_breaks_the_contract_is_refused_by_number() {
+        let cases: [(&[u32], usize, &[u32], &str); 6] = [
+            (&[], 0, &[0], "no tokens"),
+            (&[1], 64, &[0, 1, 2, 3, 4], "pass position 64"),
+            (&[1], usize::MAX, &[0], "pass position 64"),
+            (&[1], 16, &[0], "1 blocks for 17 positions"),
+            (&[100], 0, &[0], "token 100"),
+            (&[1], 0, &[8], "block 8"),
+        ];
+        for (tokens, start, blocks, expected) in cases {
+            let good = chunk(&[1], 0, &[7], LogitsWanted::Last);
+            let batch = [good, chunk(tokens, start, blocks, LogitsWanted::Last)];
+            let error = Rows::default().fill(&batch, &SHAPE).unwrap_err();
+            let ForwardError::BadBatch { chunk: 1, message } = error else { panic!("{error}") };
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn rows_and_spans_follow_the_batch() {
+        let batch = [
+            chunk(&[1, 2, 3], 15, &[5, 6], LogitsWanted::Last),
+            chunk(&[4, 5], 0, &[7], LogitsWanted::None),
+            chunk(&[6, 7], 2, &[3], LogitsWanted::All),
+        ];
+        let mut rows = Rows::default();
+        rows.fill(&batch, &SHAPE).unwrap();
+        assert_eq!(rows.tokens, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(rows.positions, [15, 16, 17, 0, 1, 2, 3]);
+        assert_eq!(rows.slots[0], KvSlot { block: 5, offset: 15 });
+        assert_eq!(rows.slots[1], KvSlot { block: 6, offset: 0 });
+        assert_eq!(rows.wanted, [2, 5, 6]);
+        let places = |spans: Vec<Span<'_>>| -> Vec<_> {
+            spans.iter().map(|span| (span.query_row, span.out_row, span.count, span.start)).collect()
+        };
+        assert_eq!(places(all_spans(&batch)), [(0, 0, 3, 15), (3, 3, 2, 0), (5, 5, 2, 2)]);
+        assert_eq!(places(wanted_spans(&batch)), [(2, 0, 1, 17), (5, 1, 2, 2)]);
+    }
+}

@@ -1,0 +1,70 @@
+//! From a checkpoint to a model that can be stepped.
+//! Must not know: where the checkpoint came from, or how a step is computed.
+
+use headrace_checkpoint::Checkpoint;
+use headrace_kernels::attention::KvStore;
+use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_kernels::{Isa, Kernels};
+
+use crate::error::ModelError;
+use crate::memory::{kv_bytes_per_block, kv_shape};
+use crate::model::Model;
+use crate::rope;
+use crate::weights::Loader;
+
+/// How to load a model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadOptions {
+    /// The instruction set to compute with.
+    pub isa: Isa,
+    /// Threads, the caller of `step` included; at least 1.
+    pub threads: usize,
+    /// KV blocks of 16 tokens; at least 1. Their memory is committed as they are first written.
+    pub kv_blocks: usize,
+    /// A bound on positions below the checkpoint's own.
+    pub max_positions: Option<usize>,
+}
+
+impl Model {
+    /// Loads a model: weights are repacked once into anonymous memory, and `progress` is called with the tensor bytes
+    /// done and their total. Afterwards the checkpoint is not needed. Errors when it contradicts itself, an option
+    /// cannot be, or there is no memory.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, ModelError> {
+        let config = checkpoint.config();
+        for (name, value) in [("threads", options.threads), ("kv_blocks", options.kv_blocks)] {
+            if value == 0 {
+                return Err(ModelError::Option { name, problem: "must be at least 1".to_owned() });
+            }
+        }
+        if config.kv_heads == 0 || !config.heads.is_multiple_of(config.kv_heads) || !config.head_dim.is_multiple_of(2) {
+            let problem = format!("{} heads over {} of {}", config.heads, config.kv_heads, config.head_dim);
+            return Err(ModelError::Option { name: "num_key_value_heads", problem });
+        }
+        // A sequence cannot be longer than the pool.
+        let pool_positions = options.kv_blocks.saturating_mul(BLOCK_TOKENS);
+        let asked = options.max_positions.unwrap_or(usize::MAX);
+        let max_positions = config.max_positions.min(pool_positions).min(asked);
+        if max_positions == 0 {
+            let problem = "leaves room for no token".to_owned();
+            return Err(ModelError::Option { name: "max_positions", problem });
+        }
+        let mut kernels = Kernels::new(options.isa, options.threads)?;
+        let kv = KvStore::new(kv_shape(config), options.kv_blocks)?;
+        let total = checkpoint.weight_bytes();
+        let loader = Loader { checkpoint, pool: kernels.pool(), done: 0, total, progress };
+        let weights = loader.load()?;
+        let shape = ForwardShape {
+            vocab: config.vocab_size,
+            max_positions,
+            block_tokens: BLOCK_TOKENS,
+            block_count: options.kv_blocks,
+            kv_bytes_per_block: kv_bytes_per_block(config),
+            weight_bytes: weights.bytes(),
+        };
+        Ok(Model::new(config.clone(), kernels, weights, kv, rope::table(config, max_positions), shape))
+    }
+}

@@ -1,0 +1,206 @@
+//! The weights of a decoder, packed for the kernels, and the names they have in Hugging Face checkpoints.
+//! Must not know: how a step is computed.
+
+use headrace_checkpoint::{Checkpoint, DType, ModelConfig, Tensor};
+use headrace_kernels::matrix::{Matrix, Part, WeightType};
+use headrace_kernels::pool::Pool;
+
+use crate::error::ModelError;
+
+/// Everything a step reads.
+pub(crate) struct Weights {
+    /// `vocab × hidden`; also the output projection where the checkpoint ties them.
+    pub(crate) embedding: Matrix,
+    /// `vocab × hidden`, where it is a matrix of its own.
+    pub(crate) head: Option<Matrix>,
+    /// `hidden`.
+    pub(crate) final_norm: Vec<f32>,
+    pub(crate) layers: Vec<Layer>,
+}
+
+/// One decoder layer. Projections of the same input stand in one matrix: fewer operations, more columns to share out.
+pub(crate) struct Layer {
+    /// `hidden`.
+    pub(crate) attention_norm: Vec<f32>,
+    /// Query, key and value heads: `(heads + 2·kv_heads)·head_dim × hidden`.
+    pub(crate) qkv: Matrix,
+    /// `head_dim`, where the architecture normalizes queries.
+    pub(crate) query_norm: Option<Vec<f32>>,
+    /// `head_dim`, where the architecture normalizes keys.
+    pub(crate) key_norm: Option<Vec<f32>>,
+    /// `hidden × heads·head_dim`.
+    pub(crate) output: Matrix,
+    /// `hidden`.
+    pub(crate) mlp_norm: Vec<f32>,
+    /// Gates, then ups: `2·intermediate × hidden`.
+    pub(crate) gate_up: Matrix,
+    /// `hidden × intermediate`.
+    pub(crate) down: Matrix,
+}
+
+impl Weights {
+    /// The output projection.
+    pub(crate) fn head(&self) -> &Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        let vectors = |layer: &Layer| {
+            let optional = |norm: &Option<Vec<f32>>| norm.as_ref().map_or(0, Vec::len);
+            4 * (layer.attention_norm.len() + layer.mlp_norm.len())
+                + 4 * (optional(&layer.query_norm) + optional(&layer.key_norm))
+        };
+        let matrices = |layer: &Layer| {
+            layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes()
+        };
+        let layers: usize = self.layers.iter().map(|layer| vectors(layer) + matrices(layer)).sum();
+        let head = self.head.as_ref().map_or(0, Matrix::bytes);
+        layers + head + self.embedding.bytes() + 4 * self.final_norm.len()
+    }
+}
+
+/// The type of a tensor in the kernels' terms.
+pub(crate) fn weight_type(dtype: DType) -> WeightType {
+    match dtype {
+        DType::F32 => WeightType::F32,
+        DType::F16 => WeightType::F16,
+        DType::BF16 => WeightType::Bf16,
+    }
+}
+
+pub(crate) fn embedding_name() -> &'static str {
+    "model.embed_tokens.weight"
+}
+
+pub(crate) fn head_name() -> &'static str {
+    "lm_head.weight"
+}
+
+/// Names of one layer's tensors.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerNames {
+    pub(crate) layer: usize,
+}
+
+impl LayerNames {
+    pub(crate) fn weight(&self, part: &str) -> String {
+        format!("model.layers.{}.{part}.weight", self.layer)
+    }
+
+    fn bias(&self, part: &str) -> String {
+        format!("model.layers.{}.{part}.bias", self.layer)
+    }
+}
+
+/// Packs a checkpoint's tensors one by one, telling how many of their bytes are done.
+pub(crate) struct Loader<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+    pub(crate) progress: &'a mut dyn FnMut(u64, u64),
+}
+
+/// A projection to load: its name within the layer, its outputs, whether it has a bias.
+type Projection<'n> = (&'n str, usize, bool);
+
+impl<'a> Loader<'a> {
+    /// Everything. The mapped pages are let go of after each layer, so that there is never a second copy of the whole.
+    pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
+        let checkpoint = self.checkpoint;
+        let config = checkpoint.config();
+        let embedding = self.whole(embedding_name(), config.vocab_size, config.hidden_size)?;
+        let head = match config.tie_embeddings {
+            true => None,
+            false => Some(self.whole(head_name(), config.vocab_size, config.hidden_size)?),
+        };
+        let final_norm = self.vector("model.norm.weight", config.hidden_size)?;
+        checkpoint.release_pages();
+        let mut layers = Vec::with_capacity(config.layers);
+        for layer in 0..config.layers {
+            layers.push(self.layer(config, LayerNames { layer })?);
+            checkpoint.release_pages();
+        }
+        (self.progress)(self.total, self.total);
+        Ok(Weights { embedding, head, final_norm, layers })
+    }
+
+    fn layer(&mut self, config: &ModelConfig, names: LayerNames) -> Result<Layer, ModelError> {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (queries, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let (qkv_bias, mlp_bias) = (config.qkv_bias, config.mlp_bias);
+        let head_norm = |loader: &mut Self, part: &str| match config.qk_norm {
+            true => loader.vector(&names.weight(part), config.head_dim).map(Some),
+            false => Ok(None),
+        };
+        Ok(Layer {
+            attention_norm: self.vector(&names.weight("input_layernorm"), hidden)?,
+            qkv: self.fused(
+                names,
+                hidden,
+                &[
+                    ("self_attn.q_proj", queries, qkv_bias),
+                    ("self_attn.k_proj", kv, qkv_bias),
+                    ("self_attn.v_proj", kv, qkv_bias),
+                ],
+            )?,
+            query_norm: head_norm(self, "self_attn.q_norm")?,
+            key_norm: head_norm(self, "self_attn.k_norm")?,
+            output: self.fused(names, queries, &[("self_attn.o_proj", hidden, config.o_bias)])?,
+            mlp_norm: self.vector(&names.weight("post_attention_layernorm"), hidden)?,
+            gate_up: self.fused(
+                names,
+                hidden,
+                &[("mlp.gate_proj", inner, mlp_bias), ("mlp.up_proj", inner, mlp_bias)],
+            )?,
+            down: self.fused(names, inner, &[("mlp.down_proj", hidden, mlp_bias)])?,
+        })
+    }
+
+    fn whole(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, ModelError> {
+        let tensor = self.tensor(name, &[n, k])?;
+        let part = Part { weight_type: weight_type(tensor.dtype), rows: n, bytes: tensor.bytes, bias: None };
+        Ok(Matrix::pack(self.pool, &[part], k)?)
+    }
+
+    fn fused(&mut self, names: LayerNames, k: usize, of: &[Projection<'_>]) -> Result<Matrix, ModelError> {
+        let mut tensors = Vec::with_capacity(of.len());
+        for &(part, rows, has_bias) in of {
+            let tensor = self.tensor(&names.weight(part), &[rows, k])?;
+            let bias = has_bias.then(|| self.vector(&names.bias(part), rows)).transpose()?;
+            tensors.push((tensor, rows, bias));
+        }
+        let parts: Vec<Part<'_>> = tensors
+            .iter()
+            .map(|(tensor, rows, bias)| Part {
+                weight_type: weight_type(tensor.dtype),
+                rows: *rows,
+                bytes: tensor.bytes,
+                bias: bias.as_deref(),
+            })
+            .collect();
+        Ok(Matrix::pack(self.pool, &parts, k)?)
+    }
+
+    fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.tensor(name, &[length])?;
+        let values = weight_type(tensor.dtype).widen(tensor.bytes);
+        if values.len() != length {
+            let problem = format!("has {} elements, not {length}", values.len());
+            return Err(ModelError::Tensor { name: name.to_owned(), problem });
+        }
+        Ok(values)
+    }
+
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, ModelError> {
+        (self.progress)(self.done, self.total);
+        let tensor = self.checkpoint.tensor(name)?;
+        if tensor.shape != shape {
+            let problem = format!("has shape {:?}, not {shape:?}", tensor.shape);
+            return Err(ModelError::Tensor { name: name.to_owned(), problem });
+        }
+        self.done = self.done.saturating_add(tensor.bytes.len() as u64).min(self.total);
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,293 @@
+//! Models against answers computed elsewhere (transformers, float32, from the same stored weights), and the same bits however
+//! a sequence is cut into chunks, shared a batch with or spread over threads. Every instruction set is exercised.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use headrace_checkpoint::Checkpoint;
+use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::{Isa, argmax, logsumexp};
+use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
+use serde::Deserialize;
+
+/// How far a logit or logprob may be from the oracle's.
+const TOLERANCE: f32 = 1e-3;
+/// A greedy choice may differ where the oracle's best two are closer than this.
+const CLOSE_GAP: f32 = 1e-4;
+
+const CHECKPOINTS: [&str; 6] =
+    ["llama-gqa-untied", "llama-mha-f32-sharded", "llama-tied-rope3", "qwen2", "qwen3", "qwen3-tied"];
+
+#[derive(Deserialize)]
+struct Expected {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    ids: Vec<u32>,
+    logits_last: Vec<f32>,
+    argmax_each_position: Vec<usize>,
+    logsumexp_each_position: Vec<f32>,
+    prompt_token_logprobs: Vec<f32>,
+    top5_logprobs: Vec<(usize, f32)>,
+    greedy: Vec<u32>,
+    gaps: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct DemoCase {
+    ids: Vec<u32>,
+    greedy: Vec<u32>,
+    min_gap: f32,
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint")
+}
+
+fn expected<T: for<'de> Deserialize<'de>>(dir: &Path) -> T {
+    serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap()
+}
+
+/// The checkpoint with `config` for its configuration.
+fn checkpoint(dir: &Path, config: &str) -> Checkpoint {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let renamed = match name.as_str() {
+            "expected.json" => continue,
+            other if other == config => "config.json".to_owned(),
+            other if other.starts_with("config") => continue,
+            other => other.to_owned(),
+        };
+        files.push((renamed, Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
+    }
+    Checkpoint::from_files(files).unwrap()
+}
+
+fn load(checkpoint: &Checkpoint, isa: Isa, threads: usize) -> Model {
+    let options = LoadOptions { isa, threads, kv_blocks: 64, max_positions: None };
+    Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
+}
+
+fn isas() -> Vec<Isa> {
+    for isa in Isa::ALL {
+        if !isa.is_supported() {
+            println!("skipped: this machine lacks {isa}");
+        }
+    }
+    Isa::supported()
+}
+
+/// Scattered physical blocks for a sequence of at most `positions`.
+fn blocks(positions: usize, seed: u32) -> Vec<u32> {
+    (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + seed) % 64).collect()
+}
+
+/// Every row of logits of `ids`, computed in chunks of at most `size` tokens.
+fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<Vec<f32>> {
+    let (mut out, mut rows) = (Logits::default(), Vec::new());
+    for (index, tokens) in ids.chunks(size).enumerate() {
+        let chunk = SequenceChunk { tokens, start: index * size, blocks: table, logits: LogitsWanted::All };
+        model.step(&[chunk], &mut out).unwrap();
+        rows.extend((0..out.rows()).map(|row| out.row(row).unwrap().to_vec()));
+    }
+    rows
+}
+
+/// The greedy continuation of a sequence whose last row of logits is `last`.
+fn greedy(model: &mut Model, last: &[f32], start: usize, count: usize, table: &[u32]) -> Vec<u32> {
+    let isa = Isa::best();
+    let mut tokens = vec![argmax(isa, last).unwrap() as u32];
+    let mut out = Logits::default();
+    while tokens.len() < count {
+        let token = [*tokens.last().unwrap()];
+        let at = start + tokens.len() - 1;
+        let chunk = SequenceChunk { tokens: &token, start: at, blocks: table, logits: LogitsWanted::Last };
+        model.step(&[chunk], &mut out).unwrap();
+        tokens.push(argmax(isa, out.row(0).unwrap()).unwrap() as u32);
+    }
+    tokens
+}
+
+fn close(what: &str, got: f32, want: f32) {
+    assert!((got - want).abs() <= TOLERANCE, "{what}: {got}, expected {want}");
+}
+
+fn same_bits(what: &str, a: &[f32], b: &[f32]) {
+    let bits = |x: &[f32]| x.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(a), bits(b), "{what}");
+}
+
+fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
+    let table = blocks(case.ids.len() + case.greedy.len(), 3);
+    let rows = all_rows(model, &case.ids, usize::MAX, &table);
+    assert_eq!(rows.len(), case.ids.len());
+    for (row, (&best, &lse)) in
+        rows.iter().zip(case.argmax_each_position.iter().zip(&case.logsumexp_each_position))
+    {
+        let got = argmax(isa, row).unwrap();
+        assert!(got == best || row[got] - row[best] < CLOSE_GAP, "{what}: argmax {got}, expected {best}");
+        close(what, logsumexp(isa, row), lse);
+    }
+    for (index, &want) in case.prompt_token_logprobs.iter().enumerate() {
+        let logit = rows[index][case.ids[index + 1] as usize];
+        close(what, logit - logsumexp(isa, &rows[index]), want);
+    }
+    let last = rows.last().unwrap();
+    for (&got, &want) in last.iter().zip(&case.logits_last) {
+        close(what, got, want);
+    }
+    for &(id, want) in &case.top5_logprobs {
+        close(what, last[id] - logsumexp(isa, last), want);
+    }
+    let tokens = greedy(model, last, case.ids.len(), case.greedy.len(), &table);
+    if let Some(at) = tokens.iter().zip(&case.greedy).position(|(a, b)| a != b) {
+        assert!(
+            case.gaps[at] < CLOSE_GAP,
+            "{what}: token {at} is {}, expected {}",
+            tokens[at],
+            case.greedy[at]
+        );
+    }
+    for (size, table) in [(7, blocks(case.ids.len(), 11)), (64, blocks(case.ids.len(), 40))] {
+        let cut = all_rows(model, &case.ids, size, &table);
+        for (row, (a, b)) in rows.iter().zip(&cut).enumerate() {
+            same_bits(&format!("{what}: row {row} in chunks of {size}"), a, b);
+        }
+    }
+}
+
+#[test]
+fn oracle_checkpoints_are_reproduced_on_every_instruction_set() {
+    for isa in isas() {
+        for name in CHECKPOINTS {
+            for config in ["config.json", "config.v5.json"] {
+                let expected: Expected = expected(&data(name));
+                let checkpoint = checkpoint(&data(name), config);
+                let mut model = load(&checkpoint, isa, 2);
+                assert_eq!(model.shape().kv_bytes_per_block, kv_bytes_per_block(checkpoint.config()));
+                assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint).unwrap());
+                for (index, case) in expected.cases.iter().enumerate() {
+                    check_case(&format!("{name} {config} case {index} on {isa}"), &mut model, isa, case);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_demo_model_answers_as_recorded_on_every_instruction_set() {
+    let checkpoint = checkpoint(&demo(), "config.json");
+    let cases: Vec<DemoCase> = expected(&demo());
+    for isa in isas() {
+        let mut model = load(&checkpoint, isa, 2);
+        for (index, case) in cases.iter().enumerate() {
+            let table = blocks(case.ids.len() + case.greedy.len(), 5);
+            let rows = all_rows(&mut model, &case.ids, usize::MAX, &table);
+            let tokens = greedy(&mut model, rows.last().unwrap(), case.ids.len(), case.greedy.len(), &table);
+            assert!(tokens == case.greedy || case.min_gap < CLOSE_GAP, "case {index} on {isa}: {tokens:?}");
+            let cut = all_rows(&mut model, &case.ids, 7, &table);
+            same_bits("chunks of 7", &rows.concat(), &cut.concat());
+        }
+    }
+}
+
+#[test]
+fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() {
+    for isa in isas() {
+        for name in ["llama-gqa-untied", "qwen2", "qwen3-tied"] {
+            let checkpoint = checkpoint(&data(name), "config.json");
+            let cases = expected::<Expected>(&data(name)).cases;
+            let mut alone = load(&checkpoint, isa, 1);
+            let wanted: Vec<Vec<Vec<f32>>> = cases
+                .iter()
+                .map(|case| all_rows(&mut alone, &case.ids, 5, &blocks(case.ids.len(), 1)))
+                .collect();
+            for threads in [1, 2, 3] {
+                let mut model = load(&checkpoint, isa, threads);
+                batch_of_all(&mut model, &cases, &wanted, &format!("{name} on {isa}, {threads} threads"));
+            }
+        }
+    }
+}
+
+/// All cases at once: their first tokens in one step, the rest in a second, the last of which alone is asked for.
+fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], what: &str) {
+    let tables: Vec<Vec<u32>> =
+        (0..cases.len() as u32).map(|case| (case * 8..case * 8 + 8).rev().collect()).collect();
+    let (mut out, first) = (Logits::default(), 3);
+    let chunks: Vec<_> = cases
+        .iter()
+        .zip(&tables)
+        .map(|(case, blocks)| SequenceChunk {
+            tokens: &case.ids[..first],
+            start: 0,
+            blocks,
+            logits: LogitsWanted::All,
+        })
+        .collect();
+    model.step(&chunks, &mut out).unwrap();
+    for (index, rows) in wanted.iter().enumerate() {
+        for (row, want) in rows[..first].iter().enumerate() {
+            same_bits(what, out.row(index * first + row).unwrap(), want);
+        }
+    }
+    let chunks: Vec<_> = cases
+        .iter()
+        .zip(&tables)
+        .enumerate()
+        .map(|(index, (case, blocks))| SequenceChunk {
+            tokens: &case.ids[first..],
+            start: first,
+            blocks,
+            logits: if index == 1 { LogitsWanted::None } else { LogitsWanted::Last },
+        })
+        .collect();
+    model.step(&chunks, &mut out).unwrap();
+    assert_eq!(out.rows(), 2);
+    same_bits(what, out.row(0).unwrap(), wanted[0].last().unwrap());
+    same_bits(what, out.row(1).unwrap(), wanted[2].last().unwrap());
+}
+
+#[test]
+fn a_bad_batch_is_refused_and_the_model_goes_on() {
+    let mut model = load(&checkpoint(&data("qwen2"), "config.json"), Isa::best(), 2);
+    let mut out = Logits::default();
+    model.step(&[], &mut out).unwrap();
+    assert_eq!(out.rows(), 0);
+    let bad = SequenceChunk { tokens: &[5000], start: 0, blocks: &[0], logits: LogitsWanted::Last };
+    assert!(matches!(model.step(&[bad], &mut out), Err(ForwardError::BadBatch { chunk: 0, .. })));
+    let good = SequenceChunk { tokens: &[5], start: 0, blocks: &[0], logits: LogitsWanted::Last };
+    model.step(&[good], &mut out).unwrap();
+    assert_eq!(out.rows(), 1);
+    assert_eq!(
+        model.numerics(),
+        format!("{}/exact/kv-f32/v{}", Isa::best(), headrace_kernels::KERNEL_VERSION)
+    );
+}
+
+#[test]
+fn loading_tells_its_progress_and_refuses_impossible_options() {
+    let checkpoint = checkpoint(&data("qwen3"), "config.json");
+    let mut seen = Vec::new();
+    let options = LoadOptions { isa: Isa::Scalar, threads: 1, kv_blocks: 2, max_positions: Some(20) };
+    let model =
+        Model::load(&checkpoint, options.clone(), &mut |done, total| seen.push((done, total))).unwrap();
+    assert_eq!(model.shape().max_positions, 20);
+    assert_eq!(seen.last(), Some(&(checkpoint.weight_bytes(), checkpoint.weight_bytes())));
+    assert!(seen.is_sorted() && seen.len() > 10);
+    for (options, field) in [
+        (LoadOptions { kv_blocks: 0, ..options.clone() }, "kv_blocks"),
+        (LoadOptions { threads: 0, ..options.clone() }, "threads"),
+        (LoadOptions { max_positions: Some(0), ..options }, "max_positions"),
+    ] {
+        let error = Model::load(&checkpoint, options, &mut |_, _| ()).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Tables of texts and verdicts, and that hostile patterns and texts cost no more than their length.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{AppliesTo, config::limits as bounds};
+
+fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
+    RuleConfig {
+        name: name.to_owned(),
+        kind: RuleKind::Words,
+        words: words.iter().map(|&word| word.to_owned()).collect(),
+        whole_word: false,
+        pattern: None,
+        action,
+        applies_to: AppliesTo::Input,
+        message: None,
+    }
+}
+
+fn whole(name: &str, list: &[&str], action: Action) -> RuleConfig {
+    RuleConfig { whole_word: true, ..words(name, list, action) }
+}
+
+fn regex(name: &str, pattern: &str, action: Action) -> RuleConfig {
+    RuleConfig { kind: RuleKind::Regex, pattern: Some(pattern.to_owned()), ..words(name, &[], action) }
+}
+
+/// The verdict in short: `-`, `flag NAME` or `block NAME`.
+fn short(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Clean => "-".to_owned(),
+        Verdict::Flagged { rule } => format!("flag {rule}"),
+        Verdict::Blocked { rule, .. } => format!("block {rule}"),
+    }
+}
+
+#[test]
+fn texts_and_verdicts() {
+    use Action::{Block, Flag};
+    let rules = Rules::compile(&[
+        words("soft", &["grey"], Flag),
+        words("hard", &["black market", "Ärger", "ΟΔΟΣ"], Block),
+        whole("alone", &["ass", "c++"], Block),
+        regex("card", r"\b(?:\d[ -]?){13,16}\b", Block),
+        regex("mail", r"(?i)[a-z0-9.]+@example\.com", Flag),
+        words("also-soft", &["grey", "gray"], Flag),
+    ])
+    .unwrap();
+    let rows = [
+        ("", "-"),
+        ("nothing to see", "-"),
+        ("a grey day", "flag soft"),
+        ("a GReY day", "flag soft"),
+        ("a gray day", "flag also-soft"),
+        ("greyhound", "flag soft"),
+        ("the Black Market", "block hard"),
+        ("black  market", "-"),
+        ("grey black market", "block hard"),
+        ("black market and ass", "block hard"),
+        ("ass and black market", "block hard"),
+        ("viel ÄRGER", "block hard"),
+        ("viel ärger", "block hard"),
+        ("οδος", "block hard"),
+        ("viel A\u{308}rger", "-"),
+        ("class assess", "-"),
+        ("an ass.", "block alone"),
+        ("ass", "block alone"),
+        ("éass", "-"),
+        ("my_ass", "-"),
+        ("I write C++, mostly", "block alone"),
+        ("C++11", "-"),
+        ("4111 1111 1111 1111", "block card"),
+        ("call 555-1234", "-"),
+        ("Joe@Example.com", "flag mail"),
+        ("grey Joe@Example.com", "flag soft"),
+        ("\0\u{feff}grey\u{202e}", "flag soft"),
+        ("𝔤𝔯𝔢𝔶", "-"),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(short(&rules.judge(text)), expected, "{text:?}");
+    }
+    let texts = ["a gray day", "a grey day", "an ass", "the black market"];
+    assert_eq!(
+        short(&rules.judge_all(&mut texts.into_iter())),
+        "block alone",
+        "texts in order, gravest first"
+    );
+    assert_eq!(short(&rules.judge_all(&mut texts.into_iter().take(2))), "flag also-soft");
+    assert_eq!(rules.judge_all(&mut std::iter::empty()), Verdict::Clean);
+}
+
+#[test]
+fn an_empty_list_judges_everything_clean() {
+    for rules in [Rules::default(), Rules::compile(&[]).unwrap()] {
+        assert!(rules.is_empty());
+        assert_eq!(rules.len(), 0);
+        assert_eq!(rules.judge("anything"), Verdict::Clean);
+    }
+}
+
+#[test]
+fn a_verdict_never_repeats_the_text() {
+    let own =
+        RuleConfig { message: Some("Ask legal.".to_owned()), ..words("b", &["classified"], Action::Block) };
+    let rules = Rules::compile(&[words("a", &["secret-canary"], Action::Block), own]).unwrap();
+    let verdict = rules.judge("the secret-canary sings");
+    assert!(!format!("{verdict:?}").contains("canary"));
+    let Verdict::Blocked { message, .. } = verdict else { panic!("it blocks") };
+    assert_eq!(&*message, "The request matches the content rule `a`.");
+    let Verdict::Blocked { message, .. } = rules.judge("classified") else { panic!("it blocks") };
+    assert_eq!(&*message, "Ask legal.");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_the_rules_name() {
+    use Action::Block;
+    let long = "x".repeat(5_000);
+    let many: Vec<String> = (0..bounds::MAX_WORDS + 1).map(|n| n.to_string()).collect();
+    let rows: Vec<(RuleConfig, &str)> = vec![
+        (words("", &["a"], Block), "rule `number 1`: `name` must"),
+        (words("a b", &["a"], Block), "rule `number 1`: `name` must"),
+        (words("w", &[], Block), "rule `w`: `words` must hold 1 to 10000 words, and holds 0"),
+        (words("w", &[""], Block), "rule `w`: `words` holds a word that is blank"),
+        (words("w", &[" \t"], Block), "rule `w`: `words` holds a word that is blank"),
+        (words("w", &[&long], Block), "rule `w`: `words` holds a word that is blank or longer"),
+        (RuleConfig { words: many, ..words("w", &[], Block) }, "rule `w`: `words` must hold"),
+        (
+            RuleConfig { pattern: Some("a".to_owned()), ..words("w", &["a"], Block) },
+            "rule `w`: `pattern` belongs",
+        ),
+        (RuleConfig { pattern: None, ..regex("r", "", Block) }, "rule `r`: `pattern` is missing"),
+        (regex("r", "", Block), "rule `r`: `pattern` is missing"),
+        (regex("r", "(", Block), "rule `r`: `pattern` does not compile"),
+        (regex("r", r"(a)\1", Block), "rule `r`: `pattern` does not compile"),
+        (regex("r", &long, Block), "rule `r`: `pattern` has 5000 bytes"),
+        (regex("r", r"(?:\w{1000}){1000}", Block), "rule `r`: `pattern` compiles to more than"),
+        (
+            regex("r", &format!("{}a{}", "(".repeat(90), ")".repeat(90)), Block),
+            "rule `r`: `pattern` does not",
+        ),
+        (RuleConfig { whole_word: true, ..regex("r", "a", Block) }, "rule `r`: `whole_word` belongs"),
+        (
+            RuleConfig { message: Some(String::new()), ..words("w", &["a"], Block) },
+            "rule `w`: `message` must",
+        ),
+    ];
+    for (config, expected) in rows {
+        let error = Rules::compile(std::slice::from_ref(&config)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let twice = [words("w", &["a"], Block), words("w", &["b"], Block)];
+    assert!(Rules::compile(&twice).unwrap_err().to_string().contains("`name` is used twice"));
+    let all_at_once = [regex("a", "(", Block), regex("b", ")", Block)];
+    assert_eq!(Rules::compile(&all_at_once).unwrap_err().0.len(), 2);
+    let crowd: Vec<_> = (0..=bounds::MAX_RULES).map(|n| words(&format!("r{n}"), &["a"], Block)).collect();
+    assert!(Rules::compile(&crowd).is_err());
+}
+
+#[test]
+fn hostile_patterns_on_hostile_texts_come_back() {
+    // A backtracking matcher would not return from these within the age of the universe.
+    let text = "a".repeat(200_000) + "!";
+    for pattern in ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*a){12}$", "([a-z]+)*$"] {
+        let rules = Rules::compile(&[regex("r", pattern, Action::Block)]).unwrap();
+        assert_eq!(rules.judge(&text).is_blocked(), pattern.contains('*') && !pattern.starts_with("(.*a)"));
+    }
+    let nested: Vec<String> = (1..=bounds::MAX_WORD_BYTES).map(|n| "a".repeat(n)).collect();
+    let nested = RuleConfig { words: nested, whole_word: true, ..words("w", &[], Action::Block) };
+    assert_eq!(Rules::compile(&[nested]).unwrap().judge(&"a".repeat(20_000)), Verdict::Clean);
+}
+
+#[test]
+fn rules_are_read_from_configuration() {
+    let read = |json: &str| serde_json::from_str::<Vec<RuleConfig>>(json);
+    let rules = read(
+        r#"[{"name":"a","kind":"words","words":["x"],"whole_word":true,"action":"flag","applies_to":"input"},
+            {"name":"b","kind":"regex","pattern":"y+","action":"block","message":"no"}]"#,
+    )
+    .unwrap();
+    assert_eq!(read(&serde_json::to_string(&rules).unwrap()).unwrap(), rules);
+    assert_eq!(Rules::compile(&rules).unwrap().len(), 2);
+    for bad in [
+        r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","applies_to":"output"}]"#,
+        r#"[{"name":"a","kind":"words","words":["x"],"action":"allow"}]"#,
+        r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","colour":1}]"#,
+        r#"[{"name":"a","words":["x"],"action":"flag"}]"#,
+    ] {
+        assert!(read(bad).is_err(), "{bad}");
+    }
+}
+
+proptest! {
+    /// Words are found exactly where a plain search in the folded text finds them.
+    #[test]
+    fn words_are_found_as_by_plain_search(
+        list in proptest::collection::vec("[a-cA-Cäß ]{1,3}", 1..6),
+        text in "[a-cA-CäÄß ]{0,24}",
+    ) {
+        prop_assume!(list.iter().all(|word| !word.trim().is_empty()));
+        let list: Vec<&str> = list.iter().map(String::as_str).collect();
+        let fold = |text: &str| text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect::<String>();
+        let inside = list.iter().any(|word| fold(&text).contains(&fold(word)));
+        let rules = Rules::compile(&[words("w", &list, Action::Block)]).unwrap();
+        prop_assert_eq!(rules.judge(&text).is_blocked(), inside);
+    }
+
+    /// Any text is answered by any list.
+    #[test]
+    fn any_text_is_judged(text in any::<String>()) {
+        let rules = Rules::compile(&[
+            whole("w", &["a", "é", "\u{130}"], Action::Block),
+            regex("r", r"\p{Greek}+\b", Action::Flag),
+        ]).unwrap();
+        let _verdict = rules.judge(&text);
+    }
+}

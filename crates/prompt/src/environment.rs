@@ -1,0 +1,180 @@
+//! What `transformers` puts around chat templates: filters, functions and methods as Python has them, within limits.
+//! Must not know conversations.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::UnixNanos;
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+
+use crate::json::{self, Style};
+use crate::mask::MaskTable;
+use crate::strings;
+use crate::template::TemplateLimits;
+
+/// The filter that [`crate::source::Source::rewritten`] puts on whatever a template keeps.
+pub(crate) const CAP: &str = "__headrace_cap";
+
+/// Writing counts wherever it goes, also into blocks that are kept in a variable and written again.
+const WRITTEN_PER_OUTPUT_BYTE: usize = 8;
+
+thread_local! {
+    /// Bytes that the rendering on this thread has written. One rendering runs at a time and on one thread, and the
+    /// engine's formatter is given nothing else that lasts from call to call, macros included.
+    static WRITTEN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Starts counting for a new rendering.
+pub(crate) fn start_counting() {
+    WRITTEN.set(0);
+}
+
+fn count(bytes: usize, max_bytes: usize) -> Result<(), Error> {
+    let written = WRITTEN.get().saturating_add(bytes);
+    WRITTEN.set(written);
+    if written > max_bytes.saturating_mul(WRITTEN_PER_OUTPUT_BYTE) { Err(TooLong::error()) } else { Ok(()) }
+}
+
+/// Macros that call each other may nest so deep.
+const MAX_RECURSION: usize = 100;
+
+/// A template's `raise_exception`, as the source of an engine error.
+#[derive(Debug)]
+pub(crate) struct Raised(pub(crate) String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// A string outgrew the limit, as the source of an engine error.
+#[derive(Debug)]
+pub(crate) struct TooLong;
+
+impl TooLong {
+    pub(crate) fn error() -> Error {
+        Error::new(ErrorKind::InvalidOperation, "a string outgrew the limit").with_source(Self)
+    }
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("too long")
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+/// An environment like `transformers`' sandbox: no loader, no auto-escaping, blocks trimmed.
+pub(crate) fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<'static> {
+    let max_bytes = limits.max_output_bytes;
+    let mut environment = Environment::new();
+    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_fuel(Some(limits.fuel));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_formatter(move |out, state, value| match value.kind() {
+        ValueKind::Seq | ValueKind::Map | ValueKind::Number => {
+            let text = json::python_str(value, max_bytes)?;
+            count(text.len(), max_bytes)?;
+            out.write_str(&text).map_err(|_| Error::from(ErrorKind::WriteFailure))
+        }
+        _ => {
+            count(value.as_str().map_or(0, str::len), max_bytes)?;
+            minijinja::escape_formatter(out, state, value)
+        }
+    });
+    let table = Arc::clone(&masks);
+    environment.set_unknown_method_callback(move |state, value, method, args| {
+        strings::call(state, value, method, args, &table, max_bytes)
+    });
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_filter("items", items);
+    environment.add_filter(CAP, move |value: &Value| cap(value, max_bytes).map(|()| value.clone()));
+    environment.add_filter("string", move |value: &Value| json::python_str(value, max_bytes));
+    let table = Arc::clone(&masks);
+    environment.add_filter("trim", move |text: &Value, chars: Option<&str>| {
+        strings::trim(&json::python_str(text, max_bytes)?, chars, &table)
+    });
+    let table = Arc::clone(&masks);
+    environment.add_filter("replace", move |text: &Value, old: &str, new: &str, count: Option<usize>| {
+        strings::replace(&json::python_str(text, max_bytes)?, old, new, count, &table, max_bytes)
+    });
+    environment
+        .add_filter("tojson", move |value: &Value, args: Kwargs| tojson(value, &args, &masks, max_bytes));
+    environment
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
+}
+
+/// `strftime_now`: Python's `datetime.now().strftime(format)`, in UTC.
+pub(crate) fn strftime_now(now: UnixNanos) -> Value {
+    Value::from_function(move |format: &str| {
+        let fail =
+            |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
+        let now = Timestamp::from_nanosecond(i128::from(now.get())).map_err(fail)?.to_zoned(TimeZone::UTC);
+        strtime::format(format, &now).map_err(fail)
+    })
+}
+
+/// Fails for a value that outgrew the limit: `x ~ x`, kept and repeated, doubles within a few instructions.
+fn cap(value: &Value, max_bytes: usize) -> Result<(), Error> {
+    let within = |value: &Value| {
+        let size = value.as_str().map(str::len).or_else(|| value.len());
+        size.is_none_or(|size| size <= max_bytes)
+    };
+    let parts = value.is_tuple().then(|| value.try_iter().ok()).flatten();
+    let fits = within(value) && parts.into_iter().flatten().all(|part| within(&part));
+    if fits { Ok(()) } else { Err(TooLong::error()) }
+}
+
+/// Jinja's `items`: nothing for what is undefined.
+fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    minijinja::filters::items(value)
+}
+
+/// `transformers`' `tojson`: `json.dumps` without HTML escaping, and not ASCII only unless asked.
+fn tojson(value: &Value, args: &Kwargs, masks: &MaskTable, max_bytes: usize) -> Result<String, Error> {
+    let ascii = args.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let indent = args.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
+    let separators = args.get::<Option<Vec<String>>>("separators")?;
+    let sort_keys = args.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    args.assert_all_used()?;
+    let indent = match indent {
+        None => None,
+        Some(indent) => match (indent.as_str(), usize::try_from(indent.clone())) {
+            (Some(text), _) => Some(text.to_owned()),
+            (None, Ok(spaces)) if spaces <= max_bytes => Some(" ".repeat(spaces)),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "tojson: indent must be a number within the output limit, or text",
+                ));
+            }
+        },
+    };
+    let (item_separator, key_separator) = match separators.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: two separators are needed")),
+        None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    };
+    let style = Style { ascii, indent, sort_keys, item_separator, key_separator };
+    json::dumps(value, &style, masks, max_bytes)
+}

@@ -1,0 +1,313 @@
+//! The Hermes family's replies: text with `<tool_call>` JSON `</tool_call>` in it, read character by character.
+//! Must not know events, ids or how a call is carried out.
+
+use crate::reply::Piece;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// The machine. Each character is decided by those before it alone, which is what makes the outcome independent of
+/// how the text was cut.
+///
+/// What belongs to the syntax of calls and is not text: the marks, white space between calls and at the end after
+/// one, all white space before a call that no text precedes, and otherwise one line break before it (templates write
+/// these back by themselves). Everything else comes out as text, a call that turns out not to be one word for word.
+/// A call begins, and can no longer be taken back, when its name and the brace of its arguments have been read.
+#[derive(Debug, Default)]
+pub(crate) struct Hermes {
+    state: State,
+    /// Calls begun.
+    calls: u32,
+    /// Text other than white space has come since the beginning or the last call.
+    visible: bool,
+    /// White space held back: it may belong to a call that follows.
+    space: String,
+    /// Text of the current call so far, to be given back if it is none.
+    raw: String,
+    call: Call,
+    /// Pieces of this push.
+    out: Vec<Piece>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Text; so many bytes of the opening mark have matched.
+    #[default]
+    Text,
+    Mark(usize),
+    /// Before the call's opening brace.
+    Open,
+    /// Before a key.
+    Key,
+    InKey,
+    Colon,
+    Value,
+    InName,
+    InArguments,
+    /// After a value, the call not begun yet.
+    AfterValue,
+    /// The call is complete but for its brace (`false`: not seen yet) and closing mark, of which so many bytes have
+    /// matched.
+    Closing(bool, usize),
+}
+
+/// What is known of the call being read.
+#[derive(Debug, Default)]
+struct Call {
+    /// The string being read, quotes and escapes as written.
+    string: String,
+    escaped: bool,
+    key: String,
+    name: Option<String>,
+    /// Arguments that came before the name.
+    early: Option<String>,
+    begun: bool,
+    depth: usize,
+    in_string: bool,
+}
+
+impl Hermes {
+    /// Calls begun so far.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Piece> {
+        text.chars().for_each(|c| self.step(c));
+        std::mem::take(&mut self.out)
+    }
+
+    pub(crate) fn finish(&mut self) -> Vec<Piece> {
+        match self.state {
+            State::Text if !self.visible && self.calls > 0 => {}
+            State::Text => self.release_space(),
+            State::Mark(matched) => self.release_mark(matched),
+            // Nothing but syntax is held back of a call that has begun.
+            State::Closing(..) => {}
+            _ if self.call.begun => {}
+            _ => self.give_back(),
+        }
+        self.state = State::Text;
+        std::mem::take(&mut self.out)
+    }
+
+    fn step(&mut self, c: char) {
+        match self.state {
+            State::Text => self.step_text(c),
+            State::Mark(matched) => {
+                if OPEN.as_bytes().get(matched).is_some_and(|byte| char::from(*byte) == c) {
+                    let matched = matched.saturating_add(1);
+                    self.state = State::Mark(matched);
+                    if matched == OPEN.len() {
+                        self.raw = std::mem::take(&mut self.space) + OPEN;
+                        self.call = Call::default();
+                        self.state = State::Open;
+                    }
+                } else {
+                    self.release_mark(matched);
+                    self.step_text(c);
+                }
+            }
+            State::Closing(brace, matched) => self.step_closing(c, brace, matched),
+            State::InArguments => self.step_arguments(c),
+            _ => self.step_call(c),
+        }
+    }
+
+    fn step_text(&mut self, c: char) {
+        self.state = State::Text;
+        if c == '<' {
+            self.state = State::Mark(1);
+        } else if is_space(c) && (!self.visible || c == '\n') {
+            if self.visible {
+                self.release_space();
+            }
+            self.space.push(c);
+        } else {
+            self.release_space();
+            self.visible |= !is_space(c);
+            self.text_char(c);
+        }
+    }
+
+    /// One character of a call that has not begun, outside of its arguments.
+    fn step_call(&mut self, c: char) {
+        let next = match (self.state, c) {
+            (State::InKey | State::InName, _) => self.step_string(c),
+            (state, c) if is_space(c) => Some(state),
+            (State::Open, '{') => Some(State::Key),
+            (State::Key, '"') => Some(self.begin_string(State::InKey)),
+            (State::Colon, ':') => Some(State::Value),
+            (State::Value, '"') if self.call.key == "name" && self.call.name.is_none() => {
+                Some(self.begin_string(State::InName))
+            }
+            (State::Value, '{') if self.call.key == "arguments" && self.call.early.is_none() => {
+                self.raw.push(c);
+                self.begin_arguments();
+                return;
+            }
+            (State::AfterValue, ',') => Some(State::Key),
+            _ => None,
+        };
+        match next {
+            // Set by `begin` when the name completed a call whose arguments came first.
+            Some(_) if self.call.begun => {}
+            Some(state) => {
+                self.raw.push(c);
+                self.state = state;
+            }
+            None => {
+                self.give_back();
+                self.step(c);
+            }
+        }
+    }
+
+    fn begin_string(&mut self, state: State) -> State {
+        self.call.string = "\"".to_owned();
+        self.call.escaped = false;
+        state
+    }
+
+    fn step_string(&mut self, c: char) -> Option<State> {
+        self.call.string.push(c);
+        if self.call.escaped || c != '"' {
+            self.call.escaped = !self.call.escaped && c == '\\';
+            return Some(self.state);
+        }
+        let text: String = serde_json::from_str(&std::mem::take(&mut self.call.string)).ok()?;
+        if self.state == State::InKey {
+            self.call.key = text;
+            return Some(State::Colon);
+        }
+        if text.is_empty() {
+            return None;
+        }
+        self.call.name = Some(text);
+        if let Some(arguments) = self.call.early.take() {
+            self.begin();
+            self.arguments(&arguments);
+            self.state = State::Closing(false, 0);
+        }
+        Some(State::AfterValue)
+    }
+
+    fn begin_arguments(&mut self) {
+        self.call.depth = 1;
+        self.call.in_string = false;
+        self.call.escaped = false;
+        self.state = State::InArguments;
+        if self.call.name.is_some() {
+            self.begin();
+            self.arguments("{");
+        } else {
+            self.call.early = Some("{".to_owned());
+        }
+    }
+
+    fn step_arguments(&mut self, c: char) {
+        match &mut self.call.early {
+            Some(early) => {
+                early.push(c);
+                self.raw.push(c);
+            }
+            None => self.arguments(c.encode_utf8(&mut [0; 4])),
+        }
+        let call = &mut self.call;
+        if call.in_string {
+            call.in_string = call.escaped || c != '"';
+            call.escaped = !call.escaped && c == '\\';
+            return;
+        }
+        match c {
+            '"' => call.in_string = true,
+            '{' | '[' => call.depth = call.depth.saturating_add(1),
+            '}' | ']' => call.depth = call.depth.saturating_sub(1),
+            _ => {}
+        }
+        if call.depth == 0 {
+            self.state = if call.begun { State::Closing(false, 0) } else { State::AfterValue };
+        }
+    }
+
+    /// After the arguments: space, the brace, space, the closing mark. A missing brace or mark is forgiven; anything
+    /// else is text again.
+    fn step_closing(&mut self, c: char, brace: bool, matched: usize) {
+        if CLOSE.as_bytes().get(matched).is_some_and(|byte| char::from(*byte) == c) {
+            let matched = matched.saturating_add(1);
+            self.state = State::Closing(brace, matched);
+            self.space.push(c);
+            if matched == CLOSE.len() {
+                self.end_call();
+            }
+        } else if matched == 0 && is_space(c) {
+            self.space.push(c);
+        } else if matched == 0 && c == '}' && !brace {
+            self.space.clear();
+            self.state = State::Closing(true, 0);
+        } else {
+            let held = std::mem::take(&mut self.space);
+            self.end_call();
+            held.chars().for_each(|c| self.step(c));
+            self.step(c);
+        }
+    }
+
+    fn end_call(&mut self) {
+        self.space.clear();
+        self.visible = false;
+        self.state = State::Text;
+    }
+
+    fn begin(&mut self) {
+        self.call.begun = true;
+        self.calls = self.calls.saturating_add(1);
+        self.raw.clear();
+        let name = self.call.name.clone().unwrap_or_default();
+        self.out.push(Piece::CallStart(name));
+    }
+
+    /// What was read is no call: it comes out as it was written.
+    fn give_back(&mut self) {
+        let raw = std::mem::take(&mut self.raw);
+        self.text(&raw);
+        self.visible = true;
+        self.state = State::Text;
+    }
+
+    fn release_mark(&mut self, matched: usize) {
+        self.release_space();
+        self.text(OPEN.get(..matched).unwrap_or(OPEN));
+        self.visible = true;
+        self.state = State::Text;
+    }
+
+    fn release_space(&mut self) {
+        let space = std::mem::take(&mut self.space);
+        self.text(&space);
+    }
+
+    fn text_char(&mut self, c: char) {
+        self.text(c.encode_utf8(&mut [0; 4]));
+    }
+
+    fn text(&mut self, text: &str) {
+        match self.out.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Piece::Text(last)) => last.push_str(text),
+            _ => self.out.push(Piece::Text(text.to_owned())),
+        }
+    }
+
+    fn arguments(&mut self, text: &str) {
+        match self.out.last_mut() {
+            Some(Piece::CallArguments(last)) => last.push_str(text),
+            _ => self.out.push(Piece::CallArguments(text.to_owned())),
+        }
+    }
+}
+
+/// JSON's white space.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r')
+}

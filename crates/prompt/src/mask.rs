@@ -1,0 +1,278 @@
+//! Marks the characters of messages that could open a control token, so that they are known again in the output.
+//! Must not know templates' meaning, or tokens' ids.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::error::TemplateError;
+use crate::source::Source;
+use crate::template::Rendered;
+
+/// Where masks are taken from: private use, plane 16, near its end.
+const FIRST_MASK: u32 = 0x10_f000;
+/// Where substitutes are taken from for a message's own characters that happen to be masks.
+const POOL: Range<u32> = 0xf_0000..0x10_fffe;
+/// Every character from `POOL` on is written in UTF-8 with a first byte of at least this.
+const POOL_LEAD: u8 = 0xf3;
+
+/// Keys by which templates look things up in messages, tools and JSON schemas. They stay readable, as a caller can
+/// only repeat them, not choose them; but not where one of them is itself a word that the template could complete.
+const KEYS: [&str; 40] = [
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "arguments",
+    "const",
+    "content",
+    "default",
+    "description",
+    "enum",
+    "format",
+    "function",
+    "id",
+    "items",
+    "maximum",
+    "maxItems",
+    "minimum",
+    "minItems",
+    "name",
+    "nullable",
+    "oneOf",
+    "parameters",
+    "pattern",
+    "properties",
+    "reasoning",
+    "reasoning_content",
+    "required",
+    "return",
+    "role",
+    "strict",
+    "text",
+    "thinking",
+    "title",
+    "tool_call_id",
+    "tool_calls",
+    "tool_plan",
+    "tools",
+    "type",
+    "value",
+];
+
+/// Which characters of messages are masked, for one template.
+#[derive(Debug, Default)]
+pub(crate) struct MaskTable {
+    /// Characters that control tokens begin with (or that continue what the template begins): always masked.
+    always: Vec<char>,
+    /// Words that continue what the template begins: their first character is masked.
+    words: Vec<String>,
+    /// Masked characters, ascending; the mask of `chars[i]` is the character `first + i`.
+    chars: Vec<char>,
+    first: u32,
+    /// `lead[b]`: a masked character, or one from the pool, may begin with byte `b`.
+    lead: Vec<bool>,
+}
+
+impl MaskTable {
+    pub(crate) fn new<'a>(markup: impl Iterator<Item = &'a str>, source: &Source<'_>) -> Self {
+        let (mut always, mut words) = (BTreeSet::new(), BTreeSet::new());
+        for token in markup {
+            // Templates may change the case of what they are given.
+            always.extend(
+                token
+                    .chars()
+                    .next()
+                    .into_iter()
+                    .flat_map(|c| c.to_lowercase().chain(c.to_uppercase()).chain([c])),
+            );
+            for rest in source.continuations(token) {
+                let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if word.is_empty() {
+                    always.extend(rest.chars().next());
+                } else {
+                    words.insert(word);
+                }
+            }
+        }
+        let mut chars: BTreeSet<char> = always.clone();
+        chars.extend(words.iter().filter_map(|word| word.chars().next()));
+        // One more for the mark of an end.
+        let count = u32::try_from(chars.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let taken: BTreeSet<u32> =
+            source.text().chars().map(u32::from).filter(|c| *c >= POOL.start).collect();
+        // The block of masks must not meet the template's own text; blocks go down from the end.
+        let mut first = FIRST_MASK;
+        while taken.range(first..first.saturating_add(count)).next().is_some() && first > POOL.start + count {
+            first -= count;
+        }
+        let mut lead = vec![false; 256];
+        for c in &chars {
+            let mut buffer = [0; 4];
+            c.encode_utf8(&mut buffer);
+            if let Some(slot) = lead.get_mut(usize::from(buffer[0])) {
+                *slot = true;
+            }
+        }
+        lead.iter_mut().skip(usize::from(POOL_LEAD)).for_each(|slot| *slot = true);
+        Self {
+            always: always.into_iter().collect(),
+            words: words.into_iter().collect(),
+            chars: chars.into_iter().collect(),
+            first,
+            lead,
+        }
+    }
+
+    /// The mask of `c`, if it has one.
+    pub(crate) fn mask(&self, c: char) -> Option<char> {
+        let at = u32::try_from(self.chars.binary_search(&c).ok()?).ok()?;
+        char::from_u32(self.first.checked_add(at)?)
+    }
+
+    /// The character that `c` masks, if it is a mask.
+    pub(crate) fn unmask(&self, c: char) -> Option<char> {
+        let at = u32::from(c).checked_sub(self.first)?;
+        self.chars.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// `c` without its mask.
+    pub(crate) fn fold_char(&self, c: char) -> char {
+        self.unmask(c).unwrap_or(c)
+    }
+
+    /// `text` without masks.
+    pub(crate) fn fold(&self, text: &str) -> String {
+        text.chars().map(|c| self.fold_char(c)).collect()
+    }
+
+    /// `c` as it stands in messages: for literals of the template that are compared with them.
+    pub(crate) fn in_messages(&self, c: char) -> char {
+        if self.always.binary_search(&c).is_ok() { self.mask(c).unwrap_or(c) } else { c }
+    }
+
+    /// The character that marks where a message to be continued ends.
+    pub(crate) fn end(&self) -> char {
+        let count = u32::try_from(self.chars.len()).unwrap_or(0);
+        char::from_u32(self.first.saturating_add(count)).unwrap_or(char::MAX)
+    }
+
+    fn is_ours(&self, c: char) -> bool {
+        self.unmask(c).is_some() || c == self.end()
+    }
+}
+
+/// Masks the strings of one request and unmasks what was rendered from them.
+#[derive(Debug)]
+pub(crate) struct Masker<'t> {
+    table: &'t MaskTable,
+    /// A message's own characters that are masks here, and what stands for them meanwhile.
+    substitutes: BTreeMap<char, char>,
+    originals: BTreeMap<char, char>,
+}
+
+impl<'t> Masker<'t> {
+    /// Looks over all the request's strings, for the characters that must not be used.
+    pub(crate) fn new<'s>(
+        table: &'t MaskTable,
+        strings: impl IntoIterator<Item = &'s str>,
+    ) -> Result<Self, TemplateError> {
+        let mut used = BTreeSet::new();
+        for text in strings {
+            if text.bytes().any(|byte| byte >= POOL_LEAD) {
+                used.extend(text.chars().filter(|c| u32::from(*c) >= POOL.start));
+            }
+        }
+        let mut masker = Self { table, substitutes: BTreeMap::new(), originals: BTreeMap::new() };
+        if used.iter().any(|c| table.is_ours(*c)) {
+            let mut free =
+                POOL.filter_map(char::from_u32).filter(|c| !used.contains(c) && !table.is_ours(*c));
+            for own in used.iter().filter(|c| table.is_ours(**c)) {
+                let substitute = free.next().ok_or(TemplateError::PrivateUseExhausted)?;
+                masker.substitutes.insert(*own, substitute);
+                masker.originals.insert(substitute, *own);
+            }
+        }
+        Ok(masker)
+    }
+
+    /// `text` as the template is given it.
+    pub(crate) fn mask<'s>(&self, text: &'s str) -> Cow<'s, str> {
+        let touched =
+            text.bytes().any(|byte| self.table.lead.get(usize::from(byte)).copied().unwrap_or(true));
+        if !touched {
+            return Cow::Borrowed(text);
+        }
+        let mut masked = String::with_capacity(text.len().saturating_add(16));
+        for (at, c) in text.char_indices() {
+            let table = self.table;
+            let mask = if table.always.binary_search(&c).is_ok() || self.begins_word(text, at) {
+                table.mask(c)
+            } else {
+                self.substitutes.get(&c).copied()
+            };
+            masked.push(mask.unwrap_or(c));
+        }
+        Cow::Owned(masked)
+    }
+
+    /// `key`, of an object, as the template is given it.
+    pub(crate) fn mask_key<'s>(&self, key: &'s str) -> Cow<'s, str> {
+        let known = KEYS.contains(&key) && !self.table.words.iter().any(|word| word == key);
+        if known { Cow::Borrowed(key) } else { self.mask(key) }
+    }
+
+    /// Whether a word that the template could complete stands at `at`, or the whole text is the beginning of one.
+    fn begins_word(&self, text: &str, at: usize) -> bool {
+        let rest = text.get(at..).unwrap_or("");
+        self.table
+            .words
+            .iter()
+            .any(|word| rest.starts_with(word.as_str()) || (at == 0 && word.starts_with(text)))
+    }
+
+    /// `text`, the last of a prompt, with a mark at its end.
+    pub(crate) fn mask_with_end(&self, text: &str) -> String {
+        // The space after the mark shows whether the template trims.
+        let mut masked = self.mask(text).into_owned();
+        masked.push(self.table.end());
+        masked.push(' ');
+        masked
+    }
+
+    /// The rendered text up to the mark of an end, if there is one. Where the template trimmed what stood after the
+    /// mark, it would have trimmed what stands before it.
+    pub(crate) fn cut_at_end(&self, mut rendered: String) -> Option<String> {
+        let end = self.table.end();
+        let at = rendered.rfind(end)?;
+        let spaced = rendered.get(at..)?.strip_prefix(end)?.starts_with(' ');
+        rendered.truncate(at);
+        if !spaced {
+            rendered.truncate(rendered.trim_end().len());
+        }
+        Some(rendered.replace(end, ""))
+    }
+
+    /// The rendered text, with every character put back and the masked ones noted as literal.
+    pub(crate) fn unmask(&self, rendered: String) -> Rendered {
+        if !rendered.bytes().any(|byte| byte >= POOL_LEAD) {
+            return Rendered::new(rendered, Vec::new());
+        }
+        let mut text = String::with_capacity(rendered.len());
+        let mut literal: Vec<Range<usize>> = Vec::new();
+        for c in rendered.chars() {
+            let Some(own) = self.table.unmask(c).or_else(|| self.originals.get(&c).copied()) else {
+                text.push(c);
+                continue;
+            };
+            let start = text.len();
+            text.push(own);
+            match literal.last_mut() {
+                Some(last) if last.end == start => last.end = text.len(),
+                _ => literal.push(start..text.len()),
+            }
+        }
+        Rendered::new(text, literal)
+    }
+}

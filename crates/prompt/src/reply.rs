@@ -1,0 +1,163 @@
+//! The reply read back: text and tool calls as events, from text that arrives in pieces.
+//! Must not know dialects, tokens or how the text came about.
+
+use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
+
+use crate::hermes::Hermes;
+
+/// How a family of models writes tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReplyFamily {
+    /// It writes none: everything is text.
+    Plain,
+    /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>` (Hermes, Qwen, the demo model).
+    Hermes,
+}
+
+impl ReplyFamily {
+    /// The family that a chat template teaches.
+    pub fn detect(template: &str) -> Self {
+        // Qwen3-Coder puts XML, not JSON, between the same marks.
+        let json = template.contains("\"arguments\"") || template.contains("\\\"arguments\\\"");
+        let marks = template.contains("<tool_call>") && template.contains("</tool_call>");
+        if marks && json && !template.contains("<function=") { Self::Hermes } else { Self::Plain }
+    }
+}
+
+/// Where the ids of tool calls come from: the request, so that a replayed answer has the same ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallIds {
+    bits: u128,
+}
+
+impl CallIds {
+    /// Ids for the request with these 128 bits.
+    pub const fn new(request_bits: u128) -> Self {
+        Self { bits: request_bits }
+    }
+
+    /// The id of call `index` of answer `choice`: `call_` and 32 hexadecimal digits, distinct for distinct inputs
+    /// within a request.
+    pub fn id(self, choice: u32, index: u32) -> String {
+        // Every step is a bijection on 128 bits, so distinct calls of a request get distinct ids.
+        let place = (u128::from(choice) << 32) | u128::from(index);
+        let mut bits = self.bits ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        for _ in 0..2 {
+            bits ^= bits >> 65;
+            bits = bits.wrapping_mul(0xda94_2042_e4dd_58b5_d6e8_feb8_6659_fd93);
+        }
+        format!("call_{:032x}", bits ^ (bits >> 61))
+    }
+}
+
+impl From<RequestId> for CallIds {
+    fn from(request: RequestId) -> Self {
+        Self::new(request.bits())
+    }
+}
+
+/// Reads one answer. What comes out does not depend on how the text was cut into pieces, save for the number of
+/// events that carry it.
+#[derive(Debug)]
+pub struct ReplyParser {
+    choice: u32,
+    call_ids: CallIds,
+    machine: Option<Hermes>,
+    finished: bool,
+}
+
+/// A step of a family's machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Text(String),
+    CallStart(String),
+    CallArguments(String),
+}
+
+impl ReplyParser {
+    /// A parser for answer `choice` of a model of `family`.
+    pub fn new(family: ReplyFamily, choice: u32, call_ids: CallIds) -> Self {
+        let machine = match family {
+            ReplyFamily::Plain => None,
+            ReplyFamily::Hermes => Some(Hermes::default()),
+        };
+        Self { choice, call_ids, machine, finished: false }
+    }
+
+    /// Takes the next piece of the answer's text with the ids and log-probabilities that came with it, and adds what
+    /// is decided by now to `out`. Ids and log-probabilities go out at once, on the piece's first text event or on an
+    /// empty one before everything else.
+    pub fn push(
+        &mut self,
+        text: &str,
+        ids: Vec<u32>,
+        logprobs: Vec<TokenLogprob>,
+        out: &mut Vec<ReplyEvent>,
+    ) {
+        if self.finished {
+            return;
+        }
+        let before = self.calls();
+        let pieces = match &mut self.machine {
+            Some(machine) => machine.push(text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Piece::Text(text.to_owned())],
+        };
+        let mut carried = (!ids.is_empty() || !logprobs.is_empty()).then_some((ids, logprobs));
+        if !matches!(pieces.first(), Some(Piece::Text(_))) {
+            out.extend(carried.take().map(|(ids, logprobs)| ReplyEvent::Text {
+                choice: self.choice,
+                text: String::new(),
+                ids,
+                logprobs,
+            }));
+        }
+        self.emit(pieces, before, carried.unwrap_or_default(), out);
+    }
+
+    /// The answer has ended: gives out what was held back and the finish event. An answer that stopped by itself
+    /// after making calls finishes with [`FinishReason::ToolCalls`].
+    pub fn finish(&mut self, reason: FinishReason, out: &mut Vec<ReplyEvent>) {
+        if self.finished {
+            return;
+        }
+        self.finished = true;
+        let before = self.calls();
+        let pieces = self.machine.as_mut().map(Hermes::finish).unwrap_or_default();
+        self.emit(pieces, before, (Vec::new(), Vec::new()), out);
+        let reason =
+            if reason == FinishReason::Stop && self.calls() > 0 { FinishReason::ToolCalls } else { reason };
+        out.push(ReplyEvent::Finish { choice: self.choice, reason });
+    }
+
+    fn calls(&self) -> u32 {
+        self.machine.as_ref().map_or(0, Hermes::calls)
+    }
+
+    fn emit(
+        &self,
+        pieces: Vec<Piece>,
+        calls_before: u32,
+        mut carried: (Vec<u32>, Vec<TokenLogprob>),
+        out: &mut Vec<ReplyEvent>,
+    ) {
+        let choice = self.choice;
+        let mut next = calls_before;
+        for piece in pieces {
+            out.push(match piece {
+                Piece::Text(text) => {
+                    let (ids, logprobs) = std::mem::take(&mut carried);
+                    ReplyEvent::Text { choice, text, ids, logprobs }
+                }
+                Piece::CallStart(name) => {
+                    let index = next;
+                    next = next.saturating_add(1);
+                    ReplyEvent::ToolCallStart { choice, index, id: self.call_ids.id(choice, index), name }
+                }
+                Piece::CallArguments(fragment) => {
+                    ReplyEvent::ToolCallArguments { choice, index: next.saturating_sub(1), fragment }
+                }
+            });
+        }
+    }
+}

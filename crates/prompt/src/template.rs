@@ -1,0 +1,354 @@
+//! A model's chat template, compiled once and rendered per request: the entry point of this room.
+//! Must not know how its text is tokenized, only which parts of it are whose.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use headrace_domain::{Conversation, UnixNanos};
+use headrace_tokenizer::{Segment, Tokenizer};
+use minijinja::{Environment, Value};
+
+use crate::environment::{self, Raised, TooLong};
+use crate::error::TemplateError;
+use crate::mask::{MaskTable, Masker};
+use crate::source::Source;
+use crate::values;
+
+/// What templates are called in errors unless a name is given.
+const DEFAULT_NAME: &str = "chat_template";
+
+/// A compiled chat template.
+///
+/// **Whose text is whose.** Control tokens may come out of the template only, never out of a message. The template
+/// is ordinary code that trims, splits and joins what it is given, so the origin of its output cannot be read off
+/// its input. Instead every character of the request with which a control token could begin is replaced, before
+/// rendering, by a private-use character of its own, and put back afterwards as *literal* text: whatever the
+/// template does to a message, no control token in the output can begin inside one. Where the template itself
+/// writes the beginning of a control token in front of an expression (`'<' ~ name ~ '>'`), the continuations are
+/// masked as well. Templates that look into messages (`'</think>' in content`, `content.split('</think>')`,
+/// `.startswith(…)`, `== '<…>'`) still see what they look for: string methods compare without regard to masking, and
+/// literals that stand before `in` or beside `==` are masked when the template is compiled. A literal kept in a
+/// variable and then compared with `in` or `==` is not covered: the comparison fails, nothing else happens.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    name: String,
+    masks: Arc<MaskTable>,
+    /// `bos_token` and the like, as the template sees them.
+    tokens: Vec<(&'static str, Value)>,
+    limits: TemplateLimits,
+    /// The template mentions `strftime_now`.
+    tells_time: bool,
+}
+
+/// The special tokens as text: those that a template may name, and all that message text must not become.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialTokenTexts {
+    /// Template variable `bos_token`.
+    pub bos: Option<String>,
+    /// Template variable `eos_token`.
+    pub eos: Option<String>,
+    /// Template variable `pad_token`.
+    pub pad: Option<String>,
+    /// Template variable `unk_token`.
+    pub unk: Option<String>,
+    /// Every token text that a message must not turn into ([`Tokenizer::markup_texts`]). Without it only the four
+    /// above are kept out of messages.
+    pub markup: Vec<String>,
+}
+
+impl SpecialTokenTexts {
+    /// The four named tokens, and all markup that `tokenizer` knows.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        bos: Option<String>,
+        eos: Option<String>,
+        pad: Option<String>,
+        unk: Option<String>,
+    ) -> Self {
+        Self { bos, eos, pad, unk, markup: tokenizer.markup_texts() }
+    }
+}
+
+/// How much a template may do for one rendering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TemplateLimits {
+    /// Most instructions of the template engine.
+    pub fuel: u64,
+    /// Most bytes of output, and of any one string on the way.
+    pub max_output_bytes: usize,
+}
+
+impl Default for TemplateLimits {
+    /// Ten million instructions (about a second), 16 MiB.
+    fn default() -> Self {
+        Self { fuel: 10_000_000, max_output_bytes: 16 << 20 }
+    }
+}
+
+/// How to render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RenderOptions {
+    /// End with the beginning of an assistant's message.
+    pub add_generation_prompt: bool,
+    /// What `strftime_now` shows, as UTC.
+    pub now: UnixNanos,
+}
+
+/// A rendered prompt, which knows its parts' origin.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered {
+    text: String,
+    /// Byte ranges that control tokens must not begin or run through: ascending, apart.
+    literal: Vec<Range<usize>>,
+}
+
+impl Rendered {
+    pub(crate) fn new(text: String, literal: Vec<Range<usize>>) -> Self {
+        Self { text, literal }
+    }
+
+    /// The prompt as text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The prompt as text, without a copy.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    /// The prompt in pieces, for [`Tokenizer::encode_segments`]. Literal pieces are those characters of messages
+    /// that could open (or complete) a control token; the rest of a message is harmless without them and stands in
+    /// trusted pieces.
+    pub fn segments(&self) -> Vec<Segment<'_>> {
+        let mut segments = Vec::with_capacity(self.literal.len().saturating_mul(2).saturating_add(1));
+        let mut from = 0;
+        let piece = |range: Range<usize>| self.text.get(range).unwrap_or("");
+        for range in &self.literal {
+            if from < range.start {
+                segments.push(Segment::Trusted(piece(from..range.start)));
+            }
+            segments.push(Segment::Literal(piece(range.clone())));
+            from = range.end;
+        }
+        if from < self.text.len() {
+            segments.push(Segment::Trusted(piece(from..self.text.len())));
+        }
+        segments
+    }
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("name", &self.name)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChatTemplate {
+    /// Compiles the Jinja `source` as `transformers` would: blocks trimmed, no loading of other templates.
+    ///
+    /// # Errors
+    /// [`TemplateError::Compile`] with the line.
+    pub fn compile(
+        source: &str,
+        tokens: &SpecialTokenTexts,
+        limits: TemplateLimits,
+    ) -> Result<Self, TemplateError> {
+        Self::compile_named(DEFAULT_NAME, source, tokens, limits)
+    }
+
+    /// As [`ChatTemplate::compile`], with the name that errors use.
+    ///
+    /// # Errors
+    /// [`TemplateError::Compile`] with the line.
+    pub fn compile_named(
+        name: &str,
+        source: &str,
+        tokens: &SpecialTokenTexts,
+        limits: TemplateLimits,
+    ) -> Result<Self, TemplateError> {
+        let parsed = Source::read(source);
+        let named = [("bos_token", &tokens.bos), ("eos_token", &tokens.eos), ("pad_token", &tokens.pad)];
+        let named = named.into_iter().chain([("unk_token", &tokens.unk)]);
+        let markup = tokens.markup.iter().chain(named.clone().filter_map(|(_, text)| text.as_ref()));
+        let masks = Arc::new(MaskTable::new(markup.map(String::as_str), &parsed));
+        let mut environment = environment::new(limits, Arc::clone(&masks));
+        environment.add_template_owned(DEFAULT_NAME, parsed.rewritten(&masks)).map_err(|error| {
+            TemplateError::Compile {
+                template: name.to_owned(),
+                line: error.line(),
+                reason: error.detail().unwrap_or("not valid Jinja").to_owned(),
+            }
+        })?;
+        let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
+        let tells_time = source.contains("strftime_now");
+        Ok(Self { environment, name: name.to_owned(), masks, tokens, limits, tells_time })
+    }
+
+    /// Renders a conversation. Tools are left out where the caller forbids their use
+    /// ([`headrace_domain::ToolChoice::None`]): not to offer them is the only way to keep a model from them.
+    ///
+    /// # Errors
+    /// See [`TemplateError`].
+    pub fn render(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions,
+    ) -> Result<Rendered, TemplateError> {
+        self.render_conversation(conversation, options, false)
+    }
+
+    /// Renders a conversation whose last message is the beginning of the answer: the text ends where that message
+    /// does. No beginning of an assistant's message is added.
+    ///
+    /// # Errors
+    /// See [`TemplateError`]; [`TemplateError::Render`] also where the template does not show the message.
+    pub fn render_to_continue(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions,
+    ) -> Result<Rendered, TemplateError> {
+        self.render_conversation(
+            conversation,
+            &RenderOptions { add_generation_prompt: false, ..*options },
+            true,
+        )
+    }
+
+    fn render_conversation(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions,
+        end: bool,
+    ) -> Result<Rendered, TemplateError> {
+        if conversation.messages.is_empty() {
+            return Err(TemplateError::NoMessages);
+        }
+        let masker = Masker::new(&self.masks, values::strings(conversation))?;
+        let messages = values::messages(conversation, end, &masker);
+        let tools = values::tools(conversation, &masker);
+        let rendered = self.run(messages, tools, Vec::new(), options)?;
+        self.finish(rendered, end, &masker)
+    }
+
+    /// Renders messages, tools and further template variables given as JSON, as `apply_chat_template` takes them.
+    /// `extra` is an object; all its strings count as message text. As there, a `continue_final_message` of `true`
+    /// among them ends the text where the last message does.
+    ///
+    /// # Errors
+    /// See [`TemplateError`].
+    pub fn render_values(
+        &self,
+        messages: &serde_json::Value,
+        tools: Option<&serde_json::Value>,
+        extra: &serde_json::Value,
+        options: &RenderOptions,
+    ) -> Result<Rendered, TemplateError> {
+        if messages.as_array().is_none_or(Vec::is_empty) {
+            return Err(TemplateError::NoMessages);
+        }
+        let end = extra.get("continue_final_message").and_then(serde_json::Value::as_bool) == Some(true);
+        let mut strings = Vec::new();
+        values::json_strings(messages, &mut strings);
+        tools.into_iter().chain([extra]).for_each(|json| values::json_strings(json, &mut strings));
+        let masker = Masker::new(&self.masks, strings)?;
+        let messages = values::json_messages(messages, end, &masker);
+        let tools = tools.map_or_else(|| Value::from(()), |tools| values::json(tools, &masker));
+        let extra = extra.as_object().into_iter().flatten();
+        let extra = extra.map(|(key, value)| (key.clone(), values::json(value, &masker))).collect();
+        let rendered = self.run(messages, tools, extra, options)?;
+        self.finish(rendered, end, &masker)
+    }
+
+    fn finish(&self, rendered: String, end: bool, masker: &Masker<'_>) -> Result<Rendered, TemplateError> {
+        if !end {
+            return Ok(masker.unmask(rendered));
+        }
+        let cut = masker.cut_at_end(rendered).ok_or_else(|| TemplateError::Render {
+            template: self.name.clone(),
+            line: None,
+            reason: "the message to be continued does not appear in the prompt".to_owned(),
+        })?;
+        Ok(masker.unmask(cut))
+    }
+
+    fn run(
+        &self,
+        messages: Value,
+        tools: Value,
+        extra: Vec<(String, Value)>,
+        options: &RenderOptions,
+    ) -> Result<String, TemplateError> {
+        let mut context: Vec<(String, Value)> = vec![
+            ("messages".to_owned(), messages),
+            ("tools".to_owned(), tools),
+            ("documents".to_owned(), Value::from(())),
+            ("add_generation_prompt".to_owned(), Value::from(options.add_generation_prompt)),
+        ];
+        if self.tells_time {
+            context.push(("strftime_now".to_owned(), environment::strftime_now(options.now)));
+        }
+        context.extend(self.tokens.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        context.extend(extra);
+        let template =
+            self.environment.get_template(DEFAULT_NAME).map_err(|error| self.error(&error, false))?;
+        environment::start_counting();
+        let mut output = Capped { bytes: Vec::new(), limit: self.limits.max_output_bytes, hit: false };
+        let done = template.render_captured_to(Value::from_pairs(context), &mut output).map(|_| ());
+        done.map_err(|error| self.error(&error, output.hit))?;
+        String::from_utf8(output.bytes).map_err(|_| TemplateError::Render {
+            template: self.name.clone(),
+            line: None,
+            reason: "the output is not UTF-8".to_owned(),
+        })
+    }
+
+    fn error(&self, error: &minijinja::Error, output_full: bool) -> TemplateError {
+        let template = self.name.clone();
+        let mut cause: Option<&dyn std::error::Error> = Some(error);
+        while let Some(at) = cause {
+            if let Some(Raised(message)) = at.downcast_ref() {
+                return TemplateError::Raised { template, message: self.masks.fold(message) };
+            }
+            let fuel = at
+                .downcast_ref()
+                .is_some_and(|e: &minijinja::Error| e.kind() == minijinja::ErrorKind::OutOfFuel);
+            if fuel {
+                return TemplateError::OutOfFuel { template, limit: self.limits.fuel };
+            }
+            if output_full || at.is::<TooLong>() {
+                return TemplateError::OutputTooLong { template, limit_bytes: self.limits.max_output_bytes };
+            }
+            cause = at.source();
+        }
+        let reason = self.masks.fold(error.detail().unwrap_or("an operation failed"));
+        TemplateError::Render { template, line: error.line(), reason }
+    }
+}
+
+/// Takes output up to a limit.
+struct Capped {
+    bytes: Vec<u8>,
+    limit: usize,
+    hit: bool,
+}
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit.saturating_sub(self.bytes.len()) {
+            self.hit = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

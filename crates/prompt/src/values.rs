@@ -1,0 +1,155 @@
+//! Conversations and JSON as template values, every string of the request masked on the way.
+//! Must not know what templates do with them.
+
+use headrace_domain::{Conversation, Message, Tool, ToolChoice};
+use minijinja::Value;
+use serde_json::Value as Json;
+
+use crate::mask::Masker;
+
+/// Roles that templates know. Other names count as message text.
+const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+
+/// All strings of a conversation that come from the request.
+pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
+    let mut strings = Vec::new();
+    for message in &conversation.messages {
+        let fields = [&message.content, &message.name, &message.reasoning, &message.tool_call_id];
+        strings.extend(fields.into_iter().flatten().map(String::as_str));
+        for call in &message.tool_calls {
+            strings.extend([call.id.as_str(), &call.name, &call.arguments]);
+        }
+    }
+    for tool in &conversation.tools {
+        strings.push(&tool.name);
+        strings.extend(tool.description.as_deref());
+        tool.parameters.iter().for_each(|parameters| json_strings(parameters, &mut strings));
+    }
+    strings
+}
+
+/// The messages as `transformers` shows them: absent fields left out, `reasoning` under its two usual names.
+/// With `end`, the last one's content carries the mark of an end.
+pub(crate) fn messages(conversation: &Conversation, end: bool, masker: &Masker<'_>) -> Value {
+    let last = conversation.messages.len();
+    let message = |(at, message)| self::message(message, end && at == last, masker);
+    (1..).zip(&conversation.messages).map(message).collect()
+}
+
+fn message(message: &Message, end: bool, masker: &Masker<'_>) -> Value {
+    let mut fields = vec![("role", Value::from(message.role.name()))];
+    let texts = [
+        ("content", &message.content),
+        ("name", &message.name),
+        ("reasoning_content", &message.reasoning),
+        ("reasoning", &message.reasoning),
+        ("tool_call_id", &message.tool_call_id),
+    ];
+    for (key, text) in texts {
+        let Some(text) = text else { continue };
+        let marked = end && key == "content";
+        let value = if marked { Value::from(masker.mask_with_end(text)) } else { self::text(text, masker) };
+        fields.push((key, value));
+    }
+    if !message.tool_calls.is_empty() {
+        let calls = message.tool_calls.iter().map(|call| {
+            // Most templates write the arguments with `tojson` and expect an object.
+            let arguments = match serde_json::from_str(&call.arguments) {
+                Ok(object @ Json::Object(_)) => json(&object, masker),
+                _ => text(&call.arguments, masker),
+            };
+            let function = Value::from_pairs([("name", text(&call.name, masker)), ("arguments", arguments)]);
+            Value::from_pairs([
+                ("id", text(&call.id, masker)),
+                ("type", Value::from("function")),
+                ("function", function),
+            ])
+        });
+        fields.push(("tool_calls", calls.collect()));
+    }
+    Value::from_pairs(fields)
+}
+
+/// The tools as `transformers` shows them, or `None` where there are none or they must not be used.
+pub(crate) fn tools(conversation: &Conversation, masker: &Masker<'_>) -> Value {
+    if conversation.tools.is_empty() || conversation.tool_choice == ToolChoice::None {
+        return Value::from(());
+    }
+    conversation.tools.iter().map(|tool| self::tool(tool, masker)).collect()
+}
+
+fn tool(tool: &Tool, masker: &Masker<'_>) -> Value {
+    let mut function = vec![("name", text(&tool.name, masker))];
+    function.extend(tool.description.as_ref().map(|about| ("description", text(about, masker))));
+    // Left out by the caller means that the function takes nothing; templates rely on an object being there.
+    let parameters = match &tool.parameters {
+        Some(parameters) => json(parameters, masker),
+        None => Value::from_pairs([
+            ("type", Value::from("object")),
+            ("properties", Value::from_pairs(Vec::<(&str, Value)>::new())),
+        ]),
+    };
+    function.push(("parameters", parameters));
+    Value::from_pairs([("type", Value::from("function")), ("function", Value::from_pairs(function))])
+}
+
+/// All strings of a JSON value, keys included.
+pub(crate) fn json_strings<'j>(value: &'j Json, strings: &mut Vec<&'j str>) {
+    match value {
+        Json::String(text) => strings.push(text),
+        Json::Array(items) => items.iter().for_each(|item| json_strings(item, strings)),
+        Json::Object(members) => {
+            for (key, value) in members {
+                strings.push(key);
+                json_strings(value, strings);
+            }
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+/// Messages given as JSON: as [`json`], but roles that templates know are not message text. With `end`, the last
+/// one's content carries the mark of an end.
+pub(crate) fn json_messages(messages: &Json, end: bool, masker: &Masker<'_>) -> Value {
+    let messages = messages.as_array().map(Vec::as_slice).unwrap_or_default();
+    let message = |(at, message): (usize, &Json)| match message {
+        Json::Object(members) => Value::from_pairs(members.iter().map(|(key, value)| {
+            let value = match value {
+                Json::String(role) if key == "role" && ROLES.contains(&role.as_str()) => {
+                    Value::from(role.as_str())
+                }
+                Json::String(content) if key == "content" && end && at == messages.len() => {
+                    Value::from(masker.mask_with_end(content))
+                }
+                value => json(value, masker),
+            };
+            (Value::from(masker.mask_key(key).as_ref()), value)
+        })),
+        other => json(other, masker),
+    };
+    (1..).zip(messages).map(message).collect()
+}
+
+/// A JSON value, its strings and keys masked.
+pub(crate) fn json(value: &Json, masker: &Masker<'_>) -> Value {
+    match value {
+        Json::Null => Value::from(()),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => self::text(text, masker),
+        Json::Array(items) => items.iter().map(|item| json(item, masker)).collect(),
+        Json::Object(members) => Value::from_pairs(
+            members
+                .iter()
+                .map(|(key, value)| (Value::from(masker.mask_key(key).as_ref()), json(value, masker))),
+        ),
+    }
+}
+
+fn text(text: &str, masker: &Masker<'_>) -> Value {
+    Value::from(masker.mask(text).as_ref())
+}

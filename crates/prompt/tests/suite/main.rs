@@ -1,0 +1,10 @@
+//! Templates against recorded answers, hostile messages, and replies cut every way.
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+mod replies;
+#[cfg(test)]
+mod support;

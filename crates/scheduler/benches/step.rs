@@ -1,0 +1,82 @@
+//! What a step costs the scheduler itself: 1,000 sequences running and 10,000 queued over 100 tenants.
+//! `cargo bench -p headrace-scheduler`.
+
+use std::error::Error;
+use std::time::Instant;
+
+use headrace_domain::CacheSalt;
+use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+
+const RUNNING: usize = 1_000;
+const QUEUED: usize = 10_000;
+const PROMPT: u32 = 100;
+const TENANTS: u64 = 100;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let config = SchedulerConfig {
+        step_tokens: 4096,
+        max_running: RUNNING,
+        queue_sequences: RUNNING + QUEUED,
+        queue_tokens: u64::MAX,
+        ..SchedulerConfig::default()
+    };
+    let mut scheduler = Scheduler::new(config, RUNNING * 80)?;
+    let mut next = 0;
+    let mut add = |scheduler: &mut Scheduler, count: usize| -> Result<(), Box<dyn Error>> {
+        for _ in 0..count {
+            next += 1;
+            let tenant = u64::from(next) % TENANTS;
+            let spec = SequenceSpec {
+                prompt: (0..PROMPT).map(|i| i + next * PROMPT).collect(),
+                max_new: 1000,
+                salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+                tenant,
+                weight: 1,
+                class: Class::Normal,
+                start_deadline_ns: None,
+                score_prompt: false,
+            };
+            scheduler.add(&spec, 0)?;
+        }
+        Ok(())
+    };
+    let begun = Instant::now();
+    add(&mut scheduler, RUNNING + QUEUED)?;
+    println!("add: {:.2} µs a sequence", begun.elapsed().as_secs_f64() * 1e6 / (RUNNING + QUEUED) as f64);
+
+    let mut outcomes = Vec::new();
+    let mut step = |scheduler: &mut Scheduler, end_every: usize| {
+        outcomes.clear();
+        scheduler.plan(0);
+        for (i, chunk) in scheduler.current().chunks.iter().enumerate() {
+            outcomes.push(match chunk.reaches_end {
+                true if end_every > 0 && i % end_every == 0 => Outcome::Ended,
+                true => Outcome::Token(7),
+                false => Outcome::Advanced,
+            });
+        }
+        scheduler.commit(&outcomes, 1_000_000);
+        outcomes.len()
+    };
+    while scheduler.load().running < RUNNING || scheduler.plan(0).chunks.iter().any(|c| !c.reaches_end) {
+        step(&mut scheduler, 0);
+    }
+    for (what, end_every, refill) in [("decode only", 0, 0), ("10 end and 10 start", 100, 10)] {
+        let (mut steps, mut sequences) = (0, 0);
+        let begun = Instant::now();
+        while steps < 300 {
+            sequences += step(&mut scheduler, end_every);
+            add(&mut scheduler, refill)?;
+            steps += 1;
+        }
+        let each = begun.elapsed().as_secs_f64() * 1e6 / f64::from(steps);
+        let load = scheduler.load();
+        println!(
+            "step, {what}: {each:.0} µs for {} sequences ({} running, {} waiting)",
+            sequences / 300,
+            load.running,
+            load.waiting
+        );
+    }
+    Ok(())
+}

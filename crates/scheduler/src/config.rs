@@ -1,0 +1,124 @@
+//! Everything about the scheduler that can grow, with its limit. Knows nothing of where the values come from.
+
+use std::fmt;
+
+/// The limits of a scheduler. Counts are of tokens or sequences, as each name says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Tokens computed in one step, prefill and decode together.
+    pub step_tokens: usize,
+    /// Sequences that hold KV blocks at a time; at most `step_tokens`, so that each decodes in every step.
+    pub max_running: usize,
+    /// Tokens of one sequence computed in one step.
+    pub max_chunk: usize,
+    /// The same where the logits of every position are wanted (they take `vocab × 4` bytes each).
+    pub max_score_chunk: usize,
+    /// Tokens of one sequence, prompt and output.
+    pub context_window: usize,
+    /// Sequences that wait.
+    pub queue_sequences: usize,
+    /// Prompt tokens that wait.
+    pub queue_tokens: u64,
+    /// How many sequences may start before one that came first and does not fit yet; then its room is reserved.
+    pub max_bypass: u32,
+    /// A cold prefix this long that another sequence is computing right now is waited for, not computed twice.
+    pub dedup_tokens: usize,
+    /// Whether full blocks are kept for later sequences with the same prefix and salt.
+    pub prefix_cache: bool,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            step_tokens: 512,
+            max_running: 64,
+            max_chunk: 512,
+            max_score_chunk: 32,
+            context_window: 4096,
+            queue_sequences: 1024,
+            queue_tokens: 1 << 20,
+            max_bypass: 8,
+            dedup_tokens: 32,
+            prefix_cache: true,
+        }
+    }
+}
+
+/// A value that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigProblem {
+    /// The field of [`SchedulerConfig`], or `block_count`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Every value that cannot work, at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigProblems(pub Vec<ConfigProblem>);
+
+impl SchedulerConfig {
+    /// Checks the values for a pool of `block_count` KV blocks.
+    ///
+    /// # Errors
+    /// [`ConfigProblems`] with every bad value.
+    pub fn check(&self, block_count: usize) -> Result<(), ConfigProblems> {
+        let mut problems = Vec::new();
+        let positive = [
+            ("step_tokens", self.step_tokens),
+            ("max_running", self.max_running),
+            ("max_chunk", self.max_chunk),
+            ("max_score_chunk", self.max_score_chunk),
+            ("context_window", self.context_window),
+            ("queue_sequences", self.queue_sequences),
+            ("block_count", block_count),
+        ];
+        for (field, value) in positive {
+            if value == 0 {
+                problems.push(ConfigProblem { field, problem: "must be at least 1".to_owned() });
+            }
+        }
+        if self.queue_tokens == 0 {
+            problems.push(ConfigProblem { field: "queue_tokens", problem: "must be at least 1".to_owned() });
+        }
+        if self.max_running > self.step_tokens {
+            let problem = format!(
+                "{} running sequences cannot each decode a token in a step of {} tokens",
+                self.max_running, self.step_tokens
+            );
+            problems.push(ConfigProblem { field: "max_running", problem });
+        }
+        if u32::try_from(block_count).is_err() || block_count == u32::MAX as usize {
+            problems
+                .push(ConfigProblem { field: "block_count", problem: "must be below 2^32 - 1".to_owned() });
+        }
+        if problems.is_empty() { Ok(()) } else { Err(ConfigProblems(problems)) }
+    }
+}
+
+impl fmt::Display for ConfigProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "; " };
+            write!(f, "{comma}{}: {}", problem.field, problem.problem)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigProblems {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bad_value_is_named_at_once() {
+        let bad =
+            SchedulerConfig { step_tokens: 4, max_running: 8, max_chunk: 0, ..SchedulerConfig::default() };
+        let problems = bad.check(0).unwrap_err();
+        let fields: Vec<_> = problems.0.iter().map(|p| p.field).collect();
+        assert_eq!(fields, ["max_chunk", "block_count", "max_running"]);
+        assert!(SchedulerConfig::default().check(1).is_ok());
+    }
+}

@@ -1,0 +1,230 @@
+//! One sequence: what it consists of, how far it is computed, which blocks it holds; and where sequences are kept.
+//! Knows nothing of other sequences.
+
+use std::sync::Arc;
+
+use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
+
+/// Names a sequence for as long as it lives; a later sequence in the same slot has another name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqId {
+    index: u32,
+    generation: u32,
+}
+
+impl SeqId {
+    /// The slot: small, and unique among living sequences. For tables beside the scheduler's own.
+    pub const fn slot(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// How a sequence stands to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Class {
+    /// Only when nothing else waits; gives way within a step.
+    Idle,
+    /// The usual.
+    #[default]
+    Normal,
+    /// Before the usual in the queue.
+    High,
+}
+
+impl Class {
+    /// In the order in which they are served.
+    pub(crate) const SERVED: [Self; 3] = [Self::High, Self::Normal, Self::Idle];
+
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What is to be computed.
+#[derive(Debug, Clone)]
+pub struct SequenceSpec {
+    /// The prompt's ids; at least one.
+    pub prompt: Arc<[u32]>,
+    /// Most tokens that will be appended.
+    pub max_new: u32,
+    /// Separates prefix caches.
+    pub salt: CacheSalt,
+    /// Whom to charge.
+    pub tenant: u64,
+    /// The tenant's share relative to others; 0 counts as 1.
+    pub weight: u32,
+    /// How it stands to others.
+    pub class: Class,
+    /// Dropped if not started by then, in the caller's nanoseconds. In a group it binds the first sequence.
+    pub start_deadline_ns: Option<u64>,
+    /// Whether the first sequence of this spec needs the logits of every prompt position. Such a sequence takes
+    /// nothing from the prefix cache: what is cached has no logits.
+    pub score_prompt: bool,
+}
+
+/// Where a sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In its tenant's queue.
+    Waiting,
+    /// Out of the queue until that sequence has computed the prefix they share.
+    Deferred(SeqId),
+    /// Holds blocks.
+    Running,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) prompt: Arc<[u32]>,
+    /// Prompt and output; empty until first admitted, so that a long queue costs no copies.
+    tokens: Vec<u32>,
+    pub(crate) max_new: u32,
+    pub(crate) salt: CacheSalt,
+    pub(crate) tenant: u64,
+    pub(crate) class: Class,
+    pub(crate) deadline: Option<u64>,
+    pub(crate) scoring: bool,
+    /// Prompt positions whose logits were handed out, so that a recompute does not ask again.
+    pub(crate) scored: usize,
+    pub(crate) state: State,
+    /// Tokens whose keys and values are stored.
+    pub(crate) computed: usize,
+    pub(crate) blocks: Vec<u32>,
+    /// Keys of the full blocks of `known()`, as far as they were needed.
+    pub(crate) keys: Vec<BlockKey>,
+    /// Blocks that its known tokens still need: spoken for, not yet taken.
+    pub(crate) promised: usize,
+    /// What it counts in the queue's token bound while it waits.
+    pub(crate) queued_tokens: u64,
+    /// How often another one started before it although it came first.
+    pub(crate) bypassed: u32,
+    /// Number of its admission: higher is younger.
+    pub(crate) admitted: u64,
+    pub(crate) started: bool,
+    /// Who waits for its prefix, and for how many blocks of it.
+    pub(crate) followers: Vec<(SeqId, usize)>,
+    /// Blocks of its prompt that it announced as being computed: `[from, to)`.
+    pub(crate) announced: (usize, usize),
+}
+
+impl Sequence {
+    pub(crate) fn new(spec: &SequenceSpec, first: bool) -> Self {
+        Self {
+            prompt: Arc::clone(&spec.prompt),
+            tokens: Vec::new(),
+            max_new: spec.max_new,
+            salt: spec.salt,
+            tenant: spec.tenant,
+            class: spec.class,
+            // A group has started when its first has.
+            deadline: spec.start_deadline_ns.filter(|_| first),
+            scoring: spec.score_prompt && first,
+            scored: 0,
+            state: State::Waiting,
+            computed: 0,
+            blocks: Vec::new(),
+            keys: Vec::new(),
+            promised: 0,
+            // The others of a group take the first one's prefix from the cache.
+            queued_tokens: if first { spec.prompt.len() as u64 } else { 1 },
+            bypassed: 0,
+            admitted: 0,
+            started: false,
+            followers: Vec::new(),
+            announced: (0, 0),
+        }
+    }
+
+    /// Every token known so far: the target of what is to be computed.
+    pub(crate) fn known(&self) -> &[u32] {
+        if self.tokens.is_empty() { &self.prompt } else { &self.tokens }
+    }
+
+    pub(crate) fn append(&mut self, token: u32) {
+        self.own_tokens();
+        self.tokens.push(token);
+    }
+
+    /// Copies the prompt, once it is worth it.
+    pub(crate) fn own_tokens(&mut self) {
+        if self.tokens.is_empty() {
+            // Room for a few more, not for `max_new`, which may be huge and stay unused.
+            self.tokens.reserve(self.prompt.len() + 64);
+            self.tokens.extend_from_slice(&self.prompt);
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> usize {
+        self.known().len().saturating_sub(self.computed)
+    }
+
+    /// Tokens generated so far.
+    pub(crate) fn generated(&self) -> usize {
+        self.known().len() - self.prompt.len()
+    }
+
+    /// Computes keys so that at least the first `blocks` full blocks have theirs.
+    pub(crate) fn ensure_keys(&mut self, blocks: usize) {
+        while self.keys.len() < blocks {
+            let at = self.keys.len() * BLOCK_TOKENS;
+            let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };
+            let key = BlockKey::chain(&self.salt, self.keys.last(), tokens);
+            self.keys.push(key);
+        }
+    }
+}
+
+/// Blocks that `tokens` tokens need.
+pub(crate) const fn blocks_for(tokens: usize) -> usize {
+    tokens.div_ceil(BLOCK_TOKENS)
+}
+
+/// All living sequences.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    slots: Vec<(u32, Option<Sequence>)>,
+    vacant: Vec<u32>,
+}
+
+impl Slab {
+    pub(crate) fn insert(&mut self, sequence: Sequence) -> SeqId {
+        if let Some(index) = self.vacant.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            slot.1 = Some(sequence);
+            return SeqId { index, generation: slot.0 };
+        }
+        // The queue's bound keeps this far below 2^32.
+        let index = self.slots.len() as u32;
+        self.slots.push((0, Some(sequence)));
+        SeqId { index, generation: 0 }
+    }
+
+    pub(crate) fn get(&self, id: SeqId) -> Option<&Sequence> {
+        let (generation, sequence) = self.slots.get(id.index as usize)?;
+        if *generation == id.generation { sequence.as_ref() } else { None }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
+        let (generation, sequence) = self.slots.get_mut(id.index as usize)?;
+        if *generation == id.generation { sequence.as_mut() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, id: SeqId) -> Option<Sequence> {
+        let (generation, sequence) = self.slots.get_mut(id.index as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let taken = sequence.take()?;
+        *generation = generation.wrapping_add(1);
+        self.vacant.push(id.index);
+        Some(taken)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &Sequence)> {
+        self.slots.iter().enumerate().filter_map(|(index, (generation, sequence))| {
+            let id = SeqId { index: index as u32, generation: *generation };
+            sequence.as_ref().map(|s| (id, s))
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! A seeded world around the scheduler: arrivals, tenants, cancels, failures and pools that are too small, with every
+//! KV slot simulated. After each step the books must agree and every slot read must hold what its reader expects.
+//! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use headrace_domain::{BLOCK_TOKENS, CacheSalt};
+use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+struct Known {
+    tokens: Vec<u32>,
+    prompt: usize,
+    max_new: usize,
+    tenant: u64,
+    salt: u64,
+    dead: bool,
+}
+
+struct World {
+    scheduler: Scheduler,
+    rng: Rng,
+    now: u64,
+    /// What each slot of each block holds: a hash of the salt and every token up to there.
+    slots: Vec<u64>,
+    known: HashMap<SeqId, Known>,
+    ended: usize,
+    failed: usize,
+    preemptions: usize,
+    cached: usize,
+    refused: usize,
+}
+
+fn chain(before: u64, salt: u64, token: u32) -> u64 {
+    mix(before ^ mix(salt).rotate_left(17) ^ u64::from(token))
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let step_tokens = [8, 33, 64, 512][rng.below(4) as usize];
+        let config = SchedulerConfig {
+            step_tokens,
+            max_running: (1 + rng.below(12) as usize).min(step_tokens),
+            max_chunk: [1, 7, 64, 512][rng.below(4) as usize],
+            max_score_chunk: 1 + rng.below(9) as usize,
+            context_window: 260,
+            queue_sequences: 40,
+            queue_tokens: 3000,
+            max_bypass: rng.below(5) as u32,
+            dedup_tokens: 16 * (1 + rng.below(3) as usize),
+            prefix_cache: !rng.one_in(6),
+        };
+        let blocks = 17 + rng.below(40) as usize;
+        Self {
+            scheduler: Scheduler::new(config, blocks).unwrap(),
+            rng,
+            now: 1,
+            slots: vec![0; blocks * BLOCK_TOKENS],
+            known: HashMap::new(),
+            ended: 0,
+            failed: 0,
+            preemptions: 0,
+            cached: 0,
+            refused: 0,
+        }
+    }
+
+    fn arrive(&mut self) {
+        let tenant = self.rng.below(4);
+        // Few distinct prompts, so that tenants ask the same things.
+        let (kind, len) = (self.rng.below(3), 1 + self.rng.below(200) as usize);
+        let prompt: Arc<[u32]> = (0..len).map(|i| mix(kind * 1000 + i as u64) as u32 % 97).collect();
+        let max_new = self.rng.below(60) as u32;
+        let name = format!("t{tenant}");
+        let spec = SequenceSpec {
+            prompt: Arc::clone(&prompt),
+            max_new,
+            salt: CacheSalt::derive(&[3; 32], &name, "m", None),
+            tenant,
+            weight: 1 + tenant as u32,
+            class: [Class::Idle, Class::Normal, Class::Normal, Class::High][self.rng.below(4) as usize],
+            start_deadline_ns: self.rng.one_in(5).then(|| self.now + self.rng.below(40_000)),
+            score_prompt: self.rng.one_in(8),
+        };
+        let count = if self.rng.one_in(4) { 1 + self.rng.below(4) as usize } else { 1 };
+        let mut ids = Vec::new();
+        match self.scheduler.add_group(&spec, count, self.now, &mut ids) {
+            Ok(()) => {
+                assert_eq!(ids.len(), count);
+                for id in ids {
+                    let (tokens, prompt) = (prompt.to_vec(), prompt.len());
+                    let max_new = max_new as usize;
+                    let known = Known { tokens, prompt, max_new, tenant, salt: tenant, dead: false };
+                    assert!(self.known.insert(id, known).is_none());
+                }
+            }
+            Err(AddRefusal::QueueFull { retry_after_ns, .. }) => {
+                assert!(retry_after_ns >= 1_000_000_000);
+                self.refused += 1;
+            }
+            Err(AddRefusal::TooLate { .. }) => self.refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn step(&mut self) {
+        let plan = self.scheduler.plan(self.now).clone();
+        self.scheduler.check_invariants().unwrap();
+        let config = self.scheduler.config();
+        assert!(plan.tokens() <= config.step_tokens);
+        assert!(
+            plan.chunks.iter().all(|c| c.len > 0 && c.len <= config.max_chunk.max(config.max_score_chunk))
+        );
+        self.preemptions += plan.preempted.len();
+        for id in &plan.expired {
+            self.known.remove(id).unwrap();
+        }
+        for started in &plan.started {
+            self.cached += started.cached_tokens;
+            assert!(started.cached_tokens < self.known[&started.seq].prompt);
+        }
+        if plan.chunks.is_empty() {
+            assert!(self.scheduler.is_idle(), "nothing planned with {:?}", self.scheduler.load());
+            return;
+        }
+        let mut outcomes = Vec::new();
+        for chunk in &plan.chunks {
+            let view = self.scheduler.view(chunk).unwrap();
+            let known = &self.known[&chunk.seq];
+            assert_eq!(view.tokens, &known.tokens[chunk.start..chunk.start + chunk.len]);
+            let slot = |p: usize| view.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            let mut hash = 0;
+            for (p, &token) in known.tokens.iter().take(chunk.start + chunk.len).enumerate() {
+                hash = chain(hash, known.salt, token);
+                if p < chunk.start {
+                    assert_eq!(self.slots[slot(p)], hash, "position {p} of {:?}", chunk.seq);
+                } else {
+                    self.slots[slot(p)] = hash;
+                }
+            }
+            assert_eq!(chunk.reaches_end, chunk.start + chunk.len == known.tokens.len());
+            outcomes.push(self.outcome(chunk.seq, chunk.reaches_end, hash));
+        }
+        self.now += 1000 + plan.tokens() as u64 * 10;
+        self.scheduler.commit(&outcomes, self.now);
+        self.scheduler.check_invariants().unwrap();
+    }
+
+    fn outcome(&mut self, id: SeqId, reaches_end: bool, hash: u64) -> Outcome {
+        if self.rng.one_in(200) {
+            self.failed += 1;
+            self.known.remove(&id).unwrap();
+            return Outcome::Failed;
+        }
+        let known = self.known.get_mut(&id).unwrap();
+        if !reaches_end {
+            return Outcome::Advanced;
+        }
+        let generated = known.tokens.len() - known.prompt;
+        if generated + 1 >= known.max_new || hash.is_multiple_of(50) {
+            self.known.remove(&id).unwrap();
+            self.ended += 1;
+            return Outcome::Ended;
+        }
+        let token = (hash % 97) as u32;
+        known.tokens.push(token);
+        Outcome::Token(token)
+    }
+
+    fn cancel_one(&mut self) {
+        let mut ids: Vec<_> = self.known.iter().filter(|(_, k)| !k.dead).map(|(id, _)| *id).collect();
+        ids.sort();
+        if !ids.is_empty() {
+            let id = ids[self.rng.below(ids.len() as u64) as usize];
+            assert!(self.scheduler.abort(id));
+            assert!(!self.scheduler.abort(id));
+            let gone = self.known.remove(&id).unwrap();
+            assert!(gone.tenant < 4);
+            self.scheduler.check_invariants().unwrap();
+        }
+    }
+
+    fn drain(&mut self) {
+        let mut steps = 0;
+        while !self.scheduler.is_idle() {
+            self.step();
+            steps += 1;
+            assert!(steps < 100_000, "no end in sight: {:?}", self.scheduler.load());
+        }
+        let load = self.scheduler.load();
+        assert_eq!(load.blocks_free, load.blocks_total, "blocks did not come back");
+        assert_eq!((load.waiting, load.waiting_tokens), (0, 0));
+        assert!(self.known.is_empty());
+    }
+}
+
+#[test]
+fn books_agree_and_every_slot_holds_what_its_reader_expects() {
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let (mut ended, mut failed, mut preempted, mut cached, mut refused) = (0, 0, 0, 0, 0);
+    for seed in 0..seeds {
+        let run = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..60 {
+                for _ in 0..world.rng.below(4) {
+                    world.arrive();
+                }
+                if world.rng.one_in(4) {
+                    world.cancel_one();
+                }
+                world.step();
+            }
+            world.drain();
+            (world.ended, world.failed, world.preemptions, world.cached, world.refused)
+        });
+        let Ok(run) = run else { panic!("seed {seed} failed (HEADRACE_SEEDS runs seeds 0..n)") };
+        ended += run.0;
+        failed += run.1;
+        preempted += run.2;
+        cached += run.3;
+        refused += run.4;
+    }
+    println!(
+        "{seeds} seeds: {ended} ended, {failed} failed, {preempted} preempted, {cached} cached, {refused} refused"
+    );
+    if seeds >= 50 {
+        assert!(
+            ended > 0 && failed > 0 && preempted > 0 && cached > 0 && refused > 0,
+            "the world is too tame"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_plans_the_same_steps() {
+    let trace = |seed| {
+        let mut world = World::new(seed);
+        let mut plans = Vec::new();
+        for _ in 0..80 {
+            world.arrive();
+            world.step();
+            plans.push(world.scheduler.current().clone());
+        }
+        plans
+    };
+    assert_eq!(trace(7), trace(7));
+}

@@ -1,0 +1,271 @@
+//! Who gets the next step: fairness, classes, bypass, shared prefixes, deadlines, bounds. One scene a test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use headrace_domain::CacheSalt;
+use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+
+fn config() -> SchedulerConfig {
+    SchedulerConfig { step_tokens: 64, max_running: 8, max_chunk: 64, ..SchedulerConfig::default() }
+}
+
+fn spec(tenant: u64, first: u32, len: usize, max_new: u32) -> SequenceSpec {
+    SequenceSpec {
+        prompt: (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(),
+        max_new,
+        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+        tenant,
+        weight: 1,
+        class: Class::Normal,
+        start_deadline_ns: None,
+        score_prompt: false,
+    }
+}
+
+/// Plans and commits a step in which every sequence goes on; what was computed as (sequence, tokens).
+fn step(scheduler: &mut Scheduler, now: u64) -> Vec<(SeqId, usize)> {
+    let plan = scheduler.plan(now).clone();
+    let next = |reaches| if reaches { Outcome::Token(1) } else { Outcome::Advanced };
+    let outcomes: Vec<_> = plan.chunks.iter().map(|c| next(c.reaches_end)).collect();
+    scheduler.commit(&outcomes, now + 1_000_000);
+    scheduler.check_invariants().unwrap();
+    plan.chunks.iter().map(|c| (c.seq, c.len)).collect()
+}
+
+#[test]
+fn one_budget_serves_decodes_first_and_prefill_takes_the_rest() {
+    let mut s = Scheduler::new(config(), 64).unwrap();
+    let a = s.add(&spec(1, 0, 10, 9), 0).unwrap();
+    assert_eq!(step(&mut s, 0), [(a, 10)]);
+    let b = s.add(&spec(1, 500, 150, 9), 0).unwrap();
+    assert_eq!(step(&mut s, 1), [(a, 1), (b, 63)]);
+    assert_eq!(step(&mut s, 2), [(a, 1), (b, 63)]);
+    assert_eq!(step(&mut s, 3), [(a, 1), (b, 24)]);
+    assert_eq!(step(&mut s, 4), [(a, 1), (b, 1)]);
+}
+
+#[test]
+fn tenants_take_turns_by_tokens_and_weight() {
+    // One place: each admission shows whose turn it is.
+    let config = SchedulerConfig { max_running: 1, ..config() };
+    for (weights, expected) in [([1, 1], [1, 2, 1, 2, 1, 2]), ([1, 3], [1, 2, 2, 2, 1, 2])] {
+        let mut s = Scheduler::new(config.clone(), 64).unwrap();
+        let mut owner = std::collections::HashMap::new();
+        for tenant in [1, 2] {
+            for i in 0..6 {
+                let mut job = spec(tenant, i * 100, 30, 1);
+                job.weight = weights[tenant as usize - 1];
+                owner.insert(s.add(&job, 0).unwrap(), tenant);
+            }
+        }
+        let mut turns = Vec::new();
+        for now in 0..6 {
+            let id = s.plan(now).chunks[0].seq;
+            turns.push(owner[&id]);
+            s.commit(&[Outcome::Ended], now);
+        }
+        assert_eq!(turns, expected, "weights {weights:?}");
+    }
+}
+
+#[test]
+fn a_tenant_that_was_away_has_earned_no_credit() {
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    for i in 0..20 {
+        s.add(&spec(1, i * 100, 30, 1), 0).unwrap();
+    }
+    for now in 0..10 {
+        s.plan(now);
+        s.commit(&[Outcome::Ended], now);
+    }
+    // Had it kept its zero, it would be served ten times in a row now.
+    let late: Vec<_> = (0..5).map(|i| s.add(&spec(2, i * 100, 30, 1), 0).unwrap()).collect();
+    let served = |s: &mut Scheduler| {
+        let id = s.plan(0).chunks[0].seq;
+        s.commit(&[Outcome::Ended], 0);
+        late.contains(&id)
+    };
+    let turns: Vec<_> = (0..6).map(|_| served(&mut s)).collect();
+    assert_eq!(turns.iter().filter(|&&t| t).count(), 3, "{turns:?}");
+}
+
+#[test]
+fn idle_work_gives_way_within_a_step() {
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 2, ..config() }, 12).unwrap();
+    let mut idle = spec(1, 0, 80, 60);
+    idle.class = Class::Idle;
+    let a = s.add(&idle, 0).unwrap();
+    step(&mut s, 0);
+    step(&mut s, 1);
+    // It needs more blocks than are left: the idle one loses its own.
+    let b = s.add(&spec(2, 900, 150, 20), 2).unwrap();
+    assert_eq!(step(&mut s, 2), [(b, 64)]);
+    assert_eq!(s.current().preempted, [a]);
+    // While somebody of another class waits for a place, idle work stands still even with budget left.
+    let c = s.add(&spec(2, 2000, 150, 1), 3).unwrap();
+    for now in 3..6 {
+        assert!(step(&mut s, now).iter().all(|&(id, _)| id == b));
+    }
+    assert!(s.abort(b));
+    assert_eq!(step(&mut s, 7), [(c, 64)]);
+    assert!(s.abort(c));
+    assert_eq!(step(&mut s, 8).first().map(|&(id, _)| id), Some(a));
+}
+
+#[test]
+fn a_head_that_does_not_fit_is_passed_a_bounded_number_of_times() {
+    let mut s = Scheduler::new(SchedulerConfig { max_bypass: 3, ..config() }, 20).unwrap();
+    let big = s.add(&spec(1, 0, 150, 20), 0).unwrap();
+    while step(&mut s, 0) != [(big, 1)] {}
+    let head = s.add(&spec(1, 1000, 200, 20), 0).unwrap();
+    let small: Vec<_> = (0..6).map(|i| s.add(&spec(1, 3000 + i * 100, 5, 1), 0).unwrap()).collect();
+    let mut passed = Vec::new();
+    for now in 1..10 {
+        let plan = s.plan(now).clone();
+        passed.extend(plan.chunks.iter().map(|c| c.seq).filter(|id| small.contains(id)));
+        let outcome = |id| if small.contains(&id) { Outcome::Ended } else { Outcome::Token(1) };
+        let outcomes: Vec<_> = plan.chunks.iter().map(|c| outcome(c.seq)).collect();
+        s.commit(&outcomes, now);
+        s.check_invariants().unwrap();
+    }
+    assert_eq!(passed, small[..3], "three may pass, then room is kept for the head");
+    assert!(s.abort(big));
+    assert_eq!(step(&mut s, 20).first().map(|&(id, _)| id), Some(head));
+}
+
+#[test]
+fn a_cold_prefix_is_computed_once_for_all_who_share_it() {
+    let mut s = Scheduler::new(SchedulerConfig { step_tokens: 512, max_chunk: 40, ..config() }, 64).unwrap();
+    let mut ids = Vec::new();
+    s.add_group(&spec(1, 0, 100, 5), 4, 0, &mut ids).unwrap();
+    // Another tenant asks the same and shares nothing.
+    let other = s.add(&spec(2, 0, 100, 5), 0).unwrap();
+    assert_eq!(step(&mut s, 0), [(ids[0], 40), (other, 40)]);
+    assert_eq!(step(&mut s, 1), [(ids[0], 40), (other, 40)]);
+    assert_eq!(step(&mut s, 2), [(ids[0], 20), (other, 20)]);
+    // 96 of the 100 tokens lie in full blocks.
+    let rest = step(&mut s, 3);
+    assert_eq!(rest, [(ids[0], 1), (other, 1), (ids[1], 4), (ids[2], 4), (ids[3], 4)]);
+    assert!(s.current().started.iter().all(|started| started.cached_tokens == 96));
+    assert_eq!(s.load().waiting, 0);
+}
+
+#[test]
+fn followers_go_on_when_their_leader_is_gone() {
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut ids = Vec::new();
+    s.add_group(&spec(1, 0, 100, 5), 3, 0, &mut ids).unwrap();
+    assert_eq!(step(&mut s, 0), [(ids[0], 40)]);
+    assert_eq!(s.load().waiting, 2);
+    assert!(s.abort(ids[0]));
+    assert_eq!(step(&mut s, 1), [(ids[1], 40)], "the next one leads, from what was computed");
+    assert_eq!(s.current().started[0].cached_tokens, 32);
+}
+
+#[test]
+fn nobody_waits_for_the_prefix_of_idle_work() {
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut idle = spec(1, 0, 200, 5);
+    idle.class = Class::Idle;
+    let a = s.add(&idle, 0).unwrap();
+    assert_eq!(step(&mut s, 0), [(a, 40)]);
+    let b = s.add(&spec(1, 0, 200, 5), 0).unwrap();
+    assert_eq!(step(&mut s, 1)[0], (b, 40), "from the 32 tokens that were cached");
+    // Those who come now wait for the one that is sure to go on.
+    s.add(&spec(1, 0, 200, 5), 0).unwrap();
+    assert_eq!(step(&mut s, 2), [(b, 40)]);
+    assert_eq!(s.load().waiting, 1);
+}
+
+#[test]
+fn a_group_has_started_when_its_first_has() {
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut group = spec(1, 0, 200, 5);
+    group.start_deadline_ns = Some(10);
+    let mut ids = Vec::new();
+    s.add_group(&group, 3, 0, &mut ids).unwrap();
+    for now in [0, 100, 200, 300, 400] {
+        assert_eq!(step(&mut s, now)[0].0, ids[0]);
+        assert!(s.current().expired.is_empty());
+    }
+    assert_eq!(step(&mut s, 500).len(), 3);
+}
+
+#[test]
+fn work_that_is_too_late_is_dropped_before_prefill() {
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    s.add(&spec(1, 0, 30, 50), 0).unwrap();
+    step(&mut s, 0);
+    let mut late = spec(1, 500, 60, 5);
+    late.start_deadline_ns = Some(5_000_000);
+    let id = s.add(&late, 1_000_000).unwrap();
+    step(&mut s, 5_000_000);
+    assert!(s.current().expired.is_empty());
+    step(&mut s, 5_000_001);
+    assert_eq!(s.current().expired, [id]);
+    assert!(!s.abort(id));
+    // 30 + 1 + 1 tokens in 3 ms: 640 waiting tokens take longer than this deadline allows.
+    s.add(&spec(1, 2000, 640, 5), 6_000_000).unwrap();
+    late.start_deadline_ns = Some(20_000_000);
+    assert!(matches!(s.add(&late, 6_000_000), Err(AddRefusal::TooLate { wait_ns }) if wait_ns > 14_000_000));
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_the_number_it_hit() {
+    let limits = SchedulerConfig { queue_sequences: 3, queue_tokens: 100, context_window: 200, ..config() };
+    let mut s = Scheduler::new(limits, 10).unwrap();
+    let fits = |needed, limit| AddRefusal::DoesNotFit { needed, limit };
+    assert_eq!(s.add(&spec(1, 0, 150, 51), 0), Err(fits(201, 160)));
+    assert_eq!(s.add(&spec(1, 0, 150, 12), 0), Err(fits(162, 160)));
+    assert!(s.add(&spec(1, 0, 150, 11), 0).is_ok(), "the last token needs no slot; nothing else waits");
+    assert!(matches!(s.add(&spec(1, 0, 0, 5), 0), Err(AddRefusal::Invalid { .. })));
+    let full = s.add(&spec(1, 0, 60, 5), 0);
+    assert!(matches!(full, Err(AddRefusal::QueueFull { what: "tokens", limit: 100, .. })));
+    step(&mut s, 0);
+    let mut ids = Vec::new();
+    assert!(matches!(s.add_group(&spec(1, 0, 9, 5), 4, 0, &mut ids), Err(AddRefusal::Invalid { .. })));
+    s.add_group(&spec(1, 0, 9, 5), 2, 0, &mut ids).unwrap();
+    let full = s.add_group(&spec(1, 0, 9, 5), 2, 0, &mut ids);
+    assert!(
+        matches!(full, Err(AddRefusal::QueueFull { what: "sequences", limit: 3, retry_after_ns }) if retry_after_ns >= 1_000_000_000)
+    );
+    assert_eq!(ids.len(), 2);
+    s.check_invariants().unwrap();
+}
+
+#[test]
+fn preemption_takes_the_youngest_and_resumes_it_first() {
+    let mut s = Scheduler::new(config(), 10).unwrap();
+    let a = s.add(&spec(1, 0, 60, 90), 0).unwrap();
+    step(&mut s, 0);
+    let b = s.add(&spec(1, 900, 60, 90), 0).unwrap();
+    let c = s.add(&spec(1, 2000, 60, 2), 0).unwrap();
+    let mut now = 1;
+    while s.current().preempted.is_empty() {
+        step(&mut s, now);
+        now += 1;
+        assert!(now < 200);
+    }
+    assert_eq!(s.current().preempted, [b]);
+    assert!(s.abort(a));
+    let next = step(&mut s, now);
+    assert_eq!(next[0].0, b, "the victim stands before {c:?}");
+    assert!(s.current().started.iter().all(|started| started.seq != b), "it has started already");
+}
+
+#[test]
+fn a_failed_chunk_leaves_nothing_in_the_cache() {
+    let mut s = Scheduler::new(config(), 64).unwrap();
+    let job = spec(1, 0, 60, 5);
+    for (outcome, cached) in [(Outcome::Failed, 0), (Outcome::Ended, 48)] {
+        s.add(&job, 0).unwrap();
+        s.plan(0);
+        s.commit(&[outcome], 0);
+        s.check_invariants().unwrap();
+        assert_eq!(s.cached_prefix(&job.salt, &job.prompt), cached);
+    }
+    let foreign = CacheSalt::derive(&[1; 32], "2", "m", None);
+    assert_eq!(s.cached_prefix(&foreign, &job.prompt), 0);
+}

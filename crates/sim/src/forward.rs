@@ -1,0 +1,192 @@
+//! A model without weights: its logits are a hash of the token history *as it stands in the KV blocks*, so that a wrong
+//! block table, a stale block or a missed write shows as a wrong token. Faults come on demand.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headrace_kernels::forward::{
+    BLOCK_TOKENS, Forward, ForwardError, ForwardShape, Logits, LogitsWanted, SequenceChunk,
+};
+
+/// Half the width of the logits' range.
+const SPREAD: f32 = 4.0;
+/// What a block holds that nothing was written to, or whose writing failed.
+const GARBAGE: u64 = 0xdead_beef_dead_beef;
+
+/// What a block holds whose values are not numbers: whoever reads it gets none either.
+const NOT_FINITE: u64 = 0x7ff8_7ff8_7ff8_7ff8;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The step panics.
+    Panic,
+    /// Keys and values of the culprit's chunk (or of the whole call) are NaN, and with them every logit that sees them.
+    NotFinite,
+    /// The step gives an error.
+    Error,
+}
+
+/// When it goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// In this call of `step`, the first being 1.
+    Call(u64),
+    /// Whenever a chunk holds this id.
+    Token(u32),
+}
+
+/// What shall go wrong; shared with the test that decides so.
+#[derive(Debug, Clone, Default)]
+pub struct Faults(Arc<Mutex<Vec<(Trigger, Fault)>>>);
+
+impl Faults {
+    /// From now on.
+    pub fn add(&self, trigger: Trigger, fault: Fault) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((trigger, fault));
+    }
+
+    /// No more of it.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn of(&self, call: u64, chunk: &SequenceChunk<'_>) -> Option<Fault> {
+        let faults = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hits = |trigger: &Trigger| match trigger {
+            Trigger::Call(n) => *n == call,
+            Trigger::Token(id) => chunk.tokens.contains(id),
+        };
+        faults.iter().find(|(trigger, _)| hits(trigger)).map(|&(_, fault)| fault)
+    }
+}
+
+/// The scripted model. The same history gives the same logits, whatever else is in the batch.
+#[derive(Debug)]
+pub struct ScriptedForward {
+    shape: ForwardShape,
+    slots: Vec<u64>,
+    faults: Faults,
+    calls: u64,
+}
+
+impl ScriptedForward {
+    /// A model of `vocab` ids with `block_count` KV blocks, for sequences of at most `max_positions`.
+    pub fn new(vocab: usize, max_positions: usize, block_count: usize) -> Self {
+        let shape = ForwardShape {
+            vocab,
+            max_positions,
+            block_tokens: BLOCK_TOKENS,
+            block_count,
+            kv_bytes_per_block: BLOCK_TOKENS * size_of::<u64>(),
+            weight_bytes: 0,
+        };
+        Self { shape, slots: vec![GARBAGE; block_count * BLOCK_TOKENS], faults: Faults::default(), calls: 0 }
+    }
+
+    /// The handle by which things go wrong.
+    pub fn faults(&self) -> Faults {
+        self.faults.clone()
+    }
+
+    fn slot(&self, chunk: &SequenceChunk<'_>, position: usize) -> Option<usize> {
+        let block = *chunk.blocks.get(position / BLOCK_TOKENS)? as usize;
+        (block < self.shape.block_count).then_some(block * BLOCK_TOKENS + position % BLOCK_TOKENS)
+    }
+
+    fn store(&mut self, chunk: &SequenceChunk<'_>, value: impl Fn(usize, u32) -> u64) -> Result<(), String> {
+        for (i, &token) in chunk.tokens.iter().enumerate() {
+            let position = chunk.start + i;
+            let slot =
+                self.slot(chunk, position).ok_or_else(|| format!("no block for position {position}"))?;
+            if let Some(stored) = self.slots.get_mut(slot) {
+                *stored = value(position, token);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, at: usize, chunk: &SequenceChunk<'_>) -> Result<(), ForwardError> {
+        let end = chunk.start.saturating_add(chunk.tokens.len());
+        let message = if chunk.tokens.is_empty() {
+            "no tokens".to_owned()
+        } else if end > self.shape.max_positions {
+            format!("position {end} is beyond {}", self.shape.max_positions)
+        } else if chunk.tokens.iter().any(|&id| id as usize >= self.shape.vocab) {
+            "an id outside the vocabulary".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(ForwardError::BadBatch { chunk: at, message })
+    }
+
+    /// Reads the history back from the blocks and writes the wanted rows from `row` on.
+    fn answer(&self, chunk: &SequenceChunk<'_>, row: &mut usize, out: &mut Logits) {
+        let end = chunk.start + chunk.tokens.len();
+        let (mut history, mut nan) = (0u64, false);
+        for position in 0..end {
+            let stored = self.slot(chunk, position).and_then(|slot| self.slots.get(slot)).copied();
+            nan |= stored == Some(NOT_FINITE);
+            history = mix(history.rotate_left(5) ^ stored.unwrap_or(GARBAGE));
+            let wanted = match chunk.logits {
+                LogitsWanted::None => false,
+                LogitsWanted::Last => position + 1 == end,
+                LogitsWanted::All => position >= chunk.start,
+            };
+            if wanted && let Some(logits) = out.row_mut(*row) {
+                for (id, logit) in logits.iter_mut().enumerate() {
+                    let unit = (mix(history.wrapping_add(id as u64)) >> 40) as f32 / (1u64 << 24) as f32;
+                    *logit = if nan && id == 0 { f32::NAN } else { (unit * 2.0 - 1.0) * SPREAD };
+                }
+                *row += 1;
+            }
+        }
+    }
+}
+
+impl Forward for ScriptedForward {
+    fn shape(&self) -> &ForwardShape {
+        &self.shape
+    }
+
+    fn numerics(&self) -> &str {
+        "scripted"
+    }
+
+    fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError> {
+        self.calls += 1;
+        let rows = batch.iter().map(|chunk| chunk.logits.rows(chunk.tokens.len())).sum();
+        out.reset(rows, self.shape.vocab);
+        let faults: Vec<_> = batch.iter().map(|chunk| self.faults.of(self.calls, chunk)).collect();
+        let fatal = faults.iter().flatten().find(|fault| **fault != Fault::NotFinite);
+        for (at, chunk) in batch.iter().enumerate() {
+            self.check(at, chunk)?;
+            // A step that fails leaves what it was to write in disorder.
+            let spoilt = match (fatal, faults.get(at)) {
+                (Some(_), _) => Some(GARBAGE),
+                (None, Some(Some(_))) => Some(NOT_FINITE),
+                _ => None,
+            };
+            self.store(chunk, |p, token| spoilt.unwrap_or_else(|| mix((p as u64) << 32 | u64::from(token))))
+                .map_err(|message| ForwardError::BadBatch { chunk: at, message })?;
+        }
+        match fatal {
+            // Not `panic!`, which a hook would print for every simulated fault.
+            Some(Fault::Panic) => std::panic::resume_unwind(Box::new("a scripted panic")),
+            Some(_) => return Err(ForwardError::Failed { message: "a scripted error".to_owned() }),
+            None => {}
+        }
+        let mut row = 0;
+        for chunk in batch {
+            self.answer(chunk, &mut row, out);
+        }
+        Ok(())
+    }
+}
+
+/// A 64-bit finalizer (splitmix64's).
+pub(crate) fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,10 @@
+//! A seeded world for tests, simulations and benchmarks: a model that is a pure function of what its KV blocks hold,
+//! a small vocabulary, and an engine that answers at once. Knows nothing of sockets or weights.
+
+mod forward;
+mod scripted_engine;
+mod vocabulary;
+
+pub use forward::{Fault, Faults, ScriptedForward, Trigger};
+pub use scripted_engine::ScriptedEngine;
+pub use vocabulary::ToyVocabulary;

@@ -1,0 +1,91 @@
+//! An engine that answers at once with fixed tokens: what remains of a call is the path around the engine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use headrace_domain::{CacheSalt, EngineTrace, FinishReason, TokenLogprob, Usage};
+use headrace_engine_api::{
+    Capabilities, Engine, Event, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket, channel,
+};
+
+/// Every answer is the same; every event is there before `submit` returns.
+#[derive(Debug)]
+pub struct ScriptedEngine {
+    capabilities: Capabilities,
+    tokens_per_answer: u32,
+    text_per_token: String,
+    draining: AtomicBool,
+}
+
+impl ScriptedEngine {
+    /// Each answer is `tokens_per_answer` ids (or `max_tokens`, if that is less) of `text_per_token` each, one event a
+    /// token.
+    pub fn new(capabilities: Capabilities, tokens_per_answer: u32, text_per_token: &str) -> Self {
+        let text_per_token = text_per_token.to_owned();
+        Self { capabilities, tokens_per_answer, text_per_token, draining: AtomicBool::new(false) }
+    }
+
+    fn score(&self, id: u32, first: bool) -> TokenLogprob {
+        let bytes = self.text_per_token.as_bytes().to_vec();
+        TokenLogprob { id, bytes, logprob: (!first).then_some(0.0), top: Vec::new() }
+    }
+}
+
+impl Engine for ScriptedEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err(SubmitRefusal::Unavailable { why: "it is shutting down".to_owned() });
+        }
+        let sampling = &job.sampling;
+        let needed = (job.prompt.len() as u64).saturating_add(u64::from(sampling.max_tokens));
+        let limit = u64::from(self.capabilities.context_window);
+        if needed > limit {
+            return Err(SubmitRefusal::DoesNotFit { needed, limit });
+        }
+        let (sender, ticket) = channel(Arc::new(|| {}));
+        sender.send(Event::Started { cached_tokens: 0 });
+        if sampling.prompt_logprobs.is_some() {
+            let scores = job.prompt.iter().enumerate().map(|(i, &id)| self.score(id, i == 0));
+            sender.send(Event::Scored(PromptScores { tokens: scores.collect() }));
+        }
+        let tokens = self.tokens_per_answer.min(sampling.max_tokens);
+        let last = if tokens == self.tokens_per_answer { FinishReason::Stop } else { FinishReason::Length };
+        for choice in (0..sampling.n).map(|i| job.first_choice.saturating_add(i)) {
+            for i in 0..tokens {
+                let id = i % self.capabilities.vocab.max(1);
+                let logprobs = sampling.logprobs.iter().map(|_| self.score(id, false)).collect();
+                sender.send(Event::Tokens {
+                    choice,
+                    ids: vec![id],
+                    text: self.text_per_token.clone(),
+                    logprobs,
+                });
+            }
+            sender.send(Event::Finished { choice, reason: last.clone() });
+        }
+        let usage = Usage {
+            input: job.prompt.len() as u64,
+            output: u64::from(tokens) * u64::from(sampling.n),
+            ..Usage::default()
+        };
+        let engine = EngineTrace { steps: tokens, prefill_chunks: 1, ..EngineTrace::default() };
+        sender.finish(Event::Done(JobReport { usage, engine }));
+        Ok(ticket)
+    }
+
+    fn cached_prefix(&self, _salt: &CacheSalt, _ids: &[u32]) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport::default()
+    }
+
+    fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+}

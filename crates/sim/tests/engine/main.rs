@@ -1,0 +1,8 @@
+//! The engine on a scripted model: what it answers, that nothing around a job changes its answer, and the thread.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod answers;
+mod same_answers;
+mod support;
+mod thread;

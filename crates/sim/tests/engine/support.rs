@@ -1,0 +1,170 @@
+//! What the engine's tests share: jobs to ask, answers gathered, an engine turned by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{CacheSalt, FinishReason, ManualClock, RequestId, Sampling, TokenLogprob};
+use headrace_engine::{EngineConfig, Progress, Stepper, TextOf};
+use headrace_engine_api::{Event, Events, Job, JobError, JobReport, Priority, PromptScores, Tenant};
+use headrace_kernels::Isa;
+use headrace_kernels::forward::Forward;
+use headrace_scheduler::SchedulerConfig;
+
+/// What came of one choice.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct ChoiceAnswer {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) logprobs: Vec<TokenLogprob>,
+    pub(crate) reason: Option<FinishReason>,
+}
+
+/// What came of a job.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Answer {
+    pub(crate) choices: BTreeMap<u32, ChoiceAnswer>,
+    pub(crate) scores: Option<PromptScores>,
+    pub(crate) error: Option<JobError>,
+}
+
+/// A job's events as they come.
+pub(crate) struct Reader {
+    pub(crate) events: Events,
+    pub(crate) answer: Answer,
+    pub(crate) started: bool,
+    pub(crate) report: Option<JobReport>,
+}
+
+impl Reader {
+    pub(crate) fn new(events: Events) -> Self {
+        Self { events, answer: Answer::default(), started: false, report: None }
+    }
+
+    /// Takes what is there; checks the order of events.
+    pub(crate) fn pump(&mut self) {
+        while let Some(event) = self.events.try_next() {
+            self.take(event);
+        }
+    }
+
+    pub(crate) fn take(&mut self, event: Event) {
+        assert!(self.report.is_none(), "{event:?} after the terminal event");
+        match event {
+            Event::Started { .. } => {
+                assert!(!self.started, "started twice");
+                self.started = true;
+            }
+            Event::Scored(scores) => {
+                assert!(self.started && self.answer.choices.is_empty(), "scores come before tokens");
+                self.answer.scores = Some(scores);
+            }
+            Event::Tokens { choice, ids, text, logprobs } => {
+                assert!(self.started);
+                let choice = self.answer.choices.entry(choice).or_default();
+                assert!(choice.reason.is_none(), "tokens after the end");
+                choice.ids.extend(ids);
+                choice.text.push_str(&text);
+                choice.logprobs.extend(logprobs);
+            }
+            Event::Finished { choice, reason } => {
+                let choice = self.answer.choices.entry(choice).or_default();
+                assert!(choice.reason.replace(reason).is_none(), "finished twice");
+            }
+            Event::Done(report) => {
+                assert!(self.answer.choices.values().all(|c| c.reason.is_some()), "done with a choice open");
+                self.report = Some(report);
+            }
+            Event::Failed { error, report } => {
+                self.answer.error = Some(error);
+                self.report = Some(report);
+            }
+        }
+    }
+}
+
+pub(crate) fn salt(tenant: u64) -> CacheSalt {
+    CacheSalt::derive(&[5; 32], &tenant.to_string(), "m", None)
+}
+
+pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
+    Job {
+        request: RequestId::from_bits(1),
+        first_choice: 0,
+        prompt: prompt.into(),
+        sampling,
+        salt: salt(0),
+        tenant: Tenant(0),
+        weight: 1,
+        priority: Priority::Normal,
+        start_deadline_ns: None,
+    }
+}
+
+pub(crate) fn greedy(max_tokens: u32) -> Sampling {
+    Sampling { max_tokens, ..Sampling::default() }
+}
+
+/// Limits under which everything fits.
+pub(crate) fn roomy() -> SchedulerConfig {
+    SchedulerConfig { context_window: 512, ..SchedulerConfig::default() }
+}
+
+/// An engine turned by hand, in virtual time.
+pub(crate) struct Bench {
+    pub(crate) stepper: Stepper,
+    pub(crate) clock: Arc<ManualClock>,
+}
+
+impl Bench {
+    pub(crate) fn new(
+        forward: Box<dyn Forward>,
+        text: Arc<dyn TextOf>,
+        eos: &[u32],
+        scheduler: SchedulerConfig,
+    ) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let config = EngineConfig {
+            model: "m".to_owned(),
+            compute_mode: "exact".to_owned(),
+            eos: eos.to_vec(),
+            skip_special: true,
+            max_choices: 16,
+            isa: Isa::supported().last().copied().expect("at least one"),
+            scheduler,
+            clock: clock.clone(),
+        };
+        Self { stepper: Stepper::new(forward, text, config).expect("a good configuration"), clock }
+    }
+
+    pub(crate) fn submit(&self, job: Job) -> Reader {
+        Reader::new(self.stepper.submit(job).expect("accepted").split().0)
+    }
+
+    pub(crate) fn step(&mut self) -> Progress {
+        self.clock.advance(Duration::from_micros(500));
+        let progress = self.stepper.step();
+        self.stepper.check_invariants().expect("the books agree");
+        progress
+    }
+
+    /// Steps until nothing is left.
+    pub(crate) fn run(&mut self) {
+        let mut steps = 0;
+        while self.step() != Progress::Idle {
+            steps += 1;
+            assert!(steps < 100_000, "no end in sight");
+        }
+        let load = self.stepper.load();
+        assert_eq!(load.blocks_free, load.blocks_total, "blocks did not come back");
+        assert_eq!((load.running, load.waiting), (0, 0));
+    }
+
+    /// One job alone, to its end.
+    pub(crate) fn ask(&mut self, job: Job) -> (Answer, JobReport) {
+        let mut reader = self.submit(job);
+        self.run();
+        reader.pump();
+        (reader.answer, reader.report.expect("a terminal event"))
+    }
+}

@@ -1,0 +1,207 @@
+//! The engine on its own thread: it wakes, it sleeps, it ends, and nobody waits for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{Clock, Sampling, SystemClock, UnixNanos};
+use headrace_engine::{Decode, EmbeddedEngine, EngineConfig, EngineError, TextOf};
+use headrace_engine_api::{Engine, JobError, SubmitRefusal};
+use headrace_kernels::Isa;
+use headrace_scheduler::SchedulerConfig;
+use headrace_sim::{ScriptedForward, ToyVocabulary};
+
+use crate::support::{Bench, Reader, greedy, job, roomy};
+
+fn config(scheduler: SchedulerConfig) -> EngineConfig {
+    EngineConfig {
+        model: "m".to_owned(),
+        compute_mode: "exact".to_owned(),
+        eos: Vec::new(),
+        skip_special: true,
+        max_choices: 16,
+        isa: Isa::supported().last().copied().unwrap(),
+        scheduler,
+        clock: Arc::new(SystemClock::new()),
+    }
+}
+
+fn start() -> EmbeddedEngine {
+    let forward = Box::new(ScriptedForward::new(64, 4096, 512));
+    EmbeddedEngine::start_with(forward, Arc::new(ToyVocabulary), config(SchedulerConfig::default())).unwrap()
+}
+
+fn prompt(first: u32) -> Vec<u32> {
+    (0..60).map(|i| (first + i * 5) % 64).collect()
+}
+
+/// Reads to the terminal event.
+fn read(mut reader: Reader) -> Reader {
+    while reader.report.is_none() {
+        let event = reader.events.next_blocking().expect("a terminal event");
+        reader.take(event);
+    }
+    assert!(reader.events.next_blocking().is_none(), "one terminal event and nothing after it");
+    reader
+}
+
+#[test]
+fn callers_on_many_threads_each_get_the_answer_of_a_job_alone() {
+    let engine = start();
+    assert_eq!(engine.capabilities().kv_tokens, 512 * 16);
+    let ask = |i: u32| {
+        let ticket = engine.submit(job(&prompt(i % 4), greedy(30))).unwrap();
+        read(Reader::new(ticket.split().0)).answer
+    };
+    let ask = &ask;
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..12).map(|i| scope.spawn(move || ask(i))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    for (i, answer) in answers.iter().enumerate() {
+        let forward = Box::new(ScriptedForward::new(64, 4096, 512));
+        let expected = Bench::new(forward, Arc::new(ToyVocabulary), &[], roomy())
+            .ask(job(&prompt(i as u32 % 4), greedy(30)));
+        assert_eq!(*answer, expected.0, "job {i}");
+    }
+    let load = engine.load();
+    assert_eq!((load.blocks_free, load.running, load.waiting), (load.blocks_total, 0, 0));
+    assert!(engine.cached_prefix(&job(&[1], greedy(1)).salt, &prompt(0)) >= 48);
+}
+
+#[test]
+fn shutting_down_lets_short_work_end_and_cuts_off_the_rest() {
+    for (tokens, cut) in [(5, false), (4000, true)] {
+        let engine = start();
+        let ticket = engine.submit(job(&prompt(0), Sampling { ignore_eos: true, ..greedy(tokens) })).unwrap();
+        let reader = Reader::new(ticket.split().0);
+        // The scripted model takes well over this for thousands of tokens, whose history it reads each time.
+        engine.shutdown(if cut { Duration::ZERO } else { Duration::from_secs(60) });
+        let done = read(reader);
+        assert_eq!(done.answer.error, cut.then_some(JobError::ShuttingDown));
+        let refused = engine.submit(job(&prompt(0), greedy(1))).err();
+        assert!(matches!(refused, Some(SubmitRefusal::Unavailable { .. })));
+        engine.shutdown(Duration::ZERO);
+    }
+}
+
+#[test]
+fn draining_takes_nothing_new_and_finishes_what_runs() {
+    let engine = start();
+    let ticket = engine.submit(job(&prompt(0), greedy(50))).unwrap();
+    engine.drain();
+    assert!(matches!(
+        engine.submit(job(&prompt(0), greedy(1))).err(),
+        Some(SubmitRefusal::Unavailable { .. })
+    ));
+    assert_eq!(read(Reader::new(ticket.split().0)).answer.error, None);
+}
+
+#[test]
+fn a_cancelled_job_lets_go_and_its_receipt_resolves() {
+    let engine = start();
+    let ticket = engine.submit(job(&prompt(0), Sampling { ignore_eos: true, ..greedy(4000) })).unwrap();
+    let (events, control) = ticket.split();
+    let receipt = control.cancel();
+    let reader = read(Reader::new(events));
+    assert_eq!(reader.answer.error, Some(JobError::Cancelled));
+    let told = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
+    assert_eq!(Some(told), reader.report);
+    let load = engine.load();
+    assert_eq!(load.blocks_free, load.blocks_total);
+}
+
+#[test]
+fn dropping_the_engine_ends_every_job() {
+    let engine = start();
+    let readers: Vec<_> = (0..5)
+        .map(|i| engine.submit(job(&prompt(i), Sampling { ignore_eos: true, ..greedy(4000) })).unwrap())
+        .map(|ticket| Reader::new(ticket.split().0))
+        .collect();
+    drop(engine);
+    for reader in readers {
+        assert_eq!(read(reader).answer.error, Some(JobError::ShuttingDown));
+    }
+}
+
+/// A vocabulary with a hole that nobody should fall into.
+struct Treacherous;
+
+impl TextOf for Treacherous {
+    fn decoder(&self) -> Box<dyn Decode> {
+        ToyVocabulary.decoder()
+    }
+
+    fn bytes(&self, id: u32) -> &[u8] {
+        if id == 63 { std::panic::resume_unwind(Box::new("a hole")) } else { ToyVocabulary.bytes(id) }
+    }
+}
+
+#[test]
+fn a_panic_while_sampling_ends_that_job_alone() {
+    let forward = Box::new(ScriptedForward::new(64, 4096, 512));
+    let engine =
+        EmbeddedEngine::start_with(forward, Arc::new(Treacherous), config(SchedulerConfig::default()))
+            .unwrap();
+    // Scoring looks at every prompt token's bytes.
+    let scored = |prompt: &[u32]| job(prompt, Sampling { prompt_logprobs: Some(0), ..greedy(0) });
+    let bad = engine.submit(scored(&[1, 2, 63, 4])).unwrap();
+    let good = engine.submit(scored(&[1, 2, 3, 4])).unwrap();
+    let bad = read(Reader::new(bad.split().0));
+    assert_eq!(bad.answer.error, Some(JobError::Panicked { detail: "a hole".to_owned() }));
+    assert_eq!(read(Reader::new(good.split().0)).answer.error, None);
+    assert_eq!(engine.load().running, 0);
+}
+
+/// A clock that kills the engine's thread, and no other, when told to.
+struct DeadlyClock(std::sync::atomic::AtomicBool);
+
+impl Clock for DeadlyClock {
+    fn now(&self) -> UnixNanos {
+        UnixNanos::default()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        let on_engine = std::thread::current().name().is_some_and(|name| name.starts_with("engine-"));
+        if on_engine && self.0.load(std::sync::atomic::Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("the loop itself broke"));
+        }
+        0
+    }
+}
+
+#[test]
+fn if_the_loop_itself_dies_every_job_hears_of_it() {
+    let clock = Arc::new(DeadlyClock(false.into()));
+    let forward = Box::new(ScriptedForward::new(64, 4096, 512));
+    let config = EngineConfig { clock: clock.clone(), ..config(SchedulerConfig::default()) };
+    let engine = EmbeddedEngine::start_with(forward, Arc::new(ToyVocabulary), config).unwrap();
+    let endless = || job(&prompt(0), Sampling { ignore_eos: true, ..greedy(4000) });
+    let readers: Vec<_> = (0..3).map(|_| Reader::new(engine.submit(endless()).unwrap().split().0)).collect();
+    clock.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    for reader in readers {
+        let error = read(reader).answer.error;
+        assert!(matches!(error, Some(JobError::Panicked { .. })), "{error:?}");
+    }
+    // The step in flight may have failed its own job first; the loop is dead with the next one at the latest.
+    let refused = loop {
+        match engine.submit(endless()) {
+            Ok(ticket) => drop(read(Reader::new(ticket.split().0))),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, SubmitRefusal::Unavailable { .. }));
+    engine.shutdown(Duration::from_secs(60));
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused_with_every_reason() {
+    let bad =
+        EngineConfig { eos: vec![99], max_choices: 0, ..config(SchedulerConfig { max_chunk: 0, ..roomy() }) };
+    let forward = Box::new(ScriptedForward::new(64, 4096, 512));
+    match EmbeddedEngine::start_with(forward, Arc::new(ToyVocabulary), bad).err() {
+        Some(EngineError::Config { problems }) => {
+            assert_eq!(problems.len(), 3, "{problems:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

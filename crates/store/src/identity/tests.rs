@@ -1,0 +1,217 @@
+//! That the file keeps what the store in memory keeps, and refuses what is not its own or was tampered with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use headrace_domain::{Endpoint, ModelName};
+use headrace_identity::{
+    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityError, MemoryKeyStore,
+    ModelAccess, NewKey,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+fn file() -> (TempDir, PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("identity.db");
+    (dir, path)
+}
+
+fn entry(n: u64) -> AuditEntry {
+    AuditEntry {
+        at: UnixNanos::new(n),
+        actor: "ops".to_owned(),
+        act: "test".to_owned(),
+        subject: format!("s{n}"),
+        detail: "d'); DROP TABLE keys; --".to_owned(),
+    }
+}
+
+fn org_record(n: u8) -> OrgRecord {
+    let limits = RateLimits { requests_per_minute: Some(u32::from(n)), ..RateLimits::default() };
+    OrgRecord { id: OrgId::new(&format!("org{}", n % 3)).unwrap(), limits, created: UnixNanos::new(5) }
+}
+
+fn project_record(n: u8) -> ProjectRecord {
+    ProjectRecord {
+        id: ProjectId::new(&format!("project{}", n % 4)).unwrap(),
+        org: OrgId::new(&format!("org{}", n / 4 % 3)).unwrap(),
+        limits: RateLimits { tokens_per_minute: Some(u64::MAX - u64::from(n)), ..RateLimits::default() },
+        created: UnixNanos::new(6),
+    }
+}
+
+fn stored_key(n: u8) -> StoredKey {
+    let ProjectRecord { id: project, org, .. } = project_record(n / 8);
+    StoredKey {
+        hash: KeyHash::from_bytes([n % 16; 32]),
+        record: KeyRecord {
+            id: KeyId::new(&format!("key{}", n % 32)).unwrap(),
+            org,
+            project,
+            name: format!("näme '{n}' \"x\""),
+            hint: "abcd".to_owned(),
+            models: match n % 2 {
+                0 => ModelAccess::All,
+                _ => ModelAccess::Only([ModelName::new("m/\"1\"").unwrap()].into()),
+            },
+            endpoints: match n % 3 {
+                0 => EndpointAccess::All,
+                _ => EndpointAccess::Only(vec![Endpoint::Messages, Endpoint::Completions]),
+            },
+            limits: RateLimits { concurrency: Some(u32::MAX), ..RateLimits::default() },
+            created: UnixNanos::new(7),
+            expires: n.is_multiple_of(5).then(|| UnixNanos::new(u64::from(n))),
+            revoked: None,
+        },
+    }
+}
+
+fn act(store: &dyn KeyStore, what: u8, n: u8) -> Result<(), StoreError> {
+    let audit = entry(u64::from(n));
+    match what {
+        0 => store.upsert_org(&org_record(n), &audit),
+        1 => store.upsert_project(&project_record(n), &audit),
+        2 => store.set_revoked(&stored_key(n).record.id, UnixNanos::new(u64::from(n)), &audit),
+        _ => store.insert_key(&stored_key(n), &audit),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever is done in whatever order, both stores answer alike and keep alike, also after reopening.
+    #[test]
+    fn it_keeps_what_the_one_in_memory_keeps(
+        acts in proptest::collection::vec((0_u8..5, any::<u8>()), 1..60)
+    ) {
+        let (_dir, path) = file();
+        let memory = MemoryKeyStore::new();
+        let sqlite = SqliteKeyStore::open(&path).unwrap();
+        for n in 0..3 {
+            prop_assert_eq!(act(&memory, 0, n), act(&sqlite, 0, n));
+        }
+        for (what, n) in acts {
+            prop_assert_eq!(act(&memory, what, n), act(&sqlite, what, n));
+        }
+        for _ in 0..2 {
+            let sqlite = SqliteKeyStore::open(&path).unwrap();
+            prop_assert_eq!(memory.load_all(), sqlite.load_all());
+            prop_assert_eq!(memory.audit(0, 1_000), sqlite.audit(0, 1_000));
+            prop_assert_eq!(memory.audit(3, 2), sqlite.audit(3, 2));
+            prop_assert_eq!(memory.verify_audit(), sqlite.verify_audit());
+        }
+    }
+}
+
+#[test]
+fn a_directory_over_it_survives_a_restart() {
+    let (_dir, path) = file();
+    let open = |secret| {
+        Directory::open(Arc::new(SqliteKeyStore::open(&path).unwrap()), HashSecret::new([secret; 32]))
+    };
+    let now = UnixNanos::new(1_000);
+    let (org, project) = (OrgId::new("acme").unwrap(), ProjectId::new("web").unwrap());
+    let directory = open(1).unwrap();
+    directory.create_org(org.clone(), RateLimits::default(), "ops", now).unwrap();
+    directory.create_project(project.clone(), org.clone(), RateLimits::default(), "ops", now).unwrap();
+    let new = |name| NewKey::new(org.clone(), project.clone(), name);
+    let (kept, kept_secret) = directory.create_key(new("kept"), "ops", now).unwrap();
+    let (gone, gone_secret) = directory.create_key(new("gone"), "ops", now).unwrap();
+    directory.revoke(&gone.id, "ops", now).unwrap();
+    drop(directory);
+
+    let directory = open(1).unwrap();
+    assert_eq!(directory.authenticate(kept_secret.expose_secret(), now).unwrap().key, kept.id);
+    assert_eq!(directory.authenticate(gone_secret.expose_secret(), now), Err(AuthRefusal::Revoked));
+    assert_eq!(directory.verify_audit().unwrap().rows, 5);
+    drop(directory);
+    assert_eq!(open(2).unwrap_err(), IdentityError::WrongSecret);
+
+    let bytes = std::fs::read(&path).unwrap();
+    let found = |needle: &str| bytes.windows(needle.len()).any(|part| part == needle.as_bytes());
+    assert!(found("acme") && !found(kept_secret.expose_secret()), "no secret is in the file");
+}
+
+#[test]
+fn it_answers_from_within_an_asynchronous_runtime() {
+    let (_dir, path) = file();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let store = SqliteKeyStore::open(&path).unwrap();
+        store.upsert_org(&org_record(0), &entry(1)).unwrap();
+        assert_eq!(store.load_all().unwrap().orgs.len(), 1);
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn only_its_owner_can_read_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, path) = file();
+    let store = SqliteKeyStore::open(&path).unwrap();
+    store.upsert_org(&org_record(0), &entry(1)).unwrap();
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
+    }
+}
+
+fn alter(path: &Path, sql: &'static str) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = sqlite::open(path, Durability::Full, false).await.unwrap();
+        let done = sqlx::raw_sql(sql).execute(&mut connection).await;
+        connection.close().await.unwrap();
+        done.map(drop).map_err(|error| error.to_string())
+    })
+}
+
+#[test]
+fn alterations_of_the_audit_log_are_refused_or_found() {
+    let free = "DROP TRIGGER audit_rows_are_never_changed; DROP TRIGGER audit_rows_are_never_deleted;";
+    let rows = [
+        ("UPDATE audit SET actor = 'nobody' WHERE seq = 2;", "audit row 2"),
+        ("UPDATE audit SET at = 9 WHERE seq = 4;", "audit row 4"),
+        ("DELETE FROM audit WHERE seq = 1;", "audit row 1"),
+        ("DELETE FROM audit WHERE seq = 3;", "audit row 3"),
+        ("DELETE FROM audit WHERE seq = 4;", "the end of the audit log"),
+        ("UPDATE audit SET seq = 9 WHERE seq = 4;", "audit row 4"),
+    ];
+    for (sql, expected) in rows {
+        let (_dir, path) = file();
+        let store = SqliteKeyStore::open(&path).unwrap();
+        for n in 0..4 {
+            store.upsert_org(&org_record(n), &entry(u64::from(n))).unwrap();
+        }
+        drop(store);
+        assert!(alter(&path, sql).unwrap_err().contains("audit rows are never"), "{sql}");
+        alter(&path, free).unwrap();
+        alter(&path, sql).unwrap();
+        match SqliteKeyStore::open(&path).unwrap().verify_audit() {
+            Err(StoreError::Corrupt { what, .. }) => assert_eq!(what, expected, "{sql}"),
+            other => panic!("{sql}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn newer_foreign_and_damaged_files_are_refused() {
+    type Row = (&'static str, fn(&StoreError) -> bool);
+    let rows: [Row; 3] = [
+        ("PRAGMA user_version = 2;", |e| *e == StoreError::Newer { found: 2, known: 1 }),
+        ("PRAGMA application_id = 1;", |e| matches!(e, StoreError::Corrupt { .. })),
+        ("UPDATE orgs SET limits = '{\"speed\":1}';", |e| matches!(e, StoreError::Corrupt { .. })),
+    ];
+    for (sql, expected) in rows {
+        let (_dir, path) = file();
+        SqliteKeyStore::open(&path).unwrap().upsert_org(&org_record(0), &entry(1)).unwrap();
+        alter(&path, sql).unwrap();
+        let error = SqliteKeyStore::open(&path).and_then(|store| store.load_all()).unwrap_err();
+        assert!(expected(&error), "{sql}: {error}");
+    }
+    let (_dir, path) = file();
+    std::fs::write(&path, "this is a diary, not a database, and it is long enough to look like one").unwrap();
+    assert!(matches!(SqliteKeyStore::open(&path), Err(StoreError::Unavailable { .. })));
+}

@@ -1,0 +1,377 @@
+//! The ledger's journal in a SQLite file: a row per group commit, on the disk when `append` returns; and `verify`,
+//! which reads the same file beside a running server. Knows the shape of rows, not what their payloads mean.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use headrace_domain::UnixNanos;
+use headrace_ledger::verify::{Verifier, VerifyReport};
+use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Connection, Row};
+
+use crate::sqlite::{self, Durability, Format, FormatError};
+
+mod charges;
+
+pub use charges::{Charge, ChargeEnd, Charges};
+
+/// Snapshots kept: one is enough to start from, the others let `verify` compare more often.
+const SNAPSHOTS_KEPT: i64 = 3;
+/// Rows read at a time.
+const PAGE_ROWS: i64 = 256;
+
+const FORMAT: Format =
+    Format { what: "ledger journal", application_id: 0x4852_6c67, version: 1, schema: SCHEMA };
+
+/// Format 1. The triggers keep the journal append-only against any other hand as well.
+const SCHEMA: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+INSERT INTO meta VALUES ('recoveries', 0);
+CREATE TABLE journal (
+    sequence       INTEGER PRIMARY KEY,
+    format_version INTEGER NOT NULL,
+    time           INTEGER NOT NULL,
+    previous       BLOB    NOT NULL,
+    checksum       BLOB    NOT NULL,
+    payload        BLOB    NOT NULL
+) STRICT;
+CREATE TRIGGER journal_never_updated BEFORE UPDATE ON journal
+    BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER journal_never_deleted BEFORE DELETE ON journal
+    BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TABLE snapshot (
+    sequence       INTEGER PRIMARY KEY,
+    format_version INTEGER NOT NULL,
+    row_checksum   BLOB    NOT NULL,
+    checksum       BLOB    NOT NULL,
+    payload        BLOB    NOT NULL
+) STRICT;
+";
+
+/// A journal in a SQLite file. One process at a time may write to it: a second one's rows collide and are refused.
+#[derive(Debug)]
+pub struct SqliteJournal {
+    path: PathBuf,
+    durability: Durability,
+    /// `None` after a failure, until `recover` opens it anew.
+    connection: Option<SqliteConnection>,
+}
+
+impl SqliteJournal {
+    /// Opens or creates the file, with every commit on the disk when `append` returns. May be called on any thread,
+    /// inside an asynchronous runtime or not; it blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, is not a ledger's journal or has a newer format.
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        Self::open_with(path, Durability::Full)
+    }
+
+    /// As [`SqliteJournal::open`], with another promise on commit. A ledger needs [`Durability::Full`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
+        let mut journal = Self { path: path.to_owned(), durability, connection: None };
+        journal.reopen()?;
+        Ok(journal)
+    }
+
+    fn reopen(&mut self) -> Result<(), JournalError> {
+        self.close();
+        let (path, durability) = (&self.path, self.durability);
+        let opened = block_on(async {
+            let mut connection = sqlite::open(path, durability, false).await?;
+            sqlite::ensure_format(&mut connection, FORMAT, false).await?;
+            Ok(connection)
+        });
+        self.connection = Some(opened.map_err(|error| format_error(&self.path, error))?);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // Whatever closing says, what was committed is committed.
+            let _ = block_on(connection.close());
+        }
+    }
+
+    fn with<'a, T, F>(
+        &'a mut self,
+        query: impl FnOnce(&'a mut SqliteConnection) -> F,
+    ) -> Result<T, JournalError>
+    where
+        F: Future<Output = Result<T, sqlx::Error>>,
+    {
+        let path = &self.path;
+        let connection = self.connection.as_mut().ok_or_else(|| {
+            JournalError::Io(format!("{}: it failed and is not open again", path.display()))
+        })?;
+        block_on(query(connection)).map_err(|error| sql_error(path, &error))
+    }
+}
+
+impl Drop for SqliteJournal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Journal for SqliteJournal {
+    fn load(&mut self) -> Result<Loaded, JournalError> {
+        let snapshots = self.with(|connection| async {
+            let newest = "SELECT * FROM snapshot ORDER BY sequence DESC LIMIT 1";
+            sqlx::query(newest).fetch_all(connection).await
+        })?;
+        let snapshots: Vec<_> = snapshots.iter().map(snapshot_of).collect::<Result<_, _>>()?;
+        let rows = self.rows_after(snapshots.last().map_or(0, |snapshot| snapshot.sequence))?;
+        Ok(Loaded { snapshots, rows })
+    }
+
+    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
+        let after = signed(sequence)?;
+        let rows = self.with(|connection| async move {
+            let newer = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence";
+            sqlx::query(newer).bind(after).fetch_all(connection).await
+        })?;
+        rows.iter().map(row_of).collect()
+    }
+
+    fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+        for row in rows {
+            // Refused before anything is written.
+            signed(row.sequence)?;
+            signed(row.time.get())?;
+        }
+        self.with(|connection| async move {
+            // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
+            if let [row] = rows {
+                return insert(connection, row).await;
+            }
+            let mut transaction = connection.begin().await?;
+            for row in rows {
+                insert(&mut transaction, row).await?;
+            }
+            transaction.commit().await
+        })
+    }
+
+    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+        let sequence = signed(snapshot.sequence)?;
+        self.with(|connection| async move {
+            let mut transaction = connection.begin().await?;
+            sqlx::query("INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?, ?)")
+                .bind(sequence)
+                .bind(i64::from(snapshot.format_version))
+                .bind(snapshot.row_checksum.as_slice())
+                .bind(snapshot.checksum.as_slice())
+                .bind(snapshot.payload.as_slice())
+                .execute(&mut *transaction)
+                .await?;
+            let outdated = "DELETE FROM snapshot WHERE sequence NOT IN \
+                            (SELECT sequence FROM snapshot ORDER BY sequence DESC LIMIT ?)";
+            sqlx::query(outdated).bind(SNAPSHOTS_KEPT).execute(&mut *transaction).await?;
+            transaction.commit().await
+        })
+    }
+
+    /// Opens the file anew and commits a write of no meaning, to see that the disk takes it.
+    fn recover(&mut self) -> Result<(), JournalError> {
+        self.reopen()?;
+        let tried = self.with(|connection| async {
+            let probe = "UPDATE meta SET value = value + 1 WHERE key = 'recoveries'";
+            sqlx::query(probe).execute(connection).await.map(|_| ())
+        });
+        if tried.is_err() {
+            self.close();
+        }
+        tried
+    }
+}
+
+async fn insert(connection: &mut SqliteConnection, row: &JournalRow) -> Result<(), sqlx::Error> {
+    // `append` has shown that both fit; SQLite's integers are signed.
+    let (sequence, time) = (row.sequence.cast_signed(), row.time.get().cast_signed());
+    sqlx::query("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)")
+        .bind(sequence)
+        .bind(i64::from(row.format_version))
+        .bind(time)
+        .bind(row.previous.as_slice())
+        .bind(row.checksum.as_slice())
+        .bind(row.payload.as_slice())
+        .execute(connection)
+        .await
+        .map(|_| ())
+}
+
+/// Checks every invariant of the ledger in a file, from its first row, and the file itself. Reads only, beside a
+/// running or a stopped server, and sees one moment of it.
+///
+/// # Errors
+/// When the file cannot be read, is not a ledger's journal or has a newer format. What is wrong *in* it is in the
+/// report.
+pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
+    let mut connection = open_to_read(path)?;
+    let report = block_on(async {
+        let mut transaction = connection.begin().await?;
+        let kept =
+            sqlx::query("SELECT * FROM snapshot ORDER BY sequence").fetch_all(&mut *transaction).await?;
+        let mut unreadable = Vec::new();
+        let mut snapshots = Vec::new();
+        for row in &kept {
+            match snapshot_of(row) {
+                Ok(snapshot) => snapshots.push(snapshot),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        let mut verifier = Verifier::new(&snapshots);
+        let mut after = 0i64;
+        loop {
+            let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
+            let rows = sqlx::query(page).bind(after).bind(PAGE_ROWS).fetch_all(&mut *transaction).await?;
+            let Some(last) = rows.last() else { break };
+            after = last.try_get("sequence")?;
+            for row in &rows {
+                match row_of(row) {
+                    Ok(row) => verifier.row(&row),
+                    Err(error) => unreadable.push(error),
+                }
+            }
+        }
+        let whole: Vec<String> =
+            sqlx::query_scalar("PRAGMA quick_check").fetch_all(&mut *transaction).await?;
+        transaction.rollback().await?;
+        for error in unreadable {
+            verifier.find(after.cast_unsigned(), error.to_string());
+        }
+        for problem in whole.iter().filter(|line| *line != "ok") {
+            verifier.find(after.cast_unsigned(), format!("the file itself: {problem}"));
+        }
+        Ok(verifier.finish())
+    });
+    let _ = block_on(connection.close());
+    report.map_err(|error: sqlx::Error| sql_error(path, &error))
+}
+
+/// Reads everything in a file: for tests and small ledgers.
+///
+/// # Errors
+/// As [`verify_file`], and when a row cannot be read.
+pub fn load_file(path: &Path) -> Result<Loaded, JournalError> {
+    let mut connection = open_to_read(path)?;
+    let read = block_on(async {
+        let mut transaction = connection.begin().await?;
+        let snapshots =
+            sqlx::query("SELECT * FROM snapshot ORDER BY sequence").fetch_all(&mut *transaction).await?;
+        let rows =
+            sqlx::query("SELECT * FROM journal ORDER BY sequence").fetch_all(&mut *transaction).await?;
+        transaction.rollback().await?;
+        Ok((snapshots, rows))
+    });
+    let _ = block_on(connection.close());
+    let (snapshots, rows) = read.map_err(|error: sqlx::Error| sql_error(path, &error))?;
+    Ok(Loaded {
+        snapshots: snapshots.iter().map(snapshot_of).collect::<Result<_, _>>()?,
+        rows: rows.iter().map(row_of).collect::<Result<_, _>>()?,
+    })
+}
+
+fn open_to_read(path: &Path) -> Result<SqliteConnection, JournalError> {
+    let opened = block_on(async {
+        let mut connection = sqlite::open(path, Durability::Full, true).await?;
+        sqlite::ensure_format(&mut connection, FORMAT, true).await?;
+        Ok(connection)
+    });
+    opened.map_err(|error| format_error(path, error))
+}
+
+fn row_of(row: &SqliteRow) -> Result<JournalRow, JournalError> {
+    let read = || -> Result<JournalRow, sqlx::Error> {
+        Ok(JournalRow {
+            sequence: unsigned(row.try_get("sequence")?)?,
+            format_version: unsigned(row.try_get("format_version")?)?,
+            time: UnixNanos::new(unsigned(row.try_get("time")?)?),
+            payload: row.try_get("payload")?,
+            previous: hash(row.try_get("previous")?)?,
+            checksum: hash(row.try_get("checksum")?)?,
+        })
+    };
+    read().map_err(|error| corrupt(row, &error))
+}
+
+fn snapshot_of(row: &SqliteRow) -> Result<Snapshot, JournalError> {
+    let read = || -> Result<Snapshot, sqlx::Error> {
+        Ok(Snapshot {
+            sequence: unsigned(row.try_get("sequence")?)?,
+            format_version: unsigned(row.try_get("format_version")?)?,
+            row_checksum: hash(row.try_get("row_checksum")?)?,
+            payload: row.try_get("payload")?,
+            checksum: hash(row.try_get("checksum")?)?,
+        })
+    };
+    read().map_err(|error| corrupt(row, &error))
+}
+
+fn corrupt(row: &SqliteRow, error: &sqlx::Error) -> JournalError {
+    let sequence = row.try_get("sequence").ok().and_then(|n: i64| u64::try_from(n).ok()).unwrap_or(0);
+    JournalError::Corrupt { sequence, why: error.to_string() }
+}
+
+fn unsigned<T: TryFrom<i64>>(value: i64) -> Result<T, sqlx::Error> {
+    T::try_from(value).map_err(|_| sqlx::Error::Decode(format!("{value} is out of range").into()))
+}
+
+fn hash(bytes: &[u8]) -> Result<[u8; 32], sqlx::Error> {
+    bytes.try_into().map_err(|_| sqlx::Error::Decode("a checksum is not 32 bytes long".into()))
+}
+
+fn signed(value: u64) -> Result<i64, JournalError> {
+    i64::try_from(value).map_err(|_| JournalError::Io(format!("{value} does not fit SQLite's integers")))
+}
+
+/// SQLite's primary result code for a full disk.
+const SQLITE_FULL: &str = "13";
+
+fn sql_error(path: &Path, error: &sqlx::Error) -> JournalError {
+    let why = format!("{}: {error}", path.display());
+    let code = error.as_database_error().and_then(|error| error.code());
+    if code.as_deref() == Some(SQLITE_FULL) { JournalError::Full(why) } else { JournalError::Io(why) }
+}
+
+fn format_error(path: &Path, error: FormatError) -> JournalError {
+    match error {
+        FormatError::Sqlite(error) => sql_error(path, &error),
+        FormatError::Newer { what, found, known } => {
+            let number = |n: i32| u32::try_from(n).unwrap_or(u32::MAX);
+            JournalError::NewerFormat { what, found: number(found), known: number(known) }
+        }
+        FormatError::Foreign { .. } | FormatError::Empty { .. } => {
+            JournalError::Io(format!("{}: {error}", path.display()))
+        }
+    }
+}
+
+/// Runs a future to its end on this thread. SQLite's work is done by a thread that sqlx keeps per connection and
+/// needs no runtime here; so this may be called where a runtime's own `block_on` may not.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

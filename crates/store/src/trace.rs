@@ -1,0 +1,317 @@
+//! Trace records in one SQLite file: written by the recorder's thread, read beside it by the API and the command line.
+//! Durability is `NORMAL`: a power cut may take the last traces, never the file. Knows nothing of what a record means.
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use headrace_domain::{Outcome, RequestId, TraceRecord, UnixNanos};
+use headrace_trace::{TraceError, TraceReader, TraceStore, decode_record, encode_record};
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::{Connection, QueryBuilder, Transaction};
+
+use crate::sqlite::{Durability, Format, FormatError, ensure_format, open};
+
+/// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
+/// its own, so that a new field needs no new table.
+const FORMAT: Format = Format {
+    what: "trace store",
+    application_id: i32::from_be_bytes(*b"HRtr"),
+    version: 1,
+    schema: "
+        CREATE TABLE trace (
+            seq INTEGER PRIMARY KEY,
+            id BLOB NOT NULL UNIQUE,
+            started INTEGER NOT NULL,  -- nanoseconds since 1970, UTC
+            duration INTEGER NOT NULL, -- nanoseconds
+            org TEXT,
+            project TEXT,
+            key TEXT,
+            outcome TEXT NOT NULL,
+            record TEXT NOT NULL       -- JSON
+        ) STRICT;
+        CREATE INDEX trace_started ON trace (started);
+        CREATE INDEX trace_duration ON trace (duration);
+    ",
+};
+
+/// Most rows in one statement: 8 values each, well under SQLite's 32 766.
+const ROWS_PER_INSERT: usize = 64;
+/// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no
+/// write takes long.
+const PRUNED_PER_WRITE: u64 = 512;
+
+/// How many traces are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceRetention {
+    /// Most records; the first written go first. At least 1.
+    pub max_records: u64,
+    /// Records that started longer before the newest one are removed.
+    pub max_age: Option<Duration>,
+}
+
+impl Default for TraceRetention {
+    /// A million records (about 2 GB), 30 days.
+    fn default() -> Self {
+        Self { max_records: 1_000_000, max_age: Some(Duration::from_secs(30 * 24 * 3600)) }
+    }
+}
+
+/// The writing side: the one writer of its file.
+pub struct SqliteTraceStore {
+    path: PathBuf,
+    /// `None` only while dropping.
+    connection: Option<SqliteConnection>,
+    retention: TraceRetention,
+    /// Records in the file.
+    stored: u64,
+}
+
+impl SqliteTraceStore {
+    /// Opens the file, creating it if it is missing.
+    ///
+    /// # Errors
+    /// `Config` for a retention that keeps nothing, `NewerFormat` for a file of a newer program, `Store` for one that
+    /// cannot be opened or is not a trace store.
+    pub fn open(path: &Path, retention: TraceRetention) -> Result<Self, TraceError> {
+        if retention.max_records == 0 {
+            return Err(TraceError::Config { field: "max_records", why: "must be at least 1" });
+        }
+        block_on(async {
+            let mut connection = connect(path, false).await?;
+            let (stored,): (i64,) = sqlx::query_as("SELECT count(*) FROM trace")
+                .fetch_one(&mut connection)
+                .await
+                .map_err(|error| failed("count the records of", path, &error))?;
+            let stored = u64::try_from(stored).unwrap_or(0);
+            Ok(Self { path: path.to_owned(), connection: Some(connection), retention, stored })
+        })
+    }
+
+    /// Records in the file.
+    pub fn stored(&self) -> u64 {
+        self.stored
+    }
+}
+
+impl TraceStore for SqliteTraceStore {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        let Some(connection) = self.connection.as_mut() else { return Ok(()) };
+        let rows = batch.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
+        let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
+        let (retention, stored) = (self.retention, self.stored);
+        let written = block_on(async {
+            let mut transaction = connection.begin().await?;
+            let added = insert(&mut transaction, &rows).await?;
+            let removed = prune(&mut transaction, retention, stored + added, newest, added).await?;
+            transaction.commit().await?;
+            Ok::<_, sqlx::Error>((stored + added).saturating_sub(removed))
+        });
+        self.stored = written.map_err(|error| failed("write to", &self.path, &error))?;
+        Ok(())
+    }
+}
+
+impl Drop for SqliteTraceStore {
+    /// Closes the file before returning, so that whoever comes next finds it whole and the write-ahead log folded in.
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // Every append is committed already; a close that fails loses nothing.
+            let _ = block_on(connection.close());
+        }
+    }
+}
+
+/// The reading side. It never writes and may be open beside the writer, in the same process or another.
+pub struct SqliteTraceReader {
+    path: PathBuf,
+    connection: Mutex<SqliteConnection>,
+}
+
+impl SqliteTraceReader {
+    /// Opens an existing file to read.
+    ///
+    /// # Errors
+    /// As [`SqliteTraceStore::open`]; a file that is missing is `Store`.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let connection = block_on(connect(path, true))?;
+        Ok(Self { path: path.to_owned(), connection: Mutex::new(connection) })
+    }
+
+    fn read<F>(&self, query: F) -> Result<Vec<TraceRecord>, TraceError>
+    where
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<(String,)>, sqlx::Error>,
+    {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = block_on(query(&mut connection)).map_err(|error| failed("read", &self.path, &error))?;
+        drop(connection);
+        rows.iter().map(|(record,)| decode_record(record)).collect()
+    }
+}
+
+impl TraceReader for SqliteTraceReader {
+    fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError> {
+        let found = self.read(async |connection| {
+            sqlx::query_as("SELECT record FROM trace WHERE id = ?").bind(key(id)).fetch_all(connection).await
+        })?;
+        Ok(found.into_iter().next())
+    }
+
+    fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError> {
+        self.read(async |connection| {
+            sqlx::query_as("SELECT record FROM trace ORDER BY started DESC, seq DESC LIMIT ?")
+                .bind(integer(n))
+                .fetch_all(connection)
+                .await
+        })
+    }
+
+    fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError> {
+        self.read(async |connection| {
+            sqlx::query_as(
+                "SELECT record FROM trace WHERE started >= ? ORDER BY duration DESC, seq DESC LIMIT ?",
+            )
+            .bind(integer(since.get()))
+            .bind(integer(n))
+            .fetch_all(connection)
+            .await
+        })
+    }
+}
+
+impl fmt::Debug for SqliteTraceStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteTraceStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for SqliteTraceReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteTraceReader").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A record as it is bound to the insert.
+struct Row<'a> {
+    record: &'a TraceRecord,
+    started: i64,
+    outcome: &'static str,
+    json: String,
+}
+
+impl<'a> Row<'a> {
+    fn of(record: &'a TraceRecord) -> Result<Self, TraceError> {
+        let outcome = match record.outcome {
+            Outcome::Completed { .. } => "completed",
+            Outcome::Refused(_) => "refused",
+            Outcome::Cancelled { .. } => "cancelled",
+            Outcome::Failed { .. } => "failed",
+        };
+        let json = encode_record(record)?;
+        Ok(Self { record, started: integer(record.started.get()), outcome, json })
+    }
+}
+
+/// Adds the rows whose id is new; how many those were.
+async fn insert(transaction: &mut Transaction<'_, Sqlite>, rows: &[Row<'_>]) -> Result<u64, sqlx::Error> {
+    let mut added = 0;
+    for chunk in rows.chunks(ROWS_PER_INSERT) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "INSERT OR IGNORE INTO trace (id, started, duration, org, project, key, outcome, record) ",
+        );
+        query.push_values(chunk, |mut values, row| {
+            let record = row.record;
+            values
+                .push_bind(key(record.request_id))
+                .push_bind(row.started)
+                .push_bind(integer(record.duration_ns))
+                .push_bind(record.org.as_ref().map(|id| id.as_str()))
+                .push_bind(record.project.as_ref().map(|id| id.as_str()))
+                .push_bind(record.key.as_ref().map(|id| id.as_str()))
+                .push_bind(row.outcome)
+                .push_bind(row.json.as_str());
+        });
+        added += query.build().execute(&mut **transaction).await?.rows_affected();
+    }
+    Ok(added)
+}
+
+/// Removes what the retention no longer keeps, a bounded number at a time; how many that were. Age is counted from
+/// the newest record, not from now: it needs no clock, and a machine that stood still for a month forgets nothing.
+async fn prune(
+    transaction: &mut Transaction<'_, Sqlite>,
+    retention: TraceRetention,
+    stored: u64,
+    newest: i64,
+    added: u64,
+) -> Result<u64, sqlx::Error> {
+    let most = PRUNED_PER_WRITE.saturating_add(added);
+    let excess = stored.saturating_sub(retention.max_records).min(most);
+    let mut removed = 0;
+    if excess > 0 {
+        let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace ORDER BY seq LIMIT ?)";
+        removed +=
+            sqlx::query(query).bind(integer(excess)).execute(&mut **transaction).await?.rows_affected();
+    }
+    if let Some(age) = retention.max_age {
+        let oldest = newest.saturating_sub(integer(age.as_nanos()));
+        let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace WHERE started < ? ORDER BY started LIMIT ?)";
+        let query = sqlx::query(query).bind(oldest).bind(integer(most - removed));
+        removed += query.execute(&mut **transaction).await?.rows_affected();
+    }
+    Ok(removed)
+}
+
+async fn connect(path: &Path, read_only: bool) -> Result<SqliteConnection, TraceError> {
+    let mut connection =
+        open(path, Durability::Normal, read_only).await.map_err(|error| failed("open", path, &error))?;
+    match ensure_format(&mut connection, FORMAT, read_only).await {
+        Ok(()) => Ok(connection),
+        Err(FormatError::Newer { found, known, .. }) => Err(TraceError::NewerFormat {
+            what: path.display().to_string(),
+            found: u64::try_from(found).unwrap_or(0),
+            known: u64::try_from(known).unwrap_or(0),
+        }),
+        Err(error) => Err(failed("open", path, &error)),
+    }
+}
+
+fn failed(doing: &str, path: &Path, error: &dyn fmt::Display) -> TraceError {
+    TraceError::Store { doing: format!("cannot {doing} {}", path.display()), why: error.to_string() }
+}
+
+/// An id as it stands in the file: 16 bytes, so that it sorts by time.
+fn key(id: RequestId) -> Vec<u8> {
+    id.bits().to_be_bytes().to_vec()
+}
+
+/// SQLite's integers have 63 bits; what is larger (a time after the year 2262) is the largest.
+fn integer(n: impl TryInto<i64>) -> i64 {
+    n.try_into().unwrap_or(i64::MAX)
+}
+
+/// Waits for a future on this thread. SQLite's driver works on a thread of its own and needs no runtime, and with
+/// none these stores can be called from anywhere, from inside an async runtime too.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            // A wake-up before this point is remembered, and a spurious one only polls again.
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The ledger on SQLite through `kill -9`, power cuts and a full disk: a child process works, is struck down, and what
+//! it was told is durable is there, once. `HEADRACE_CRASHES=200` kills it so many times; `HEADRACE_CUTS=all` cuts the
+//! power at every write boundary of the script.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "crash/child.rs"]
+mod child;
+#[path = "crash/kill.rs"]
+mod kill;
+#[path = "crash/ledger_file.rs"]
+mod ledger_file;
+#[path = "crash/power.rs"]
+mod power;

@@ -1,0 +1,199 @@
+//! The trace store in its file: what is written is read, by whom it may be, for as long as it is kept.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headrace_domain::{
+    Endpoint, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
+    UnixNanos, Usage,
+};
+use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
+use headrace_trace::{TraceError, TraceReader, TraceStore};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Record `n` starts at second `n` and takes `n` milliseconds.
+fn record(n: u64) -> TraceRecord {
+    TraceRecord {
+        version: TRACE_VERSION,
+        request_id: RequestId::from_bits(n.into()),
+        trace_id: None,
+        parent_span_id: None,
+        started: UnixNanos::new(n * SECOND),
+        duration_ns: n * 1_000_000,
+        first_token_ns: None,
+        org: Some(OrgId::new("acme").unwrap()),
+        project: None,
+        key: None,
+        endpoint: Some(Endpoint::ChatCompletions),
+        model_asked: Some("demo".to_owned()),
+        model_served: Some("demo".to_owned()),
+        numerics: None,
+        stream: true,
+        stages: vec![StageSpan { stage: Stage::Connect, start_ns: 0, duration_ns: n }],
+        usage: Usage { input: n, ..Usage::default() },
+        engine: None,
+        held: NanoDollars::ZERO,
+        cost: NanoDollars::new(7),
+        loss: NanoDollars::ZERO,
+        moderation: None,
+        outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+    }
+}
+
+fn records(numbers: impl IntoIterator<Item = u64>) -> Vec<TraceRecord> {
+    numbers.into_iter().map(record).collect()
+}
+
+fn numbers(records: &[TraceRecord]) -> Vec<u64> {
+    records.iter().map(|record| record.started.seconds()).collect()
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("traces.sqlite");
+    (folder, path)
+}
+
+fn store(path: &Path, max_records: u64, max_age: Option<Duration>) -> SqliteTraceStore {
+    SqliteTraceStore::open(path, TraceRetention { max_records, max_age }).unwrap()
+}
+
+#[test]
+fn what_is_written_is_read_beside_the_writer_and_after_it() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 1_000, None);
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(reader.last(5).unwrap(), []);
+    // More than one statement's rows, in an order that is neither by time nor by duration.
+    writer.append(&records((1..=150).rev())).unwrap();
+    let check = |reader: &SqliteTraceReader| {
+        assert_eq!(reader.get(RequestId::from_bits(77)).unwrap(), Some(record(77)));
+        assert_eq!(reader.get(RequestId::from_bits(9_999)).unwrap(), None);
+        assert_eq!(numbers(&reader.last(3).unwrap()), [150, 149, 148]);
+        assert_eq!(numbers(&reader.slowest(2, UnixNanos::new(0)).unwrap()), [150, 149]);
+        assert_eq!(numbers(&reader.slowest(9, UnixNanos::new(149 * SECOND)).unwrap()), [150, 149]);
+        assert_eq!(reader.last(0).unwrap(), []);
+        assert_eq!(reader.last(usize::MAX).unwrap().len(), 150);
+    };
+    check(&reader);
+    drop(reader);
+    drop(writer);
+    let files: Vec<_> =
+        std::fs::read_dir(path.parent().unwrap()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert_eq!(files, ["traces.sqlite"], "closed whole, its write-ahead log folded in");
+    check(&SqliteTraceReader::open(&path).unwrap());
+    assert_eq!(store(&path, 1_000, None).stored(), 150);
+}
+
+#[test]
+fn a_record_written_twice_stays_as_it_was_first() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 1_000, None);
+    writer.append(&records([1, 2])).unwrap();
+    let mut again = record(1);
+    again.stream = false;
+    writer.append(&[again, record(3)]).unwrap();
+    assert_eq!(writer.stored(), 3);
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(reader.get(RequestId::from_bits(1)).unwrap(), Some(record(1)));
+}
+
+#[test]
+fn retention_by_count_and_by_age() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 10, None);
+    for n in 1..=40 {
+        writer.append(&[record(n)]).unwrap();
+    }
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(numbers(&reader.last(100).unwrap()), (31..=40).rev().collect::<Vec<_>>());
+    assert_eq!(writer.stored(), 10);
+    drop(writer);
+
+    let mut writer = store(&path, 1_000, Some(Duration::from_secs(5)));
+    writer.append(&[record(41)]).unwrap();
+    assert_eq!(numbers(&reader.last(100).unwrap()), [41, 40, 39, 38, 37, 36]);
+    assert_eq!(writer.stored(), 6);
+    writer.append(&[]).unwrap();
+    assert_eq!(writer.stored(), 6, "an empty batch says nothing of the time");
+}
+
+#[test]
+fn a_lowered_limit_is_reached_in_steps() {
+    let (_folder, path) = folder();
+    store(&path, 10_000, None).append(&records(1..=2_000)).unwrap();
+    let mut writer = store(&path, 100, None);
+    writer.append(&[record(2_001)]).unwrap();
+    assert_eq!(writer.stored(), 2_001 - 513);
+    for n in 2_002..2_010 {
+        writer.append(&[record(n)]).unwrap();
+    }
+    assert_eq!(writer.stored(), 100);
+}
+
+#[test]
+fn files_that_are_not_ours_to_read_are_refused() {
+    let (folder, path) = folder();
+    let said = |path: &Path| SqliteTraceReader::open(path).unwrap_err().to_string();
+    assert!(said(&path).contains("traces.sqlite"), "missing: {}", said(&path));
+    let text = folder.path().join("text");
+    std::fs::write(&text, "not a database, but longer than a header of one hundred bytes: ".repeat(20))
+        .unwrap();
+    assert!(said(&text).contains("not a database"), "{}", said(&text));
+
+    drop(store(&path, 10, None));
+    // The header's user_version is the big-endian word at 60, its application_id the one at 68.
+    let header = |at: usize, value: u8| {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at + 3] = value;
+        let copy = folder.path().join(format!("header-{at}"));
+        std::fs::write(&copy, bytes).unwrap();
+        copy
+    };
+    let newer = header(60, 9);
+    for error in [
+        SqliteTraceReader::open(&newer).unwrap_err(),
+        SqliteTraceStore::open(&newer, TraceRetention::default()).unwrap_err(),
+    ] {
+        assert!(matches!(error, TraceError::NewerFormat { found: 9, known: 1, .. }), "{error}");
+    }
+    assert!(said(&header(68, 0)).contains("not a Headrace trace store"), "{}", said(&header(68, 0)));
+    let none = TraceRetention { max_records: 0, max_age: None };
+    assert!(matches!(
+        SqliteTraceStore::open(&path, none),
+        Err(TraceError::Config { field: "max_records", .. })
+    ));
+}
+
+/// A file of format 1 as the first version wrote it. With `HEADRACE_BLESS=1` it is written anew.
+#[test]
+fn a_file_of_format_1_stays_readable() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces-v1.sqlite");
+    if std::env::var_os("HEADRACE_BLESS").is_some() {
+        let _ = std::fs::remove_file(&golden);
+        store(&golden, 10, None).append(&records([1, 2, 3])).unwrap();
+    }
+    // A copy, so that reading leaves nothing beside the original.
+    let (_folder, path) = folder();
+    std::fs::copy(&golden, &path).unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(reader.last(9).unwrap(), records([3, 2, 1]));
+    drop(reader);
+    let mut writer = store(&path, 10, None);
+    writer.append(&[record(4)]).unwrap();
+    assert_eq!(writer.stored(), 4);
+}
+
+#[test]
+fn a_store_works_inside_an_async_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let (_folder, path) = folder();
+        let mut writer = store(&path, 10, None);
+        writer.append(&records([1])).unwrap();
+        assert_eq!(SqliteTraceReader::open(&path).unwrap().last(1).unwrap().len(), 1);
+    });
+}

@@ -1,0 +1,246 @@
+//! Text to ids: added tokens where they may be read, everything else through normalizer, pre-tokenizer and model,
+//! with the promise that untrusted text never becomes markup. Must not know what a segment is for.
+
+use std::ops::Range;
+
+use tokenizers::tokenizer::normalizer::Range as Within;
+use tokenizers::{
+    Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    Split, Token,
+};
+
+use crate::added::{Added, Found};
+use crate::direct::Direct;
+use crate::error::TokenizerError;
+use crate::tokenizer::Tokenizer;
+
+/// Where in a text control tokens may be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Trust<'a> {
+    /// Everywhere, exactly as Hugging Face does.
+    Whole,
+    /// Only wholly within one of these byte ranges, which are ascending and do not touch.
+    Runs(&'a [Range<usize>]),
+}
+
+impl Trust<'_> {
+    fn covers(self, span: &Range<usize>) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Runs(runs) => {
+                let after = runs.partition_point(|run| run.start <= span.start);
+                after.checked_sub(1).and_then(|at| runs.get(at)).is_some_and(|run| span.end <= run.end)
+            }
+        }
+    }
+}
+
+type Boxed = Box<dyn std::error::Error + Send + Sync>;
+
+impl Tokenizer {
+    /// Appends the ids of `text`.
+    pub(crate) fn encode_into(
+        &self,
+        text: &str,
+        trust: Trust<'_>,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let run = match &self.direct {
+            Some(direct) if direct.takes(text) => self.encode_direct(direct, text, trust, ids),
+            _ => self.encode_fully(text, trust, ids),
+        };
+        run.map_err(|error| match error.downcast::<TokenizerError>() {
+            Ok(ours) => *ours,
+            Err(theirs) => TokenizerError::encode(theirs),
+        })
+    }
+
+    fn encode_direct(
+        &self,
+        direct: &Direct,
+        text: &str,
+        trust: Trust<'_>,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), Boxed> {
+        let found = self.find_raw(text, trust);
+        let mut buffer = String::new();
+        let mut from = 0;
+        let end = Found { id: 0, span: text.len()..text.len() };
+        for (at, Found { id, span }) in found.iter().chain([&end]).enumerate() {
+            let piece = text.get(from..span.start).unwrap_or("");
+            direct.words(piece, &mut buffer, &mut |word| {
+                ids.extend(self.tokenize(word, trust)?.iter().map(|token| token.id));
+                Ok(())
+            })?;
+            if at < found.len() && !span.is_empty() {
+                ids.push(*id);
+            }
+            from = span.end;
+        }
+        Ok(())
+    }
+
+    fn encode_fully(&self, text: &str, trust: Trust<'_>, ids: &mut Vec<u32>) -> Result<(), Boxed> {
+        let mut pieces = PreTokenizedString::from(text);
+        let found = self.find_raw(text, trust);
+        if !found.is_empty() {
+            pieces.split(|_, whole| cut(&whole, &found))?;
+        }
+        self.normalize(text, trust, &mut pieces)?;
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces)?;
+        }
+        pieces.tokenize(|piece| self.tokenize(piece.get(), trust))?;
+        for (_, _, tokens) in pieces.get_splits(OffsetReferential::Normalized, OffsetType::None) {
+            ids.extend(tokens.iter().flatten().map(|token| token.id));
+        }
+        Ok(())
+    }
+
+    /// The added tokens that are matched in the text as written.
+    fn find_raw(&self, text: &str, trust: Trust<'_>) -> Vec<Found> {
+        let mut found = Vec::new();
+        match trust {
+            Trust::Whole => self.added.raw.find(text, 0..text.len(), &mut found, |_, _| true),
+            Trust::Runs(runs) if self.added.raw.all_markup() => {
+                for run in runs {
+                    self.added.raw.find(text, run.clone(), &mut found, |_, _| true);
+                }
+            }
+            Trust::Runs(_) => {
+                let accept = |added: &Added, core: Range<usize>| !added.markup || trust.covers(&core);
+                self.added.raw.find(text, 0..text.len(), &mut found, accept);
+            }
+        }
+        found
+    }
+
+    /// Normalizes what is left, and finds the added tokens that are matched in normalized text. Untrusted text may
+    /// normalize to markup, and trust is known only for the text as written: so markup counts there only where it
+    /// was spelt exactly.
+    fn normalize(&self, text: &str, trust: Trust<'_>, pieces: &mut PreTokenizedString) -> Result<(), Boxed> {
+        let normalizer = self.inner.get_normalizer();
+        let matcher = &self.added.normalized;
+        if normalizer.is_none() && matcher.is_empty() {
+            return Ok(());
+        }
+        pieces.split(|_, mut piece| {
+            if let Some(normalizer) = normalizer {
+                normalizer.normalize(&mut piece)?;
+            }
+            let accept = |added: &Added, core: Range<usize>| {
+                if matches!(trust, Trust::Whole) || !added.markup {
+                    return true;
+                }
+                let Some(source) = piece.convert_offsets(Within::Normalized(core)) else { return false };
+                let shift = piece.offsets_original().0;
+                let source = source.start.saturating_add(shift)..source.end.saturating_add(shift);
+                text.get(source.clone()) == Some(added.token.content.as_str()) && trust.covers(&source)
+            };
+            let mut found = Vec::new();
+            matcher.find(piece.get(), 0..piece.get().len(), &mut found, accept);
+            if found.is_empty() { Ok(vec![Split::from(piece)]) } else { cut(&piece, &found) }
+        })
+    }
+
+    /// Runs the model on one piece. Vocabularies may hold added tokens among the model's own (and a model may then
+    /// write text with them): in text that is not trusted as a whole those places are written in smaller parts.
+    fn tokenize(&self, piece: &str, trust: Trust<'_>) -> Result<Vec<Token>, Boxed> {
+        let tokens = self.inner.get_model().tokenize(piece)?;
+        let forbidden = |token: &Token| self.is_forbidden(token, piece);
+        if matches!(trust, Trust::Whole) || !tokens.iter().any(forbidden) {
+            return Ok(tokens);
+        }
+        let mut kept = Vec::with_capacity(tokens.len().saturating_mul(2));
+        for token in tokens {
+            if !self.is_forbidden(&token, piece) {
+                kept.push(token);
+                continue;
+            }
+            let span = piece.get(token.offsets.0..token.offsets.1).unwrap_or(piece);
+            let first = span.chars().next().map_or(0, char::len_utf8);
+            match (span.get(..first), span.get(first..)) {
+                (Some(head), Some(tail)) if !head.is_empty() && !tail.is_empty() => {
+                    kept.extend(self.tokenize(head, trust)?);
+                    kept.extend(self.tokenize(tail, trust)?);
+                }
+                _ => {
+                    let character = span.chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
+                    return Err(Box::new(TokenizerError::OnlyControl { character }));
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whether the model wrote markup. The unknown token is none where it stands for an unknown character, but is
+    /// where the text spells it.
+    fn is_forbidden(&self, token: &Token, piece: &str) -> bool {
+        if !self.is_markup(token.id) {
+            return false;
+        }
+        if self.unknown != Some(token.id) {
+            return true;
+        }
+        let span = piece.get(token.offsets.0..token.offsets.1).unwrap_or("").as_bytes();
+        self.token_bytes(token.id).is_some_and(|bytes| bytes == span)
+    }
+}
+
+/// Cuts `piece` into added tokens and what stands between them.
+fn cut(piece: &NormalizedString, found: &[Found]) -> Result<Vec<Split>, Boxed> {
+    let slice = |span: Range<usize>| {
+        piece.slice(Within::Normalized(span)).ok_or_else(|| Boxed::from("a token ends inside a character"))
+    };
+    let mut splits = Vec::with_capacity(found.len().saturating_mul(2).saturating_add(1));
+    let mut from = 0;
+    for Found { id, span } in found {
+        if from < span.start {
+            splits.push(Split::from(slice(from..span.start)?));
+        }
+        if span.start < span.end {
+            let part = slice(span.clone())?;
+            let token = Token::new(*id, String::new(), (0, part.get().len()));
+            splits.push(Split::from((part, Some(vec![token]))));
+        }
+        from = span.end;
+    }
+    if from < piece.get().len() {
+        splits.push(Split::from(slice(from..piece.get().len())?));
+    }
+    Ok(splits)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use headrace_checkpoint::TokenizerConfig;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    static TOKENIZERS: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
+        [
+            &include_bytes!("../tests/data/bytebpe-qwen/tokenizer.json")[..],
+            &include_bytes!("../tests/data/bytebpe-llama3/tokenizer.json")[..],
+        ]
+        .map(|json| Tokenizer::new(json, &TokenizerConfig::default()).unwrap())
+    });
+
+    proptest! {
+        /// The short way, the long way and Hugging Face's own agree.
+        #[test]
+        fn all_ways_agree(text in "[ a-zA-Z0-9'.,<|>\\n\\tàéßñ\u{301}你🙂]{0,40}", marked: bool) {
+            let text = if marked { text.replace('<', "<|im_end|>") } else { text };
+            for tokenizer in TOKENIZERS.iter() {
+                prop_assert!(tokenizer.direct.is_some());
+                let mut long = Vec::new();
+                tokenizer.encode_fully(&text, Trust::Whole, &mut long).unwrap();
+                prop_assert_eq!(&tokenizer.encode(&text, false).unwrap(), &long);
+                let theirs = tokenizer.inner.encode_fast(text.as_str(), false).unwrap();
+                prop_assert_eq!(theirs.get_ids(), &long);
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A model's tokenizer, ready to be shared: the entry point of this room.
+//! Knows `tokenizer.json` and the special tokens that the configuration names; must not know templates.
+
+use std::sync::Arc;
+
+use headrace_checkpoint::TokenizerConfig;
+use serde::Deserialize;
+use tokenizers::Tokenizer as Inner;
+
+use crate::added::AddedTokens;
+use crate::decoder::TextDecoder;
+use crate::direct::Direct;
+use crate::encode::Trust;
+use crate::error::TokenizerError;
+use crate::vocabulary::Vocabulary;
+
+/// Text to ids and back, for one model.
+///
+/// Reads Hugging Face's `tokenizer.json` and gives the same ids as `tokenizers` does. Cheap to share behind an
+/// [`Arc`]; all methods take `&self`.
+#[derive(Debug)]
+pub struct Tokenizer {
+    pub(crate) inner: Inner,
+    pub(crate) added: AddedTokens,
+    /// The short way through the tokenizer, where it has one.
+    pub(crate) direct: Option<Direct>,
+    vocabulary: Vocabulary,
+    /// Ids put before and after a text on its own.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    /// What the model writes for characters that it does not know: the one added token that text may become.
+    pub(crate) unknown: Option<u32>,
+}
+
+/// A piece of text and whether control tokens may be read from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Segment<'a> {
+    /// Text of our own (a template's): control tokens spelt out in it become their ids.
+    Trusted(&'a str),
+    /// Text of someone else (a message): stays text, whatever it spells.
+    Literal(&'a str),
+}
+
+/// The part of `tokenizer.json` that names the unknown token.
+#[derive(Deserialize)]
+struct Probe {
+    model: ProbeModel,
+}
+
+#[derive(Deserialize)]
+struct ProbeModel {
+    unk_token: Option<String>,
+    unk_id: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer that the bytes of a `tokenizer.json` describe. `config` may override whether the
+    /// beginning and end tokens are added.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Load`] for a file that describes none, or one beyond the limits.
+    pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        let mut inner = Inner::from_bytes(tokenizer_json).map_err(TokenizerError::load)?;
+        let probe: Probe = serde_json::from_slice(tokenizer_json).map_err(TokenizerError::load)?;
+        // How much of a text counts is decided elsewhere; a tokenizer that silently cuts or pads would hide it.
+        inner.with_truncation(None).map_err(TokenizerError::load)?;
+        inner.with_padding(None);
+        let unknown = probe.model.unk_id.or_else(|| inner.token_to_id(probe.model.unk_token.as_deref()?));
+        let tokens = inner.get_added_tokens_decoder();
+        let added = AddedTokens::new(tokens.into_iter(), inner.get_normalizer())?;
+        let vocabulary = Vocabulary::new(&inner)?;
+        let (prefix, suffix) = surroundings(&inner, config)?;
+        let direct = Direct::new(&inner).filter(|_| added.normalized.is_empty());
+        Ok(Self { inner, added, direct, vocabulary, prefix, suffix, unknown })
+    }
+
+    /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that
+    /// is trusted as a whole; with `add_special`, beginning and end tokens stand around it.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`] where the tokenizer fails.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, |ids| self.encode_into(text, Trust::Whole, ids))
+    }
+
+    /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
+    /// that may is that for unknown characters, in vocabularies that cannot write every character.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`] where the tokenizer fails; [`TokenizerError::OnlyControl`] where the vocabulary
+    /// has nothing else for a character.
+    pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, |ids| self.encode_into(text, Trust::Runs(&[]), ids))
+    }
+
+    /// The ids of `segments` read as one text, in which control tokens are found only where they stand wholly in
+    /// trusted text. The result equals [`Tokenizer::encode`] of the joined text unless a control token is spelt by,
+    /// or across the edge of, a literal piece; where one is, those bytes become ordinary tokens in their place.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain`].
+    pub fn encode_segments(
+        &self,
+        segments: &[Segment<'_>],
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut text = String::with_capacity(segments.iter().map(|segment| segment.text().len()).sum());
+        let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+        for segment in segments {
+            let start = text.len();
+            text.push_str(segment.text());
+            if matches!(segment, Segment::Trusted(piece) if !piece.is_empty()) {
+                match runs.last_mut() {
+                    Some(run) if run.end == start => run.end = text.len(),
+                    _ => runs.push(start..text.len()),
+                }
+            }
+        }
+        self.surround(add_special, |ids| self.encode_into(&text, Trust::Runs(&runs), ids))
+    }
+
+    /// The text of `ids`, broken UTF-8 as replacement characters; with `skip_special`, without special tokens.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.inner.decode(ids, skip_special).unwrap_or_else(|_| {
+            let kept = ids.iter().filter(|id| !(skip_special && self.vocabulary.is_special(**id)));
+            let bytes: Vec<u8> = kept.filter_map(|id| self.token_bytes(*id)).flatten().copied().collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    }
+
+    /// A decoder for ids that come one by one, at the beginning of a text.
+    pub fn decoder(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
+        TextDecoder::new(Arc::clone(self), skip_special)
+    }
+
+    /// A decoder for ids that continue a text (a completion's prompt): a leading space of the first token, which
+    /// SentencePiece's and WordPiece's decoders cut at the beginning of a text, is kept.
+    pub fn decoder_in_text(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
+        TextDecoder::new(Arc::clone(self), skip_special).in_text()
+    }
+
+    /// The bytes that `id` stands for in mid-text, possibly not whole UTF-8; `None` for an id without text.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.vocabulary.bytes(id)
+    }
+
+    /// The id of a token by its spelling in the vocabulary.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Whether `id` is a special token: one that is left out of text for people.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.vocabulary.is_special(id)
+    }
+
+    /// Whether `id` is a token that message text never becomes: every special token, and every other added token
+    /// whose text is markup, such as `<tool_call>`.
+    pub fn is_markup(&self, id: u32) -> bool {
+        self.vocabulary.is_markup(id)
+    }
+
+    /// The texts of all tokens for which [`Tokenizer::is_markup`] holds, in the order of their ids.
+    pub fn markup_texts(&self) -> Vec<String> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let mut markup: Vec<_> = added.iter().filter(|(id, _)| self.is_markup(**id)).collect();
+        markup.sort_by_key(|(id, _)| **id);
+        markup.into_iter().map(|(_, token)| token.content.clone()).collect()
+    }
+
+    /// One past the largest id that has text. A model's own vocabulary may be larger (padded).
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    fn surround(
+        &self,
+        add_special: bool,
+        body: impl FnOnce(&mut Vec<u32>) -> Result<(), TokenizerError>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        if add_special {
+            ids.extend_from_slice(&self.prefix);
+        }
+        body(&mut ids)?;
+        if add_special {
+            ids.extend_from_slice(&self.suffix);
+        }
+        Ok(ids)
+    }
+}
+
+impl<'a> Segment<'a> {
+    /// The text, whichever kind it is.
+    pub const fn text(&self) -> &'a str {
+        match self {
+            Self::Trusted(text) | Self::Literal(text) => text,
+        }
+    }
+}
+
+/// The ids that belong before and after a text: what the post-processor adds, with the configuration's word on
+/// `bos` and `eos` where it has one.
+fn surroundings(inner: &Inner, config: &TokenizerConfig) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+    const PROBE: &str = "a";
+    let bare = inner.encode_fast(PROBE, false).map_err(TokenizerError::load)?;
+    let full = inner.encode_fast(PROBE, true).map_err(TokenizerError::load)?;
+    let (bare, full) = (bare.get_ids(), full.get_ids());
+    let at = (0..=full.len()).find(|at| full.get(*at..).is_some_and(|rest| rest.starts_with(bare)));
+    let at = at.ok_or_else(|| TokenizerError::load("its post-processor rewrites the text's own tokens"))?;
+    let mut prefix = full.get(..at).unwrap_or_default().to_vec();
+    let mut suffix = full.get(at.saturating_add(bare.len())..).unwrap_or_default().to_vec();
+    let id = |token: &Option<String>| token.as_deref().and_then(|token| inner.token_to_id(token));
+    if let (Some(add), Some(bos)) = (config.add_bos_token, id(&config.bos_token)) {
+        prefix.retain(|id| *id != bos);
+        if add {
+            prefix.insert(0, bos);
+        }
+    }
+    if let (Some(add), Some(eos)) = (config.add_eos_token, id(&config.eos_token)) {
+        suffix.retain(|id| *id != eos);
+        if add {
+            suffix.push(eos);
+        }
+    }
+    Ok((prefix, suffix))
+}

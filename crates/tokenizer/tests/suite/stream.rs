@@ -1,0 +1,97 @@
+//! Decoding id by id: whole, whatever the ids.
+
+use headrace_tokenizer::Tokenizer;
+use proptest::prelude::*;
+
+use crate::common::{NAMES, load};
+
+fn streamed(tokenizer: &std::sync::Arc<Tokenizer>, ids: &[u32], skip: bool) -> String {
+    let mut decoder = tokenizer.decoder(skip);
+    let mut text: String = ids.iter().map(|id| decoder.push(*id)).collect();
+    text += &decoder.flush();
+    text
+}
+
+#[test]
+fn ids_without_text_give_nothing() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        let beyond = u32::try_from(tokenizer.vocab_size()).unwrap();
+        assert!(tokenizer.token_bytes(beyond).is_none());
+        assert!(!tokenizer.is_control(beyond));
+        assert_eq!(streamed(&tokenizer, &[beyond, u32::MAX], false), "");
+        let ids = tokenizer.encode("ab é", false).unwrap();
+        let mut padded = Vec::new();
+        ids.iter().for_each(|id| padded.extend([beyond, *id, u32::MAX]));
+        assert_eq!(streamed(&tokenizer, &padded, false), tokenizer.decode(&ids, false), "{name}");
+    }
+}
+
+#[test]
+fn lone_continuation_bytes_come_out_as_replacement_characters() {
+    let tokenizer = load("bytebpe-qwen");
+    let byte = |wanted: u8| (0..1024).find(|id| tokenizer.token_bytes(*id) == Some(&[wanted])).unwrap();
+    let mut decoder = tokenizer.decoder(false);
+    assert_eq!(decoder.push(byte(0x80)), "");
+    assert_eq!(decoder.push(byte(0xe2)), "");
+    assert_eq!(decoder.push(byte(b'a')), "\u{fffd}\u{fffd}a");
+    assert_eq!(decoder.push(byte(0xf0)), "");
+    assert_eq!(decoder.push(byte(0x9f)), "");
+    assert_eq!(decoder.flush(), "\u{fffd}");
+    assert_eq!(decoder.flush(), "");
+}
+
+#[test]
+fn a_continued_text_keeps_its_first_space() {
+    for name in ["spbpe-llama2", "unigram-xlmr", "wordpiece-uncased"] {
+        let tokenizer = load(name);
+        let ids = tokenizer.encode("the", false).unwrap();
+        let text = |mut decoder: headrace_tokenizer::TextDecoder| {
+            ids.iter().map(|id| decoder.push(*id)).collect::<String>() + &decoder.flush()
+        };
+        assert_eq!(text(tokenizer.decoder(false)), "the", "{name}");
+        assert_eq!(text(tokenizer.decoder_in_text(false)), " the", "{name}");
+    }
+}
+
+#[test]
+fn long_runs_of_broken_bytes_take_linear_time() {
+    for name in ["bytebpe-qwen", "spbpe-llama2"] {
+        let tokenizer = load(name);
+        let id = (0..1024).find(|id| tokenizer.token_bytes(*id) == Some(&[0x80])).unwrap();
+        let ids = vec![id; 200_000];
+        assert_eq!(streamed(&tokenizer, &ids, false).chars().count(), ids.len(), "{name}");
+    }
+}
+
+#[test]
+fn special_tokens_are_skipped_on_demand() {
+    let tokenizer = load("bytebpe-qwen");
+    let ids = tokenizer.encode("<|im_start|>hi<tool_call>x</tool_call><|im_end|>", false).unwrap();
+    assert_eq!(streamed(&tokenizer, &ids, true), "hi<tool_call>x</tool_call>");
+    assert!(tokenizer.is_control(tokenizer.id_of("<|im_end|>").unwrap()));
+    assert!(!tokenizer.is_control(tokenizer.id_of("<tool_call>").unwrap()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// For decoders that join bytes or text, any ids at all stream to the text of the whole.
+    #[test]
+    fn any_ids_stream_to_their_text(
+        ids in prop::collection::vec(0u32..1030, 0..40),
+        which in prop::sample::select(vec![0usize, 1, 4, 5]),
+        skip: bool,
+    ) {
+        let tokenizer = load(NAMES[which]);
+        prop_assert_eq!(streamed(&tokenizer, &ids, skip), tokenizer.decode(&ids, skip));
+    }
+
+    /// With byte fallback the same holds wherever the text has no broken bytes.
+    #[test]
+    fn texts_stream_to_themselves(text in "\\PC{0,20}", which in 2usize..4) {
+        let tokenizer = load(NAMES[which]);
+        let ids = tokenizer.encode_plain(&text, false).unwrap();
+        prop_assert_eq!(streamed(&tokenizer, &ids, false), tokenizer.decode(&ids, false));
+    }
+}

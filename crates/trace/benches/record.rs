@@ -1,0 +1,68 @@
+//! What recording one finished request costs the task that finished it: the budget is 2 µs. Records are made
+//! beforehand; the recorder's thread drains into a store that forgets them.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use headrace_domain::{RequestId, TraceRecord, TraceSink};
+use headrace_trace::{
+    Metrics, MetricsConfig, Recorder, RecorderConfig, TraceError, TraceStore, WaterfallOptions,
+    decode_record, encode_record, waterfall,
+};
+
+struct Forgetting;
+
+impl TraceStore for Forgetting {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        black_box(batch);
+        Ok(())
+    }
+}
+
+fn record(criterion: &mut Criterion) {
+    let Ok(golden) = decode_record(include_str!("../tests/data/completed.json")) else { return };
+    let models = vec!["headrace-demo-20m".to_owned()];
+    let metrics = Arc::new(Metrics::new(&MetricsConfig { models, version: String::new() }));
+    let start = Recorder::start(Some(Box::new(Forgetting)), Arc::clone(&metrics), RecorderConfig::default());
+    let Ok(recorder) = start else { return };
+
+    // In bursts that the queue holds, as a server's load comes; the time between bursts is not counted.
+    criterion.bench_function("record", |bench| {
+        bench.iter_custom(|count| {
+            let mut spent = Duration::ZERO;
+            let mut left = count;
+            while left > 0 {
+                let burst = left.min(1_000);
+                let records: Vec<Box<TraceRecord>> = (0..burst)
+                    .map(|n| {
+                        let mut record = golden.clone();
+                        record.request_id = RequestId::from_bits(u128::from(left - n));
+                        Box::new(record)
+                    })
+                    .collect();
+                let start = Instant::now();
+                for record in records {
+                    recorder.record(record);
+                }
+                spent += start.elapsed();
+                recorder.flush(Duration::from_secs(10));
+                left -= burst;
+            }
+            spent
+        });
+    });
+    println!("dropped while measuring: {}", recorder.dropped());
+    criterion.bench_function("metrics only", |bench| bench.iter(|| metrics.observe(black_box(&golden))));
+    criterion.bench_function("encode (recorder's thread)", |bench| {
+        bench.iter(|| encode_record(black_box(&golden)))
+    });
+    criterion.bench_function("prometheus page", |bench| bench.iter(|| metrics.prometheus()));
+    let options = WaterfallOptions::default();
+    criterion.bench_function("waterfall", |bench| bench.iter(|| waterfall(black_box(&golden), &options)));
+    recorder.close(Duration::from_secs(10));
+}
+
+criterion_group!(benches, record);
+criterion_main!(benches);

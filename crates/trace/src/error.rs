@@ -1,0 +1,64 @@
+//! What can go wrong with stored traces. Nothing here ends a request: tracing is out of band.
+
+use std::fmt;
+
+/// Why a trace could not be written, read or understood.
+#[derive(Debug)]
+pub enum TraceError {
+    /// The store could not be opened, read or written.
+    Store {
+        /// What was being done, with the file's path where there is one.
+        doing: String,
+        /// What the store said.
+        why: String,
+    },
+    /// Written by a newer program: refused rather than guessed at.
+    NewerFormat {
+        /// What carries the version: a file's path or a record's id.
+        what: String,
+        /// The version found.
+        found: u64,
+        /// The newest version that this program knows.
+        known: u64,
+    },
+    /// A stored record that does not parse.
+    Corrupt {
+        /// Which record, as far as it is known.
+        what: String,
+        /// What the parser said.
+        why: String,
+    },
+    /// A configured value that cannot work.
+    Config {
+        /// The field's name.
+        field: &'static str,
+        /// What it must be.
+        why: &'static str,
+    },
+    /// The recorder's thread could not be started.
+    Thread(std::io::Error),
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store { doing, why } => write!(f, "trace store: {doing}: {why}"),
+            Self::NewerFormat { what, found, known } => write!(
+                f,
+                "{what} has trace format {found}, newer than the {known} that this program knows: use the newer program"
+            ),
+            Self::Corrupt { what, why } => write!(f, "{what} is not a readable trace record: {why}"),
+            Self::Config { field, why } => write!(f, "trace setting `{field}` {why}"),
+            Self::Thread(error) => write!(f, "cannot start the trace recorder's thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Thread(error) => Some(error),
+            _ => None,
+        }
+    }
+}

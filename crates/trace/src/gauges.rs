@@ -1,0 +1,66 @@
+//! Gauges and counters that other rooms own, read through a callback when Prometheus asks.
+//! Knows nothing of what they measure; it only keeps their names well-formed and unique.
+
+use parking_lot::Mutex;
+
+use crate::exposition::{Exposition, Float, Kind};
+
+/// Reads the present value.
+pub(crate) type Read = Box<dyn Fn() -> f64 + Send + Sync>;
+
+/// What was registered, grouped by name when written.
+#[derive(Default)]
+pub(crate) struct Gauges {
+    all: Mutex<Vec<Gauge>>,
+}
+
+struct Gauge {
+    name: String,
+    help: String,
+    kind: Kind,
+    labels: Vec<(String, String)>,
+    read: Read,
+}
+
+impl Gauges {
+    /// Adds one, or replaces the one of the same name and labels.
+    pub(crate) fn register(&self, name: &str, help: &str, kind: Kind, labels: &[(&str, &str)], read: Read) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| (identifier(name, false), (*value).to_owned())).collect();
+        let gauge = Gauge { name: identifier(name, true), help: help.to_owned(), kind, labels, read };
+        let mut all = self.all.lock();
+        match all.iter_mut().find(|old| old.name == gauge.name && old.labels == gauge.labels) {
+            Some(old) => *old = gauge,
+            None => all.push(gauge),
+        }
+        // Stable: samples of one family stand together, in the order in which they were registered.
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    /// Writes every family whose name is not in `taken`.
+    pub(crate) fn write(&self, out: &mut Exposition, taken: &[&str]) {
+        let all = self.all.lock();
+        for family in all.chunk_by(|a, b| a.name == b.name) {
+            let Some(first) = family.first() else { continue };
+            if taken.contains(&first.name.as_str()) {
+                continue;
+            }
+            out.family(&first.name, &first.help, first.kind);
+            for gauge in family {
+                let labels: Vec<_> = gauge.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+                out.sample(&gauge.name, &labels, Float((gauge.read)()));
+            }
+        }
+    }
+}
+
+/// A name as the format wants it: `[a-zA-Z_:][a-zA-Z0-9_:]*`, colons in metric names only. Other characters
+/// become `_`: a misspelt gauge is better than a page that Prometheus refuses whole.
+fn identifier(name: &str, colons: bool) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
+    let mut clean: String = name.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+    if clean.is_empty() || clean.starts_with(|c: char| c.is_ascii_digit()) {
+        clean.insert(0, '_');
+    }
+    clean
+}

@@ -1,0 +1,122 @@
+//! A record as the API shows it to its owner: units in the names, money in both spellings. The stored form is the
+//! codec's and may differ. Knows nothing of who may see it.
+
+use headrace_domain::{EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord};
+use serde_json::{Map, Value, json};
+
+use crate::metrics::inter_token_ns;
+use crate::units::format_utc;
+use crate::waterfall::Group;
+
+/// The record as JSON. Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first
+/// byte where they are a start; money is integer nano-dollars and a string of dollars.
+pub fn record_json(record: &TraceRecord) -> Value {
+    let stages: Vec<Value> = record
+        .stages
+        .iter()
+        .map(|span| {
+            json!({
+                "stage": span.stage.name(),
+                "group": Group::of(span.stage).name(),
+                "start_us": micros(span.start_ns),
+                "duration_us": micros(span.duration_ns),
+            })
+        })
+        .collect();
+    json!({
+        "id": record.request_id.to_string(),
+        "object": "request.trace",
+        "version": record.version,
+        "started": format_utc(record.started, "%Y-%m-%dT%H:%M:%S%.6fZ"),
+        "started_unix_us": record.started.get() / 1_000,
+        "duration_us": micros(record.duration_ns),
+        "time_to_first_token_us": record.first_token_ns.map(micros),
+        "inter_token_us": inter_token_ns(record).map(micros),
+        "trace_id": record.trace_id,
+        "parent_span_id": record.parent_span_id,
+        "org": record.org.as_ref().map(|id| id.as_str()),
+        "project": record.project.as_ref().map(|id| id.as_str()),
+        "key": record.key.as_ref().map(|id| id.as_str()),
+        "endpoint": record.endpoint.map(|endpoint| endpoint.name()),
+        "stream": record.stream,
+        "model": {
+            "asked": record.model_asked,
+            "served": record.model_served,
+            "numerics": record.numerics,
+        },
+        "stages": stages,
+        "usage": usage(record),
+        "engine": record.engine.as_ref().map(engine),
+        "cost": {
+            "held_nano_dollars": record.held.get(),
+            "held_dollars": dollars(record.held),
+            "charged_nano_dollars": record.cost.get(),
+            "charged_dollars": dollars(record.cost),
+            "loss_nano_dollars": record.loss.get(),
+            "loss_dollars": dollars(record.loss),
+        },
+        "moderation": record.moderation,
+        "outcome": outcome(&record.outcome),
+    })
+}
+
+fn usage(record: &TraceRecord) -> Value {
+    let mut tokens: Map<String, Value> = TokenClass::ALL
+        .into_iter()
+        .map(|class| (format!("{}_tokens", class.name()), record.usage.of(class).into()))
+        .collect();
+    tokens.insert("prompt_tokens".to_owned(), record.usage.prompt_tokens().into());
+    tokens.insert("completion_tokens".to_owned(), record.usage.completion_tokens().into());
+    tokens.insert("total_tokens".to_owned(), record.usage.total().into());
+    Value::Object(tokens)
+}
+
+fn engine(engine: &EngineTrace) -> Value {
+    json!({
+        "queue_depth": engine.queue_depth,
+        "queue_us": micros(engine.queue_ns),
+        "prefill_us": micros(engine.prefill_ns),
+        "decode_us": micros(engine.decode_ns),
+        "steps": engine.steps,
+        "prefill_chunks": engine.prefill_chunks,
+        "batch_min": engine.batch_min,
+        "batch_mean": mean_batch(engine),
+        "batch_max": engine.batch_max,
+        "preemptions": engine.preemptions,
+        "cached_blocks": engine.cached_blocks,
+        "prompt_blocks": engine.prompt_blocks,
+    })
+}
+
+fn outcome(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Completed { finish } => json!({ "kind": "completed", "finish_reasons": finish }),
+        Outcome::Cancelled { why } => json!({ "kind": "cancelled", "why": why }),
+        Outcome::Failed { stage, message } => {
+            json!({ "kind": "failed", "stage": stage.name(), "message": message })
+        }
+        Outcome::Refused(refusal) => json!({
+            "kind": "refused",
+            "stage": refusal.stage.name(),
+            "rule": refusal.rule,
+            "status": refusal.status,
+            "code": refusal.code,
+            "message": refusal.message,
+        }),
+    }
+}
+
+/// Mean sequences over the steps that computed any of it.
+pub(crate) fn mean_batch(engine: &EngineTrace) -> Option<f64> {
+    (engine.steps > 0).then(|| engine.batch_sum as f64 / f64::from(engine.steps))
+}
+
+/// Microseconds with nanosecond decimals.
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}
+
+/// `0.000091`, `-1.50`: without the sign of the currency, so that a program can parse it.
+fn dollars(amount: NanoDollars) -> String {
+    amount.to_string().replacen('$', "", 1)
+}

@@ -1,0 +1,28 @@
+//! The waterfall: where finished trace records go, how they are drawn for people and counted for Prometheus.
+//! Knows no HTTP, no SQL and no engine: stores stand behind [`TraceStore`] and [`TraceReader`].
+
+mod axis;
+mod codec;
+mod error;
+mod exposition;
+mod gauges;
+mod histogram;
+mod intern;
+mod json;
+mod metrics;
+mod recent;
+mod recorder;
+mod seam;
+mod table;
+mod units;
+mod waterfall;
+
+pub use codec::{decode_record, encode_record};
+pub use error::TraceError;
+pub use json::record_json;
+pub use metrics::{InFlight, Metrics, MetricsConfig};
+pub use recorder::{Recorder, RecorderConfig};
+pub use seam::{TraceReader, TraceStore};
+pub use table::table;
+pub use units::{humane_duration, utc_date, utc_time};
+pub use waterfall::{WaterfallOptions, waterfall};

@@ -1,0 +1,486 @@
+//! Every number that Prometheus reads, kept in atomics: counting a request takes no lock and allocates nothing.
+//! Labels are bounded: models are those configured (others are `other`), codes and rules a table of fixed size.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use headrace_domain::{Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord};
+
+use crate::exposition::{Exposition, Kind};
+use crate::gauges::{Gauges, Read};
+use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
+use crate::intern::Interned;
+
+/// Most error codes, rules or finish reasons told apart; more are counted as `other`.
+const MAX_CODES: usize = 48;
+/// Nanoseconds to seconds.
+const NANO: u32 = 9;
+/// Thousandths to units.
+const MILLI: u32 = 3;
+
+const ENDPOINTS: [&str; 4] = [
+    Endpoint::ChatCompletions.name(),
+    Endpoint::Completions.name(),
+    Endpoint::Messages.name(),
+    // Turned away before its path was known.
+    "none",
+];
+
+/// Why a record never reached the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    QueueFull,
+    StoreFailed,
+    Closed,
+}
+
+impl DropReason {
+    const ALL: [Self; 3] = [Self::QueueFull, Self::StoreFailed, Self::Closed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::StoreFailed => "store_failed",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// What the metrics need to know beforehand.
+#[derive(Debug, Clone, Default)]
+pub struct MetricsConfig {
+    /// The models that get a label of their own: every name that configuration serves.
+    pub models: Vec<String>,
+    /// The program's version, for `headrace_build_info`.
+    pub version: String,
+}
+
+/// The registry. One per process part that is scraped; share it with `Arc`.
+pub struct Metrics {
+    version: String,
+    /// Label to index; `other` and `none` follow the last one.
+    models: HashMap<Box<str>, usize>,
+    model_names: Vec<String>,
+    codes: Interned,
+    rules: Interned,
+    finishes: Interned,
+    stages: [Histogram; Stage::ALL.len()],
+    duration: Histogram,
+    first_token: Histogram,
+    inter_token: Histogram,
+    batch: Histogram,
+    journal: Histogram,
+    /// By endpoint, then outcome and code, then model.
+    requests: Box<[AtomicU64]>,
+    /// By stage, then rule.
+    refusals: Box<[AtomicU64]>,
+    failures: [AtomicU64; Stage::ALL.len()],
+    finished: Box<[AtomicU64]>,
+    /// By model, then class.
+    tokens: Box<[AtomicU64]>,
+    cost: Box<[AtomicU64]>,
+    loss: Box<[AtomicU64]>,
+    blocks_hit: AtomicU64,
+    blocks_missed: AtomicU64,
+    preemptions: AtomicU64,
+    drops: [AtomicU64; DropReason::ALL.len()],
+    stored: AtomicU64,
+    in_flight: AtomicI64,
+    gauges: Gauges,
+}
+
+/// One request under way; dropping it takes it off the gauge.
+pub struct InFlight(Arc<Metrics>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Metrics {
+    /// An empty registry.
+    pub fn new(config: &MetricsConfig) -> Self {
+        let mut models = HashMap::new();
+        let mut model_names = Vec::new();
+        for name in &config.models {
+            if !models.contains_key(name.as_str()) {
+                models.insert(name.as_str().into(), model_names.len());
+                model_names.push(name.clone());
+            }
+        }
+        model_names.extend(["other".to_owned(), "none".to_owned()]);
+        let codes = Interned::new(MAX_CODES);
+        let rules = Interned::new(MAX_CODES);
+        let finishes = Interned::new(MAX_CODES);
+        Self {
+            version: config.version.clone(),
+            requests: zeros(ENDPOINTS.len() * (PLAIN_OUTCOMES + codes.len()) * model_names.len()),
+            refusals: zeros(Stage::ALL.len() * rules.len()),
+            finished: zeros(finishes.len()),
+            tokens: zeros(model_names.len() * TokenClass::ALL.len()),
+            cost: zeros(model_names.len()),
+            loss: zeros(model_names.len()),
+            stages: std::array::from_fn(|_| Histogram::new(&DURATION_BOUNDS_NS)),
+            failures: std::array::from_fn(|_| AtomicU64::new(0)),
+            drops: std::array::from_fn(|_| AtomicU64::new(0)),
+            duration: Histogram::new(&DURATION_BOUNDS_NS),
+            first_token: Histogram::new(&DURATION_BOUNDS_NS),
+            inter_token: Histogram::new(&DURATION_BOUNDS_NS),
+            journal: Histogram::new(&DURATION_BOUNDS_NS),
+            batch: Histogram::new(&BATCH_BOUNDS_MILLI),
+            blocks_hit: AtomicU64::new(0),
+            blocks_missed: AtomicU64::new(0),
+            preemptions: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            in_flight: AtomicI64::new(0),
+            gauges: Gauges::default(),
+            models,
+            model_names,
+            codes,
+            rules,
+            finishes,
+        }
+    }
+
+    /// Puts one request on the in-flight gauge, until the guard is dropped.
+    pub fn request_started(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Requests under way.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// How long a group commit of the ledger's journal took to become durable.
+    pub fn observe_journal(&self, took: Duration) {
+        self.journal.observe(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// A gauge that another room owns, read when scraped: the callback must be quick and must not call back into
+    /// the metrics. The same name and labels again replace the callback. A name that is taken by a metric of this
+    /// registry is not shown.
+    pub fn register_gauge(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
+        self.gauges.register(name, help, Kind::Gauge, labels, read);
+    }
+
+    /// As [`Metrics::register_gauge`], for a number that only grows.
+    pub fn register_counter(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
+        self.gauges.register(name, help, Kind::Counter, labels, read);
+    }
+
+    /// Counts one finished request.
+    pub fn observe(&self, record: &TraceRecord) {
+        let model = self.model_index(record);
+        for span in &record.stages {
+            if let Some(histogram) = self.stages.get(stage_index(span.stage)) {
+                histogram.observe(span.duration_ns);
+            }
+        }
+        self.duration.observe(record.duration_ns);
+        if let Some(nanos) = record.first_token_ns {
+            self.first_token.observe(nanos);
+        }
+        self.observe_outcome(record, model);
+        for (at, class) in TokenClass::ALL.into_iter().enumerate() {
+            add(&self.tokens, model * TokenClass::ALL.len() + at, record.usage.of(class));
+        }
+        add(&self.cost, model, amount(record.cost));
+        add(&self.loss, model, amount(record.loss));
+        if let Some(engine) = &record.engine {
+            self.observe_engine(record, engine);
+        }
+    }
+
+    fn observe_outcome(&self, record: &TraceRecord, model: usize) {
+        let endpoint = endpoint_index(record.endpoint);
+        let how = match &record.outcome {
+            Outcome::Completed { finish } => {
+                for reason in finish {
+                    add(&self.finished, self.finishes.index(reason), 1);
+                }
+                0
+            }
+            Outcome::Cancelled { .. } => 1,
+            Outcome::Failed { stage, .. } => {
+                add(&self.failures, stage_index(*stage), 1);
+                2
+            }
+            Outcome::Refused(refusal) => {
+                let rule = self.rules.index(&refusal.rule);
+                add(&self.refusals, stage_index(refusal.stage) * self.rules.len() + rule, 1);
+                PLAIN_OUTCOMES + self.codes.index(&refusal.code)
+            }
+        };
+        let hows = PLAIN_OUTCOMES + self.codes.len();
+        add(&self.requests, (endpoint * hows + how) * self.model_names.len() + model, 1);
+    }
+
+    fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace) {
+        if let Some(gap) = inter_token_ns(record) {
+            self.inter_token.observe(gap);
+        }
+        if let Some(mean) = engine.batch_sum.saturating_mul(1_000).checked_div(engine.steps.into()) {
+            self.batch.observe(mean);
+        }
+        let missed = engine.prompt_blocks.saturating_sub(engine.cached_blocks);
+        self.blocks_hit.fetch_add(engine.cached_blocks.into(), Relaxed);
+        self.blocks_missed.fetch_add(missed.into(), Relaxed);
+        self.preemptions.fetch_add(engine.preemptions.into(), Relaxed);
+    }
+
+    fn model_index(&self, record: &TraceRecord) -> usize {
+        let other = self.models.len();
+        let known = |name: &Option<String>| name.as_deref().map(|name| self.models.get(name).copied());
+        match known(&record.model_served).or_else(|| known(&record.model_asked)) {
+            Some(Some(index)) => index,
+            Some(None) => other,
+            None => other + 1,
+        }
+    }
+
+    pub(crate) fn count_drops(&self, reason: DropReason, records: usize) {
+        let at = DropReason::ALL.iter().position(|r| *r == reason).unwrap_or(0);
+        add(&self.drops, at, u64::try_from(records).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn count_stored(&self, records: usize) {
+        self.stored.fetch_add(u64::try_from(records).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn trace_drops(&self) -> u64 {
+        self.drops.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Everything, in the text exposition format 0.0.4 (`text/plain; version=0.0.4`).
+    pub fn prometheus(&self) -> String {
+        let mut page = Page { metrics: self, out: Exposition::default(), names: Vec::new() };
+        page.requests();
+        page.times();
+        page.tokens_and_money();
+        page.engine();
+        page.traces();
+        let Page { mut out, names, .. } = page;
+        self.gauges.write(&mut out, &names);
+        out.finish()
+    }
+}
+
+/// Outcomes without a code: completed, cancelled, failed.
+const PLAIN_OUTCOMES: usize = 3;
+
+/// The page being written, with the names already on it.
+struct Page<'a> {
+    metrics: &'a Metrics,
+    out: Exposition,
+    names: Vec<&'static str>,
+}
+
+impl Page<'_> {
+    fn family(&mut self, name: &'static str, help: &str, kind: Kind) {
+        self.names.push(name);
+        self.out.family(name, help, kind);
+    }
+
+    fn counter(&mut self, name: &'static str, help: &str, value: &AtomicU64) {
+        self.family(name, help, Kind::Counter);
+        self.out.sample(name, &[], value.load(Relaxed));
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram, digits: u32) {
+        self.family(name, help, Kind::Histogram);
+        self.out.histogram(name, &[], histogram, digits);
+    }
+
+    fn requests(&mut self) {
+        let metrics = self.metrics;
+        self.family("headrace_build_info", "The running program; always 1.", Kind::Gauge);
+        self.out.sample("headrace_build_info", &[("version", &metrics.version)], 1);
+        self.family("headrace_requests_in_flight", "Requests under way.", Kind::Gauge);
+        self.out.sample("headrace_requests_in_flight", &[], metrics.in_flight().max(0));
+
+        let name = "headrace_requests_total";
+        self.family(name, "Finished requests; `code` is the error code of a refusal.", Kind::Counter);
+        let (hows, models) = (PLAIN_OUTCOMES + metrics.codes.len(), metrics.model_names.len());
+        for (at, count) in nonzero(&metrics.requests) {
+            let (model, how, endpoint) = (at % models, at / models % hows, at / models / hows);
+            let (outcome, code) = match how {
+                0 => ("completed", ""),
+                1 => ("cancelled", ""),
+                2 => ("failed", ""),
+                refused => ("refused", metrics.codes.name(refused - PLAIN_OUTCOMES)),
+            };
+            let labels = [
+                ("endpoint", name_at(&ENDPOINTS, endpoint)),
+                ("outcome", outcome),
+                ("code", code),
+                ("model", name_at(&metrics.model_names, model)),
+            ];
+            self.out.sample(name, &labels, count);
+        }
+
+        let name = "headrace_refusals_total";
+        self.family(name, "Refused requests by the stage and rule that refused them.", Kind::Counter);
+        for (at, count) in nonzero(&metrics.refusals) {
+            let (stage, rule) = (at / metrics.rules.len(), at % metrics.rules.len());
+            let labels = [("stage", stage_at(stage)), ("rule", metrics.rules.name(rule))];
+            self.out.sample(name, &labels, count);
+        }
+
+        let name = "headrace_failures_total";
+        self.family(name, "Requests that we or an upstream failed, by stage.", Kind::Counter);
+        for (at, count) in nonzero(&metrics.failures) {
+            self.out.sample(name, &[("stage", stage_at(at))], count);
+        }
+
+        let name = "headrace_finishes_total";
+        self.family(name, "Finished choices by finish reason.", Kind::Counter);
+        for (at, count) in nonzero(&metrics.finished) {
+            self.out.sample(name, &[("reason", metrics.finishes.name(at))], count);
+        }
+    }
+
+    fn times(&mut self) {
+        let metrics = self.metrics;
+        let name = "headrace_stage_duration_seconds";
+        let help = "Time spent in each stage; buckets 1-2.5-5 from 1 µs to 100 s.";
+        self.family(name, help, Kind::Histogram);
+        for (stage, histogram) in Stage::ALL.iter().zip(&metrics.stages) {
+            self.out.histogram(name, &[("stage", stage.name())], histogram, NANO);
+        }
+        self.histogram(
+            "headrace_request_duration_seconds",
+            "From first byte to settled.",
+            &metrics.duration,
+            NANO,
+        );
+        self.histogram(
+            "headrace_time_to_first_token_seconds",
+            "From first byte to the first token handed to the transport.",
+            &metrics.first_token,
+            NANO,
+        );
+        self.histogram(
+            "headrace_inter_token_seconds",
+            "Mean time between the tokens of one request.",
+            &metrics.inter_token,
+            NANO,
+        );
+        self.histogram(
+            "headrace_ledger_journal_seconds",
+            "Time until a group commit of the ledger's journal is durable.",
+            &metrics.journal,
+            NANO,
+        );
+    }
+
+    fn tokens_and_money(&mut self) {
+        let metrics = self.metrics;
+        let name = "headrace_tokens_total";
+        self.family(name, "Tokens by class; the classes are disjoint.", Kind::Counter);
+        for (model, model_name) in metrics.model_names.iter().enumerate() {
+            for (at, class) in TokenClass::ALL.into_iter().enumerate() {
+                let count = load(&metrics.tokens, model * TokenClass::ALL.len() + at);
+                self.out.sample(name, &[("class", class.name()), ("model", model_name)], count);
+            }
+        }
+        for (name, help, amounts) in [
+            ("headrace_cost_nano_dollars_total", "Charged, in nano-dollars.", &metrics.cost),
+            ("headrace_loss_nano_dollars_total", "Computed but not charged, in nano-dollars.", &metrics.loss),
+        ] {
+            self.family(name, help, Kind::Counter);
+            for (model, model_name) in metrics.model_names.iter().enumerate() {
+                self.out.sample(name, &[("model", model_name)], load(amounts, model));
+            }
+        }
+    }
+
+    fn engine(&mut self) {
+        let metrics = self.metrics;
+        let name = "headrace_prompt_blocks_total";
+        self.family(name, "Prompt blocks looked up in the prefix cache.", Kind::Counter);
+        self.out.sample(name, &[("cache", "hit")], metrics.blocks_hit.load(Relaxed));
+        self.out.sample(name, &[("cache", "miss")], metrics.blocks_missed.load(Relaxed));
+        self.counter(
+            "headrace_preemptions_total",
+            "Times a request lost its blocks and was recomputed.",
+            &metrics.preemptions,
+        );
+        self.histogram(
+            "headrace_batch_size",
+            "Mean sequences per step over the steps of one request.",
+            &metrics.batch,
+            MILLI,
+        );
+    }
+
+    fn traces(&mut self) {
+        let metrics = self.metrics;
+        self.counter("headrace_traces_stored_total", "Trace records written to the store.", &metrics.stored);
+        let name = "headrace_traces_dropped_total";
+        self.family(name, "Trace records that never reached the store.", Kind::Counter);
+        for (reason, count) in DropReason::ALL.into_iter().zip(&metrics.drops) {
+            self.out.sample(name, &[("reason", reason.name())], count.load(Relaxed));
+        }
+    }
+}
+
+/// Mean nanoseconds between the tokens of a request: its decode time over the gaps of one choice.
+pub(crate) fn inter_token_ns(record: &TraceRecord) -> Option<u64> {
+    let choices = match &record.outcome {
+        Outcome::Completed { finish } => u64::try_from(finish.len()).unwrap_or(1).max(1),
+        _ => 1,
+    };
+    // The engine's times are the first choice's, the tokens are of all of them.
+    let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
+    record.engine.as_ref()?.decode_ns.checked_div(gaps)
+}
+
+fn zeros(n: usize) -> Box<[AtomicU64]> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn add(counters: &[AtomicU64], at: usize, by: u64) {
+    if let Some(counter) = counters.get(at).filter(|_| by > 0) {
+        counter.fetch_add(by, Relaxed);
+    }
+}
+
+fn load(counters: &[AtomicU64], at: usize) -> u64 {
+    counters.get(at).map_or(0, |counter| counter.load(Relaxed))
+}
+
+fn nonzero(counters: &[AtomicU64]) -> impl Iterator<Item = (usize, u64)> {
+    counters.iter().map(|counter| counter.load(Relaxed)).enumerate().filter(|(_, count)| *count > 0)
+}
+
+fn name_at<S: AsRef<str>>(names: &[S], at: usize) -> &str {
+    names.get(at).map_or("other", AsRef::as_ref)
+}
+
+fn stage_index(stage: Stage) -> usize {
+    // `Stage::ALL` lists the variants in the order of their declaration.
+    stage as usize
+}
+
+fn stage_at(at: usize) -> &'static str {
+    Stage::ALL.get(at).map_or("other", |stage| stage.name())
+}
+
+fn endpoint_index(endpoint: Option<Endpoint>) -> usize {
+    match endpoint {
+        Some(Endpoint::ChatCompletions) => 0,
+        Some(Endpoint::Completions) => 1,
+        Some(Endpoint::Messages) => 2,
+        None => 3,
+    }
+}
+
+/// A counter cannot fall: an amount below zero (a correction) is left out.
+fn amount(money: NanoDollars) -> u64 {
+    u64::try_from(money.get()).unwrap_or(0)
+}

@@ -1,0 +1,23 @@
+//! The seam between traces and whatever keeps them. Says nothing of files, SQL or formats.
+
+use headrace_domain::{RequestId, TraceRecord, UnixNanos};
+
+use crate::TraceError;
+
+/// The writing side. The recorder's thread calls it, so it may block.
+pub trait TraceStore: Send {
+    /// Stores a batch, whole or not at all. A record whose id is stored already is left as it was.
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError>;
+}
+
+/// The reading side. Calls block; from async code they belong on a blocking thread.
+pub trait TraceReader: Send + Sync {
+    /// The record of one request, if it is stored.
+    fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError>;
+
+    /// The newest `n` records, newest first.
+    fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError>;
+
+    /// The slowest `n` records that started at `since` or later, slowest first.
+    fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError>;
+}

@@ -1,0 +1,130 @@
+//! The list of requests that `--last` and `--slowest` show: one line each where the terminal is wide enough for the
+//! whole id (it is there to be copied), two where it is not. Knows nothing of how the records were chosen.
+
+use headrace_domain::{Outcome, TraceRecord};
+
+use crate::WaterfallOptions;
+use crate::units::{cells, clipped, format_utc, grouped, humane_duration, plain, utc_date};
+use crate::waterfall::{Ink, outcome_word};
+
+const HEAD: [&str; COLUMNS] =
+    ["request", "when", "model", "outcome", "in (hit) → out", "TTFT", "total", "cost"];
+const COLUMNS: usize = 8;
+/// Columns whose text stands at the right.
+const RIGHT: [bool; COLUMNS] = [false, false, false, false, true, true, true, true];
+const MODEL: usize = 2;
+const OUTCOME: usize = 3;
+/// The narrowest that the model's column may become, and the most that it takes.
+const MODEL_CELLS: (usize, usize) = (8, 32);
+const GAP: &str = "  ";
+
+/// The list, in the order given, lines ending in `\n`.
+pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
+    let Some(first) = records.first() else { return "no requests recorded\n".to_owned() };
+    let one_day = records.iter().all(|record| utc_date(record.started) == utc_date(first.started));
+    let pattern = if one_day { "%H:%M:%S" } else { "%m-%d %H:%M:%S" };
+    let rows: Vec<[String; COLUMNS]> = records.iter().map(|record| row(record, pattern)).collect();
+
+    let mut widths = HEAD.map(cells);
+    for row in &rows {
+        for (width, text) in widths.iter_mut().zip(row) {
+            *width = cells(text).max(*width);
+        }
+    }
+    let fixed: usize = widths.iter().enumerate().filter(|(at, _)| *at != MODEL).map(|(_, width)| width).sum();
+    let left = options.columns().saturating_sub(fixed + GAP.len() * (COLUMNS - 1));
+    let day = if one_day { format!("{} UTC", utc_date(first.started)) } else { "times in UTC".to_owned() };
+    let count =
+        if records.len() == 1 { "1 request".to_owned() } else { format!("{} requests", records.len()) };
+    let mut out = options.paint(Ink::Dim, &format!("{count} · {day}"));
+    out.push('\n');
+    if left >= MODEL_CELLS.0 {
+        if let Some(width) = widths.get_mut(MODEL) {
+            *width = (*width).min(left).min(MODEL_CELLS.1);
+        }
+        let head = line(&HEAD.map(str::to_owned), &widths, |_, text| text);
+        push(&mut out, &options.paint(Ink::Dim, &head));
+        for (row, record) in rows.iter().zip(records) {
+            push(&mut out, &line(row, &widths, |at, text| painted(record, at, text, options)));
+        }
+    } else {
+        for (row, record) in rows.iter().zip(records) {
+            two_lines(&mut out, row, record, options);
+        }
+    }
+    out
+}
+
+fn row(record: &TraceRecord, pattern: &str) -> [String; COLUMNS] {
+    let (mark, _, word) = outcome_word(&record.outcome);
+    // What ended it says more than that it ended; the mark tells the kinds apart.
+    let outcome = match &record.outcome {
+        Outcome::Completed { finish } => {
+            finish.first().map_or_else(|| word.to_owned(), |reason| plain(reason))
+        }
+        Outcome::Refused(refusal) => refusal.status.to_string(),
+        _ => word.to_owned(),
+    };
+    let model = record.model_served.as_deref().or(record.model_asked.as_deref()).map(plain);
+    [
+        record.request_id.to_string(),
+        format_utc(record.started, pattern),
+        model.unwrap_or_else(|| "–".to_owned()),
+        format!("{mark} {outcome}"),
+        tokens(record),
+        record.first_token_ns.map_or_else(|| "–".to_owned(), humane_duration),
+        humane_duration(record.duration_ns),
+        record.cost.to_string(),
+    ]
+}
+
+fn tokens(record: &TraceRecord) -> String {
+    let usage = &record.usage;
+    if usage.total() == 0 {
+        return "–".to_owned();
+    }
+    let cached = match usage.cached_input {
+        0 => String::new(),
+        cached => format!(" ({})", grouped(cached)),
+    };
+    format!("{}{cached} → {}", grouped(usage.prompt_tokens()), grouped(usage.completion_tokens()))
+}
+
+fn line(
+    row: &[String; COLUMNS],
+    widths: &[usize; COLUMNS],
+    paint: impl Fn(usize, String) -> String,
+) -> String {
+    let columns = row.iter().zip(widths).zip(RIGHT).enumerate().map(|(at, ((text, width), right))| {
+        let text = clipped(text, *width);
+        let pad = " ".repeat(width.saturating_sub(cells(&text)));
+        if right { pad + &paint(at, text) } else { paint(at, text) + &pad }
+    });
+    columns.collect::<Vec<_>>().join(GAP)
+}
+
+fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, options: &WaterfallOptions) {
+    let [id, when, model, outcome, tokens, _, total, cost] = row;
+    let outcome = painted(record, OUTCOME, outcome.clone(), options);
+    push(out, &format!("{}  {when}  {outcome}", options.paint(Ink::Bold, id)));
+    let mut facts = Vec::new();
+    if record.usage.total() > 0 {
+        facts.push(format!("{tokens} tokens"));
+    }
+    if let Some(nanos) = record.first_token_ns {
+        facts.push(format!("TTFT {}", humane_duration(nanos)));
+    }
+    facts.extend([total.clone(), cost.clone()]);
+    let facts = facts.join(" · ");
+    let model = clipped(model, options.columns().saturating_sub(cells(&facts) + 5).max(MODEL_CELLS.0));
+    push(out, &format!("  {model} · {facts}"));
+}
+
+fn painted(record: &TraceRecord, at: usize, text: String, options: &WaterfallOptions) -> String {
+    if at == OUTCOME { options.paint(outcome_word(&record.outcome).1, &text) } else { text }
+}
+
+fn push(out: &mut String, line: &str) {
+    out.push_str(line.trim_end());
+    out.push('\n');
+}

@@ -1,0 +1,473 @@
+//! Draws one request for the person who asks why it was slow, refused or dear: a row per stage on a time axis, then
+//! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
+
+use headrace_domain::{EngineTrace, Outcome, Stage, StageSpan, TraceRecord};
+
+use crate::axis::{Axis, Part};
+use crate::json::mean_batch;
+use crate::metrics::inter_token_ns;
+use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
+
+/// How a drawing is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaterfallOptions {
+    /// Columns of the terminal; taken as 60 to 240.
+    pub width: usize,
+    /// Whether ANSI colours are written.
+    pub color: bool,
+}
+
+impl Default for WaterfallOptions {
+    fn default() -> Self {
+        Self { width: 100, color: false }
+    }
+}
+
+impl WaterfallOptions {
+    pub(crate) fn columns(&self) -> usize {
+        self.width.clamp(60, 240)
+    }
+
+    pub(crate) fn paint(&self, ink: Ink, text: &str) -> String {
+        if self.color && !text.is_empty() {
+            format!("\u{1b}[{}m{text}\u{1b}[0m", ink.code())
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Colours of the terminal's own palette, so that they fit dark and light backgrounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Bold,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+    Of(Group),
+}
+
+impl Ink {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Bold => "1",
+            Self::Dim => "2",
+            Self::Good => "32",
+            Self::Warn => "33",
+            Self::Bad => "31",
+            Self::Of(Group::Gateway) => "36",
+            Self::Of(Group::Engine) => "35",
+            Self::Of(Group::Back) => "34",
+        }
+    }
+}
+
+/// Which part of the path a stage belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Gateway,
+    Engine,
+    Back,
+}
+
+impl Group {
+    const ALL: [Self; 3] = [Self::Gateway, Self::Engine, Self::Back];
+
+    pub(crate) const fn of(stage: Stage) -> Self {
+        match stage {
+            Stage::Queue | Stage::Prefill | Stage::Decode => Self::Engine,
+            Stage::Postprocess | Stage::Deliver | Stage::Settle => Self::Back,
+            _ => Self::Gateway,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Engine => "engine",
+            Self::Back => "back",
+        }
+    }
+}
+
+/// Columns before the axis: name, start, duration and share, with the spaces around them.
+const NAME: usize = 14;
+const START: usize = 8;
+const TOOK: usize = 9;
+const SHARE: usize = 7;
+const MARGIN: usize = NAME + START + TOOK + SHARE + 2;
+/// Columns before the text of a fact.
+const LABEL: usize = 12;
+
+/// The drawing of one record, lines ending in `\n`, none longer than the width.
+pub fn waterfall(record: &TraceRecord, options: &WaterfallOptions) -> String {
+    let mut drawing = Drawing { record, options, out: String::new() };
+    drawing.title();
+    drawing.circumstances();
+    drawing.out.push('\n');
+    drawing.stages();
+    drawing.out.push('\n');
+    drawing.figures();
+    drawing.ending();
+    drawing.out
+}
+
+/// The mark, colour and word of an outcome.
+pub(crate) fn outcome_word(outcome: &Outcome) -> (char, Ink, &'static str) {
+    match outcome {
+        Outcome::Completed { .. } => ('✓', Ink::Good, "completed"),
+        Outcome::Refused(_) => ('✗', Ink::Bad, "refused"),
+        Outcome::Cancelled { .. } => ('◌', Ink::Warn, "cancelled"),
+        Outcome::Failed { .. } => ('✗', Ink::Bad, "failed"),
+    }
+}
+
+struct Drawing<'a> {
+    record: &'a TraceRecord,
+    options: &'a WaterfallOptions,
+    out: String,
+}
+
+impl Drawing<'_> {
+    fn title(&mut self) {
+        let record = self.record;
+        let (mark, ink, word) = outcome_word(&record.outcome);
+        let id = self.options.paint(Ink::Bold, &record.request_id.to_string());
+        let how = self.options.paint(ink, &format!("{mark} {word}"));
+        let took = humane_duration(record.duration_ns);
+        self.line(&format!("{id}  {how}  {took}  {}", record.cost));
+    }
+
+    fn circumstances(&mut self) {
+        let record = self.record;
+        self.fact("when", &format_utc(record.started, "%Y-%m-%d %H:%M:%S%.6f UTC"));
+        if let Some(endpoint) = record.endpoint {
+            let how = if record.stream { "streamed" } else { "not streamed" };
+            self.fact("call", &format!("{} · {how}", endpoint.name()));
+        }
+        if let Some(model) = model_text(record) {
+            self.fact("model", &model);
+        }
+        let caller = [
+            ("org", &record.org.as_ref().map(|id| id.as_str())),
+            ("project", &record.project.as_ref().map(|id| id.as_str())),
+            ("key", &record.key.as_ref().map(|id| id.as_str())),
+        ];
+        let caller: Vec<String> =
+            caller.iter().filter_map(|(kind, id)| id.map(|id| format!("{kind} {id}"))).collect();
+        if !caller.is_empty() {
+            self.fact("caller", &caller.join(" · "));
+        }
+        if let Some(trace) = &record.trace_id {
+            let parent = record.parent_span_id.as_ref().map(|span| format!(" · parent span {}", plain(span)));
+            self.fact("trace", &format!("{}{}", plain(trace), parent.unwrap_or_default()));
+        }
+    }
+
+    fn stages(&mut self) {
+        let record = self.record;
+        let total = total_ns(record);
+        let width = self.options.columns() - MARGIN;
+        let axis = Axis::new(&parts(record, total, width), width);
+        let head = format!("{:NAME$}{:>START$}{:>TOOK$}{:>SHARE$}  ", "", "start", "took", "share");
+        let ruler: String = axis.ruler().into_iter().collect();
+        self.line(&self.options.paint(Ink::Dim, format!("{head}{ruler}").trim_end()));
+        for group in Group::ALL {
+            let spans: Vec<&StageSpan> =
+                record.stages.iter().filter(|span| Group::of(span.stage) == group).collect();
+            if spans.is_empty() {
+                continue;
+            }
+            let took = spans.iter().fold(0_u64, |sum, span| sum.saturating_add(span.duration_ns));
+            self.row(
+                Row { name: group.name(), ink: Ink::Bold, start: None, took, total },
+                &axis,
+                Ink::Dim,
+                &axis.blank(),
+            );
+            for span in spans {
+                self.stage(span, group, &axis, total);
+            }
+        }
+        let between = unattributed_ns(record, total);
+        if between > 0 && !record.stages.is_empty() {
+            let row = Row { name: "between stages", ink: Ink::Dim, start: None, took: between, total };
+            self.row(row, &axis, Ink::Dim, &axis.blank());
+        }
+    }
+
+    fn stage(&mut self, span: &StageSpan, group: Group, axis: &Axis, total: u64) {
+        let culprit = match &self.record.outcome {
+            Outcome::Refused(refusal) => Some(refusal.stage),
+            Outcome::Failed { stage, .. } => Some(*stage),
+            _ => None,
+        } == Some(span.stage);
+        let end = span.start_ns.saturating_add(span.duration_ns);
+        let mut bar = axis.bar(span.start_ns, end);
+        if runs_beside(span.stage) {
+            axis.run_beside(&mut bar, span.start_ns, engine_end_ns(self.record));
+        }
+        let name = format!("{} {}", if culprit { '✗' } else { ' ' }, span.stage.name());
+        let (name_ink, bar_ink) =
+            if culprit { (Ink::Bad, Ink::Bad) } else { (Ink::Of(group), Ink::Of(group)) };
+        let row =
+            Row { name: &name, ink: name_ink, start: Some(span.start_ns), took: span.duration_ns, total };
+        self.row(row, axis, bar_ink, &bar);
+    }
+
+    fn row(&mut self, row: Row<'_>, axis: &Axis, bar_ink: Ink, bar: &[char]) {
+        let name = self.options.paint(row.ink, &format!("{:NAME$}", row.name));
+        let start = row.start.map(humane_duration).unwrap_or_default();
+        let start = self.options.paint(Ink::Dim, &format!("{start:>START$}"));
+        let took = format!("{:>TOOK$}", humane_duration(row.took));
+        let share = self.options.paint(Ink::Dim, &format!("{:>SHARE$}", percent(row.took, row.total)));
+        let bar = self.painted_bar(axis, bar_ink, bar);
+        self.line(&format!("{name}{start}{took}{share}  {bar}"));
+    }
+
+    /// The bar in its colour, what only guides the eye dimmed.
+    fn painted_bar(&self, axis: &Axis, ink: Ink, bar: &[char]) -> String {
+        let guide = axis.blank();
+        let mut out = String::new();
+        let mut at = 0;
+        let pairs: Vec<(char, bool)> = bar
+            .iter()
+            .enumerate()
+            .map(|(i, c)| (*c, guide.get(i) == Some(c) || *c == crate::axis::BESIDE))
+            .collect();
+        for run in pairs.chunk_by(|a, b| a.1 == b.1) {
+            at += run.len();
+            let text: String = run.iter().map(|(c, _)| c).collect();
+            let text = if at == pairs.len() { text.trim_end().to_owned() } else { text };
+            let dim = run.first().is_some_and(|(_, dim)| *dim);
+            out.push_str(&if text.trim().is_empty() {
+                text
+            } else {
+                self.options.paint(if dim { Ink::Dim } else { ink }, &text)
+            });
+        }
+        out
+    }
+
+    fn figures(&mut self) {
+        let record = self.record;
+        if record.usage.total() > 0 {
+            self.fact("tokens", &tokens_text(record));
+        }
+        if let Some(engine) = &record.engine {
+            if engine.prompt_blocks > 0 {
+                let (hit, all) = (engine.cached_blocks, engine.prompt_blocks);
+                self.fact(
+                    "cache",
+                    &format!("{hit} of {all} prompt blocks found ({})", percent(hit.into(), all.into())),
+                );
+            }
+            self.fact(
+                "queue",
+                &format!("{} ahead · waited {}", engine.queue_depth, humane_duration(engine.queue_ns)),
+            );
+            self.fact("batch", &batch_text(engine));
+        }
+        if let Some(speed) = speed_text(record) {
+            self.fact("speed", &speed);
+        }
+        if record.held.get() != 0 || record.cost.get() != 0 || record.loss.get() != 0 {
+            let lost = format!(" · {} to the loss account", record.loss);
+            let lost = if record.loss.get() == 0 { "" } else { &lost };
+            self.fact("money", &format!("{} charged of {} held{lost}", record.cost, record.held));
+        }
+        if let Some(moderation) = &record.moderation {
+            self.fact("moderated", &plain(moderation));
+        }
+    }
+
+    fn ending(&mut self) {
+        match &self.record.outcome {
+            Outcome::Completed { finish } => {
+                let reasons: Vec<String> = finish.iter().map(|reason| plain(reason)).collect();
+                self.fact("finish", &reasons.join(", "));
+            }
+            Outcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
+            Outcome::Failed { stage, message } => {
+                self.fact("failed", &format!("at {stage}"));
+                self.fact("", &plain(message));
+            }
+            Outcome::Refused(refusal) => {
+                let (stage, rule) = (refusal.stage, plain(&refusal.rule));
+                self.fact(
+                    "refused",
+                    &format!("at {stage} by {rule} · HTTP {} {}", refusal.status, plain(&refusal.code)),
+                );
+                self.fact("", &plain(&refusal.message));
+            }
+        }
+    }
+
+    /// A label and its text, wrapped at spaces under itself.
+    fn fact(&mut self, label: &str, text: &str) {
+        let mut label = self.options.paint(Ink::Dim, &format!("  {label:<0$}", LABEL - 2));
+        for line in wrapped(text, self.options.columns() - LABEL) {
+            self.line(&format!("{label}{line}"));
+            label = " ".repeat(LABEL);
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.out.push_str(line.trim_end());
+        self.out.push('\n');
+    }
+}
+
+/// One line of the stage table without its bar.
+struct Row<'a> {
+    name: &'a str,
+    ink: Ink,
+    start: Option<u64>,
+    took: u64,
+    total: u64,
+}
+
+fn model_text(record: &TraceRecord) -> Option<String> {
+    let asked = record.model_asked.as_deref().map(plain);
+    let served = record.model_served.as_deref().map(plain);
+    let name = match (asked, served) {
+        (Some(asked), Some(served)) if asked != served => format!("{served} (asked for as {asked})"),
+        (_, Some(name)) | (Some(name), None) => name,
+        (None, None) => return None,
+    };
+    Some(match &record.numerics {
+        Some(numerics) => format!("{name} · {}", plain(numerics)),
+        None => name,
+    })
+}
+
+fn tokens_text(record: &TraceRecord) -> String {
+    let usage = &record.usage;
+    let mut parts = vec![format!("{} computed", grouped(usage.input))];
+    for (count, word) in [(usage.cached_input, "cached"), (usage.cache_write, "written to cache")] {
+        if count > 0 {
+            parts.push(format!("{} {word}", grouped(count)));
+        }
+    }
+    let prompt = grouped(usage.prompt_tokens());
+    let mut text = format!("{prompt} prompt");
+    if usage.input < usage.prompt_tokens() {
+        text.push_str(&format!(" ({})", parts.join(" + ")));
+    }
+    text.push_str(&format!(" · {} generated", grouped(usage.completion_tokens())));
+    if usage.reasoning > 0 {
+        text.push_str(&format!(" ({} of them reasoning)", grouped(usage.reasoning)));
+    }
+    text
+}
+
+fn batch_text(engine: &EngineTrace) -> String {
+    let mut text = match mean_batch(engine) {
+        Some(mean) => {
+            let (min, max) = (engine.batch_min, engine.batch_max);
+            format!(
+                "{min} min · {} mean · {max} max in {} steps ({} prefill)",
+                three_digits(mean),
+                engine.steps,
+                engine.prefill_chunks
+            )
+        }
+        None => "in no step".to_owned(),
+    };
+    if engine.preemptions > 0 {
+        text.push_str(&format!(" · preempted {}×", engine.preemptions));
+    }
+    text
+}
+
+fn speed_text(record: &TraceRecord) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(nanos) = record.first_token_ns {
+        parts.push(format!("first token after {}", humane_duration(nanos)));
+    }
+    if let Some(gap) = inter_token_ns(record).filter(|gap| *gap > 0) {
+        parts.push(format!("{} tokens/s", three_digits(1e9 / gap as f64)));
+        parts.push(format!("{} between tokens", humane_duration(gap)));
+    }
+    (!parts.is_empty()).then(|| parts.join(" · "))
+}
+
+/// Stages that run beside decode: their duration is the time spent in them, not an extent.
+const fn runs_beside(stage: Stage) -> bool {
+    matches!(stage, Stage::Postprocess | Stage::Deliver)
+}
+
+fn end_ns(span: &StageSpan) -> u64 {
+    span.start_ns.saturating_add(span.duration_ns)
+}
+
+/// The request's end, or the last stage's where that is later.
+fn total_ns(record: &TraceRecord) -> u64 {
+    record.stages.iter().map(end_ns).fold(record.duration_ns, u64::max)
+}
+
+fn group_end_ns(record: &TraceRecord, group: Group) -> u64 {
+    record.stages.iter().filter(|span| Group::of(span.stage) == group).map(end_ns).max().unwrap_or(0)
+}
+
+fn engine_end_ns(record: &TraceRecord) -> u64 {
+    group_end_ns(record, Group::Engine)
+}
+
+/// What must stay visible beside the longest: the connection, the rest of the gateway, the engine, the way back.
+fn parts(record: &TraceRecord, total: u64, width: usize) -> [Part; 4] {
+    let gateway = group_end_ns(record, Group::Gateway);
+    let connect = record.span(Stage::Connect).map_or(0, end_ns);
+    // A slow upload would squeeze what follows it; a quick one stays on the gateway's scale.
+    let connect = if connect > gateway / 2 && connect < gateway { connect } else { 0 };
+    let engine = engine_end_ns(record);
+    let gateway_least = if engine == 0 { 0.25 } else { 0.35 };
+    // At least the eight cells in which its length can be written; nothing where the way back was not reached.
+    let back_least = if group_end_ns(record, Group::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
+    let (gateway, engine) = match (back_least > 0.0, engine) {
+        (true, engine) => (gateway, engine),
+        (false, 0) => (total, 0),
+        (false, _) => (gateway, total),
+    };
+    [
+        Part { end_ns: connect, least: 0.15 },
+        Part { end_ns: gateway, least: gateway_least },
+        Part { end_ns: engine, least: 0.3 },
+        Part { end_ns: total, least: back_least },
+    ]
+}
+
+/// Time in no stage. Stages that run beside others cover nothing of their own.
+fn unattributed_ns(record: &TraceRecord, total: u64) -> u64 {
+    let mut extents: Vec<(u64, u64)> = record
+        .stages
+        .iter()
+        .filter(|span| !runs_beside(span.stage))
+        .map(|span| (span.start_ns, end_ns(span)))
+        .collect();
+    extents.sort_unstable();
+    let mut covered_to = 0;
+    let mut covered = 0_u64;
+    for (start, end) in extents {
+        covered = covered.saturating_add(end.saturating_sub(start.max(covered_to)));
+        covered_to = covered_to.max(end);
+    }
+    total.saturating_sub(covered)
+}
+
+/// Lines of at most `width` cells, broken at spaces; a word longer than a line is clipped.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let word = clipped(word, width);
+        match lines.last_mut() {
+            Some(line) if cells(line) + 1 + cells(&word) <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
+}

@@ -1,0 +1,127 @@
+//! What a person sees of a record, against files: `NAME.json` is a stored record of format 1 (so these are the golden
+//! files of that format too), `NAME.WIDTH.txt` its drawing, `NAME.api.json` what the API gives. With
+//! `HEADRACE_BLESS=1` the expected files are written anew.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use headrace_domain::TraceRecord;
+use headrace_trace::{WaterfallOptions, decode_record, encode_record, record_json, table, waterfall};
+
+const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn record(name: &str) -> TraceRecord {
+    let text = std::fs::read_to_string(data(&format!("{name}.json"))).unwrap();
+    decode_record(text.trim_end()).unwrap()
+}
+
+fn check(name: &str, actual: &str) {
+    let path = data(name);
+    if std::env::var_os("HEADRACE_BLESS").is_some() {
+        std::fs::write(&path, actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == actual, "{name} differs; now it is:\n{actual}");
+}
+
+#[test]
+fn a_waterfall_is_drawn_as_expected() {
+    for name in RECORDS {
+        for width in [80, 120] {
+            let drawn = waterfall(&record(name), &WaterfallOptions { width, color: false });
+            for line in drawn.lines() {
+                assert!(line.chars().count() <= width, "{name}: wider than {width}: {line}");
+            }
+            assert!(!drawn.contains('\u{1b}'), "{name}: an escape sequence without being asked");
+            check(&format!("{name}.{width}.txt"), &drawn);
+        }
+    }
+}
+
+#[test]
+fn colour_adds_escape_sequences_and_nothing_else() {
+    for name in RECORDS {
+        let plain = waterfall(&record(name), &WaterfallOptions { width: 100, color: false });
+        let colored = waterfall(&record(name), &WaterfallOptions { width: 100, color: true });
+        assert_eq!(without_sgr(&colored), plain, "{name}");
+        assert!(colored.len() > plain.len());
+    }
+}
+
+/// Removes `ESC [ digits m`; any other escape sequence stays and makes the comparison fail.
+fn without_sgr(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        out.push_str(before);
+        let end = after.find('m').unwrap();
+        assert!(after[..end].bytes().all(|b| b.is_ascii_digit()), "{after}");
+        rest = &after[end + 1..];
+    }
+    out + rest
+}
+
+#[test]
+fn a_list_is_drawn_as_expected() {
+    let records: Vec<TraceRecord> = RECORDS.iter().map(|name| record(name)).collect();
+    for width in [80, 120, 160] {
+        let drawn = table(&records, &WaterfallOptions { width, color: false });
+        check(&format!("list.{width}.txt"), &drawn);
+        assert!(!drawn.contains('\u{1b}'));
+        for line in drawn.lines() {
+            assert!(line.chars().count() <= width, "wider than {width}: {line}");
+        }
+    }
+    assert_eq!(table(&[], &WaterfallOptions::default()), "no requests recorded\n");
+}
+
+#[test]
+fn the_api_shows_units_in_its_names() {
+    for name in RECORDS {
+        let json = serde_json::to_string_pretty(&record_json(&record(name))).unwrap();
+        check(&format!("{name}.api.json"), &(json + "\n"));
+    }
+}
+
+#[test]
+fn records_of_format_1_stay_readable_and_are_written_as_they_were() {
+    for name in RECORDS {
+        let text = std::fs::read_to_string(data(&format!("{name}.json"))).unwrap();
+        let read = record(name);
+        assert_eq!(decode_record(&encode_record(&read).unwrap()).unwrap(), read);
+        let (then, now): (serde_json::Value, serde_json::Value) = (
+            serde_json::from_str(&text).unwrap(),
+            serde_json::from_str(&encode_record(&read).unwrap()).unwrap(),
+        );
+        assert_eq!(then, now, "{name}: the stored form changed: that needs a new TRACE_VERSION");
+    }
+}
+
+#[test]
+fn a_newer_or_broken_record_is_refused_with_its_reason() {
+    let text = std::fs::read_to_string(data("completed.json")).unwrap();
+    for (edited, reason) in [
+        (
+            text.replacen("\"version\": 1", "\"version\": 2", 1),
+            "req_019aa3b1c2d37e4f8a5b60718293a4b5 has trace format 2, newer than the 1",
+        ),
+        (
+            "{\"version\": 7, \"request_id\": \"new-kind-of-id\"}".to_owned(),
+            "new-kind-of-id has trace format 7, newer than the 1",
+        ),
+        (
+            text.replacen("\"org\": \"acme\"", "\"org\": \"a/b\"", 1),
+            "req_019aa3b1c2d37e4f8a5b60718293a4b5 is not a readable trace record",
+        ),
+        ("not json".to_owned(), "a stored record is not a readable trace record"),
+    ] {
+        let error = decode_record(&edited).unwrap_err().to_string();
+        assert!(error.starts_with(reason), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! The recorder: never blocks, counts what it drops, and shows a record from the moment it was taken.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use headrace_domain::{RequestId, TraceRecord, TraceSink};
+use headrace_trace::{
+    Metrics, MetricsConfig, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
+};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// The id of record `n`.
+fn id(n: u64) -> RequestId {
+    RequestId::from_bits(n.into())
+}
+
+/// The completed request of the golden files, with an id of its own.
+fn record(n: u64) -> TraceRecord {
+    let mut record = decode_record(include_str!("data/completed.json")).unwrap();
+    record.request_id = id(n);
+    record
+}
+
+/// What a store was given, batch by batch.
+type Batches = Arc<Mutex<Vec<Vec<RequestId>>>>;
+
+/// Notes its batches; fails those that hold a record for which `fails` says so.
+struct Noting {
+    batches: Batches,
+    fails: fn(&TraceRecord) -> bool,
+}
+
+impl TraceStore for Noting {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        if batch.iter().any(self.fails) {
+            return Err(TraceError::Store { doing: "write".to_owned(), why: "disk full".to_owned() });
+        }
+        self.batches.lock().unwrap().push(batch.iter().map(|record| record.request_id).collect());
+        Ok(())
+    }
+}
+
+/// Waits in every write until it is let go.
+struct Stuck {
+    entered: SyncSender<()>,
+    go: Receiver<()>,
+}
+
+impl TraceStore for Stuck {
+    fn append(&mut self, _batch: &[TraceRecord]) -> Result<(), TraceError> {
+        let _ = self.entered.send(());
+        let _ = self.go.recv();
+        Ok(())
+    }
+}
+
+fn start(store: Option<Box<dyn TraceStore>>, config: RecorderConfig) -> (Arc<Recorder>, Arc<Metrics>) {
+    let metrics = Arc::new(Metrics::new(&MetricsConfig::default()));
+    (Recorder::start(store, Arc::clone(&metrics), config).unwrap(), metrics)
+}
+
+fn noting(fails: fn(&TraceRecord) -> bool) -> (Box<dyn TraceStore>, Batches) {
+    let batches = Batches::default();
+    (Box::new(Noting { batches: Arc::clone(&batches), fails }), batches)
+}
+
+fn has(metrics: &Metrics, line: &str) -> bool {
+    metrics.prometheus().lines().any(|l| l == line)
+}
+
+#[test]
+fn records_are_shown_at_once_and_stored_in_order_and_in_batches() {
+    let (store, batches) = noting(|_| false);
+    let (recorder, metrics) =
+        start(Some(store), RecorderConfig { batch_records: 16, ..RecorderConfig::default() });
+    for n in 0..100 {
+        recorder.record(Box::new(record(n)));
+        assert_eq!(recorder.recent(id(n)).as_deref(), Some(&record(n)), "before it is stored");
+    }
+    assert!(recorder.flush(LONG));
+    let stored = batches.lock().unwrap().clone();
+    assert_eq!(stored.concat(), (0..100).map(id).collect::<Vec<_>>());
+    assert!(stored.iter().all(|batch| batch.len() <= 16), "{stored:?}");
+    assert!(stored.len() < 60, "one write per record would be {}", stored.len());
+    assert_eq!(recorder.dropped(), 0);
+    assert!(has(&metrics, "headrace_traces_stored_total 100"));
+    assert!(recorder.close(LONG));
+}
+
+#[test]
+fn a_stuck_store_costs_traces_and_never_time() {
+    let (entered, inside) = sync_channel(1);
+    let (go, gate) = sync_channel(1);
+    let config = RecorderConfig { queue_records: 4, linger: Duration::ZERO, ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(Box::new(Stuck { entered, go: gate })), config);
+    recorder.record(Box::new(record(0)));
+    inside.recv().unwrap();
+    let before = Instant::now();
+    for n in 1..=1_000 {
+        recorder.record(Box::new(record(n)));
+    }
+    assert!(before.elapsed() < Duration::from_secs(2), "a thousand records took {:?}", before.elapsed());
+    assert_eq!(recorder.dropped(), 996);
+    assert!(recorder.recent(id(1_000)).is_some(), "dropped from the store, not from memory");
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"queue_full\"} 996"));
+    assert!(has(&metrics, "headrace_request_duration_seconds_count 1001"), "metrics count what was dropped");
+    assert!(!recorder.flush(Duration::from_millis(20)), "the store is stuck");
+    assert!(!recorder.close(Duration::from_millis(20)), "and closing does not hang on it");
+    drop((go, inside));
+}
+
+#[test]
+fn a_failing_store_is_counted_and_used_again_when_it_recovers() {
+    let (store, batches) = noting(|record| record.request_id < id(5));
+    let (recorder, metrics) =
+        start(Some(store), RecorderConfig { batch_records: 1, ..RecorderConfig::default() });
+    for n in 0..8 {
+        recorder.record(Box::new(record(n)));
+    }
+    assert!(recorder.flush(LONG));
+    assert_eq!(recorder.dropped(), 5);
+    assert_eq!(batches.lock().unwrap().concat(), [id(5), id(6), id(7)]);
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"store_failed\"} 5"));
+}
+
+#[test]
+fn closing_stores_what_was_queued_and_what_comes_later_is_counted() {
+    let (store, batches) = noting(|_| false);
+    let config = RecorderConfig { linger: Duration::from_millis(300), ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(store), config);
+    for n in 0..50 {
+        recorder.record(Box::new(record(n)));
+    }
+    assert!(recorder.close(LONG));
+    assert_eq!(batches.lock().unwrap().concat().len(), 50);
+    recorder.record(Box::new(record(50)));
+    assert_eq!(recorder.dropped(), 1);
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"closed\"} 1"));
+    assert!(recorder.flush(LONG) && recorder.close(LONG), "nothing is left to do");
+}
+
+#[test]
+fn dropping_the_recorder_lets_the_thread_finish() {
+    let (store, batches) = noting(|_| false);
+    let (recorder, _) = start(Some(store), RecorderConfig::default());
+    for n in 0..50 {
+        recorder.record(Box::new(record(n)));
+    }
+    drop(recorder);
+    let deadline = Instant::now() + LONG;
+    while batches.lock().unwrap().concat().len() < 50 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(batches.lock().unwrap().concat().len(), 50);
+}
+
+#[test]
+fn memory_keeps_the_newest_and_no_more() {
+    let (recorder, _) = start(None, RecorderConfig { recent_records: 32, ..RecorderConfig::default() });
+    for n in 0..1_000 {
+        recorder.record(Box::new(record(n)));
+    }
+    let kept: Vec<u64> = (0..1_000).filter(|n| recorder.recent(id(*n)).is_some()).collect();
+    assert_eq!(kept, (968..1_000).collect::<Vec<_>>());
+    let (none, _) = start(None, RecorderConfig { recent_records: 0, ..RecorderConfig::default() });
+    none.record(Box::new(record(1)));
+    assert!(none.recent(id(1)).is_none());
+    assert!(none.flush(LONG), "without a store there is nothing to wait for");
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_by_name() {
+    let metrics = || Arc::new(Metrics::new(&MetricsConfig::default()));
+    for (config, field) in [
+        (RecorderConfig { queue_records: 0, ..RecorderConfig::default() }, "queue_records"),
+        (RecorderConfig { batch_records: 0, ..RecorderConfig::default() }, "batch_records"),
+        (RecorderConfig { linger: Duration::from_secs(60), ..RecorderConfig::default() }, "linger"),
+    ] {
+        let error = Recorder::start(None, metrics(), config).err().unwrap();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}

@@ -1,0 +1,168 @@
+//! OpenAI's chat completion request. Knows nothing of how a conversation is rendered.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role, ToolChoice};
+
+use crate::fault::{Fault, Read, code};
+use crate::json::{Kind, Reader};
+use crate::params::{Knobs, label};
+use crate::refused::{self, Known};
+use crate::{WireLimits, content, tools};
+
+/// Reads the whole body.
+pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = Knobs::new(Endpoint::ChatCompletions, limits);
+    let mut messages = None;
+    let mut tools = Vec::new();
+    let mut choice = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "messages" => messages = Some(read_messages(r, limits)?),
+            "tools" => tools = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
+            "tool_choice" => choice = r.optional(tool_choice)?,
+            key => {
+                if !knobs.take_openai(key, r)? {
+                    refused::read(Known::Chat, key, r, limits)?;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let messages = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let settled = knobs.settle(1)?;
+    Ok(Call {
+        endpoint: Endpoint::ChatCompletions,
+        model: settled.model,
+        prompt: Prompt::Conversation(Conversation {
+            messages,
+            tools,
+            tool_choice: choice.unwrap_or_default(),
+        }),
+        sampling: settled.sampling,
+        stream: knobs.stream,
+        include_usage: knobs.include_usage,
+        return_token_ids: knobs.return_token_ids,
+        echo: false,
+        explain: knobs.explain,
+        cache_salt: knobs.cache_salt,
+    })
+}
+
+fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
+    let unsupported = || {
+        let message = "only `auto` and `none` are supported: the model cannot be forced to call a tool yet";
+        Fault::new(code::UNSUPPORTED, message)
+    };
+    match r.kind()? {
+        Kind::String => match r.string()?.as_ref() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => Err(unsupported()),
+            _ => Err(Fault::new(code::INVALID_VALUE, "it must be `auto` or `none`")),
+        },
+        Kind::Object => Err(unsupported()),
+        _ => Err(Fault::new(code::INVALID_TYPE, "it must be `auto` or `none`")),
+    }
+}
+
+fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
+    let mut messages = Vec::new();
+    r.array(limits.max_messages, |r, _| {
+        messages.push(read_message(r, limits)?);
+        Ok(())
+    })?;
+    if messages.is_empty() {
+        return Err(Fault::new(code::ARRAY_EMPTY, "it must have at least one message"));
+    }
+    Ok(messages)
+}
+
+/// The fields of a message as they come, before the role says which belong.
+#[derive(Default)]
+struct Draft {
+    role: Option<Role>,
+    content: Option<String>,
+    name: Option<String>,
+    reasoning: Option<String>,
+    tool_calls: Option<Vec<headrace_domain::ToolCall>>,
+    tool_call_id: Option<String>,
+}
+
+fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
+    let mut draft = Draft::default();
+    r.object(|r, key| {
+        match key.as_ref() {
+            "role" => draft.role = Some(role(r)?),
+            "content" => draft.content = r.optional(|r| content::text(r, limits))?,
+            "name" => draft.name = r.optional(|r| label(r, limits))?,
+            // Two spellings of one thing; clients that hand both back hand back the same text.
+            "reasoning_content" | "reasoning" => {
+                let text = r.optional(Reader::string)?.map(Cow::into_owned);
+                draft.reasoning = draft.reasoning.take().or(text);
+            }
+            "tool_calls" => draft.tool_calls = r.optional(|r| tools::openai_tool_calls(r, limits))?,
+            "tool_call_id" => draft.tool_call_id = r.optional(|r| label(r, limits))?,
+            // What the SDKs hand back of an answer that had none of these.
+            "refusal" | "audio" | "function_call" => {
+                let unsupported = || Fault::new(code::UNSUPPORTED, "it is not supported; leave it out");
+                r.optional(|_| Err::<(), _>(unsupported()))?;
+            }
+            "annotations" => {
+                r.optional(|r| r.array(0, |_, _| Ok(())))?;
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    finish_message(draft)
+}
+
+fn finish_message(draft: Draft) -> Read<Message> {
+    let role = draft.role.ok_or_else(|| Fault::missing("role"))?;
+    let tool_calls = draft.tool_calls.unwrap_or_default();
+    let stray = |key, owner: &str| {
+        Err(Fault::at(key, code::INVALID_VALUE, format!("only a message of role `{owner}` has it")))
+    };
+    if role != Role::Assistant {
+        if !tool_calls.is_empty() {
+            return stray("tool_calls", "assistant");
+        }
+        if draft.reasoning.is_some() {
+            return stray("reasoning_content", "assistant");
+        }
+    }
+    if role == Role::Tool {
+        if draft.tool_call_id.is_none() {
+            return Err(Fault::missing("tool_call_id"));
+        }
+    } else if draft.tool_call_id.is_some() {
+        return stray("tool_call_id", "tool");
+    }
+    if draft.content.is_none() && tool_calls.is_empty() {
+        return Err(Fault::missing("content"));
+    }
+    Ok(Message {
+        role,
+        content: draft.content,
+        name: draft.name,
+        reasoning: draft.reasoning,
+        tool_calls,
+        tool_call_id: draft.tool_call_id,
+    })
+}
+
+fn role(r: &mut Reader<'_>) -> Read<Role> {
+    match r.string()?.as_ref() {
+        "system" | "developer" => Ok(Role::System),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "tool" => Ok(Role::Tool),
+        "function" => Err(Fault::new(code::UNSUPPORTED_VALUE, "use the role `tool` with `tool_call_id`")),
+        _ => Err(Fault::new(
+            code::INVALID_VALUE,
+            "it must be `system`, `developer`, `user`, `assistant` or `tool`",
+        )),
+    }
+}

@@ -1,0 +1,272 @@
+//! What a client of OpenAI's chat stream needs: the request to write, the stream to read, line by line as it comes.
+//! Unknown fields are skipped, so that it reads other servers' streams too. Opens no connection.
+
+mod sse;
+
+use serde::{Deserialize, Serialize};
+
+pub use sse::{SseError, SseEvent, SseReader};
+
+/// A chat request. Fields left at their default are not sent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct ChatRequest {
+    /// The model's name.
+    pub model: String,
+    /// The messages, oldest first.
+    pub messages: Vec<ChatMessage>,
+    /// Most tokens to generate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// 0 to 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// Above 0, to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f32>,
+    /// For the same answer again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Stop strings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+    /// Whether the answer streams.
+    pub stream: bool,
+    /// Only with `stream`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Headrace's own switches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headrace: Option<HeadraceOptions>,
+}
+
+/// A message of plain text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChatMessage {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+/// `stream_options`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct StreamOptions {
+    /// Whether the stream ends with its usage.
+    pub include_usage: bool,
+}
+
+/// `headrace`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct HeadraceOptions {
+    /// Whether the answer carries stage timings and cost.
+    pub explain: bool,
+}
+
+/// One chunk of a chat stream.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct ChatChunk {
+    /// The answer's id.
+    #[serde(default)]
+    pub id: String,
+    /// The model that answers.
+    #[serde(default)]
+    pub model: String,
+    /// Pieces of answers; empty in a chunk of usage.
+    #[serde(default)]
+    pub choices: Vec<ChatChoice>,
+    /// In the last chunk, where asked for.
+    #[serde(default)]
+    pub usage: Option<UsageBody>,
+    /// Stage timings and cost, in the last chunk, where asked for.
+    #[serde(default)]
+    pub headrace: Option<serde_json::Value>,
+    /// A stream that fails says so in place of a chunk.
+    #[serde(default)]
+    pub error: Option<ErrorDetail>,
+}
+
+/// A piece of one answer.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct ChatChoice {
+    /// Which answer.
+    #[serde(default)]
+    pub index: u32,
+    /// What is new.
+    #[serde(default)]
+    pub delta: ChatDelta,
+    /// Why the answer ended, in its last piece.
+    #[serde(default)]
+    pub finish_reason: Option<String>,
+}
+
+/// What is new in an answer.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct ChatDelta {
+    /// In the first piece.
+    #[serde(default)]
+    pub role: Option<String>,
+    /// Text to join.
+    #[serde(default)]
+    pub content: Option<String>,
+    /// Text of the reasoning section to join.
+    #[serde(default)]
+    pub reasoning_content: Option<String>,
+    /// Pieces of tool calls.
+    #[serde(default)]
+    pub tool_calls: Option<Vec<ToolCallDelta>>,
+}
+
+/// A piece of a tool call.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct ToolCallDelta {
+    /// Which call of the answer.
+    #[serde(default)]
+    pub index: u32,
+    /// In the first piece.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Name and arguments.
+    #[serde(default)]
+    pub function: FunctionDelta,
+}
+
+/// Name and arguments of a tool call, in pieces.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct FunctionDelta {
+    /// In the first piece.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// JSON text to join.
+    #[serde(default)]
+    pub arguments: Option<String>,
+}
+
+/// Tokens of a call, as OpenAI counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct UsageBody {
+    /// All prompt tokens, cached ones included.
+    #[serde(default)]
+    pub prompt_tokens: u64,
+    /// All generated tokens, reasoning included.
+    #[serde(default)]
+    pub completion_tokens: u64,
+    /// Both.
+    #[serde(default)]
+    pub total_tokens: u64,
+    /// Of the prompt's tokens.
+    #[serde(default)]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+    /// Of the generated tokens.
+    #[serde(default)]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+impl UsageBody {
+    /// Prompt tokens that came from the cache.
+    pub fn cached_tokens(&self) -> u64 {
+        self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0)
+    }
+
+    /// Generated tokens of reasoning.
+    pub fn reasoning_tokens(&self) -> u64 {
+        self.completion_tokens_details.and_then(|details| details.reasoning_tokens).unwrap_or(0)
+    }
+}
+
+/// Parts of the prompt's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct PromptTokensDetails {
+    /// Those from the cache.
+    #[serde(default)]
+    pub cached_tokens: Option<u64>,
+}
+
+/// Parts of the generated tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct CompletionTokensDetails {
+    /// Those of reasoning.
+    #[serde(default)]
+    pub reasoning_tokens: Option<u64>,
+}
+
+/// The body of an error's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ErrorDetail,
+}
+
+/// An error as a client reads it; a foreign server may leave out anything.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct ErrorDetail {
+    /// What happened and the way out.
+    #[serde(default)]
+    pub message: String,
+    /// The kind, such as `rate_limit_error`.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    /// The exact rule. Some servers put a number here.
+    #[serde(default)]
+    pub code: Option<serde_json::Value>,
+    /// The parameter at fault.
+    #[serde(default)]
+    pub param: Option<String>,
+    /// Where on the path.
+    #[serde(default)]
+    pub stage: Option<String>,
+    /// Which request.
+    #[serde(default)]
+    pub request_id: Option<String>,
+    /// Seconds to wait.
+    #[serde(default)]
+    pub retry_after_s: Option<u64>,
+    /// The page that explains it.
+    #[serde(default)]
+    pub doc_url: Option<String>,
+}
+
+impl ErrorDetail {
+    /// The exact rule as text, `""` where there is none.
+    pub fn code_text(&self) -> String {
+        match &self.code {
+            None | Some(serde_json::Value::Null) => String::new(),
+            Some(serde_json::Value::String(code)) => code.clone(),
+            Some(other) => other.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{WireLimits, parse_chat};
+
+    #[test]
+    fn a_request_is_understood_by_the_server() {
+        let request = ChatRequest {
+            model: "demo".into(),
+            messages: vec![ChatMessage { role: "user".into(), content: "hé\n".into() }],
+            max_tokens: Some(9),
+            temperature: Some(0.5),
+            top_p: Some(0.9),
+            seed: Some(u64::MAX),
+            stop: vec!["x".into()],
+            stream: true,
+            stream_options: Some(StreamOptions { include_usage: true }),
+            headrace: Some(HeadraceOptions { explain: true }),
+        };
+        let call = parse_chat(&serde_json::to_vec(&request).unwrap(), &WireLimits::default()).unwrap();
+        assert!(call.stream && call.include_usage && call.explain);
+        assert_eq!(call.sampling.seed, Some(u64::MAX));
+        assert_eq!(call.sampling.temperature, Some(0.5));
+        let bare = ChatRequest { model: "demo".into(), messages: request.messages, ..ChatRequest::default() };
+        let text = serde_json::to_string(&bare).unwrap();
+        assert_eq!(text, r#"{"model":"demo","messages":[{"role":"user","content":"hé\n"}],"stream":false}"#);
+    }
+
+    #[test]
+    fn foreign_errors_are_read() {
+        let body: ErrorBody = serde_json::from_str(r#"{"error":{"message":"m","code":404,"x":1}}"#).unwrap();
+        assert_eq!((body.error.code_text().as_str(), body.error.kind), ("404", None));
+    }
+}

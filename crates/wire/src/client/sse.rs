@@ -1,0 +1,207 @@
+//! An incremental reader of server-sent events: bytes in any cut, events out.
+//!
+//! Source: the WHATWG's HTML standard, 9.2.6 "Interpreting an event stream". Ids and retry times are not kept.
+
+use std::fmt;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SseEvent {
+    /// Its name; empty where none was given (OpenAI).
+    pub name: String,
+    /// Its data; several lines joined with line feeds.
+    pub data: String,
+}
+
+impl SseEvent {
+    /// Whether this is the `[DONE]` that ends OpenAI's streams.
+    pub fn is_done(&self) -> bool {
+        self.data == "[DONE]"
+    }
+}
+
+/// Why a stream cannot be read on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SseError {
+    /// A line or event exceeds so many bytes.
+    TooLong {
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// A line is not UTF-8.
+    NotUtf8,
+}
+
+impl fmt::Display for SseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { max_bytes } => write!(f, "the stream has an event longer than {max_bytes} bytes"),
+            Self::NotUtf8 => f.write_str("the stream has a line that is not UTF-8"),
+        }
+    }
+}
+
+impl std::error::Error for SseError {}
+
+/// Longest event by default, in bytes.
+const MAX_EVENT_BYTES: usize = 16 << 20;
+
+/// Reads a stream as it comes. Lines may end in LF, CR or CRLF and may be cut anywhere.
+#[derive(Debug)]
+pub struct SseReader {
+    line: Vec<u8>,
+    event: SseEvent,
+    has_data: bool,
+    /// The last byte was a CR: a LF right after it belongs to the same line end.
+    after_cr: bool,
+    at_start: bool,
+    max_event_bytes: usize,
+}
+
+impl SseReader {
+    /// A reader of events up to 16 MiB.
+    pub fn new() -> Self {
+        Self::with_limit(MAX_EVENT_BYTES)
+    }
+
+    /// A reader of events up to `max_event_bytes`.
+    pub fn with_limit(max_event_bytes: usize) -> Self {
+        Self {
+            line: Vec::new(),
+            event: SseEvent::default(),
+            has_data: false,
+            after_cr: false,
+            at_start: true,
+            max_event_bytes,
+        }
+    }
+
+    /// Takes the next bytes and gives the events that they complete.
+    ///
+    /// # Errors
+    /// An event beyond the limit, or a line that is not UTF-8. The reader is of no use afterwards.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Vec<SseEvent>, SseError> {
+        let mut events = Vec::new();
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_cr) {
+                bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+            }
+            let end = bytes.iter().position(|b| matches!(b, b'\n' | b'\r'));
+            let (piece, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+            if self.line.len() + piece.len() + self.event.data.len() > self.max_event_bytes {
+                return Err(SseError::TooLong { max_bytes: self.max_event_bytes });
+            }
+            self.line.extend_from_slice(piece);
+            let Some((terminator, after)) = rest.split_first() else { break };
+            self.after_cr = *terminator == b'\r';
+            bytes = after;
+            events.extend(self.end_line()?);
+        }
+        Ok(events)
+    }
+
+    /// Whether bytes of an unfinished event are at hand: a stream that ends so was cut off.
+    pub fn is_mid_event(&self) -> bool {
+        !self.line.is_empty() || self.has_data
+    }
+
+    fn end_line(&mut self) -> Result<Option<SseEvent>, SseError> {
+        let bytes = std::mem::take(&mut self.line);
+        let mut line = std::str::from_utf8(&bytes).map_err(|_| SseError::NotUtf8)?;
+        if std::mem::take(&mut self.at_start) {
+            line = line.strip_prefix('\u{feff}').unwrap_or(line);
+        }
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            return Ok(std::mem::take(&mut self.has_data).then_some(event));
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {
+                if self.has_data {
+                    self.event.data.push('\n');
+                }
+                self.has_data = true;
+                self.event.data.push_str(value);
+            }
+            "event" => value.clone_into(&mut self.event.name),
+            // A comment (an empty field), an id, a retry time, or something new.
+            _ => {}
+        }
+        self.line = bytes;
+        self.line.clear();
+        Ok(None)
+    }
+}
+
+impl Default for SseReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn event(name: &str, data: &str) -> SseEvent {
+        SseEvent { name: name.into(), data: data.into() }
+    }
+
+    #[test]
+    fn lines_of_every_kind() {
+        let rows: &[(&str, Vec<SseEvent>)] = &[
+            ("data: a\n\n", vec![event("", "a")]),
+            ("data:a\r\n\r\n", vec![event("", "a")]),
+            ("data:  a\r\rdata: b\n\r\n", vec![event("", " a"), event("", "b")]),
+            ("\u{feff}: hello\ndata: a\ndata\ndata: b\n\n", vec![event("", "a\n\nb")]),
+            ("event: ping\ndata: {}\nid: 7\nretry: 10\nfoo: x\n\n", vec![event("ping", "{}")]),
+            ("event: lost\n\ndata: [DONE]\n\n", vec![event("", "[DONE]")]),
+            (": keep-alive\n\n\n\n", vec![]),
+            ("data: unfinished\n", vec![]),
+        ];
+        for (text, events) in rows {
+            let mut reader = SseReader::new();
+            assert_eq!(&reader.push(text.as_bytes()).unwrap(), events, "{text:?}");
+            assert_eq!(reader.is_mid_event(), text.contains("unfinished"));
+        }
+        assert!(event("", "[DONE]").is_done());
+    }
+
+    #[test]
+    fn hostile_streams_end() {
+        let mut reader = SseReader::with_limit(10);
+        assert_eq!(reader.push(&[b'x'; 11]), Err(SseError::TooLong { max_bytes: 10 }));
+        let mut reader = SseReader::with_limit(10);
+        let lines = b"data: 1234\n".repeat(4);
+        assert_eq!(reader.push(&lines), Err(SseError::TooLong { max_bytes: 10 }));
+        assert_eq!(SseReader::new().push(b"data: \xff\n"), Err(SseError::NotUtf8));
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_never_matter(
+            parts in prop::collection::vec(
+                prop::sample::select(vec!["data: é😀\n", "data: b\r\n", "event: x\r", "\n", "\r\n", "\r", ": c\n", "data"]),
+                0..20,
+            ),
+            cuts in prop::collection::vec(1_usize..5, 0..60),
+        ) {
+            let text = parts.concat();
+            let whole = SseReader::new().push(text.as_bytes()).unwrap();
+            let mut reader = SseReader::new();
+            let mut rest = text.as_bytes();
+            let mut events = Vec::new();
+            for cut in cuts {
+                let (piece, after) = rest.split_at(cut.min(rest.len()));
+                events.extend(reader.push(piece).unwrap());
+                rest = after;
+            }
+            events.extend(reader.push(rest).unwrap());
+            prop_assert_eq!(events, whole);
+        }
+    }
+}

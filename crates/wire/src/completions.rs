@@ -1,0 +1,90 @@
+//! OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
+
+use headrace_domain::{Call, Endpoint, Prompt, PromptItem};
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read, code};
+use crate::json::{Kind, Reader};
+use crate::params::{Knobs, ids, integer};
+use crate::refused::{self, Known};
+
+/// Reads the whole body.
+pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = Knobs::new(Endpoint::Completions, limits);
+    let mut prompts = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "prompt" => prompts = r.optional(|r| read_prompts(r, limits))?,
+            key => {
+                if !knobs.take_openai(key, r)? {
+                    refused::read(Known::Completions, key, r, limits)?;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let prompts = prompts.ok_or_else(|| Fault::missing("prompt"))?;
+    let settled = knobs.settle(prompts.len())?;
+    Ok(Call {
+        endpoint: Endpoint::Completions,
+        model: settled.model,
+        prompt: Prompt::Raw(prompts),
+        sampling: settled.sampling,
+        stream: knobs.stream,
+        include_usage: knobs.include_usage,
+        return_token_ids: knobs.return_token_ids,
+        echo: knobs.echo,
+        explain: knobs.explain,
+        cache_salt: knobs.cache_salt,
+    })
+}
+
+/// `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item says which.
+fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>> {
+    match r.kind()? {
+        Kind::String => return Ok(vec![PromptItem::Text(r.string()?.into_owned())]),
+        Kind::Array => {}
+        _ => return Err(wrong_type()),
+    }
+    let mut first = None;
+    let mut prompts = Vec::new();
+    let mut flat = Vec::new();
+    // One list of ids is one prompt; how many items are allowed shows with the first.
+    r.array(limits.max_prompt_ids, |r, index| {
+        let kind = r.kind()?;
+        if *first.get_or_insert(kind) != kind {
+            return Err(Fault::new(
+                code::INVALID_TYPE,
+                "all items must be of one type: strings, ids or lists of ids",
+            ));
+        }
+        if kind != Kind::Number && index >= limits.max_prompts {
+            let message =
+                format!("there may be at most {} prompts; send several requests", limits.max_prompts);
+            return Err(Fault::new(code::ARRAY_LONG, message).of_parent());
+        }
+        match kind {
+            Kind::String => prompts.push(PromptItem::Text(r.string()?.into_owned())),
+            Kind::Number => flat.push(integer(r, 0, u32::MAX)?),
+            Kind::Array => prompts.push(PromptItem::Ids(some(ids(r, limits.max_prompt_ids)?)?)),
+            _ => return Err(wrong_type()),
+        }
+        Ok(())
+    })?;
+    if first == Some(Kind::Number) {
+        prompts.push(PromptItem::Ids(flat));
+    }
+    some(prompts)
+}
+
+fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
+    if list.is_empty() { Err(Fault::new(code::ARRAY_EMPTY, "it must not be empty")) } else { Ok(list) }
+}
+
+fn wrong_type() -> Fault {
+    Fault::new(
+        code::INVALID_TYPE,
+        "it must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
+    )
+}

@@ -1,0 +1,213 @@
+//! Anthropic's stream of a message: one content block after the other, each opened, filled and closed.
+//!
+//! Source: <https://docs.anthropic.com/en/api/messages-streaming>.
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use headrace_domain::{Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
+
+use super::frame::{answer_id, write_explain};
+use super::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
+use crate::ErrorFacts;
+use crate::error::write_error;
+use crate::json_out::{raw, value};
+
+pub(super) struct AnthropicStream {
+    meta: ReplyMeta,
+    begun: bool,
+    over: bool,
+    /// The block being filled.
+    open: Option<Kind>,
+    /// Its index; the next one's where none is open.
+    index: u32,
+    /// Blocks of tool calls by the call's index.
+    calls: BTreeMap<u32, u32>,
+    reason: Option<FinishReason>,
+}
+
+/// What a block holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    ToolUse,
+}
+
+impl AnthropicStream {
+    pub(super) const fn new(meta: ReplyMeta) -> Self {
+        Self { meta, begun: false, over: false, open: None, index: 0, calls: BTreeMap::new(), reason: None }
+    }
+
+    /// Opens a block of text or thinking, unless one of that kind is open.
+    fn continue_block(&mut self, kind: Kind, out: &mut BytesMut) {
+        if self.open == Some(kind) {
+            return;
+        }
+        self.close_block(out);
+        self.start_block(kind, out);
+        raw(
+            out,
+            match kind {
+                Kind::Thinking => "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n",
+                _ => "{\"type\":\"text\",\"text\":\"\"}}\n\n",
+            },
+        );
+    }
+
+    fn start_block(&mut self, kind: Kind, out: &mut BytesMut) {
+        self.open = Some(kind);
+        raw(out, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":");
+        value(out, &self.index);
+        raw(out, ",\"content_block\":");
+    }
+
+    fn close_block(&mut self, out: &mut BytesMut) {
+        if self.open.take().is_some() {
+            raw(out, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
+            value(out, &self.index);
+            raw(out, "}\n\n");
+            self.index = self.index.saturating_add(1);
+        }
+    }
+
+    fn text(&mut self, kind: Kind, text: &str, out: &mut BytesMut) {
+        if text.is_empty() {
+            return;
+        }
+        self.continue_block(kind, out);
+        let field = match kind {
+            Kind::Thinking => "\"thinking_delta\",\"thinking\":",
+            _ => "\"text_delta\",\"text\":",
+        };
+        write_delta(out, self.index, field, text);
+    }
+}
+
+fn write_delta(out: &mut BytesMut, index: u32, field: &str, text: &str) {
+    raw(out, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":");
+    value(out, &index);
+    raw(out, ",\"delta\":{\"type\":");
+    raw(out, field);
+    value(out, text);
+    raw(out, "}}\n\n");
+}
+
+/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,"output_tokens":…}`
+pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
+    raw(out, "{\"input_tokens\":");
+    value(out, &usage.input);
+    raw(out, ",\"cache_creation_input_tokens\":");
+    value(out, &usage.cache_write);
+    raw(out, ",\"cache_read_input_tokens\":");
+    value(out, &usage.cached_input);
+    raw(out, ",\"output_tokens\":");
+    value(out, &usage.completion_tokens());
+    raw(out, "}");
+}
+
+/// `"stop_reason":…,"stop_sequence":…`
+pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
+    let (name, sequence) = match reason {
+        None => (None, None),
+        Some(FinishReason::Stop) => (Some("end_turn"), None),
+        Some(FinishReason::StopString { matched }) => (Some("stop_sequence"), Some(matched)),
+        Some(FinishReason::Length) => (Some("max_tokens"), None),
+        Some(FinishReason::ToolCalls) => (Some("tool_use"), None),
+        Some(FinishReason::ContentFilter) => (Some("refusal"), None),
+    };
+    raw(out, "\"stop_reason\":");
+    value(out, &name);
+    raw(out, ",\"stop_sequence\":");
+    value(out, &sequence);
+}
+
+/// `{"id":…,"type":"message","role":"assistant","model":…,"content":`
+pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta) {
+    raw(out, "{\"id\":");
+    value(out, &answer_id(Endpoint::Messages, meta.request_id));
+    raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
+    value(out, &meta.model);
+    raw(out, ",\"content\":");
+}
+
+impl ReplyEncoder for AnthropicStream {
+    fn begin(&mut self, prompt_usage: &Usage, out: &mut BytesMut) {
+        if self.over || std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        raw(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
+        write_head(out, &self.meta);
+        raw(out, "[],");
+        write_stop(out, None);
+        raw(out, ",\"usage\":");
+        write_usage(out, prompt_usage);
+        raw(out, "}}\n\n");
+    }
+
+    fn event(&mut self, event: &ReplyEvent, out: &mut BytesMut) {
+        if self.over {
+            return;
+        }
+        match event {
+            // Nothing in this dialect shows a prompt.
+            ReplyEvent::Prompt { .. } => {}
+            ReplyEvent::Text { text, .. } => self.text(Kind::Text, text, out),
+            ReplyEvent::Reasoning { text, .. } => self.text(Kind::Thinking, text, out),
+            ReplyEvent::ToolCallStart { index, id, name, .. } => {
+                self.close_block(out);
+                self.start_block(Kind::ToolUse, out);
+                self.calls.insert(*index, self.index);
+                raw(out, "{\"type\":\"tool_use\",\"id\":");
+                value(out, id);
+                raw(out, ",\"name\":");
+                value(out, name);
+                raw(out, ",\"input\":{}}}\n\n");
+            }
+            ReplyEvent::ToolCallArguments { index, fragment, .. } => {
+                if let Some(block) = self.calls.get(index) {
+                    write_delta(out, *block, "\"input_json_delta\",\"partial_json\":", fragment);
+                }
+            }
+            ReplyEvent::Finish { reason, .. } => {
+                self.close_block(out);
+                self.reason = Some(reason.clone());
+            }
+        }
+    }
+
+    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        self.close_block(out);
+        raw(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+        write_stop(out, self.reason.as_ref());
+        raw(out, "},\"usage\":");
+        write_usage(out, usage);
+        write_explain(out, explain);
+        raw(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    }
+
+    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        raw(out, "event: error\ndata: ");
+        write_error(Dialect::Anthropic, facts, out);
+        raw(out, "\n\n");
+    }
+
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        match (self.over, self.begun) {
+            (true, _) => {}
+            (false, true) => raw(out, "event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            // The first event of a stream must be `message_start`.
+            (false, false) => raw(out, KEEP_ALIVE),
+        }
+    }
+
+    fn content_type(&self) -> &'static str {
+        EVENT_STREAM
+    }
+}

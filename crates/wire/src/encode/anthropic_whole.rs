@@ -1,0 +1,146 @@
+//! Anthropic's whole message: events are gathered into blocks and written at the end.
+//!
+//! Source: <https://docs.anthropic.com/en/api/messages>.
+
+use bytes::BytesMut;
+use headrace_domain::{Dialect, FinishReason, ReplyEvent, Usage};
+
+use super::anthropic_stream::{write_head, write_stop, write_usage};
+use super::frame::write_explain;
+use super::{JSON, ReplyEncoder, ReplyMeta};
+use crate::ErrorFacts;
+use crate::error::write_error;
+use crate::json_out::{list, raw, value};
+
+pub(super) struct AnthropicWhole {
+    meta: ReplyMeta,
+    blocks: Vec<Block>,
+    reason: Option<FinishReason>,
+    over: bool,
+}
+
+enum Block {
+    Text(String),
+    Thinking(String),
+    ToolUse { index: u32, id: String, name: String, input: String },
+}
+
+impl AnthropicWhole {
+    pub(super) const fn new(meta: ReplyMeta) -> Self {
+        Self { meta, blocks: Vec::new(), reason: None, over: false }
+    }
+
+    fn text(&mut self, text: &str) {
+        match self.blocks.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Block::Text(open)) => open.push_str(text),
+            _ => self.blocks.push(Block::Text(text.to_owned())),
+        }
+    }
+
+    fn thinking(&mut self, text: &str) {
+        match self.blocks.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Block::Thinking(open)) => open.push_str(text),
+            _ => self.blocks.push(Block::Thinking(text.to_owned())),
+        }
+    }
+
+    fn arguments(&mut self, call: u32, fragment: &str) {
+        let input = self.blocks.iter_mut().rev().find_map(|block| match block {
+            Block::ToolUse { index, input, .. } if *index == call => Some(input),
+            _ => None,
+        });
+        if let Some(input) = input {
+            input.push_str(fragment);
+        }
+    }
+}
+
+impl Block {
+    fn write(&self, out: &mut BytesMut) {
+        match self {
+            Self::Text(text) => {
+                raw(out, "{\"type\":\"text\",\"text\":");
+                value(out, text);
+            }
+            Self::Thinking(text) => {
+                raw(out, "{\"type\":\"thinking\",\"thinking\":");
+                value(out, text);
+                raw(out, ",\"signature\":\"\"");
+            }
+            Self::ToolUse { id, name, input, .. } => {
+                raw(out, "{\"type\":\"tool_use\",\"id\":");
+                value(out, id);
+                raw(out, ",\"name\":");
+                value(out, name);
+                raw(out, ",\"input\":");
+                write_input(out, input);
+            }
+        }
+        raw(out, "}");
+    }
+}
+
+/// The arguments as the model wrote them. Where they are not JSON (cut off at `max_tokens`, or nonsense) they stand as
+/// a string, so that nothing is lost and the body stays JSON.
+fn write_input(out: &mut BytesMut, input: &str) {
+    let trimmed = input.trim();
+    if trimmed.is_empty() {
+        raw(out, "{}");
+    } else if serde_json::from_str::<serde::de::IgnoredAny>(trimmed).is_ok() {
+        raw(out, trimmed);
+    } else {
+        value(out, input);
+    }
+}
+
+impl ReplyEncoder for AnthropicWhole {
+    fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
+
+    fn event(&mut self, event: &ReplyEvent, _out: &mut BytesMut) {
+        if self.over {
+            return;
+        }
+        match event {
+            ReplyEvent::Prompt { .. } => {}
+            ReplyEvent::Text { text, .. } => self.text(text),
+            ReplyEvent::Reasoning { text, .. } => self.thinking(text),
+            ReplyEvent::ToolCallStart { index, id, name, .. } => self.blocks.push(Block::ToolUse {
+                index: *index,
+                id: id.clone(),
+                name: name.clone(),
+                input: String::new(),
+            }),
+            ReplyEvent::ToolCallArguments { index, fragment, .. } => self.arguments(*index, fragment),
+            ReplyEvent::Finish { reason, .. } => self.reason = Some(reason.clone()),
+        }
+    }
+
+    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        write_head(out, &self.meta);
+        raw(out, "[");
+        list(out, &self.blocks, |out, block| block.write(out));
+        raw(out, "],");
+        write_stop(out, self.reason.as_ref());
+        raw(out, ",\"usage\":");
+        write_usage(out, usage);
+        write_explain(out, explain);
+        raw(out, "}");
+    }
+
+    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.over, true) {
+            write_error(Dialect::Anthropic, facts, out);
+        }
+    }
+
+    fn keep_alive(&mut self, _out: &mut BytesMut) {}
+
+    fn content_type(&self) -> &'static str {
+        JSON
+    }
+}

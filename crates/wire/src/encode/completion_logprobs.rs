@@ -1,0 +1,103 @@
+//! The `logprobs` of completions: parallel lists, with each token's place in the text in characters.
+//! A place depends on the tokens alone, never on how they were split into events.
+
+use bytes::BytesMut;
+use headrace_domain::TokenLogprob;
+
+use crate::json_out::{list, logprob, raw, token, value};
+
+/// What leads the bytes of a token that is not whole UTF-8.
+const BYTES: &str = "bytes:";
+
+/// Where the next token of a choice begins.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Offsets {
+    /// Characters begun so far.
+    begun: usize,
+}
+
+impl Offsets {
+    /// Places of an echoed prompt's tokens in `text`, its end included in what follows. Tokens that stand for
+    /// nothing in the text, such as one that begins every sequence, take the place of the next.
+    pub(super) fn echoed(&mut self, text: &str, tokens: &[TokenLogprob]) -> Vec<usize> {
+        let mut rest = text.as_bytes();
+        let mut places = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            match rest.strip_prefix(token.bytes.as_slice()) {
+                Some(after) => {
+                    places.push(self.next(&token.bytes));
+                    rest = after;
+                }
+                None => places.push(self.begun),
+            }
+        }
+        self.begun = text.chars().count();
+        places
+    }
+
+    /// Places of generated tokens.
+    pub(super) fn generated(&mut self, tokens: &[TokenLogprob]) -> Vec<usize> {
+        tokens.iter().map(|token| self.next(&token.bytes)).collect()
+    }
+
+    /// The place of a token: of its first character, which an earlier token may have begun.
+    fn next(&mut self, bytes: &[u8]) -> usize {
+        let continues = |byte: &u8| byte & 0xC0 == 0x80;
+        let place = self.begun - usize::from(self.begun > 0 && bytes.first().is_some_and(continues));
+        self.begun += bytes.iter().filter(|byte| !continues(byte)).count();
+        place
+    }
+}
+
+/// `{"tokens":[…],"token_logprobs":[…],"top_logprobs":[…],"text_offset":[…]}`
+pub(super) fn write(out: &mut BytesMut, tokens: &[TokenLogprob], offsets: &[usize]) {
+    raw(out, "{\"tokens\":[");
+    list(out, tokens, |out, entry| token(out, BYTES, &entry.bytes));
+    raw(out, "],\"token_logprobs\":[");
+    list(out, tokens, |out, entry| match entry.logprob {
+        Some(own) => logprob(out, own),
+        None => raw(out, "null"),
+    });
+    raw(out, "],\"top_logprobs\":[");
+    list(out, tokens, write_top);
+    raw(out, "],\"text_offset\":");
+    value(out, offsets);
+    raw(out, "}");
+}
+
+/// The alternatives and the token itself by text. Of two ids with one text the likelier stands: a key has one value.
+fn write_top(out: &mut BytesMut, entry: &TokenLogprob) {
+    let Some(own) = entry.logprob else { return raw(out, "null") };
+    let all = || entry.top.iter().map(|top| (&top.bytes, top.logprob)).chain([(&entry.bytes, own)]);
+    raw(out, "{");
+    let firsts =
+        all().enumerate().filter(|(index, (bytes, _))| !all().take(*index).any(|(b, _)| b == *bytes));
+    list(out, firsts, |out, (_, (bytes, value))| {
+        token(out, BYTES, bytes);
+        raw(out, ":");
+        logprob(out, value);
+    });
+    raw(out, "}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(parts: &[&[u8]]) -> Vec<TokenLogprob> {
+        parts
+            .iter()
+            .map(|bytes| TokenLogprob { id: 0, bytes: bytes.to_vec(), logprob: Some(-1.0), top: vec![] })
+            .collect()
+    }
+
+    #[test]
+    fn places_count_characters_also_over_an_echo() {
+        let mut offsets = Offsets::default();
+        let prompt = tokens(&[b"<s>", b"h\xc3", b"\xa9", b"", b"llo"]);
+        assert_eq!(offsets.echoed("héllo", &prompt), [0, 0, 1, 2, 2]);
+        assert_eq!(offsets.generated(&tokens(&[b"!", b"\xf0\x9f", b"\x98\x80x"])), [5, 6, 6]);
+        assert_eq!(offsets.generated(&tokens(&[b"y"])), [8]);
+        assert_eq!(Offsets::default().generated(&tokens(&[b"\x80", b"a"])), [0, 0]);
+    }
+}

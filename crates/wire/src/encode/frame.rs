@@ -1,0 +1,159 @@
+//! What all OpenAI answers share: a chunk's constant beginning and end, usage, finish reasons, the end of a stream.
+//! Knows nothing of what stands in a choice.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Dialect, Endpoint, FinishReason, RequestId, TokenLogprob, Usage};
+
+use super::{KEEP_ALIVE, ReplyMeta, Wanted};
+use crate::ErrorFacts;
+use crate::error::write_error;
+use crate::json_out::{ids, prompt_logprobs, raw, value};
+
+/// A chunk's frame. Its beginning is the same for every chunk of an answer and is written once per request.
+pub(super) struct Frame {
+    head: BytesMut,
+    tail: &'static str,
+    include_usage: bool,
+    /// After the end or an error nothing is written.
+    pub(super) over: bool,
+}
+
+impl Frame {
+    pub(super) fn new(call: &Call, meta: &ReplyMeta, object: &str) -> Self {
+        let mut head = BytesMut::with_capacity(256);
+        raw(&mut head, "data: ");
+        write_head(&mut head, call.endpoint, meta, object);
+        raw(&mut head, "[");
+        // OpenAI: with usage asked for, every chunk but the last names it as null.
+        let tail = if call.include_usage { ",\"usage\":null}\n\n" } else { "}\n\n" };
+        Self { head, tail, include_usage: call.include_usage, over: false }
+    }
+
+    /// Up to and with the choice's index.
+    pub(super) fn open(&self, out: &mut BytesMut, choice: u32) {
+        out.extend_from_slice(&self.head);
+        raw(out, "{\"index\":");
+        value(out, &choice);
+    }
+
+    /// The end of the choice and of the chunk.
+    pub(super) fn close(&self, out: &mut BytesMut) {
+        self.close_with(out, |_| {});
+    }
+
+    /// The same with fields of the chunk itself between.
+    pub(super) fn close_with(&self, out: &mut BytesMut, fields: impl FnOnce(&mut BytesMut)) {
+        raw(out, "}]");
+        fields(out);
+        raw(out, self.tail);
+    }
+
+    pub(super) fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        if self.include_usage || explain.is_some() {
+            out.extend_from_slice(&self.head);
+            raw(out, "]");
+            if self.include_usage {
+                write_usage(out, usage);
+            }
+            write_explain(out, explain);
+            raw(out, "}\n\n");
+        }
+        raw(out, "data: [DONE]\n\n");
+    }
+
+    pub(super) fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        raw(out, "data: ");
+        write_error(Dialect::OpenAi, facts, out);
+        raw(out, "\n\n");
+    }
+
+    pub(super) fn keep_alive(&self, out: &mut BytesMut) {
+        if !self.over {
+            raw(out, KEEP_ALIVE);
+        }
+    }
+}
+
+/// `{"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…,"choices":`
+pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMeta, object: &str) {
+    raw(out, "{\"id\":");
+    value(out, &answer_id(endpoint, meta.request_id));
+    raw(out, ",\"object\":");
+    value(out, object);
+    raw(out, ",\"created\":");
+    value(out, &meta.created_unix_s);
+    raw(out, ",\"model\":");
+    value(out, &meta.model);
+    raw(out, ",\"system_fingerprint\":");
+    value(out, &meta.system_fingerprint);
+    raw(out, ",\"choices\":");
+}
+
+/// The answer's id: the request's digits behind the prefix that each endpoint has.
+pub(super) fn answer_id(endpoint: Endpoint, request_id: RequestId) -> String {
+    let prefix = match endpoint {
+        Endpoint::ChatCompletions => "chatcmpl-",
+        Endpoint::Completions => "cmpl-",
+        Endpoint::Messages => "msg_",
+    };
+    format!("{prefix}{:032x}", request_id.bits())
+}
+
+/// `,"usage":{…}`
+pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
+    raw(out, ",\"usage\":{\"prompt_tokens\":");
+    value(out, &usage.prompt_tokens());
+    raw(out, ",\"completion_tokens\":");
+    value(out, &usage.completion_tokens());
+    raw(out, ",\"total_tokens\":");
+    value(out, &usage.total());
+    raw(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+    value(out, &usage.cached_input);
+    raw(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
+    value(out, &usage.reasoning);
+    raw(out, "}}");
+}
+
+/// `,"headrace":…` where asked for.
+pub(super) fn write_explain(out: &mut BytesMut, explain: Option<&serde_json::Value>) {
+    if let Some(explain) = explain {
+        raw(out, ",\"headrace\":");
+        value(out, explain);
+    }
+}
+
+/// `,"finish_reason":…`, with vLLM's `stop_reason` where a stop string matched.
+pub(super) fn write_finish_reason(out: &mut BytesMut, reason: Option<&FinishReason>) {
+    raw(out, ",\"finish_reason\":");
+    value(out, &reason.map(FinishReason::name));
+    if let Some(FinishReason::StopString { matched }) = reason {
+        raw(out, ",\"stop_reason\":");
+        value(out, matched);
+    }
+}
+
+/// vLLM's `,"prompt_token_ids":[…]` and `,"prompt_logprobs":[…]`, where asked for.
+pub(super) fn write_prompt(out: &mut BytesMut, wanted: Wanted, prompt: &[u32], logprobs: &[TokenLogprob]) {
+    if wanted.token_ids {
+        raw(out, ",\"prompt_token_ids\":");
+        ids(out, prompt);
+    }
+    if wanted.prompt_logprobs {
+        raw(out, ",\"prompt_logprobs\":");
+        prompt_logprobs(out, logprobs);
+    }
+}
+
+/// vLLM's `,"token_ids":[…]`, where asked for.
+pub(super) fn write_token_ids(out: &mut BytesMut, wanted: Wanted, tokens: &[u32]) {
+    if wanted.token_ids {
+        raw(out, ",\"token_ids\":");
+        ids(out, tokens);
+    }
+}

@@ -1,0 +1,320 @@
+//! Streams and whole answers byte for byte, so that a change of the wire is seen.
+
+use bytes::BytesMut;
+use headrace_domain::{
+    Call, Endpoint, FinishReason, ReplyEvent, RequestId, Stage, TokenLogprob, TopLogprob, Usage,
+};
+use serde_json::{Value, json};
+
+use super::{ReplyEncoder, ReplyMeta, encoder};
+use crate::{ErrorFacts, ErrorKind, WireLimits, parse};
+
+const USAGE: Usage = Usage { input: 5, cached_input: 16, cache_write: 0, output: 2, reasoning: 1 };
+
+fn call(endpoint: Endpoint, more: &Value) -> Call {
+    let mut body = match endpoint {
+        Endpoint::Completions => json!({"model": "m", "prompt": "x"}),
+        _ => json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}),
+    };
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    parse(endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap()
+}
+
+fn start(call: &Call) -> Box<dyn ReplyEncoder> {
+    let meta = ReplyMeta {
+        request_id: RequestId::from_bits(0xabc),
+        created_unix_s: 17,
+        model: "m".into(),
+        system_fingerprint: "f".into(),
+    };
+    encoder(call, meta)
+}
+
+fn written(call: &Call, events: &[ReplyEvent], explain: Option<&Value>) -> String {
+    let mut encoder = start(call);
+    let mut out = BytesMut::new();
+    encoder.begin(&Usage { output: 0, reasoning: 0, ..USAGE }, &mut out);
+    for event in events {
+        encoder.event(event, &mut out);
+    }
+    encoder.finish(&USAGE, explain, &mut out);
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+fn text(text: &str, ids: &[u32]) -> ReplyEvent {
+    ReplyEvent::Text { choice: 0, text: text.into(), ids: ids.to_vec(), logprobs: vec![] }
+}
+
+fn finish(reason: FinishReason) -> ReplyEvent {
+    ReplyEvent::Finish { choice: 0, reason }
+}
+
+fn scored(id: u32, bytes: &[u8], logprob: f32) -> TokenLogprob {
+    let top = vec![TopLogprob { id, bytes: bytes.to_vec(), logprob }];
+    TokenLogprob { id, bytes: bytes.to_vec(), logprob: Some(logprob), top }
+}
+
+fn tool_call() -> Vec<ReplyEvent> {
+    vec![
+        ReplyEvent::ToolCallStart { choice: 0, index: 0, id: "c".into(), name: "f".into() },
+        ReplyEvent::ToolCallArguments { choice: 0, index: 0, fragment: "{\"a\":".into() },
+        ReplyEvent::ToolCallArguments { choice: 0, index: 0, fragment: "1}".into() },
+        finish(FinishReason::ToolCalls),
+    ]
+}
+
+/// `HEAD` and `ID` stand for what every chunk repeats.
+fn check(written: &str, expected: &str) {
+    let chat = r#"{"id":"chatcmpl-00000000000000000000000000000abc","object":"chat.completion.chunk","created":17,"model":"m","system_fingerprint":"f","choices":"#;
+    let text = r#"{"id":"cmpl-00000000000000000000000000000abc","object":"text_completion","created":17,"model":"m","system_fingerprint":"f","choices":"#;
+    let expected = expected
+        .replace("CHAT", chat)
+        .replace("TEXT", text)
+        .replace("ID", "00000000000000000000000000000abc")
+        .lines()
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_eq!(written.trim_end(), expected.trim(), "\n{written}");
+}
+
+#[test]
+fn chat_stream() {
+    let call = call(
+        Endpoint::ChatCompletions,
+        &json!({"stream": true, "stream_options": {"include_usage": true}, "headrace": {"explain": true}}),
+    );
+    // The first token is but part of a character: the role comes all the same.
+    let events = [
+        text("", &[1]),
+        ReplyEvent::Reasoning { choice: 0, text: "hm".into(), ids: vec![], logprobs: vec![] },
+        text("é\"\n", &[2]),
+        finish(FinishReason::StopString { matched: "END".into() }),
+    ];
+    check(
+        &written(&call, &events, Some(&json!({"cost": 1}))),
+        r#"data: CHAT[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}
+
+        data: CHAT[{"index":0,"delta":{"reasoning_content":"hm"},"logprobs":null,"finish_reason":null}],"usage":null}
+
+        data: CHAT[{"index":0,"delta":{"content":"é\"\n"},"logprobs":null,"finish_reason":null}],"usage":null}
+
+        data: CHAT[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":"END"}],"usage":null}
+
+        data: CHAT[],"usage":{"prompt_tokens":21,"completion_tokens":3,"total_tokens":24,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":1}},"headrace":{"cost":1}}
+
+        data: [DONE]"#,
+    );
+}
+
+#[test]
+fn chat_stream_with_tools_ids_and_logprobs() {
+    let stream = json!({"stream": true, "logprobs": true, "top_logprobs": 1, "return_token_ids": true});
+    let call = call(Endpoint::ChatCompletions, &stream);
+    let mut events = vec![
+        ReplyEvent::Prompt { choice: 0, text: "x".into(), ids: vec![8, 9], logprobs: vec![] },
+        ReplyEvent::Text {
+            choice: 0,
+            text: String::new(),
+            ids: vec![4],
+            logprobs: vec![scored(4, b"\xf0\x9f", -0.5)],
+        },
+    ];
+    events.extend(tool_call());
+    check(
+        &written(&call, &events, None),
+        r#"data: CHAT[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":[8,9]}
+
+        data: CHAT[{"index":0,"delta":{"content":""},"logprobs":{"content":[{"token":"\\xf0\\x9f","logprob":-0.5,"bytes":[240,159],"top_logprobs":[{"token":"\\xf0\\x9f","logprob":-0.5,"bytes":[240,159]}]}],"refusal":null},"finish_reason":null,"token_ids":[4]}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}]}
+
+        data: [DONE]"#,
+    );
+}
+
+#[test]
+fn chat_whole() {
+    let call = call(Endpoint::ChatCompletions, &json!({}));
+    check(
+        &written(&call, &tool_call(), Some(&json!({"cost": 1}))),
+        r#"{"id":"chatcmpl-ID","object":"chat.completion","created":17,"model":"m","system_fingerprint":"f","choices":[{"index":0,"message":{"role":"assistant","content":null,"refusal":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":21,"completion_tokens":3,"total_tokens":24,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":1}},"headrace":{"cost":1}}"#,
+    );
+}
+
+#[test]
+fn completions_stream_with_echo() {
+    let call = call(
+        Endpoint::Completions,
+        &json!({"stream": true, "echo": true, "logprobs": 1, "return_token_ids": true}),
+    );
+    let first = TokenLogprob { id: 8, bytes: b"x".to_vec(), logprob: None, top: vec![] };
+    let events = [
+        ReplyEvent::Prompt { choice: 0, text: "x".into(), ids: vec![8], logprobs: vec![first] },
+        ReplyEvent::Text {
+            choice: 0,
+            text: "yz".into(),
+            ids: vec![4],
+            logprobs: vec![scored(4, b"yz", -0.5)],
+        },
+        finish(FinishReason::Length),
+    ];
+    check(
+        &written(&call, &events, None),
+        r#"data: TEXT[{"index":0,"text":"x","logprobs":{"tokens":["x"],"token_logprobs":[null],"top_logprobs":[null],"text_offset":[0]},"finish_reason":null,"prompt_token_ids":[8]}]}
+
+        data: TEXT[{"index":0,"text":"yz","logprobs":{"tokens":["yz"],"token_logprobs":[-0.5],"top_logprobs":[{"yz":-0.5}],"text_offset":[1]},"finish_reason":null,"token_ids":[4]}]}
+
+        data: TEXT[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]}
+
+        data: [DONE]"#,
+    );
+}
+
+#[test]
+fn completions_whole() {
+    let call = call(Endpoint::Completions, &json!({"prompt_logprobs": 1, "return_token_ids": true}));
+    let first = TokenLogprob { id: 8, bytes: b"x".to_vec(), logprob: None, top: vec![] };
+    let events = [
+        ReplyEvent::Prompt {
+            choice: 0,
+            text: "xy".into(),
+            ids: vec![8, 9],
+            logprobs: vec![first, scored(9, b"y", -2.0)],
+        },
+        text("z", &[4]),
+        finish(FinishReason::Stop),
+    ];
+    check(
+        &written(&call, &events, None),
+        r#"{"id":"cmpl-ID","object":"text_completion","created":17,"model":"m","system_fingerprint":"f","choices":[{"index":0,"text":"z","logprobs":null,"finish_reason":"stop","prompt_token_ids":[8,9],"prompt_logprobs":[null,{"9":{"logprob":-2.0,"rank":1,"decoded_token":"y"}}],"token_ids":[4]}],"usage":{"prompt_tokens":21,"completion_tokens":3,"total_tokens":24,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":1}}}"#,
+    );
+}
+
+#[test]
+fn anthropic_stream() {
+    let call = call(Endpoint::Messages, &json!({"stream": true}));
+    let mut events = vec![text("", &[1]), text("h", &[2]), text("i", &[3])];
+    events.extend(tool_call());
+    check(
+        &written(&call, &events, Some(&json!({"cost": 1}))),
+        r#"event: message_start
+        data: {"type":"message_start","message":{"id":"msg_ID","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":0}}}
+
+        event: content_block_start
+        data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"h"}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"i"}}
+
+        event: content_block_stop
+        data: {"type":"content_block_stop","index":0}
+
+        event: content_block_start
+        data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"c","name":"f","input":{}}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"a\":"}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"1}"}}
+
+        event: content_block_stop
+        data: {"type":"content_block_stop","index":1}
+
+        event: message_delta
+        data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":3},"headrace":{"cost":1}}
+
+        event: message_stop
+        data: {"type":"message_stop"}"#,
+    );
+}
+
+#[test]
+fn anthropic_whole() {
+    let call = call(Endpoint::Messages, &json!({}));
+    let mut events =
+        vec![ReplyEvent::Reasoning { choice: 0, text: "hm".into(), ids: vec![], logprobs: vec![] }];
+    events.extend([text("hi", &[]), finish(FinishReason::StopString { matched: "x".into() })]);
+    check(
+        &written(&call, &events, None),
+        r#"{"id":"msg_ID","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"hi"}],"stop_reason":"stop_sequence","stop_sequence":"x","usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":3}}"#,
+    );
+    // Arguments that were cut off stay readable, and the body stays JSON.
+    let cut = &tool_call()[..2];
+    let body: Value = serde_json::from_str(&written(&call, cut, None)).unwrap();
+    assert_eq!(body["content"][0]["input"], "{\"a\":");
+    assert_eq!(body["stop_reason"], Value::Null);
+}
+
+#[test]
+fn an_error_never_looks_like_success() {
+    let facts = ErrorFacts::new(
+        500,
+        ErrorKind::Internal,
+        "engine_failed",
+        "the engine failed",
+        Stage::Decode,
+        RequestId::from_bits(0xabc),
+    );
+    for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages] {
+        for stream in [true, false] {
+            let call = call(endpoint, &json!({"stream": stream}));
+            let mut encoder = start(&call);
+            let mut out = BytesMut::new();
+            encoder.begin(&USAGE, &mut out);
+            encoder.event(&text("partial", &[1]), &mut out);
+            assert_eq!(out.is_empty(), !stream, "a whole answer writes nothing before its end");
+            let before = out.len();
+            encoder.fail(&facts, &mut out);
+            let end = out.len();
+            encoder.event(&text("more", &[1]), &mut out);
+            encoder.keep_alive(&mut out);
+            encoder.finish(&USAGE, None, &mut out);
+            encoder.fail(&facts, &mut out);
+            assert_eq!(out.len(), end, "nothing follows an error");
+            let written = String::from_utf8(out.to_vec()).unwrap();
+            assert!(!written.contains("[DONE]") && !written.contains("message_stop"));
+            let last = written.get(before..).unwrap();
+            let body = String::from_utf8(crate::error_body(endpoint.dialect(), &facts)).unwrap();
+            let expected = match (endpoint, stream) {
+                (_, false) => body,
+                (Endpoint::Messages, true) => format!("event: error\ndata: {body}\n\n"),
+                (_, true) => format!("data: {body}\n\n"),
+            };
+            assert_eq!(last, expected);
+            assert_eq!(encoder.content_type(), if stream { "text/event-stream" } else { "application/json" });
+        }
+    }
+}
+
+#[test]
+fn keep_alive_means_nothing() {
+    for endpoint in [Endpoint::ChatCompletions, Endpoint::Messages] {
+        let call = call(endpoint, &json!({"stream": true}));
+        let mut encoder = start(&call);
+        let mut out = BytesMut::new();
+        encoder.keep_alive(&mut out);
+        assert_eq!(&out[..], b": keep-alive\n\n");
+        encoder.begin(&USAGE, &mut out);
+        out.clear();
+        encoder.keep_alive(&mut out);
+        let expected = if endpoint == Endpoint::Messages {
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+        } else {
+            ": keep-alive\n\n"
+        };
+        assert_eq!(&out[..], expected.as_bytes());
+    }
+}

@@ -1,0 +1,218 @@
+//! OpenAI's whole answers, chat and completions: events are gathered by choice and written at the end.
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Dialect, Endpoint, FinishReason, ReplyEvent, TokenLogprob, ToolCall, Usage};
+
+use super::completion_logprobs::{self, Offsets};
+use super::frame::{
+    write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
+};
+use super::{JSON, ReplyEncoder, ReplyMeta, Wanted};
+use crate::ErrorFacts;
+use crate::error::write_error;
+use crate::json_out::{chat_logprobs, list, raw, value};
+
+pub(super) struct OpenAiWhole {
+    endpoint: Endpoint,
+    meta: ReplyMeta,
+    wanted: Wanted,
+    choices: BTreeMap<u32, Choice>,
+    over: bool,
+}
+
+/// One answer as gathered so far.
+#[derive(Default)]
+struct Choice {
+    prompt: Option<(Vec<u32>, Vec<TokenLogprob>)>,
+    text: String,
+    reasoning: String,
+    calls: BTreeMap<u32, ToolCall>,
+    ids: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+    offsets: Offsets,
+    places: Vec<usize>,
+    reason: Option<FinishReason>,
+}
+
+impl OpenAiWhole {
+    pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
+        Self {
+            endpoint: call.endpoint,
+            meta,
+            wanted: Wanted::of(call),
+            choices: BTreeMap::new(),
+            over: false,
+        }
+    }
+
+    fn choice(&mut self, choice: u32) -> &mut Choice {
+        self.choices.entry(choice).or_default()
+    }
+
+    fn prompt(&mut self, choice: u32, text: &str, ids: &[u32], logprobs: &[TokenLogprob]) {
+        let wanted = self.wanted;
+        let answer = self.choice(choice);
+        if wanted.echo {
+            answer.text.push_str(text);
+            if wanted.logprobs {
+                answer.places = answer.offsets.echoed(text, logprobs);
+                answer.logprobs.extend_from_slice(logprobs);
+            }
+        }
+        if wanted.token_ids || wanted.prompt_logprobs {
+            answer.prompt = Some((ids.to_vec(), logprobs.to_vec()));
+        }
+    }
+
+    fn tokens(&mut self, choice: u32, ids: &[u32], logprobs: &[TokenLogprob]) -> &mut Choice {
+        let wanted = self.wanted;
+        let answer = self.choice(choice);
+        if wanted.token_ids {
+            answer.ids.extend_from_slice(ids);
+        }
+        if wanted.logprobs {
+            answer.places.extend(answer.offsets.generated(logprobs));
+            answer.logprobs.extend_from_slice(logprobs);
+        }
+        answer
+    }
+
+    fn write_chat(&self, out: &mut BytesMut) {
+        list(out, &self.choices, |out, (index, answer)| {
+            raw(out, "{\"index\":");
+            value(out, index);
+            raw(out, ",\"message\":");
+            answer.write_message(out);
+            raw(out, ",\"logprobs\":");
+            if self.wanted.logprobs {
+                raw(out, "{\"content\":[");
+                chat_logprobs(out, &answer.logprobs);
+                raw(out, "],\"refusal\":null}");
+            } else {
+                raw(out, "null");
+            }
+            write_finish_reason(out, answer.reason.as_ref());
+            write_token_ids(out, self.wanted, &answer.ids);
+            raw(out, "}");
+        });
+        raw(out, "]");
+        // All choices share one prompt.
+        if let Some((ids, logprobs)) = self.choices.values().find_map(|answer| answer.prompt.as_ref()) {
+            write_prompt(out, self.wanted, ids, logprobs);
+        }
+    }
+
+    fn write_completions(&self, out: &mut BytesMut) {
+        list(out, &self.choices, |out, (index, answer)| {
+            raw(out, "{\"index\":");
+            value(out, index);
+            raw(out, ",\"text\":");
+            value(out, &answer.text);
+            raw(out, ",\"logprobs\":");
+            if self.wanted.logprobs {
+                completion_logprobs::write(out, &answer.logprobs, &answer.places);
+            } else {
+                raw(out, "null");
+            }
+            write_finish_reason(out, answer.reason.as_ref());
+            if let Some((ids, logprobs)) = &answer.prompt {
+                write_prompt(out, self.wanted, ids, logprobs);
+            }
+            write_token_ids(out, self.wanted, &answer.ids);
+            raw(out, "}");
+        });
+        raw(out, "]");
+    }
+}
+
+impl Choice {
+    fn write_message(&self, out: &mut BytesMut) {
+        raw(out, "{\"role\":\"assistant\",\"content\":");
+        if self.text.is_empty() && !self.calls.is_empty() {
+            raw(out, "null");
+        } else {
+            value(out, &self.text);
+        }
+        raw(out, ",\"refusal\":null");
+        if !self.reasoning.is_empty() {
+            raw(out, ",\"reasoning_content\":");
+            value(out, &self.reasoning);
+        }
+        if !self.calls.is_empty() {
+            raw(out, ",\"tool_calls\":[");
+            list(out, self.calls.values(), |out, call| {
+                raw(out, "{\"id\":");
+                value(out, &call.id);
+                raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
+                value(out, &call.name);
+                raw(out, ",\"arguments\":");
+                value(out, &call.arguments);
+                raw(out, "}}");
+            });
+            raw(out, "]");
+        }
+        raw(out, "}");
+    }
+}
+
+impl ReplyEncoder for OpenAiWhole {
+    fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
+
+    fn event(&mut self, event: &ReplyEvent, _out: &mut BytesMut) {
+        if self.over {
+            return;
+        }
+        let chat = self.endpoint == Endpoint::ChatCompletions;
+        match event {
+            ReplyEvent::Prompt { choice, text, ids, logprobs } => self.prompt(*choice, text, ids, logprobs),
+            ReplyEvent::Reasoning { choice, text, ids, logprobs } if chat => {
+                self.tokens(*choice, ids, logprobs).reasoning.push_str(text);
+            }
+            ReplyEvent::Text { choice, text, ids, logprobs }
+            | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
+                self.tokens(*choice, ids, logprobs).text.push_str(text);
+            }
+            ReplyEvent::ToolCallStart { choice, index, id, name } => {
+                let call = ToolCall { id: id.clone(), name: name.clone(), arguments: String::new() };
+                self.choice(*choice).calls.insert(*index, call);
+            }
+            ReplyEvent::ToolCallArguments { choice, index, fragment } => {
+                if let Some(call) = self.choice(*choice).calls.get_mut(index) {
+                    call.arguments.push_str(fragment);
+                }
+            }
+            ReplyEvent::Finish { choice, reason } => self.choice(*choice).reason = Some(reason.clone()),
+        }
+    }
+
+    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let chat = self.endpoint == Endpoint::ChatCompletions;
+        write_head(out, self.endpoint, &self.meta, if chat { "chat.completion" } else { "text_completion" });
+        raw(out, "[");
+        if chat {
+            self.write_chat(out);
+        } else {
+            self.write_completions(out);
+        }
+        write_usage(out, usage);
+        write_explain(out, explain);
+        raw(out, "}");
+    }
+
+    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.over, true) {
+            write_error(Dialect::OpenAi, facts, out);
+        }
+    }
+
+    fn keep_alive(&mut self, _out: &mut BytesMut) {}
+
+    fn content_type(&self) -> &'static str {
+        JSON
+    }
+}

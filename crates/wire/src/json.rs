@@ -1,0 +1,545 @@
+//! A pull reader of untrusted JSON: typed values straight from the text, one meaning or a fault with its place.
+//! Refuses duplicate keys, lone surrogates, numbers out of range and depth; knows no dialect.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::fault::{Fault, Read, code};
+
+/// What stands next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Null,
+    Bool,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool => "a boolean",
+            Self::Number => "a number",
+            Self::String => "a string",
+            Self::Array => "an array",
+            Self::Object => "an object",
+        }
+    }
+}
+
+/// No configuration allows more depth: reading descends on the stack.
+const DEEPEST: usize = 512;
+
+/// Reads one JSON text from front to back. Nothing is built but what is asked for.
+pub(crate) struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    max_depth: usize,
+    free_form_left: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `body`, which must be UTF-8. `max_free_form` bounds the values that [`Self::count_value`] counts.
+    pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            Fault::new(code::INVALID_JSON, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
+        })?;
+        let max_depth = max_depth.min(DEEPEST);
+        Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form })
+    }
+
+    /// A reader of a JSON text that stood inside a string of this one: the same depth limit, the same budget.
+    pub(crate) const fn inner<'b>(&self, text: &'b str) -> Reader<'b> {
+        Reader { text, at: 0, depth: 0, max_depth: self.max_depth, free_form_left: self.free_form_left }
+    }
+
+    /// Takes over what is left of the budget after an [`Self::inner`] text was read.
+    pub(crate) const fn resume(&mut self, inner: &Reader<'_>) {
+        self.free_form_left = inner.free_form_left;
+    }
+
+    /// Counts one value of a free-form object against the request's budget.
+    pub(crate) fn count_value(&mut self) -> Read<()> {
+        self.free_form_left = self.free_form_left.checked_sub(1).ok_or_else(|| {
+            Fault::new(
+                code::OBJECT_LARGE,
+                "the request's schemas and arguments hold too many values; shorten them",
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Bytes read so far: the work done.
+    #[cfg(test)]
+    pub(crate) const fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Nothing but white space may follow.
+    pub(crate) fn end(&mut self) -> Read<()> {
+        self.skip_space();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.syntax("something follows the value")) }
+    }
+
+    /// What stands next; moves to its first byte.
+    pub(crate) fn kind(&mut self) -> Read<Kind> {
+        self.skip_space();
+        match self.byte() {
+            Some(b'n') => Ok(Kind::Null),
+            Some(b't' | b'f') => Ok(Kind::Bool),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b'"') => Ok(Kind::String),
+            Some(b'[') => Ok(Kind::Array),
+            Some(b'{') => Ok(Kind::Object),
+            Some(_) => Err(self.syntax("a value must stand here")),
+            None => Err(self.syntax("the text ends where a value must stand")),
+        }
+    }
+
+    /// `None` for `null`, else what `read` gives.
+    pub(crate) fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
+        if self.kind()? == Kind::Null {
+            self.literal("null")?;
+            return Ok(None);
+        }
+        read(self).map(Some)
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn bool(&mut self) -> Read<bool> {
+        self.require(Kind::Bool)?;
+        let value = self.byte() == Some(b't');
+        self.literal(if value { "true" } else { "false" })?;
+        Ok(value)
+    }
+
+    /// A number as written.
+    pub(crate) fn number(&mut self) -> Read<&'a str> {
+        self.require(Kind::Number)?;
+        let start = self.at;
+        self.eat(b'-');
+        if !self.eat(b'0') && self.digits() == 0 {
+            return Err(self.syntax("a number needs digits"));
+        }
+        if self.eat(b'.') && self.digits() == 0 {
+            return Err(self.syntax("a number needs digits after its point"));
+        }
+        if self.eat(b'e') || self.eat(b'E') {
+            let _sign = self.eat(b'+') || self.eat(b'-');
+            if self.digits() == 0 {
+                return Err(self.syntax("a number needs digits in its exponent"));
+            }
+        }
+        Ok(self.text.get(start..self.at).unwrap_or(""))
+    }
+
+    /// A string, unescaped; borrowed where it holds no escapes.
+    pub(crate) fn string(&mut self) -> Read<Cow<'a, str>> {
+        self.require(Kind::String)?;
+        self.at += 1;
+        let mut start = self.at;
+        let mut unescaped = String::new();
+        loop {
+            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+            let run = self.text.get(start..self.at).unwrap_or("");
+            match self.byte() {
+                Some(b'"') => {
+                    self.at += 1;
+                    if unescaped.is_empty() {
+                        return Ok(Cow::Borrowed(run));
+                    }
+                    unescaped.push_str(run);
+                    return Ok(Cow::Owned(unescaped));
+                }
+                Some(b'\\') => {
+                    unescaped.push_str(run);
+                    self.at += 1;
+                    unescaped.push(self.escape()?);
+                    start = self.at;
+                }
+                Some(_) => return Err(self.syntax("a control character must be escaped in a string")),
+                None => return Err(self.syntax("the text ends inside a string")),
+            }
+        }
+    }
+
+    /// An array of at most `max` items; `each` reads the item at its index.
+    pub(crate) fn array(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&mut Self, usize) -> Read<()>,
+    ) -> Read<()> {
+        self.require(Kind::Array)?;
+        self.enter()?;
+        if !self.closes(b']') {
+            let mut index = 0;
+            loop {
+                if index == max {
+                    return Err(Fault::new(
+                        code::ARRAY_LONG,
+                        format!("the list may have at most {max} items; send fewer"),
+                    ));
+                }
+                each(self, index).map_err(|fault| fault.under_index(index))?;
+                index += 1;
+                if self.separator(b']')? {
+                    break;
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// An object; `each` reads the value under its key. Two equal keys are a fault.
+    pub(crate) fn object(&mut self, mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
+        self.require(Kind::Object)?;
+        self.enter()?;
+        let mut seen = Keys::default();
+        if !self.closes(b'}') {
+            loop {
+                self.skip_space();
+                if self.byte() != Some(b'"') {
+                    return Err(self.syntax("a key in quotes must stand here"));
+                }
+                let key = self.string()?;
+                if !seen.insert(key.clone()) {
+                    return Err(Fault::at(&key, code::DUPLICATE_KEY, "the object names this key twice"));
+                }
+                self.skip_space();
+                if !self.eat(b':') {
+                    return Err(self.syntax("`:` must follow a key"));
+                }
+                each(self, &key).map_err(|fault| fault.under_key(&key))?;
+                if self.separator(b'}')? {
+                    break;
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// A fault unless `kind` stands next.
+    pub(crate) fn require(&mut self, kind: Kind) -> Read<()> {
+        let found = self.kind()?;
+        if found == kind {
+            return Ok(());
+        }
+        let message = format!("it must be {}, not {}", kind.name(), found.name());
+        Err(Fault::new(code::INVALID_TYPE, message))
+    }
+
+    /// The literal that begins here.
+    pub(crate) fn literal(&mut self, word: &str) -> Read<()> {
+        if !self.text.as_bytes().get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
+            return Err(self.syntax("a value must stand here"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn enter(&mut self) -> Read<()> {
+        self.depth += 1;
+        self.at += 1;
+        if self.depth > self.max_depth {
+            let message = format!(
+                "objects and arrays stand more than {} deep inside each other; flatten them",
+                self.max_depth
+            );
+            return Err(Fault::new(code::JSON_TOO_DEEP, message));
+        }
+        Ok(())
+    }
+
+    fn closes(&mut self, bracket: u8) -> bool {
+        self.skip_space();
+        self.eat(bracket)
+    }
+
+    /// After an item: whether the bracket closes; else a comma was eaten.
+    fn separator(&mut self, bracket: u8) -> Read<bool> {
+        self.skip_space();
+        if self.eat(bracket) {
+            return Ok(true);
+        }
+        if self.eat(b',') {
+            return Ok(false);
+        }
+        Err(self.syntax(if bracket == b']' {
+            "`,` or `]` must stand here"
+        } else {
+            "`,` or `}` must stand here"
+        }))
+    }
+
+    fn escape(&mut self) -> Read<char> {
+        let Some(byte) = self.byte() else { return Err(self.syntax("the text ends inside a string")) };
+        self.at += 1;
+        Ok(match byte {
+            b'"' => '"',
+            b'\\' => '\\',
+            b'/' => '/',
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => return self.unicode_escape(),
+            _ => return Err(self.syntax("there is no such escape")),
+        })
+    }
+
+    fn unicode_escape(&mut self) -> Read<char> {
+        let first = self.hex4()?;
+        let joined = match first {
+            0xD800..=0xDBFF => {
+                let paired = self.eat(b'\\') && self.eat(b'u');
+                let second = if paired { self.hex4()? } else { 0 };
+                if !(0xDC00..=0xDFFF).contains(&second) {
+                    return Err(self.syntax("an escaped surrogate stands alone"));
+                }
+                0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)
+            }
+            other => other,
+        };
+        char::from_u32(joined).ok_or_else(|| self.syntax("an escaped surrogate stands alone"))
+    }
+
+    fn hex4(&mut self) -> Read<u32> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4).unwrap_or(&[]);
+        if digits.len() != 4 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(self.syntax("`\\u` needs four hexadecimal digits"));
+        }
+        let value = digits.iter().filter_map(|d| char::from(*d).to_digit(16)).fold(0, |sum, d| sum * 16 + d);
+        self.at += 4;
+        Ok(value)
+    }
+
+    fn digits(&mut self) -> usize {
+        let rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
+        let count = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        self.at += count;
+        count
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.byte(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let there = self.byte() == Some(byte);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn syntax(&self, what: &str) -> Fault {
+        Fault::new(code::INVALID_JSON, format!("not valid JSON at byte {}: {what}", self.at))
+    }
+}
+
+/// Bytes from the front that stand for themselves in a string: none is `"`, `\\` or a control character.
+fn plain_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut run = 0;
+    // Eight bytes at a time. `(x - n·ONES) & !x & HIGHS` has its lowest set bit at the first byte below n.
+    while let Some(word) = bytes.get(run..).and_then(<[u8]>::first_chunk::<8>) {
+        let word = u64::from_le_bytes(*word);
+        let quote = word ^ (ONES * u64::from(b'"'));
+        let slash = word ^ (ONES * u64::from(b'\\'));
+        let special = (word.wrapping_sub(ONES * 0x20) & !word)
+            | (quote.wrapping_sub(ONES) & !quote)
+            | (slash.wrapping_sub(ONES) & !slash);
+        match special & HIGHS {
+            0 => run += 8,
+            found => return run + (found.trailing_zeros() / 8) as usize,
+        }
+    }
+    let special = |b: &u8| *b == b'"' || *b == b'\\' || *b < 0x20;
+    let rest = bytes.get(run..).unwrap_or(&[]);
+    run + rest.iter().position(special).unwrap_or(rest.len())
+}
+
+/// The keys of one object so far: a list while short, a set (with a random hash) when long.
+#[derive(Default)]
+struct Keys<'a> {
+    few: Vec<Cow<'a, str>>,
+    many: HashSet<Cow<'a, str>>,
+}
+
+/// Up to so many keys a scan beats hashing.
+const FEW_KEYS: usize = 16;
+
+impl<'a> Keys<'a> {
+    fn insert(&mut self, key: Cow<'a, str>) -> bool {
+        if self.many.is_empty() && self.few.len() < FEW_KEYS {
+            if self.few.contains(&key) {
+                return false;
+            }
+            self.few.push(key);
+            return true;
+        }
+        self.many.extend(self.few.drain(..));
+        self.many.insert(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::canonical::Node;
+
+    fn read(text: &[u8]) -> Read<Value> {
+        let mut reader = Reader::new(text, 64, 10_000)?;
+        let node = Node::read(&mut reader)?;
+        reader.end()?;
+        node.into_value()
+    }
+
+    #[test]
+    fn broken_json_is_refused() {
+        let deep = "[".repeat(100_000);
+        let rows: &[(&[u8], &str)] = &[
+            (b"", "invalid_json"),
+            (b"  ", "invalid_json"),
+            (b"nul", "invalid_json"),
+            (b"truex", "invalid_json"),
+            (b"{} x", "invalid_json"),
+            (b"{}{}", "invalid_json"),
+            (b"[1,]", "invalid_json"),
+            (b"{\"a\":1,}", "invalid_json"),
+            (b"{a:1}", "invalid_json"),
+            (b"{'a':1}", "invalid_json"),
+            (b"01", "invalid_json"),
+            (b"+1", "invalid_json"),
+            (b".5", "invalid_json"),
+            (b"1.", "invalid_json"),
+            (b"1e", "invalid_json"),
+            (b"-", "invalid_json"),
+            (b"NaN", "invalid_json"),
+            (b"Infinity", "invalid_json"),
+            (b"1e999", "invalid_value"),
+            (b"18446744073709551616", "invalid_value"),
+            (b"\"\\ud800\"", "invalid_json"),
+            (b"\"\\udc00\"", "invalid_json"),
+            (b"\"\\ud800\\u0041\"", "invalid_json"),
+            (b"\"\\x\"", "invalid_json"),
+            (b"\"\\u12g4\"", "invalid_json"),
+            (b"\"\\u+123\"", "invalid_json"),
+            (b"\"a\nb\"", "invalid_json"),
+            (b"\"abc", "invalid_json"),
+            (b"\"\xff\"", "invalid_json"),
+            (b"\xef\xbb\xbf{}", "invalid_json"),
+            (b"{\"a\":1,\"a\":2}", "duplicate_key"),
+            (b"{\"a\":1,\"\\u0061\":2}", "duplicate_key"),
+            (b"/* c */ 1", "invalid_json"),
+            (deep.as_bytes(), "json_too_deep"),
+        ];
+        for (text, code) in rows {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(40)]);
+            assert_eq!(read(text).map_err(|f| f.code()), Err(*code), "{shown}");
+        }
+    }
+
+    #[test]
+    fn many_keys_are_told_apart() {
+        let mut text = String::from("{");
+        for key in 0..1000 {
+            text.push_str(&format!("\"k{key}\":{key},"));
+        }
+        let good = format!("{}}}", text.trim_end_matches(','));
+        assert!(read(good.as_bytes()).is_ok());
+        let bad = format!("{text}\"k999\":1}}");
+        assert_eq!(read(bad.as_bytes()).unwrap_err().code(), "duplicate_key");
+    }
+
+    /// JSON-like text: pieces of grammar in random order, so that a good part of it is valid.
+    fn soup() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "\"a\"",
+            "\"b\"",
+            "\"\\n\\u00e9\"",
+            "\"\\ud83d\\ude00\"",
+            "1",
+            "-0.5",
+            "1e3",
+            "0",
+            "01",
+            "true",
+            "false",
+            "null",
+            " ",
+            "\"é😀\"",
+            "\"",
+            "\\",
+            "x",
+        ]);
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::hash_map(any::<String>(), inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn plain_runs_end_at_the_first_special_byte(
+            bytes in prop::collection::vec(prop_oneof![3 => any::<u8>(), 1 => 0x1c_u8..0x25, 1 => 0x5a_u8..0x5e], 0..40),
+        ) {
+            let first = bytes.iter().position(|b| *b == b'"' || *b == b'\\' || *b < 0x20);
+            prop_assert_eq!(plain_run(&bytes), first.unwrap_or(bytes.len()));
+        }
+
+        #[test]
+        fn agrees_with_serde_json_on_soup(text in soup()) {
+            let theirs = serde_json::from_str::<Value>(&text);
+            match read(text.as_bytes()) {
+                Ok(ours) => prop_assert_eq!(ours, theirs.unwrap()),
+                Err(fault) if fault.code() == "duplicate_key" => {}
+                Err(_) => prop_assert!(theirs.is_err(), "{}", text),
+            }
+        }
+
+        #[test]
+        fn reads_what_serde_json_writes(value in any_value()) {
+            let plain = serde_json::to_string(&value).unwrap();
+            prop_assert_eq!(read(plain.as_bytes()).unwrap(), value.clone());
+            let pretty = serde_json::to_string_pretty(&value).unwrap();
+            prop_assert_eq!(read(pretty.as_bytes()).unwrap(), value);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
+//! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
+
+pub mod canonical;
+mod chat;
+pub mod client;
+mod completions;
+mod content;
+mod encode;
+mod error;
+mod fault;
+mod json;
+mod json_out;
+mod limits;
+mod messages;
+mod models;
+mod params;
+mod refused;
+mod request;
+mod tools;
+
+pub use encode::{ReplyEncoder, ReplyMeta, encoder};
+pub use error::{ERROR_DOCS, ErrorFacts, ErrorKind, LimitFacts, error_body};
+pub use fault::{BadRequest, CODES};
+pub use limits::WireLimits;
+pub use models::{ModelCard, model_body, models_body};
+pub use request::{parse, parse_chat, parse_completions, parse_messages};

@@ -1,0 +1,72 @@
+//! The limits on what one request may say, in one place, units in the names.
+//! Knows nothing of who calls: limits on tenants are elsewhere.
+
+use serde::{Deserialize, Serialize};
+
+/// Limits on what a request may say. What breaks one is refused with the parameter's name before more of it is
+/// read, so that memory and time follow the limit and never a number in the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WireLimits {
+    /// Objects and arrays inside each other, the body itself being one; never more than 512.
+    pub max_json_depth: usize,
+    /// Messages of a conversation.
+    pub max_messages: usize,
+    /// Parts (or blocks) of one message.
+    pub max_content_parts: usize,
+    /// Tool calls of one assistant message.
+    pub max_tool_calls: usize,
+    /// Tools of a call.
+    pub max_tools: usize,
+    /// Values of all tool schemas and tool-call arguments of a request together: objects, arrays and scalars.
+    pub max_free_form_values: usize,
+    /// Prompts of one completions call.
+    pub max_prompts: usize,
+    /// Token ids of one prompt that is given as ids.
+    pub max_prompt_ids: usize,
+    /// Stop strings.
+    pub max_stop_strings: usize,
+    /// Bytes of one stop string.
+    pub max_stop_bytes: usize,
+    /// Stop token ids.
+    pub max_stop_token_ids: usize,
+    /// Answers to one prompt.
+    pub max_n: u32,
+    /// Prompts × n.
+    pub max_choices: u32,
+    /// Tokens with a bias.
+    pub max_logit_bias: usize,
+    /// Alternatives with each token's log-probability.
+    pub max_logprobs: u8,
+    /// Largest `max_tokens`. What the model's context allows is decided later.
+    pub max_output_tokens_per_request: u32,
+    /// Bytes of a short string: a model's name, a user's, an id, a salt.
+    pub max_label_bytes: usize,
+    /// Pairs of `metadata`.
+    pub max_metadata_pairs: usize,
+}
+
+impl Default for WireLimits {
+    fn default() -> Self {
+        Self {
+            max_json_depth: 64,
+            max_messages: 4_096,
+            max_content_parts: 1_024,
+            max_tool_calls: 128,
+            max_tools: 128,
+            max_free_form_values: 50_000,
+            max_prompts: 128,
+            max_prompt_ids: 131_072,
+            max_stop_strings: 16,
+            max_stop_bytes: 1_024,
+            max_stop_token_ids: 256,
+            max_n: 128,
+            max_choices: 128,
+            max_logit_bias: 1_024,
+            max_logprobs: 20,
+            max_output_tokens_per_request: 1_048_576,
+            max_label_bytes: 256,
+            max_metadata_pairs: 16,
+        }
+    }
+}

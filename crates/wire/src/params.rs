@@ -1,0 +1,400 @@
+//! Parameters that more than one endpoint takes: scalars with their ranges, sampling, delivery.
+//! Knows nothing of messages, prompts or tools.
+
+use std::num::NonZeroU32;
+
+use headrace_domain::{Endpoint, SamplingRequest};
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read, code};
+use crate::json::{Kind, Reader};
+
+/// What OpenAI's endpoints and the Messages endpoint have in common, as read so far.
+pub(crate) struct Knobs<'l> {
+    pub(crate) limits: &'l WireLimits,
+    endpoint: Endpoint,
+    model: Option<String>,
+    pub(crate) sampling: SamplingRequest,
+    n: Option<u32>,
+    best_of: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    /// Chat's switch; completions have the count alone.
+    logprobs: Option<bool>,
+    top_logprobs: Option<u8>,
+    pub(crate) stream: bool,
+    stream_options: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) return_token_ids: bool,
+    pub(crate) echo: bool,
+    pub(crate) explain: bool,
+    pub(crate) cache_salt: Option<String>,
+}
+
+/// What all endpoints' calls have, checked as a whole.
+pub(crate) struct Settled {
+    pub(crate) model: String,
+    pub(crate) sampling: SamplingRequest,
+}
+
+impl<'l> Knobs<'l> {
+    pub(crate) fn new(endpoint: Endpoint, limits: &'l WireLimits) -> Self {
+        Self {
+            limits,
+            endpoint,
+            model: None,
+            sampling: SamplingRequest::default(),
+            n: None,
+            best_of: None,
+            max_completion_tokens: None,
+            logprobs: None,
+            top_logprobs: None,
+            stream: false,
+            stream_options: false,
+            include_usage: false,
+            return_token_ids: false,
+            echo: false,
+            explain: false,
+            cache_salt: None,
+        }
+    }
+
+    /// Reads what every endpoint takes. `false`: `key` is none of it, and nothing was read.
+    pub(crate) fn take_common(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+        let limits = self.limits;
+        match key {
+            "model" => self.model = Some(label(r, limits)?),
+            "stream" => self.stream = r.optional(Reader::bool)?.unwrap_or(false),
+            "top_p" => self.sampling.top_p = r.optional(|r| decimal(r, Low::Above(0.0), 1.0))?,
+            "top_k" => self.sampling.top_k = r.optional(top_k)?,
+            "seed" => self.sampling.seed = r.optional(seed)?,
+            "max_tokens" => {
+                let cap = limits.max_output_tokens_per_request;
+                self.sampling.max_tokens = r.optional(|r| integer(r, 0, cap))?;
+            }
+            "headrace" => {
+                let mut explain = false;
+                r.optional(|r| {
+                    r.object(|r, key| match key.as_ref() {
+                        "explain" => {
+                            explain = r.optional(Reader::bool)?.unwrap_or(false);
+                            Ok(())
+                        }
+                        _ => Err(Fault::unknown()),
+                    })
+                })?;
+                self.explain = explain;
+            }
+            "cache_salt" => self.cache_salt = r.optional(|r| label(r, limits))?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Reads what both of OpenAI's generating endpoints take. `false`: `key` is none of it, and nothing was read.
+    pub(crate) fn take_openai(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+        let limits = self.limits;
+        let sampling = &mut self.sampling;
+        match key {
+            "temperature" => sampling.temperature = r.optional(|r| decimal(r, Low::From(0.0), 2.0))?,
+            "min_p" => sampling.min_p = r.optional(|r| decimal(r, Low::From(0.0), 1.0))?,
+            "frequency_penalty" => sampling.frequency_penalty = r.optional(penalty)?,
+            "presence_penalty" => sampling.presence_penalty = r.optional(penalty)?,
+            "repetition_penalty" => {
+                sampling.repetition_penalty = r.optional(|r| decimal(r, Low::Above(0.0), 2.0))?;
+            }
+            "logit_bias" => {
+                sampling.logit_bias = r.optional(|r| logit_bias(r, limits))?.unwrap_or_default();
+            }
+            "stop" => sampling.stop = r.optional(|r| stop(r, limits))?.unwrap_or_default(),
+            "stop_token_ids" => {
+                let max = limits.max_stop_token_ids;
+                sampling.stop_token_ids = r.optional(|r| ids(r, max))?.unwrap_or_default();
+            }
+            "min_tokens" => {
+                let cap = limits.max_output_tokens_per_request;
+                sampling.min_tokens = r.optional(|r| integer(r, 0, cap))?.unwrap_or(0);
+            }
+            "ignore_eos" => sampling.ignore_eos = r.optional(Reader::bool)?.unwrap_or(false),
+            "prompt_logprobs" => {
+                sampling.prompt_logprobs = r.optional(|r| small(r, limits.max_logprobs))?;
+            }
+            "n" => self.n = r.optional(|r| integer(r, 1, limits.max_n))?,
+            "best_of" => self.best_of = r.optional(|r| integer(r, 1, limits.max_n))?,
+            "return_token_ids" => self.return_token_ids = r.optional(Reader::bool)?.unwrap_or(false),
+            "stream_options" => {
+                self.stream_options = r.optional(|r| self.include_usage_of(r))?.is_some();
+            }
+            "max_completion_tokens" if self.endpoint == Endpoint::ChatCompletions => {
+                let cap = limits.max_output_tokens_per_request;
+                self.max_completion_tokens = r.optional(|r| integer(r, 1, cap))?;
+            }
+            "logprobs" if self.endpoint == Endpoint::ChatCompletions => {
+                self.logprobs = r.optional(Reader::bool)?;
+            }
+            "top_logprobs" if self.endpoint == Endpoint::ChatCompletions => {
+                self.top_logprobs = r.optional(|r| small(r, limits.max_logprobs))?;
+            }
+            "logprobs" => self.sampling.logprobs = r.optional(|r| small(r, limits.max_logprobs))?,
+            "echo" if self.endpoint == Endpoint::Completions => {
+                self.echo = r.optional(Reader::bool)?.unwrap_or(false);
+            }
+            _ => return self.take_common(key, r),
+        }
+        Ok(true)
+    }
+
+    fn include_usage_of(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        r.object(|r, key| match key.as_ref() {
+            "include_usage" => {
+                self.include_usage = r.optional(Reader::bool)?.unwrap_or(false);
+                Ok(())
+            }
+            // Padding and usage in every chunk: neutral when off, and neither is done here.
+            "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
+                Some(true) => Err(Fault::new(code::UNSUPPORTED, "it is not supported; leave it out")),
+                _ => Ok(()),
+            },
+            _ => Err(Fault::unknown()),
+        })
+    }
+
+    /// Checks what only several parameters together can show. `prompts` counts them.
+    pub(crate) fn settle(&mut self, prompts: usize) -> Read<Settled> {
+        let model = self.model.take().ok_or_else(|| Fault::missing("model"))?;
+        self.settle_lengths()?;
+        self.settle_logprobs()?;
+        let n = self.n.unwrap_or(1);
+        if self.best_of.is_some_and(|best_of| best_of != n) {
+            let message = "it must equal `n`: answers are not ranked against each other; leave it out";
+            return Err(Fault::at("best_of", code::UNSUPPORTED, message));
+        }
+        let choices = u32::try_from(prompts).ok().and_then(|prompts| prompts.checked_mul(n));
+        if choices.is_none_or(|choices| choices > self.limits.max_choices) {
+            let max = self.limits.max_choices;
+            let message = format!("prompts times `n` may be at most {max}; send several requests");
+            return Err(Fault::at("n", code::INTEGER_HIGH, message));
+        }
+        if self.stream_options && !self.stream {
+            let message = "it is allowed only with `stream: true`";
+            return Err(Fault::at("stream_options", code::INVALID_VALUE, message));
+        }
+        self.sampling.n = n;
+        Ok(Settled { model, sampling: std::mem::take(&mut self.sampling) })
+    }
+
+    fn settle_lengths(&mut self) -> Read<()> {
+        let sampling = &mut self.sampling;
+        if sampling.max_tokens == Some(0) && !self.echo {
+            let message = "it must be at least 1 (0 only scores a prompt: completions with `echo`)";
+            return Err(Fault::at("max_tokens", code::INTEGER_LOW, message));
+        }
+        match (sampling.max_tokens, self.max_completion_tokens) {
+            (Some(old), Some(new)) if old != new => {
+                let message = "it contradicts `max_tokens`; send one of them";
+                return Err(Fault::at("max_completion_tokens", code::INVALID_VALUE, message));
+            }
+            (None, new) => sampling.max_tokens = new,
+            _ => {}
+        }
+        if sampling.max_tokens.is_some_and(|max| sampling.min_tokens > max) {
+            let message = "it must not exceed the greatest number of tokens asked for";
+            return Err(Fault::at("min_tokens", code::INTEGER_HIGH, message));
+        }
+        Ok(())
+    }
+
+    fn settle_logprobs(&mut self) -> Read<()> {
+        let sampling = &mut self.sampling;
+        if self.endpoint == Endpoint::ChatCompletions {
+            let on = self.logprobs.unwrap_or(false);
+            // 0 alternatives are what a call without log-probabilities has anyway.
+            if self.top_logprobs.is_some_and(|top| top > 0) && !on {
+                let message = "it needs `logprobs: true`";
+                return Err(Fault::at("top_logprobs", code::INVALID_VALUE, message));
+            }
+            sampling.logprobs = on.then(|| self.top_logprobs.unwrap_or(0));
+        }
+        if self.echo && sampling.logprobs.is_some() {
+            if sampling.prompt_logprobs.is_some() {
+                let message = "`echo` with `logprobs` scores the prompt already; leave it out";
+                return Err(Fault::at("prompt_logprobs", code::INVALID_VALUE, message));
+            }
+            sampling.prompt_logprobs = sampling.logprobs;
+        }
+        Ok(())
+    }
+}
+
+/// The least value of a decimal.
+#[derive(Clone, Copy)]
+pub(crate) enum Low {
+    /// This or more.
+    From(f64),
+    /// More than this.
+    Above(f64),
+}
+
+/// A number between `low` and `high`, kept in single precision.
+pub(crate) fn decimal(r: &mut Reader<'_>, low: Low, high: f64) -> Read<f32> {
+    let text = r.number()?;
+    // A number too large for a double becomes infinite and fails the range like any other.
+    let value = text.parse::<f64>().unwrap_or(f64::NAN);
+    #[allow(clippy::cast_possible_truncation, reason = "the range is checked on the result too")]
+    let single = value as f32;
+    let (enough, need) = match low {
+        Low::From(least) => (value >= least, format!("at least {least}")),
+        Low::Above(bound) => (value > bound && f64::from(single) > bound, format!("above {bound}")),
+    };
+    if !enough {
+        return Err(Fault::new(code::DECIMAL_LOW, format!("it must be {need} and at most {high}")));
+    }
+    if value > high {
+        return Err(Fault::new(code::DECIMAL_HIGH, format!("it must be {need} and at most {high}")));
+    }
+    Ok(single)
+}
+
+fn penalty(r: &mut Reader<'_>) -> Read<f32> {
+    decimal(r, Low::From(-2.0), 2.0)
+}
+
+/// A whole number between `low` and `high`.
+pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
+    let text = r.number()?;
+    // First what nearly all are: there may be many in a list.
+    if let Ok(value) = text.parse::<u32>()
+        && (low..=high).contains(&value)
+    {
+        return Ok(value);
+    }
+    let text = require_whole(text)?;
+    let code = match text.parse::<i64>() {
+        Ok(value) if value < i64::from(low) => code::INTEGER_LOW,
+        // Minus zero.
+        Ok(0) => return Ok(0),
+        Err(_) if text.starts_with('-') => code::INTEGER_LOW,
+        _ => code::INTEGER_HIGH,
+    };
+    Err(Fault::new(code, format!("it must be at least {low} and at most {high}")))
+}
+
+fn small(r: &mut Reader<'_>, high: u8) -> Read<u8> {
+    let value = integer(r, 0, u32::from(high))?;
+    Ok(u8::try_from(value).unwrap_or(high))
+}
+
+/// A number written without point and exponent.
+fn whole<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
+    r.number().and_then(require_whole)
+}
+
+fn require_whole(text: &str) -> Read<&str> {
+    if text.contains(['.', 'e', 'E']) {
+        return Err(Fault::new(
+            code::INVALID_TYPE,
+            "it must be a whole number, written without point or exponent",
+        ));
+    }
+    Ok(text)
+}
+
+/// vLLM's spelling: −1 and 0 switch it off.
+fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
+    let text = whole(r)?;
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(value) if value < -1 => {
+            Err(Fault::new(code::INTEGER_LOW, "it must be at least -1 (-1 and 0: off)"))
+        }
+        Ok(value) => u32::try_from(value).map(NonZeroU32::new).map_err(|_| too_large()),
+        Err(_) if text.starts_with('-') => {
+            Err(Fault::new(code::INTEGER_LOW, "it must be at least -1 (-1 and 0: off)"))
+        }
+        Err(_) => Err(too_large()),
+    }
+}
+
+fn too_large() -> Fault {
+    Fault::new(code::INTEGER_HIGH, format!("it must be at most {}", u32::MAX))
+}
+
+/// Any whole number of 64 bits, with sign or without.
+fn seed(r: &mut Reader<'_>) -> Read<u64> {
+    let text = whole(r)?;
+    if let Ok(value) = text.parse::<i64>() {
+        return Ok(value.cast_unsigned());
+    }
+    let code = if text.starts_with('-') { code::INTEGER_LOW } else { code::INTEGER_HIGH };
+    text.parse::<u64>().map_err(|_| Fault::new(code, "it must be a whole number of at most 64 bits"))
+}
+
+/// A list of token ids.
+pub(crate) fn ids(r: &mut Reader<'_>, max: usize) -> Read<Vec<u32>> {
+    let mut ids = Vec::new();
+    r.array(max, |r, _| {
+        ids.push(integer(r, 0, u32::MAX)?);
+        Ok(())
+    })?;
+    Ok(ids)
+}
+
+fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> {
+    let mut biases = Vec::new();
+    r.object(|r, key| {
+        if biases.len() >= limits.max_logit_bias {
+            let message = format!("it may name at most {} tokens", limits.max_logit_bias);
+            return Err(Fault::new(code::OBJECT_LARGE, message).of_parent());
+        }
+        // One spelling of each id, so that no token can be named twice.
+        let id = key.parse::<u32>().ok().filter(|id| id.to_string() == key.as_ref());
+        let id = id.ok_or_else(|| {
+            let message = "the key must be a token id: a whole number without sign or leading zeros";
+            Fault::new(code::INVALID_VALUE, message)
+        })?;
+        biases.push((id, decimal(r, Low::From(-100.0), 100.0)?));
+        Ok(())
+    })?;
+    biases.sort_unstable_by_key(|(id, _)| *id);
+    Ok(biases)
+}
+
+/// One stop string or a list of them.
+pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
+    if r.kind()? == Kind::String {
+        return Ok(vec![stop_string(r, limits)?]);
+    }
+    if r.kind()? != Kind::Array {
+        return Err(Fault::new(code::INVALID_TYPE, "it must be a string or a list of strings"));
+    }
+    let mut strings = Vec::new();
+    r.array(limits.max_stop_strings, |r, _| {
+        strings.push(stop_string(r, limits)?);
+        Ok(())
+    })?;
+    Ok(strings)
+}
+
+fn stop_string(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+    bounded(r, limits.max_stop_bytes)
+}
+
+/// A string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
+pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+    let text = bounded(r, limits.max_label_bytes)?;
+    if text.chars().any(char::is_control) {
+        return Err(Fault::new(code::INVALID_VALUE, "it must not hold control characters"));
+    }
+    Ok(text)
+}
+
+/// A string of 1 to `max` bytes.
+fn bounded(r: &mut Reader<'_>, max: usize) -> Read<String> {
+    let text = r.string()?;
+    if text.is_empty() {
+        return Err(Fault::new(code::STRING_EMPTY, "it must not be empty"));
+    }
+    if text.len() > max {
+        return Err(Fault::new(code::STRING_LONG, format!("it may have at most {max} bytes")));
+    }
+    Ok(text.into_owned())
+}

@@ -1,0 +1,273 @@
+//! Parameters that are known and not honoured: harmless ones that are accepted, and those that are refused unless
+//! they ask for what happens anyway. A table, so that what is accepted can be read at a glance.
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read, code};
+use crate::json::{Kind, Reader};
+use crate::params::label;
+
+/// What a parameter may say.
+enum Accept {
+    /// Any short string. It labels the call and changes nothing in the answer.
+    Label,
+    /// A small object of strings, likewise.
+    Labels,
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// A list that holds this one word.
+    Only(&'static str),
+    /// An object whose `type` is this and which says nothing else.
+    Typed(&'static str),
+    /// This boolean.
+    Bool(bool),
+    /// This number.
+    Number(f64),
+    /// The empty string or list.
+    Empty,
+    /// Nothing but null.
+    Nothing,
+}
+
+use Accept::{Bool, Empty, Label, Labels, Nothing, Number, Only, Typed, Words};
+
+type Row = (&'static str, Accept, &'static str);
+
+const GRAMMAR: &str =
+    "structured output is not supported yet; describe the format in the prompt and check the answer";
+const TEMPLATE: &str =
+    "templates and their switches come from the model alone and cannot be set by a request; leave it out";
+const MEDIA: &str = "only text is supported; leave it out";
+const EFFORT: &str = "the amount of reasoning cannot be set; leave it out";
+const LATER: &str = "it is not supported; leave it out";
+const TOOLS: &str = "use `tools` and `tool_choice` instead";
+
+/// What a request may try in order to bring its own template (refused by every endpoint).
+const TEMPLATES: &[Row] = &[
+    ("chat_template", Nothing, TEMPLATE),
+    ("chat_template_kwargs", Nothing, TEMPLATE),
+    ("chat_template_content_format", Nothing, TEMPLATE),
+    ("template", Nothing, TEMPLATE),
+    ("enable_thinking", Nothing, TEMPLATE),
+    ("documents", Nothing, TEMPLATE),
+    ("add_generation_prompt", Bool(true), TEMPLATE),
+    ("continue_final_message", Bool(false), TEMPLATE),
+    ("add_special_tokens", Nothing, TEMPLATE),
+];
+
+/// OpenAI's, both endpoints.
+const OPENAI: &[Row] = &[
+    // Labels: never part of the prompt, never a reason to answer differently.
+    ("user", Label, "it labels the end user"),
+    ("safety_identifier", Label, "it labels the end user"),
+    // Prompts are cached by content within a tenant whatever this says.
+    ("prompt_cache_key", Label, "it is a hint"),
+    ("metadata", Labels, "it labels the call"),
+    ("store", Bool(false), "answers are not stored; leave it out or send false"),
+    ("service_tier", Words(&["auto", "default"]), "there is one tier; leave it out"),
+    (
+        "prompt_cache_retention",
+        Words(&["in_memory", "in-memory"]),
+        "cached prompts stay in memory only; leave it out",
+    ),
+    ("response_format", Typed("text"), GRAMMAR),
+    ("reasoning_effort", Nothing, EFFORT),
+    ("verbosity", Nothing, LATER),
+    ("reasoning", Nothing, EFFORT),
+    // vLLM's.
+    ("guided_json", Nothing, GRAMMAR),
+    ("guided_regex", Nothing, GRAMMAR),
+    ("guided_choice", Nothing, GRAMMAR),
+    ("guided_grammar", Nothing, GRAMMAR),
+    ("guided_decoding_backend", Nothing, GRAMMAR),
+    ("guided_whitespace_pattern", Nothing, GRAMMAR),
+    ("structural_tag", Nothing, GRAMMAR),
+    ("structured_outputs", Nothing, GRAMMAR),
+    ("logits_processors", Nothing, "code is not taken from a request; use `logit_bias`"),
+    ("use_beam_search", Bool(false), LATER),
+    ("length_penalty", Number(1.0), LATER),
+    ("early_stopping", Bool(false), LATER),
+    (
+        "include_stop_str_in_output",
+        Bool(false),
+        "the text from a stop string on is never delivered; leave it out",
+    ),
+    ("skip_special_tokens", Bool(true), "special tokens are never delivered as text; use `return_token_ids`"),
+    ("spaces_between_special_tokens", Bool(true), LATER),
+    ("truncate_prompt_tokens", Nothing, "a prompt is never cut; shorten it"),
+    ("allowed_token_ids", Nothing, "use `logit_bias`"),
+    ("bad_words", Empty, "use `logit_bias`"),
+    ("return_tokens_as_token_ids", Bool(false), "use `return_token_ids`"),
+    ("include_reasoning", Bool(true), LATER),
+    ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
+    ("mm_processor_kwargs", Nothing, MEDIA),
+    ("kv_transfer_params", Nothing, LATER),
+    ("vllm_xargs", Nothing, LATER),
+    ("lora_path", Nothing, "ask for the adapter by its model name"),
+];
+
+/// OpenAI's chat alone.
+const CHAT: &[Row] = &[
+    ("modalities", Only("text"), MEDIA),
+    ("audio", Nothing, MEDIA),
+    (
+        "parallel_tool_calls",
+        Bool(true),
+        "the model decides how many tools it calls; leave it out or send true",
+    ),
+    ("functions", Nothing, TOOLS),
+    ("function_call", Nothing, TOOLS),
+    ("prediction", Nothing, "predicted output is not supported; leave it out"),
+    ("web_search_options", Nothing, "there is no web search; pass results in the messages"),
+    ("moderation", Nothing, LATER),
+    ("echo", Bool(false), "use `POST /v1/completions`"),
+];
+
+/// OpenAI's completions alone.
+const COMPLETIONS: &[Row] = &[
+    ("suffix", Empty, "text cannot be inserted before a suffix; leave it out"),
+    ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
+    ("tools", Empty, "use `POST /v1/chat/completions`"),
+];
+
+/// Anthropic's messages.
+const MESSAGES: &[Row] = &[
+    ("thinking", Typed("disabled"), EFFORT),
+    ("service_tier", Words(&["auto", "standard_only"]), "there is one tier; leave it out"),
+    ("container", Nothing, "there is no code execution; leave it out"),
+    ("mcp_servers", Empty, "call tools on your side and send their results"),
+    ("context_management", Nothing, "the conversation is taken as sent; shorten it on your side"),
+    ("output_config", Nothing, GRAMMAR),
+    ("output_format", Nothing, GRAMMAR),
+    ("inference_geo", Nothing, LATER),
+    ("speed", Words(&["standard"]), LATER),
+    ("betas", Empty, LATER),
+];
+
+/// Which parameters beside the honoured ones an endpoint knows.
+#[derive(Clone, Copy)]
+pub(crate) enum Known {
+    Chat,
+    Completions,
+    Messages,
+}
+
+/// Reads a parameter that no endpoint honours: accepted where it changes nothing, else refused by name.
+pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    let tables: [&[Row]; 3] = match known {
+        Known::Chat => [TEMPLATES, OPENAI, CHAT],
+        Known::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
+        Known::Messages => [TEMPLATES, MESSAGES, &[]],
+    };
+    let row = tables.iter().copied().flatten().find(|(name, ..)| *name == key);
+    let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
+    match r.optional(|r| neutral(accept, r, limits))? {
+        None | Some(true) => Ok(()),
+        Some(false) => Err(Fault::new(code::UNSUPPORTED, *why)),
+    }
+}
+
+/// Whether the value asks for nothing that would not happen anyway.
+fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+    let kind = r.kind()?;
+    Ok(match (accept, kind) {
+        (Label, _) => {
+            let text = r.string()?;
+            if text.len() > limits.max_label_bytes {
+                let message = format!("it may have at most {} bytes", limits.max_label_bytes);
+                return Err(Fault::new(code::STRING_LONG, message));
+            }
+            true
+        }
+        (Labels, _) => {
+            metadata(r, limits)?;
+            true
+        }
+        (Words(words), Kind::String) => {
+            let word = r.string()?;
+            words.contains(&word.as_ref())
+        }
+        (Only(word), Kind::Array) => {
+            let (mut count, mut others) = (0, false);
+            r.array(2, |r, _| {
+                count += 1;
+                others |= r.string()? != *word;
+                Ok(())
+            })?;
+            count == 1 && !others
+        }
+        (Typed(word), Kind::Object) => {
+            let (mut typed, mut other) = (false, false);
+            // Any other key settles it; the rest is never read.
+            let read = r.object(|r, key| {
+                other = key != "type" || r.kind()? != Kind::String;
+                if other {
+                    return Err(Fault::unknown());
+                }
+                typed = r.string()? == *word;
+                Ok(())
+            });
+            if !other {
+                read?;
+            }
+            typed && !other
+        }
+        (Bool(neutral), Kind::Bool) => r.bool()? == *neutral,
+        (Number(neutral), Kind::Number) => r.number()?.parse() == Ok(*neutral),
+        (Empty, Kind::String) => r.string()?.is_empty(),
+        (Empty, Kind::Array) => {
+            // One item settles it; the rest is never read.
+            let mut empty = true;
+            let read = r.array(usize::MAX, |_, _| {
+                empty = false;
+                Err(Fault::unknown())
+            });
+            if empty {
+                read?;
+            }
+            empty
+        }
+        _ => false,
+    })
+}
+
+/// OpenAI's shape: up to 16 pairs of short strings.
+fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    let mut pairs = 0;
+    r.object(|r, _| {
+        pairs += 1;
+        if pairs > limits.max_metadata_pairs {
+            let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
+            return Err(Fault::new(code::OBJECT_LARGE, message).of_parent());
+        }
+        r.string().map(drop)
+    })
+}
+
+/// Anthropic's shape: an object of labels; `user_id` is the one that exists.
+pub(crate) fn anthropic_metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    r.optional(|r| {
+        r.object(|r, key| match key.as_ref() {
+            "user_id" => r.optional(|r| label(r, limits)).map(drop),
+            _ => Err(Fault::unknown()),
+        })
+    })
+    .map(drop)
+}
+
+/// `cache_control` of a tool or block: a hint, since prompts are cached by content anyway.
+pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<()> {
+    r.optional(|r| {
+        r.object(|r, key| match key.as_ref() {
+            "type" => match r.string()?.as_ref() {
+                "ephemeral" => Ok(()),
+                _ => Err(Fault::new(code::UNSUPPORTED_VALUE, "it must be `ephemeral`")),
+            },
+            "ttl" => match r.string()?.as_ref() {
+                "5m" | "1h" => Ok(()),
+                _ => Err(Fault::new(code::UNSUPPORTED_VALUE, "it must be `5m` or `1h`")),
+            },
+            _ => Err(Fault::unknown()),
+        })
+    })
+    .map(drop)
+}

@@ -1,0 +1,59 @@
+//! From a body's bytes to one [`Call`], by endpoint. What is not understood is refused; nothing is dropped.
+//! Knows no templates, no models and no tenants.
+
+#[cfg(test)]
+mod chat_tests;
+#[cfg(test)]
+mod completions_tests;
+#[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod messages_tests;
+
+use headrace_domain::{Call, Endpoint};
+
+use crate::fault::Read;
+use crate::json::Reader;
+use crate::{BadRequest, WireLimits, chat, completions, messages};
+
+/// The call that `body`, sent to `endpoint`, stands for.
+///
+/// # Errors
+/// [`BadRequest`] names the first parameter that is malformed, out of range, unknown or not supported. Work and
+/// memory until then are bounded by the limits and the bytes read, not by any number in the body.
+pub fn parse(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(read(endpoint, &mut reader, limits)?)
+}
+
+fn read(endpoint: Endpoint, reader: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    match endpoint {
+        Endpoint::ChatCompletions => chat::read(reader, limits),
+        Endpoint::Completions => completions::read(reader, limits),
+        Endpoint::Messages => messages::read(reader, limits),
+    }
+}
+
+/// [`parse`] of an OpenAI chat completion (<https://platform.openai.com/docs/api-reference/chat/create>).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_chat(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
+    parse(Endpoint::ChatCompletions, body, limits)
+}
+
+/// [`parse`] of an OpenAI completion (<https://platform.openai.com/docs/api-reference/completions/create>).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_completions(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
+    parse(Endpoint::Completions, body, limits)
+}
+
+/// [`parse`] of an Anthropic message (<https://docs.anthropic.com/en/api/messages>).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_messages(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
+    parse(Endpoint::Messages, body, limits)
+}

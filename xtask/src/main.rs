@@ -1,0 +1,3 @@
+//! The test command, the crate-graph check, generated artefacts.
+
+fn main() {}
