@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, watch};
 
@@ -86,6 +87,11 @@ impl Events {
     /// The next event; `None` after the terminal one, or if the engine died.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
+    }
+
+    /// As [`Events::next`], for readers of several jobs at once.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
     }
 
     /// The next event if one is there already.

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use headrace_domain::Sampling;
-use headrace_kernels::{Isa, argmax, exp_f32};
+use headrace_kernels::{Isa, argmax, exp_f32, logsumexp, math};
 
 use crate::logprobs::{Candidate, by_rank, largest};
 
@@ -17,8 +17,6 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// How far below the best logit, in units of the temperature, each round of ranking looks. A weight of e⁻⁴, e⁻¹²; then
 /// everything.
 const ROUNDS: [f32; 3] = [4.0, 12.0, f32::INFINITY];
-/// Partial sums over the vocabulary. Part of the numerics.
-const LANES: usize = 8;
 
 /// What a choice has seen so far, as far as its penalties need it.
 #[derive(Debug, Default)]
@@ -46,12 +44,13 @@ pub(crate) fn is_greedy(sampling: &Sampling) -> bool {
 pub(crate) struct Sampler {
     isa: Isa,
     adjusted: Vec<f32>,
+    scaled: Vec<f32>,
     ranked: Vec<Candidate>,
 }
 
 impl Sampler {
     pub(crate) fn new(isa: Isa) -> Self {
-        Self { isa, adjusted: Vec::new(), ranked: Vec::new() }
+        Self { isa, adjusted: Vec::new(), scaled: Vec::new(), ranked: Vec::new() }
     }
 
     /// The next token. `row` holds finite numbers; `suppressed` ids are never chosen while another can be; `random`
@@ -94,7 +93,8 @@ impl Sampler {
             }
             None => {
                 self.ranked.clear();
-                (law.mass(), 0)
+                let mut rounds = 0;
+                (self.mass(&law, &mut rounds), rounds)
             }
         };
         let kept = if sampling.top_p < 1.0 {
@@ -106,6 +106,17 @@ impl Sampler {
         };
         let goal = random * kept;
         self.walk(&law, &mut rounds, |sum| sum > goal).0.unwrap_or(best as u32)
+    }
+
+    /// The sum of all weights. Over the whole vocabulary it is the kernels' own, to about 1e-6 of itself; what min_p
+    /// leaves is short, and summed as it is ranked.
+    fn mass(&mut self, law: &Law<'_>, rounds: &mut usize) -> f64 {
+        if law.min_p > 0.0 {
+            return self.walk(law, rounds, |_| false).1;
+        }
+        self.scaled.clear();
+        self.scaled.extend(law.row.iter().map(|&logit| law.exponent(logit)));
+        math::exp(f64::from(logsumexp(self.isa, &self.scaled)))
     }
 
     /// Goes down the ranking until `done` says so of the weights passed, ranking more of the row as needed. The
@@ -134,7 +145,8 @@ impl Sampler {
     }
 }
 
-/// A row of logits as a distribution, up to its sum.
+/// A row of logits as a distribution, up to its sum: the weight of a token is its probability over that of the
+/// likeliest one.
 struct Law<'a> {
     row: &'a [f32],
     /// The largest logit.
@@ -144,21 +156,14 @@ struct Law<'a> {
 }
 
 impl Law<'_> {
-    /// 1 for the likeliest token, 0 below min_p.
-    fn weight(&self, logit: f32) -> f32 {
-        let weight = exp_f32((logit - self.peak) / self.temperature);
-        if weight >= self.min_p { weight } else { 0.0 }
+    fn exponent(&self, logit: f32) -> f32 {
+        (logit - self.peak) / self.temperature
     }
 
-    /// The sum of all weights, in one fixed order that vector units can follow.
-    fn mass(&self) -> f64 {
-        let mut sums = [0.0f64; LANES];
-        for chunk in self.row.chunks(LANES) {
-            for (sum, &logit) in sums.iter_mut().zip(chunk) {
-                *sum += f64::from(self.weight(logit));
-            }
-        }
-        sums.iter().sum()
+    /// 1 for the likeliest token, 0 below min_p.
+    fn weight(&self, logit: f32) -> f32 {
+        let weight = exp_f32(self.exponent(logit));
+        if weight >= self.min_p { weight } else { 0.0 }
     }
 
     /// Appends, in order, the candidates between the bounds of the round before and of this one.

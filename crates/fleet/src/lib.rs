@@ -1,1 +1,206 @@
-//! Workers: health, load, placement.
+//! Workers: which engines serve a model, how busy they are, and which one takes a call.
+//! Knows engines only through `engine-api`; knows nothing of kernels, KV blocks, keys or money.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use headrace_domain::{BLOCK_TOKENS, CacheSalt, ModelName};
+use headrace_engine_api::{Job, LoadReport, SharedEngine, SubmitRefusal, Ticket};
+
+/// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
+const BLOCKS_PER_SEQUENCE_AHEAD: u64 = 4;
+
+/// One engine that serves one model.
+pub struct Worker {
+    id: String,
+    model: ModelName,
+    engine: SharedEngine,
+    /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
+    dispatched: AtomicU32,
+}
+
+impl Worker {
+    /// A worker of the given id.
+    pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
+        Self { id: id.to_owned(), model, engine, dispatched: AtomicU32::new(0) }
+    }
+
+    /// Its id, as traces show it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// How busy it is.
+    pub fn load(&self) -> LoadReport {
+        self.engine.load()
+    }
+
+    /// The cost of sending it a prompt of which it has `cached` tokens: blocks to compute and work ahead.
+    fn cost(&self, prompt_tokens: usize, cached: usize) -> u64 {
+        let load = self.engine.load();
+        let reported = u64::from(load.running) + u64::from(load.waiting);
+        let ahead = reported.max(u64::from(self.dispatched.load(Ordering::Relaxed)));
+        let blocks = prompt_tokens.saturating_sub(cached).div_ceil(BLOCK_TOKENS) as u64;
+        let queued = load.waiting_tokens.div_ceil(BLOCK_TOKENS as u64);
+        blocks.saturating_add(queued).saturating_add(ahead.saturating_mul(BLOCKS_PER_SEQUENCE_AHEAD))
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("id", &self.id).field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// A worker chosen for a prompt. Counts as dispatched until dropped.
+#[derive(Debug)]
+pub struct Placement {
+    worker: Arc<Worker>,
+}
+
+impl Placement {
+    /// The worker.
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// Hands it the job.
+    pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.worker.engine.submit(job)
+    }
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        self.worker.dispatched.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All workers.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    by_model: HashMap<ModelName, Vec<Arc<Worker>>>,
+}
+
+impl Fleet {
+    /// A fleet of these workers.
+    pub fn new(workers: Vec<Worker>) -> Self {
+        let mut by_model: HashMap<ModelName, Vec<Arc<Worker>>> = HashMap::new();
+        for worker in workers {
+            by_model.entry(worker.model.clone()).or_default().push(Arc::new(worker));
+        }
+        Self { by_model }
+    }
+
+    /// Whether any worker serves `model`.
+    pub fn serves(&self, model: &ModelName) -> bool {
+        self.by_model.contains_key(model)
+    }
+
+    /// Every worker.
+    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.by_model.values().flatten()
+    }
+
+    /// The most prompt tokens that any worker of `model` has cached now: an estimate to show.
+    pub fn cached_prefix(&self, model: &ModelName, salt: &CacheSalt, ids: &[u32]) -> usize {
+        let workers = self.by_model.get(model).map_or(&[][..], Vec::as_slice);
+        workers.iter().map(|worker| worker.engine.cached_prefix(salt, ids)).max().unwrap_or(0)
+    }
+
+    /// Picks the worker with the least work before the first token: what it would have to compute of the prompt, and
+    /// what waits there already. Ties go to the one listed first. `None`: nobody serves the model.
+    pub fn place(&self, model: &ModelName, salt: &CacheSalt, ids: &[u32]) -> Option<Placement> {
+        let workers = self.by_model.get(model)?;
+        let worker = match workers.as_slice() {
+            [only] => only,
+            many => many
+                .iter()
+                .min_by_key(|worker| worker.cost(ids.len(), worker.engine.cached_prefix(salt, ids)))?,
+        };
+        worker.dispatched.fetch_add(1, Ordering::Relaxed);
+        Some(Placement { worker: Arc::clone(worker) })
+    }
+
+    /// No worker takes new jobs from now on.
+    pub fn drain(&self) {
+        for worker in self.workers() {
+            worker.engine.drain();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headrace_engine_api::Capabilities;
+
+    /// An engine with a fixed load and cache.
+    struct Fixed {
+        capabilities: Capabilities,
+        load: LoadReport,
+        cached: usize,
+    }
+
+    impl headrace_engine_api::Engine for Fixed {
+        fn capabilities(&self) -> &Capabilities {
+            &self.capabilities
+        }
+        fn submit(&self, _job: Job) -> Result<Ticket, SubmitRefusal> {
+            Err(SubmitRefusal::Unavailable { why: "a test".into() })
+        }
+        fn cached_prefix(&self, _salt: &CacheSalt, ids: &[u32]) -> usize {
+            self.cached.min(ids.len())
+        }
+        fn load(&self) -> LoadReport {
+            self.load
+        }
+        fn drain(&self) {}
+    }
+
+    fn worker(id: &str, waiting_tokens: u64, running: u32, cached: usize) -> Worker {
+        let capabilities = Capabilities {
+            model: "m".into(),
+            compute_mode: "exact".into(),
+            numerics: String::new(),
+            vocab: 1,
+            context_window: 1,
+            max_logprobs: 0,
+            kv_tokens: 1,
+        };
+        let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
+        let model = ModelName::new("m").unwrap();
+        Worker::new(id, model, Arc::new(Fixed { capabilities, load, cached }))
+    }
+
+    #[test]
+    fn the_least_work_before_the_first_token_wins() {
+        let model = ModelName::new("m").unwrap();
+        let salt = CacheSalt::derive(&[0; 32], "t", "m", None);
+        let ids = vec![1; 320];
+        for (workers, expected) in [
+            (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160)], "b"),
+            (vec![worker("a", 0, 0, 0), worker("b", 0, 3, 160)], "a"),
+            (vec![worker("a", 640, 0, 0), worker("b", 0, 0, 0)], "b"),
+            (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)], "a"),
+        ] {
+            let fleet = Fleet::new(workers);
+            assert_eq!(fleet.place(&model, &salt, &ids).unwrap().worker().id(), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_dispatched_counts_before_the_engine_reports_it() {
+        let model = ModelName::new("m").unwrap();
+        let salt = CacheSalt::derive(&[0; 32], "t", "m", None);
+        let fleet = Fleet::new(vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)]);
+        let first = fleet.place(&model, &salt, &[1]).unwrap();
+        let second = fleet.place(&model, &salt, &[1]).unwrap();
+        assert_eq!((first.worker().id(), second.worker().id()), ("a", "b"));
+        drop(first);
+        assert_eq!(fleet.place(&model, &salt, &[1]).unwrap().worker().id(), "a");
+        assert!(fleet.place(&ModelName::new("none").unwrap(), &salt, &[1]).is_none());
+    }
+}

@@ -1,1 +1,30 @@
-//! The stage list and the typestate of a request.
+//! The stage list and the typestate of a request: from bytes that arrived to an answer that is paid for.
+//! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
+
+mod answer;
+mod authenticate;
+mod authorize;
+mod config;
+mod delivery;
+mod dossier;
+mod explain;
+mod front;
+mod gateway;
+mod hold;
+mod jobs;
+mod moderate;
+mod parse;
+mod place;
+mod pump;
+mod refused;
+mod render;
+mod route;
+mod settle;
+mod stages;
+mod state;
+
+pub use answer::{Answer, AnswerBody, Arrival, Credentials};
+pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel};
+pub use delivery::Delivery;
+pub use front::EdgeRefusal;
+pub use gateway::Gateway;

@@ -8,11 +8,11 @@ use crate::{Class, Scheduler, SeqId};
 /// Which logits of a chunk are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitsNeed {
-    /// None: only keys and values.
+    /// None: only keys and values. An inner chunk where nothing is shared anyway.
     None,
-    /// The last position's: the next token is sampled from it, and with a prefix cache it vouches for the chunk. What
-    /// is not a number at one position is not a number at any later one, so finite logits at the end mean that every
-    /// block behind them may be shared.
+    /// The last position's: at the end of the known tokens the next one is sampled from it, and it vouches for what it
+    /// stands on. What is not a number at one position is not a number at any later one, so finite logits at the end
+    /// of a chunk mean that every block up to there may be shared.
     Last,
     /// Every position's: the prompt is scored.
     All,
@@ -193,7 +193,7 @@ impl Scheduler {
         let reaches_end = start + len == known;
         let logits = if scores_at(sequence, start) {
             LogitsNeed::All
-        } else if (reaches_end && sequence.max_new > 0) || self.config.prefix_cache {
+        } else if reaches_end || self.config.prefix_cache {
             LogitsNeed::Last
         } else {
             LogitsNeed::None

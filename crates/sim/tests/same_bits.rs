@@ -16,6 +16,7 @@ use headrace_domain::{Sampling, Seed};
 use headrace_engine::TokenizerText;
 use headrace_engine_api::{Job, Priority, Tenant};
 use headrace_kernels::Isa;
+use headrace_model::{LoadOptions, Model};
 use headrace_scheduler::SchedulerConfig;
 use headrace_tokenizer::Tokenizer;
 use support::{Answer, Bench, job, salt};
@@ -48,7 +49,13 @@ impl Rig {
     }
 
     fn bench(&self, setup: &Setup) -> Bench {
-        let model = headrace_sim::ScriptedForward::new(2560, CONTEXT, setup.blocks); let _ = (setup.threads, Isa::best());
+        let options = LoadOptions {
+            isa: Isa::best(),
+            threads: setup.threads,
+            kv_blocks: setup.blocks,
+            max_positions: Some(CONTEXT),
+        };
+        let model = Model::load(&self.checkpoint, options, &mut |_, _| {}).unwrap();
         let scheduler = SchedulerConfig {
             max_chunk: setup.max_chunk,
             context_window: CONTEXT,
@@ -136,9 +143,27 @@ fn output_does_not_depend_on_batch_chunks_cache_threads_or_preemption() {
     assert!(expected.iter().all(|answer| !answer.choices[&0].ids.is_empty()));
 
     let setups = [
-        Setup { name: "chunks of 7, 2 threads", threads: 2, max_chunk: 7, blocks: PLENTY, prefix_cache: true },
-        Setup { name: "chunks of 64, 1 thread", threads: 1, max_chunk: 64, blocks: PLENTY, prefix_cache: true },
-        Setup { name: "chunks of 512, 2 threads", threads: 2, max_chunk: 512, blocks: PLENTY, prefix_cache: false },
+        Setup {
+            name: "chunks of 7, 2 threads",
+            threads: 2,
+            max_chunk: 7,
+            blocks: PLENTY,
+            prefix_cache: true,
+        },
+        Setup {
+            name: "chunks of 64, 1 thread",
+            threads: 1,
+            max_chunk: 64,
+            blocks: PLENTY,
+            prefix_cache: true,
+        },
+        Setup {
+            name: "chunks of 512, 2 threads",
+            threads: 2,
+            max_chunk: 512,
+            blocks: PLENTY,
+            prefix_cache: false,
+        },
         Setup { name: "too few blocks", threads: 2, max_chunk: 64, blocks: SCARCE, prefix_cache: true },
     ];
     for setup in &setups {

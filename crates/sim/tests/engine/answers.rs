@@ -311,6 +311,18 @@ fn no_block_behind_a_nan_is_ever_shared() {
 }
 
 #[test]
+fn a_job_that_generates_nothing_fails_on_a_nan_too() {
+    for prefix_cache in [true, false] {
+        let forward = ScriptedForward::new(VOCAB, 512, 64);
+        forward.faults().add(Trigger::Token(63), Fault::NotFinite);
+        let limits = SchedulerConfig { prefix_cache, max_chunk: 32, ..roomy() };
+        let mut bench = Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[EOS], limits);
+        let (answer, _) = bench.ask(job(&[1, 63, 2, 3], greedy(0)));
+        assert_eq!(answer.error, Some(JobError::NotFinite { position: 3 }), "cache {prefix_cache}");
+    }
+}
+
+#[test]
 fn expired_work_is_never_computed() {
     let mut bench = bench(SchedulerConfig { max_running: 1, ..roomy() });
     let mut first = bench.submit(job(&prompt(20), Sampling { ignore_eos: true, ..greedy(30) }));

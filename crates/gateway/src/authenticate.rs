@@ -1,0 +1,86 @@
+//! Stage `authenticate`: credential to principal, and the read-only look at whether the caller could pay.
+
+use std::time::Duration;
+
+use headrace_domain::Stage;
+use headrace_identity::{AuthRefusal, credential};
+use headrace_ledger::LedgerRefusal;
+use headrace_wire::ErrorKind;
+
+use crate::Gateway;
+use crate::refused::{Refused, Why};
+use crate::state::{Authenticated, Received, caller_scopes};
+
+impl Received {
+    /// The caller, by one keyed hash and one look-up; every bad key costs the same and is answered alike.
+    pub(crate) fn authenticate(mut self, gateway: &Gateway) -> Result<Authenticated, Refused> {
+        if gateway.is_draining() {
+            return Err(self.dossier.refuse(draining()));
+        }
+        let shown =
+            credential(self.credentials.authorization.as_deref(), self.credentials.x_api_key.as_deref());
+        let now = gateway.parts().clock.now();
+        match shown.and_then(|key| gateway.parts().directory.authenticate(key, now)) {
+            Ok(principal) => {
+                let record = &mut self.dossier.record;
+                record.org = Some(principal.org.clone());
+                record.project = Some(principal.project.clone());
+                record.key = Some(principal.key.clone());
+                self.dossier.mark(Stage::Authenticate);
+                let Self { dossier, endpoint, body, .. } = self;
+                Ok(Authenticated { dossier, principal, endpoint, body })
+            }
+            Err(refusal) => Err(self.dossier.refuse(unauthenticated(&refusal))),
+        }
+    }
+}
+
+impl Authenticated {
+    /// Turns away, before anything is parsed, what no limit or balance could let through. The hold still decides.
+    pub(crate) fn peek(self, gateway: &Gateway) -> Result<Self, Refused> {
+        let parts = gateway.parts();
+        let now = parts.clock.now();
+        if let Err(refusal) = parts.limits.peek(&caller_scopes(&self.principal), now) {
+            return Err(self.dossier.refuse(refusal.into()));
+        }
+        if gateway.has_free_model() {
+            return Ok(self);
+        }
+        let Some(standing) = parts.ledger.standing(&self.principal.org, &self.principal.project) else {
+            let unknown = LedgerRefusal::UnknownProject { project: self.principal.project.clone() };
+            return Err(self.dossier.refuse(unknown.into()));
+        };
+        if standing.available.get() > 0 {
+            return Ok(self);
+        }
+        let (balance, held) = (standing.balance, standing.held);
+        let needed = headrace_domain::NanoDollars::new(1);
+        let refusal = if held.get() > 0 {
+            LedgerRefusal::HeldInFlight { balance, held, needed }
+        } else {
+            LedgerRefusal::OutOfMoney { balance, held, needed }
+        };
+        Err(self.dossier.refuse(refusal.into()))
+    }
+}
+
+pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
+    let code = match refusal {
+        AuthRefusal::Missing => "missing_api_key",
+        AuthRefusal::Conflicting => "conflicting_credentials",
+        AuthRefusal::Expired => "expired_api_key",
+        _ => "invalid_api_key",
+    };
+    Why::new(Stage::Authenticate, 401, ErrorKind::Authentication, code, refusal.to_string())
+}
+
+pub(crate) fn draining() -> Why {
+    Why::new(
+        Stage::Connect,
+        503,
+        ErrorKind::Overloaded,
+        "shutting_down",
+        "The server is shutting down and takes no new calls. Try again on another instance or in a moment.",
+    )
+    .retry_after(Duration::from_secs(2))
+}

@@ -1,0 +1,132 @@
+//! What a gateway is made of and the bounds it keeps. Reads no file and no environment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{Clock, ModelName, RequestId, SamplingDefaults, TraceRecord, TraceSink};
+use headrace_engine_api::Capabilities;
+use headrace_fleet::Fleet;
+use headrace_identity::Directory;
+use headrace_ledger::prices::PriceList;
+use headrace_ledger::{Ledger, Owner};
+use headrace_limits::{LimitSpec, Limits};
+use headrace_moderation::Judge;
+use headrace_prompt::{ChatTemplate, ReplyFamily};
+use headrace_tokenizer::Tokenizer;
+use headrace_wire::WireLimits;
+
+/// The rooms that a gateway decides with.
+pub struct GatewayParts {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Who calls.
+    pub directory: Arc<Directory>,
+    /// How often and how much at once.
+    pub limits: Limits,
+    /// Money.
+    pub ledger: Ledger,
+    /// What tokens cost.
+    pub prices: PriceList,
+    /// Rules on content; `None` switches the stage off.
+    pub judge: Option<Arc<dyn Judge>>,
+    /// Who computes.
+    pub fleet: Fleet,
+    /// What is served.
+    pub models: Vec<ServedModel>,
+    /// Further names: alias to model.
+    pub aliases: BTreeMap<ModelName, ModelName>,
+    /// Takes finished trace records.
+    pub traces: Arc<dyn TraceSink>,
+    /// Finds them again.
+    pub records: Arc<dyn Records>,
+}
+
+/// Finds the trace of a request for its owner.
+pub trait Records: Send + Sync {
+    /// The record, if it is kept.
+    fn find(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
+    /// Its JSON, as `GET /v1/requests/ID` answers it.
+    fn json(&self, record: &TraceRecord) -> Vec<u8>;
+}
+
+/// A model as the gateway knows it: words to ids and back, and what its workers can do.
+pub struct ServedModel {
+    /// The name it is served under.
+    pub name: ModelName,
+    /// Text to ids.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Conversations to text; `None`: only completions.
+    pub template: Option<ChatTemplate>,
+    /// How its replies are parsed.
+    pub family: ReplyFamily,
+    /// What its makers recommend.
+    pub defaults: SamplingDefaults,
+    /// What its workers can do.
+    pub capabilities: Capabilities,
+    /// When it was made, seconds since 1970; shown as `created`.
+    pub created_unix_s: u64,
+    /// Length of an answer whose caller names none; `None`: the gateway's.
+    pub default_max_tokens: Option<u32>,
+    /// Limits over all callers together.
+    pub limits: LimitSpec,
+}
+
+/// Bounds, each with its unit.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// Length of an answer whose caller names none, in tokens.
+    pub default_max_tokens: u32,
+    /// How long a hold lives if nobody settles it.
+    pub hold_lifetime: Duration,
+    /// How long a reader may take nothing while something waits for it.
+    pub stall_timeout: Duration,
+    /// Bytes that wait for a reader before the gateway stops asking the engine's queue for more.
+    pub delivery_buffer_bytes: usize,
+    /// How long a stream's status line waits for its first event.
+    pub first_event_wait: Duration,
+    /// How often a silent stream gets a sign of life.
+    pub keep_alive: Duration,
+    /// Prompts longer than this many bytes are rendered off the event loop.
+    pub render_inline_bytes: usize,
+    /// What a request may say.
+    pub wire: WireLimits,
+    /// Separates the prefix caches of tenants. Never leaves the server.
+    pub cache_secret: [u8; 32],
+    /// This process, new at each start.
+    pub owner: Owner,
+}
+
+impl GatewayConfig {
+    /// The usual bounds.
+    pub fn new(cache_secret: [u8; 32], owner: Owner) -> Self {
+        Self {
+            default_max_tokens: 1024,
+            hold_lifetime: Duration::from_secs(3600),
+            stall_timeout: Duration::from_secs(30),
+            delivery_buffer_bytes: 256 * 1024,
+            first_event_wait: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(15),
+            render_inline_bytes: 32 * 1024,
+            wire: WireLimits::default(),
+            cache_secret,
+            owner,
+        }
+    }
+}
+
+/// Why a gateway cannot start. Every fault at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayError {
+    /// One line each.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for GatewayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.faults.join("; "))
+    }
+}
+
+impl std::error::Error for GatewayError {}

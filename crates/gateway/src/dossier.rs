@@ -1,0 +1,145 @@
+//! What travels with a request through every stage: its id, its dialect, its clock and its trace.
+
+use std::sync::Arc;
+
+use headrace_domain::{
+    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
+    UnixNanos, Usage,
+};
+
+/// The request's file. Stages that follow each other are timed by [`Dossier::mark`], from the last mark on; what runs
+/// beside others is added with its own times.
+pub(crate) struct Dossier {
+    pub(crate) id: RequestId,
+    pub(crate) dialect: Dialect,
+    pub(crate) record: Box<TraceRecord>,
+    pub(crate) clock: Arc<dyn Clock>,
+    start_ns: u64,
+    last_ns: u64,
+}
+
+impl Dossier {
+    pub(crate) fn open(
+        clock: Arc<dyn Clock>,
+        started: UnixNanos,
+        started_mono_ns: u64,
+        dialect: Dialect,
+    ) -> Self {
+        let id = RequestId::fresh(started);
+        let record = TraceRecord {
+            version: TRACE_VERSION,
+            request_id: id,
+            trace_id: None,
+            parent_span_id: None,
+            started,
+            duration_ns: 0,
+            first_token_ns: None,
+            org: None,
+            project: None,
+            key: None,
+            endpoint: None,
+            model_asked: None,
+            model_served: None,
+            numerics: None,
+            stream: false,
+            stages: Vec::with_capacity(Stage::ALL.len()),
+            usage: Usage::default(),
+            engine: None,
+            held: NanoDollars::ZERO,
+            cost: NanoDollars::ZERO,
+            loss: NanoDollars::ZERO,
+            moderation: None,
+            outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
+        };
+        Self {
+            id,
+            dialect,
+            record: Box::new(record),
+            clock,
+            start_ns: started_mono_ns,
+            last_ns: started_mono_ns,
+        }
+    }
+
+    /// Names what was called, and takes the caller's trace ids where they are well-formed.
+    pub(crate) fn describe(&mut self, endpoint: Endpoint, traceparent: Option<&str>) {
+        self.record.endpoint = Some(endpoint);
+        if let Some((trace, span)) = traceparent.and_then(parse_traceparent) {
+            self.record.trace_id = Some(trace.to_owned());
+            self.record.parent_span_id = Some(span.to_owned());
+        }
+    }
+
+    /// Nanoseconds since the request's first byte.
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.clock.monotonic_nanos().saturating_sub(self.start_ns)
+    }
+
+    /// Ends `stage`, which began at the last mark.
+    pub(crate) fn mark(&mut self, stage: Stage) {
+        let now = self.clock.monotonic_nanos();
+        self.add(stage, self.last_ns.saturating_sub(self.start_ns), now.saturating_sub(self.last_ns));
+        self.last_ns = now;
+    }
+
+    /// Lets the next mark begin now.
+    pub(crate) fn skip(&mut self) {
+        self.last_ns = self.clock.monotonic_nanos();
+    }
+
+    /// Adds a stage with its own times.
+    pub(crate) fn add(&mut self, stage: Stage, start_ns: u64, duration_ns: u64) {
+        self.record.stages.push(StageSpan { stage, start_ns, duration_ns });
+    }
+
+    /// An empty file of the same request: what the last word to the client needs once the record is closed.
+    pub(crate) fn for_facts(&self) -> Self {
+        let mut copy = Self::open(Arc::clone(&self.clock), self.record.started, self.start_ns, self.dialect);
+        copy.id = self.id;
+        copy
+    }
+
+    /// Closes the file: the record with its outcome and whole duration, spans in the order of the path.
+    pub(crate) fn close(mut self, outcome: Outcome) -> Box<TraceRecord> {
+        self.record.duration_ns = self.elapsed_ns();
+        self.record.stages.sort_by_key(|span| span.stage);
+        self.record.outcome = outcome;
+        self.record
+    }
+}
+
+/// `00-TRACE(32)-SPAN(16)-FLAGS(2)`, lower-case hexadecimal, neither id all zero (W3C Trace Context, level 1).
+fn parse_traceparent(header: &str) -> Option<(&str, &str)> {
+    let mut parts = header.trim().split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let hex = |text: &str, len: usize| {
+        text.len() == len && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let set = |text: &str| text.bytes().any(|b| b != b'0');
+    let well_formed = hex(version, 2) && version != "ff" && hex(trace, 32) && hex(span, 16) && hex(flags, 2);
+    let closed = version != "00" || parts.next().is_none();
+    (well_formed && closed && set(trace) && set(span)).then_some((trace, span))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_traceparent;
+
+    #[test]
+    fn traceparent_is_taken_only_when_well_formed() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let good = format!("00-{trace}-00f067aa0ba902b7-01");
+        assert_eq!(parse_traceparent(&good), Some((trace, "00f067aa0ba902b7")));
+        for bad in [
+            "",
+            "00",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
+        ] {
+            assert_eq!(parse_traceparent(bad), None, "{bad}");
+        }
+    }
+}

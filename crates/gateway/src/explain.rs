@@ -1,0 +1,34 @@
+//! The `headrace` block of an answer: its stages, tokens and cost, where the caller asked for them.
+
+use headrace_domain::{NanoDollars, TraceRecord};
+use serde_json::{Value, json};
+
+/// The block as it stands at the end of the answer. Times in microseconds from the request's first byte.
+pub(crate) fn block(record: &TraceRecord) -> Value {
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    let stages: Vec<Value> = record
+        .stages
+        .iter()
+        .map(|span| {
+            json!({
+                "stage": span.stage.name(),
+                "start_us": micros(span.start_ns),
+                "duration_us": micros(span.duration_ns),
+            })
+        })
+        .collect();
+    json!({
+        "request_id": record.request_id.to_string(),
+        "model": record.model_served,
+        "stages": stages,
+        "ttft_us": record.first_token_ns.map(micros),
+        "usage": record.usage,
+        "cost_nano_dollars": record.cost.get(),
+        "cost": dollars(record.cost),
+        "held_nano_dollars": record.held.get(),
+    })
+}
+
+fn dollars(amount: NanoDollars) -> String {
+    amount.to_string()
+}

@@ -1,0 +1,269 @@
+//! The gateway: its rooms, its public calls and its drain.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use headrace_domain::{Dialect, ModelName, RequestId, Stage};
+use headrace_identity::{Principal, credential};
+use headrace_wire::{ErrorKind, ModelCard, error_body, model_body, models_body};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::authenticate::unauthenticated;
+use crate::authorize::unknown_model;
+use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
+use crate::dossier::Dossier;
+use crate::refused::Why;
+use crate::stages;
+use crate::state::Received;
+use crate::{Answer, Arrival, Credentials};
+
+/// How long `GET /v1/requests/ID` waits for a record that is about to be written.
+const RECORD_WAIT: Duration = Duration::from_millis(500);
+
+/// Decides, dispatches, delivers and settles.
+pub struct Gateway {
+    parts: GatewayParts,
+    config: GatewayConfig,
+    models: HashMap<ModelName, Arc<ServedModel>>,
+    /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
+    free_model: bool,
+    tasks: TaskTracker,
+    draining: AtomicBool,
+    cut_off: CancellationToken,
+}
+
+impl Gateway {
+    /// Puts the rooms together. Every served model must have workers and a price, every alias a model.
+    pub fn new(mut parts: GatewayParts, config: GatewayConfig) -> Result<Arc<Self>, GatewayError> {
+        let now = parts.clock.now();
+        let mut faults = Vec::new();
+        let mut free_model = false;
+        let mut models = HashMap::new();
+        for model in std::mem::take(&mut parts.models) {
+            match parts.prices.quote(&model.name, now) {
+                None => faults.push(format!(
+                    "model `{}` has no price: nothing is free by accident; set one under [[prices]]",
+                    model.name
+                )),
+                Some(quote) => free_model |= quote.hold_for(1000, 1000).is_ok_and(|most| most.get() == 0),
+            }
+            if !parts.fleet.serves(&model.name) {
+                faults.push(format!("model `{}` has no worker", model.name));
+            }
+            if let Some(twice) = models.insert(model.name.clone(), Arc::new(model)) {
+                faults.push(format!("model `{}` is served twice under one name", twice.name));
+            }
+        }
+        for (alias, target) in &parts.aliases {
+            match models.get(target) {
+                None => faults.push(format!("alias `{alias}` points to `{target}`, which is not served")),
+                Some(_) if models.contains_key(alias) => {
+                    faults.push(format!("alias `{alias}` has the name of a served model"));
+                }
+                Some(_) => {}
+            }
+        }
+        if !faults.is_empty() {
+            return Err(GatewayError { faults });
+        }
+        Ok(Arc::new(Self {
+            parts,
+            config,
+            models,
+            free_model,
+            tasks: TaskTracker::new(),
+            draining: AtomicBool::new(false),
+            cut_off: CancellationToken::new(),
+        }))
+    }
+
+    /// One call, from its bytes to the head of its answer. Dropping the future says that the client went away.
+    pub async fn call(self: &Arc<Self>, arrival: Arrival) -> Answer {
+        let dialect = arrival.endpoint.dialect();
+        let clock = Arc::clone(&self.parts.clock);
+        let dossier = Dossier::open(clock, arrival.started, arrival.started_mono_ns, dialect);
+        let id = dossier.id;
+        let received = Received::new(dossier, arrival);
+        match AssertUnwindSafe(stages::travel(self, received)).catch_unwind().await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(refused)) => {
+                let (answer, record) = refused.finish();
+                self.parts.traces.record(record);
+                answer
+            }
+            Err(_) => self.internal_error(id, dialect),
+        }
+    }
+
+    /// `GET /v1/models`: those that the caller may use.
+    pub fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
+        self.identified(credentials, dialect, |principal| {
+            let mut cards: Vec<ModelCard> = self
+                .names()
+                .filter(|(name, _)| principal.models.allows(name.as_str()))
+                .map(|(name, model)| card(name, model))
+                .collect();
+            cards.sort_by(|a, b| a.id.cmp(&b.id));
+            Ok(Answer::json(200, models_body(&cards, dialect)))
+        })
+    }
+
+    /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
+    pub fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
+        self.identified(credentials, dialect, |principal| {
+            let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
+            match found.and_then(|name| Some((self.resolve(&name)?, name))) {
+                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, &model), dialect))),
+                None => Err(Box::new(unknown_model(name))),
+            }
+        })
+    }
+
+    /// `GET /v1/requests/ID`: the trace of a request, to its own project only. Foreign and missing ids answer alike.
+    pub async fn show_request(&self, credentials: &Credentials, id: &str) -> Answer {
+        let wanted: Option<RequestId> = id.parse().ok();
+        let deadline = tokio::time::Instant::now() + RECORD_WAIT;
+        loop {
+            let mut missing = false;
+            let answer = self.identified(credentials, Dialect::OpenAi, |principal| {
+                let record = wanted.and_then(|id| self.parts.records.find(id));
+                let own = record.filter(|record| {
+                    record.org.as_ref() == Some(&principal.org)
+                        && record.project.as_ref() == Some(&principal.project)
+                });
+                match own {
+                    Some(record) => Ok(Answer::json(200, self.parts.records.json(&record))),
+                    None => {
+                        missing = true;
+                        Err(Box::new(unknown_request()))
+                    }
+                }
+            });
+            if !missing || wanted.is_none() || tokio::time::Instant::now() >= deadline {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Whether calls are taken and the ledger can be written.
+    pub fn ready(&self) -> bool {
+        !self.is_draining() && self.parts.ledger.health().down.is_none()
+    }
+
+    /// Calls that are held, running or being settled.
+    pub fn in_flight(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
+    /// is settled. Returns how many were cut off.
+    pub async fn drain(&self, within: Duration) -> usize {
+        self.draining.store(true, Ordering::SeqCst);
+        self.tasks.close();
+        if tokio::time::timeout(within, self.tasks.wait()).await.is_ok() {
+            return 0;
+        }
+        let left = self.tasks.len();
+        self.cut_off.cancel();
+        self.tasks.wait().await;
+        left
+    }
+
+    pub(crate) fn parts(&self) -> &GatewayParts {
+        &self.parts
+    }
+
+    pub(crate) fn config(&self) -> &GatewayConfig {
+        &self.config
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn cut_off(&self) -> &CancellationToken {
+        &self.cut_off
+    }
+
+    pub(crate) fn has_free_model(&self) -> bool {
+        self.free_model
+    }
+
+    /// The model served under a name or alias.
+    pub(crate) fn resolve(&self, name: &ModelName) -> Option<Arc<ServedModel>> {
+        let target = self.parts.aliases.get(name).unwrap_or(name);
+        self.models.get(target).cloned()
+    }
+
+    pub(crate) fn internal_error(&self, id: RequestId, dialect: Dialect) -> Answer {
+        tracing::error!(request = %id, "a call ended without an answer");
+        let message = "The call failed inside. It was not charged. Its request id is in the log.";
+        let facts = headrace_wire::ErrorFacts::new(
+            500,
+            ErrorKind::Internal,
+            "internal_error",
+            message,
+            Stage::Deliver,
+            id,
+        );
+        Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
+    }
+
+    fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
+        let aliases = self.parts.aliases.iter();
+        let aliases = aliases.filter_map(|(alias, target)| Some((alias, self.models.get(target)?)));
+        self.models.iter().chain(aliases)
+    }
+
+    /// Answers a look-up for whoever the credentials name.
+    fn identified(
+        &self,
+        credentials: &Credentials,
+        dialect: Dialect,
+        answer: impl FnOnce(&Principal) -> Result<Answer, Box<Why>>,
+    ) -> Answer {
+        let now = self.parts.clock.now();
+        let clock = Arc::clone(&self.parts.clock);
+        let mono = clock.monotonic_nanos();
+        let dossier = Dossier::open(clock, now, mono, dialect);
+        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
+        let result = match shown.and_then(|key| self.parts.directory.authenticate(key, now)) {
+            Ok(principal) => answer(&principal),
+            Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
+        };
+        match result {
+            Ok(answer) => answer.with_header("x-request-id", dossier.id.to_string()),
+            Err(why) => why.answer(&dossier),
+        }
+    }
+}
+
+fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
+    ModelCard {
+        id: name.to_string(),
+        created: model.created_unix_s,
+        owned_by: "headrace".to_owned(),
+        context_window: model.capabilities.context_window,
+        max_output_tokens: None,
+    }
+}
+
+fn unknown_request() -> Why {
+    Why::new(
+        Stage::Route,
+        404,
+        ErrorKind::NotFound,
+        "request_not_found",
+        "There is no trace of this request for your project. Traces are kept for a bounded time.",
+    )
+}

@@ -1,0 +1,96 @@
+//! Stages `cache` and `hold`: the estimate of what is cached, then limits and money, all or nothing.
+//! The hold covers the dearest outcome: every prompt token uncached, every choice at its full length.
+
+use std::time::Duration;
+
+use headrace_domain::Stage;
+use headrace_ledger::Command;
+use headrace_limits::{RateStanding, Scope};
+use headrace_wire::ErrorKind;
+
+use crate::Gateway;
+use crate::refused::{Refused, Why};
+use crate::settle::Settlement;
+use crate::state::{Held, Rendered, caller_scopes};
+
+impl Rendered {
+    pub(crate) fn hold(mut self, gateway: &Gateway) -> Result<Held, Refused> {
+        let parts = gateway.parts();
+        let model = &self.work.model;
+        let now = parts.clock.now();
+        let cached: usize = self
+            .work
+            .prompts
+            .iter()
+            .map(|ids| parts.fleet.cached_prefix(&model.name, &self.work.salt, ids))
+            .sum();
+        tracing::trace!(request = %self.dossier.id, cached, "cached prefix estimated");
+        self.dossier.mark(Stage::Cache);
+
+        let Some(quote) = parts.prices.quote(&model.name, now) else {
+            let why = unpriced(model.name.as_str());
+            return Err(self.dossier.refuse(why));
+        };
+        let (prompt_tokens, output_tokens) = (self.work.prompt_tokens(), self.work.most_output_tokens());
+        let Ok(amount) = quote.hold_for(prompt_tokens, output_tokens) else {
+            return Err(self.dossier.refuse(headrace_ledger::LedgerRefusal::Overflow.into()));
+        };
+
+        // Limits first: they are leases that a refusal by the ledger returns.
+        let [key, project, org] = caller_scopes(&self.principal);
+        let scopes = [key, project, org, (Scope::Model(model.name.clone()), model.limits)];
+        let tokens = prompt_tokens.saturating_add(output_tokens);
+        let lease = match parts.limits.acquire(&scopes, tokens, self.dossier.id, now) {
+            Ok(lease) => lease,
+            Err(refusal) => return Err(self.dossier.refuse(refusal.into())),
+        };
+        let hold = self.dossier.id.hold();
+        let command = Command::Hold {
+            hold,
+            org: self.principal.org.clone(),
+            project: self.principal.project.clone(),
+            amount,
+            owner: gateway.config().owner,
+            expires: now.after(gateway.config().hold_lifetime),
+            idempotency: None,
+        };
+        let mut transacted = parts.ledger.transact(vec![command], now);
+        if let Some(Err(refusal)) = transacted.verdicts.pop().map(headrace_ledger::Verdict::into_result) {
+            lease.release(now);
+            return Err(self.dossier.refuse(refusal.into()));
+        }
+        self.dossier.record.held = amount;
+        let headers = rate_headers(&parts.limits.standing(&scopes, now));
+        self.dossier.mark(Stage::Hold);
+        let settlement = Settlement::new(hold, lease, quote, transacted.durable);
+        Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
+    }
+}
+
+fn unpriced(model: &str) -> Why {
+    Why::new(
+        Stage::Hold,
+        503,
+        ErrorKind::Internal,
+        "model_unpriced",
+        format!("The model `{model}` has no price today, and nothing is free by accident. Set one under [[prices]]."),
+    )
+    .retry_after(Duration::from_secs(60))
+}
+
+/// OpenAI's rate-limit headers for the tightest scope; absent where nothing is limited.
+fn rate_headers(standing: &RateStanding) -> Vec<(&'static str, String)> {
+    let mut headers = Vec::with_capacity(6);
+    let seconds = |wait: Duration| format!("{}s", wait.as_secs_f64().ceil());
+    if let (Some(limit), Some(left)) = (standing.limit_requests, standing.remaining_requests) {
+        headers.push(("x-ratelimit-limit-requests", limit.to_string()));
+        headers.push(("x-ratelimit-remaining-requests", left.to_string()));
+        headers.push(("x-ratelimit-reset-requests", seconds(standing.reset_requests)));
+    }
+    if let (Some(limit), Some(left)) = (standing.limit_tokens, standing.remaining_tokens) {
+        headers.push(("x-ratelimit-limit-tokens", limit.to_string()));
+        headers.push(("x-ratelimit-remaining-tokens", left.to_string()));
+        headers.push(("x-ratelimit-reset-tokens", seconds(standing.reset_tokens)));
+    }
+    headers
+}

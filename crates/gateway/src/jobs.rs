@@ -1,0 +1,102 @@
+//! The engine jobs of one call, one per prompt, read as one stream of events; and stage `place`'s bookkeeping of them.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use headrace_domain::{EngineTrace, Usage};
+use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
+use headrace_fleet::Placement;
+
+/// How long a cancelled job's receipt is waited for. The engine answers within a step.
+const RECEIPT_WAIT: Duration = Duration::from_secs(10);
+
+/// All jobs of a call.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    jobs: Vec<OneJob>,
+    /// Where the next look begins, so that no job starves another.
+    next: usize,
+}
+
+struct OneJob {
+    events: Events,
+    control: TicketControl,
+    report: Option<JobReport>,
+    _placement: Placement,
+}
+
+impl Jobs {
+    pub(crate) fn add(&mut self, ticket: Ticket, placement: Placement) {
+        let (events, control) = ticket.split();
+        self.jobs.push(OneJob { events, control, report: None, _placement: placement });
+    }
+
+    /// The next event of any job and which job it is of; `None` once all have ended. An engine that died shows as a
+    /// job that ends without a report.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Option<Event>)> {
+        poll_fn(|cx| {
+            let count = self.jobs.len();
+            let mut open = false;
+            for step in 0..count {
+                let index = (self.next + step) % count;
+                let Some(job) = self.jobs.get_mut(index) else { continue };
+                if job.report.is_some() {
+                    continue;
+                }
+                open = true;
+                if let Poll::Ready(event) = job.events.poll_next(cx) {
+                    self.next = index + 1;
+                    match &event {
+                        Some(Event::Done(report) | Event::Failed { report, .. }) => {
+                            job.report = Some(report.clone());
+                        }
+                        Some(_) => {}
+                        None => job.report = Some(JobReport::default()),
+                    }
+                    return Poll::Ready(Some((index, event)));
+                }
+            }
+            if open { Poll::Pending } else { Poll::Ready(None) }
+        })
+        .await
+    }
+
+    /// Cancels what still runs and waits until the engine has let go of it.
+    pub(crate) async fn cancel(&mut self) {
+        let receipts: Vec<_> = self
+            .jobs
+            .iter_mut()
+            .filter(|job| job.report.is_none())
+            .map(|job| (job.control.cancel(), &mut job.report))
+            .collect();
+        for (receipt, report) in receipts {
+            *report = Some(tokio::time::timeout(RECEIPT_WAIT, receipt.report()).await.unwrap_or_default());
+        }
+    }
+
+    /// What all jobs took together, and what the engine saw of them (the first job's times, everyone's sums).
+    pub(crate) fn report(&self) -> (Usage, Option<EngineTrace>) {
+        let mut usage = Usage::default();
+        let mut seen: Option<EngineTrace> = None;
+        for report in self.jobs.iter().filter_map(|job| job.report.as_ref()) {
+            usage = usage.plus(&report.usage);
+            let engine = &report.engine;
+            seen = Some(match seen {
+                None => engine.clone(),
+                Some(sum) => EngineTrace {
+                    steps: sum.steps.saturating_add(engine.steps),
+                    prefill_chunks: sum.prefill_chunks.saturating_add(engine.prefill_chunks),
+                    batch_min: sum.batch_min.min(engine.batch_min),
+                    batch_max: sum.batch_max.max(engine.batch_max),
+                    batch_sum: sum.batch_sum.saturating_add(engine.batch_sum),
+                    preemptions: sum.preemptions.saturating_add(engine.preemptions),
+                    cached_blocks: sum.cached_blocks.saturating_add(engine.cached_blocks),
+                    prompt_blocks: sum.prompt_blocks.saturating_add(engine.prompt_blocks),
+                    ..sum
+                },
+            });
+        }
+        (usage, seen)
+    }
+}

@@ -1,0 +1,42 @@
+//! The path of a request: one list, in the order in which things are decided, with a word on why each stands there.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::refused::Refused;
+use crate::state::{Received, Rendered};
+use crate::{Answer, Gateway, pump};
+
+/// Carries a request from its bytes to the head of its answer. Up to the hold nothing is taken, so dropping this future
+/// (the client went away) costs nothing; from the hold on the request lives in a task of its own, and this future is
+/// only a listener.
+pub(crate) async fn travel(gateway: &Arc<Gateway>, received: Received) -> Result<Answer, Refused> {
+    let rendered = received
+        // Who is it: before anything that costs more than a hash.
+        .authenticate(gateway)?
+        // Could it pay at all: a look at limits and balance turns floods away before bytes are parsed.
+        .peek(gateway)?
+        // One meaning of the bytes, every parameter honoured or refused by name.
+        .parse(gateway)?
+        // May this key use the name that it asked for: before the name is resolved, so that an alias cannot widen it.
+        .authorize()?
+        // The name to the model that serves: prices and tokenizers hang on it.
+        .route(gateway)?
+        // The input against the rules: before tokens are made of it, on the caller's own words.
+        .moderate(gateway)?
+        // Words to ids: holds and placement need counts.
+        .render(gateway)
+        .await?;
+    // Limits and money, all or nothing; from here on a task owns the request and settles it whatever happens.
+    dispatch(gateway, rendered).await
+}
+
+async fn dispatch(gateway: &Arc<Gateway>, rendered: Rendered) -> Result<Answer, Refused> {
+    // No await between the hold and the task: a future dropped here would leave a hold behind.
+    let held = rendered.hold(gateway)?;
+    let (id, dialect) = (held.dossier.id, held.dossier.dialect);
+    let (head, answer) = oneshot::channel();
+    gateway.tasks().spawn(pump::carry(Arc::clone(gateway), held, head));
+    Ok(answer.await.unwrap_or_else(|_| gateway.internal_error(id, dialect)))
+}

@@ -1,0 +1,117 @@
+//! The states of a request. Each transition takes the state by value and returns the next one, or a `Refused` that
+//! carries the dossier on to the trace: dispatch without a hold, or a bill without a trace, does not compile.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_domain::{CacheSalt, Call, ModelName, Sampling};
+use headrace_identity::Principal;
+use headrace_limits::{LimitSpec, Scope};
+
+use crate::config::ServedModel;
+use crate::dossier::Dossier;
+use crate::settle::Settlement;
+use crate::{Arrival, Credentials};
+
+/// A request that has arrived whole.
+pub(crate) struct Received {
+    pub(crate) dossier: Dossier,
+    pub(crate) credentials: Credentials,
+    pub(crate) endpoint: headrace_domain::Endpoint,
+    pub(crate) body: Bytes,
+}
+
+/// Its caller is known.
+pub(crate) struct Authenticated {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) endpoint: headrace_domain::Endpoint,
+    pub(crate) body: Bytes,
+}
+
+/// Its meaning is known.
+pub(crate) struct Parsed {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) call: Call,
+}
+
+/// Its caller may use the model that it names.
+pub(crate) struct Authorized {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) call: Call,
+    pub(crate) asked: ModelName,
+}
+
+/// The model that serves it is known.
+pub(crate) struct Routed {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) call: Call,
+    pub(crate) model: Arc<ServedModel>,
+}
+
+/// Its input may pass.
+pub(crate) struct Moderated(pub(crate) Routed);
+
+/// Its prompts are token ids.
+pub(crate) struct Rendered {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) work: Work,
+}
+
+/// What is to be computed.
+pub(crate) struct Work {
+    pub(crate) call: Call,
+    pub(crate) model: Arc<ServedModel>,
+    /// One per prompt, in the caller's order.
+    pub(crate) prompts: Vec<Arc<[u32]>>,
+    pub(crate) sampling: Sampling,
+    pub(crate) salt: CacheSalt,
+    pub(crate) tenant: headrace_engine_api::Tenant,
+}
+
+/// Its limits and its money are taken.
+pub(crate) struct Held {
+    pub(crate) dossier: Dossier,
+    pub(crate) work: Work,
+    pub(crate) settlement: Settlement,
+    /// `x-ratelimit-*`
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+impl Received {
+    pub(crate) fn new(mut dossier: Dossier, arrival: Arrival) -> Self {
+        dossier.describe(arrival.endpoint, arrival.traceparent.as_deref());
+        dossier.mark(headrace_domain::Stage::Connect);
+        Self { dossier, credentials: arrival.credentials, endpoint: arrival.endpoint, body: arrival.body }
+    }
+}
+
+impl Work {
+    /// All prompt tokens.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.prompts.iter().map(|ids| ids.len() as u64).sum()
+    }
+
+    /// The most tokens that may be generated over all choices.
+    pub(crate) fn most_output_tokens(&self) -> u64 {
+        u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.prompts.len() as u64
+    }
+}
+
+/// The scopes whose limits a caller's request counts against, before its model is known.
+pub(crate) fn caller_scopes(principal: &Principal) -> [(Scope, LimitSpec); 3] {
+    let spec = |limits: &headrace_identity::RateLimits| LimitSpec {
+        requests_per_minute: limits.requests_per_minute,
+        tokens_per_minute: limits.tokens_per_minute,
+        concurrency: limits.concurrency,
+    };
+    [
+        (Scope::Key(principal.key.clone()), spec(&principal.limits)),
+        (Scope::Project(principal.project.clone()), spec(&principal.project_limits)),
+        (Scope::Org(principal.org.clone()), spec(&principal.org_limits)),
+    ]
+}
