@@ -19,7 +19,7 @@ impl Parsed {
                     403,
                     ErrorKind::Permission,
                     "endpoint_not_entitled",
-                    format!("{refusal}. Ask for a key that may, or use another endpoint."),
+                    format!("{refusal} Ask for a key that may, or use another endpoint."),
                 ),
                 // Told apart from a model that does not exist, it would tell which models do.
                 EntitlementRefusal::Model => unknown_model(&self.call.model),

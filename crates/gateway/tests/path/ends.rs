@@ -1,0 +1,178 @@
+//! How calls end: well, cancelled, stalled, failed, panicked. Each is settled once and traced once.
+
+use std::time::Duration;
+
+use headrace_domain::{Endpoint, NanoDollars, Outcome, Stage};
+use headrace_gateway::AnswerBody;
+
+use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read};
+
+/// Nano-dollars of a token at $1 per million; output is four times that.
+const INPUT: i64 = 1_000;
+const OUTPUT: i64 = 4_000;
+
+fn dollars(text: &str) -> NanoDollars {
+    NanoDollars::from_dollars(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completed_call_is_charged_its_usage_and_traced_over_every_stage() {
+    for stream in [false, true] {
+        let world = World::new(Setup::default());
+        let answer = world.chat(stream).await;
+        assert_eq!(answer.status, 200);
+        let id = header(&answer, "x-request-id").unwrap().to_owned();
+        let body = read(answer).await;
+        assert_eq!(body.contains("[DONE]"), stream, "{body}");
+        let balance = world.balance_when_idle().await;
+        let trace = world.last_trace();
+        assert_eq!(trace.request_id.to_string(), id);
+        let cost = i64::try_from(trace.usage.input).unwrap() * INPUT + i64::from(ANSWER_TOKENS) * OUTPUT;
+        assert_eq!(trace.cost.get(), cost);
+        assert_eq!(balance.get(), dollars("1").get() - cost);
+        assert!(trace.held >= trace.cost);
+        assert_eq!(trace.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+        for stage in [
+            Stage::Connect,
+            Stage::Authenticate,
+            Stage::Parse,
+            Stage::Authorize,
+            Stage::Route,
+            Stage::Render,
+            Stage::Cache,
+            Stage::Hold,
+            Stage::Place,
+            Stage::Postprocess,
+            Stage::Deliver,
+            Stage::Settle,
+        ] {
+            assert!(trace.span(stage).is_some(), "{stage} is in the trace");
+        }
+        assert!(!serde_json::to_string(&*trace).unwrap().contains("CANARY"), "no prompt text in a trace");
+        let shown = world.gateway.show_request(&world.credentials(), &id).await;
+        assert_eq!(shown.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streamed_and_whole_answers_say_the_same_for_several_choices_and_prompts() {
+    let world = World::new(Setup::default());
+    let mut body =
+        serde_json::json!({"model": "alias", "prompt": ["one", "two"], "n": 2, "max_tokens": 3, "seed": 1});
+    let whole: serde_json::Value =
+        serde_json::from_str(&read(world.call(Endpoint::Completions, body.clone()).await).await).unwrap();
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 4);
+    body["stream"] = true.into();
+    let streamed = read(world.call(Endpoint::Completions, body).await).await;
+    let mut texts = vec![String::new(); 4];
+    for data in
+        streamed.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
+    {
+        let chunk: serde_json::Value = serde_json::from_str(data).unwrap();
+        for choice in chunk["choices"].as_array().unwrap() {
+            texts[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap_or("");
+        }
+    }
+    for (index, text) in texts.iter().enumerate() {
+        assert_eq!(whole["choices"][index]["text"].as_str().unwrap(), text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_cancels_the_engine_and_pays_for_what_was_computed() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(3));
+    let answer = world.chat(true).await;
+    assert_eq!(answer.status, 200);
+    drop(answer);
+    let balance = world.balance_when_idle().await;
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
+    let trace = world.last_trace();
+    assert!(matches!(&trace.outcome, Outcome::Cancelled { .. }), "{:?}", trace.outcome);
+    assert_eq!(trace.usage.output, 3);
+    assert_eq!(trace.cost.get(), i64::try_from(trace.usage.input).unwrap() * INPUT + 3 * OUTPUT);
+    assert_eq!(balance, dollars("1").checked_sub(trace.cost).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_before_the_head_cancels_too() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(0));
+    let call = world.chat(false);
+    assert!(tokio::time::timeout(Duration::from_millis(100), call).await.is_err());
+    let _ = world.balance_when_idle().await;
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
+}
+
+/// Abuse 9: an SSE reader stalls after the first token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(400));
+    let answer = world.chat(true).await;
+    let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
+    let first = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap();
+    assert!(!first.is_empty());
+    // Reads nothing more, but stays.
+    let _ = world.balance_when_idle().await;
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
+    let trace = world.last_trace();
+    assert!(matches!(&trace.outcome, Outcome::Cancelled { why } if why.contains("read nothing")));
+    let full = i64::try_from(trace.usage.input).unwrap() * INPUT + 400 * OUTPUT;
+    assert!(trace.cost.get() < full, "not the full charge: {} of {full}", trace.cost);
+    assert_eq!(trace.cost.get() + trace.loss.get(), full, "the rest is our loss");
+    assert!(trace.loss.get() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_after_the_first_byte_is_an_error_event_and_never_looks_like_success() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenFail(2));
+    let answer = world.chat(true).await;
+    assert_eq!(answer.status, 200);
+    let body = read(answer).await;
+    assert!(body.contains("not_finite") && !body.contains("[DONE]"), "{body}");
+    let _ = world.balance_when_idle().await;
+    let trace = world.last_trace();
+    assert!(matches!(trace.outcome, Outcome::Failed { .. }));
+    // The same answer, not streamed: an error's status, and not charged.
+    let answer = world.chat(false).await;
+    assert_eq!(answer.status, 500);
+    let _ = world.balance_when_idle().await;
+    let trace = world.last_trace();
+    assert_eq!(trace.cost, NanoDollars::ZERO);
+    assert!(trace.loss > NanoDollars::ZERO, "what was computed is our loss");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_panics_or_is_full_costs_nothing_and_the_next_call_is_served() {
+    let world = World::new(Setup::default());
+    for (script, status, retry) in [(Script::Panic, 500, None), (Script::Full, 503, Some("3"))] {
+        world.script(script);
+        let answer = world.chat(true).await;
+        assert_eq!((answer.status, header(&answer, "retry-after")), (status, retry));
+        assert_eq!(world.balance_when_idle().await, dollars("1"));
+    }
+    world.script(Script::Answer);
+    assert_eq!(world.chat(false).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_refuses_new_calls_and_cuts_off_the_rest_settled() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(2));
+    let answer = world.chat(true).await;
+    let reader = tokio::spawn(read(answer));
+    assert_eq!(world.gateway.drain(Duration::from_millis(50)).await, 1);
+    let body = reader.await.unwrap();
+    assert!(body.contains("shutting_down") && !body.contains("[DONE]"), "{body}");
+    assert_eq!(
+        world
+            .gateway
+            .call(world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string()))
+            .await
+            .status,
+        503
+    );
+    let _ = world.balance_when_idle().await;
+}

@@ -1,0 +1,116 @@
+//! Money and limits: never oversold, all or nothing, and no byte of a success before its hold is on the disk.
+
+use std::sync::Arc;
+
+use headrace_domain::NanoDollars;
+use headrace_identity::RateLimits;
+use headrace_ledger::AppendFault;
+
+use crate::world::{Script, Setup, World, header, read};
+
+/// Abuse 11: 64 calls at once, balance for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_64_calls_at_once_with_balance_for_one_one_runs() {
+    let probe = World::new(Setup::default());
+    probe.chat(false).await;
+    let _ = probe.balance_when_idle().await;
+    let needed = probe.last_trace().held;
+
+    let world = Arc::new(World::new(Setup { credit: needed, ..Setup::default() }));
+    world.script(Script::ThenWait(1));
+    let calls: Vec<_> = (0..64)
+        .map(|_| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                let answer = world.chat(true).await;
+                let retry = header(&answer, "retry-after").map(str::to_owned);
+                (answer.status, retry, answer)
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.await.unwrap());
+    }
+    assert_eq!(answers.iter().filter(|(status, ..)| *status == 200).count(), 1);
+    let refused: Vec<_> = answers.iter().filter(|(status, ..)| *status == 402).collect();
+    assert_eq!(refused.len(), 63);
+    assert!(
+        refused.iter().all(|(_, retry, _)| retry.is_some()),
+        "held by their own call in flight: try again"
+    );
+    assert_eq!(world.engine.jobs.lock().unwrap().len(), 1, "one execution");
+    drop(answers);
+    assert!(!world.balance_when_idle().await.is_negative());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_balance_is_402_without_retry_after() {
+    let world = World::new(Setup { credit: NanoDollars::new(5), ..Setup::default() });
+    let answer = world.chat(false).await;
+    assert_eq!((answer.status, header(&answer, "retry-after")), (402, None));
+    let body = read(answer).await;
+    assert!(body.contains("out_of_money") && body.contains("\"stage\":\"hold\""), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
+    let world = World::new(Setup::default());
+    let before = world.balance_when_idle().await;
+    for stream in [false, true] {
+        world.journal.fail_append(1, AppendFault::NotWritten);
+        let answer = world.chat(stream).await;
+        assert_eq!(answer.status, 503, "no success without a durable hold");
+        assert!(header(&answer, "retry-after").is_some());
+        let body = read(answer).await;
+        assert!(body.contains("journal_unavailable") && !body.contains("ha "), "{body}");
+        // The ledger recovers by itself; its balance is what it was.
+        for _ in 0..200 {
+            if world.gateway.ready() && world.gateway.in_flight() == 0 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(world.balance_when_idle().await, before);
+    }
+    assert_eq!(world.chat(false).await.status, 200, "the next call is served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_refuse_with_their_numbers_and_are_given_back() {
+    let limits = RateLimits { requests_per_minute: Some(2), tokens_per_minute: None, concurrency: Some(1) };
+    let world = World::new(Setup { limits, ..Setup::default() });
+    world.script(Script::ThenWait(1));
+    let running = world.chat(true).await;
+    assert_eq!(running.status, 200);
+    assert_eq!(header(&running, "x-ratelimit-limit-requests"), Some("2"));
+    assert_eq!(header(&running, "x-ratelimit-remaining-requests"), Some("1"));
+    let refused = world.chat(false).await;
+    assert_eq!(refused.status, 429);
+    assert!(header(&refused, "retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    let body = read(refused).await;
+    assert!(body.contains("concurrency") && body.contains("\"stage\":\"hold\""), "{body}");
+    drop(running);
+    let _ = world.balance_when_idle().await;
+    world.script(Script::Answer);
+    assert_eq!(world.chat(false).await.status, 200, "the place in flight was given back");
+    let refused = world.chat(false).await;
+    assert_eq!(refused.status, 429);
+    assert!(read(refused).await.contains("requests_per_minute"));
+    assert_eq!(world.limits.metrics().leases, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_tokens_of_a_minute_are_given_back_and_a_call_that_can_never_fit_is_told_so() {
+    let limits = RateLimits { requests_per_minute: None, tokens_per_minute: Some(120), concurrency: None };
+    let world = World::new(Setup { limits, ..Setup::default() });
+    for _ in 0..3 {
+        let answer = world.chat(false).await;
+        assert_eq!(answer.status, 200, "each holds its maximum and gives back what it did not use");
+        let _ = world.balance_when_idle().await;
+    }
+    let mut body = crate::world::chat_body(false);
+    body["max_tokens"] = 400.into();
+    let answer = world.call(headrace_domain::Endpoint::ChatCompletions, body).await;
+    assert_eq!((answer.status, header(&answer, "retry-after")), (400, None));
+}

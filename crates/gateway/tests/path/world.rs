@@ -1,0 +1,336 @@
+//! A gateway with everything real but the engine and the disk.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_checkpoint::Checkpoint;
+use headrace_domain::{
+    CacheSalt, Clock, Endpoint, FinishReason, ModelName, NanoDollars, OrgId, ProjectId, RequestId,
+    SamplingDefaults, SystemClock, TraceRecord, TraceSink, Usage,
+};
+use headrace_engine_api::{
+    Capabilities, Engine, Event, EventSender, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
+    channel,
+};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{
+    Answer, AnswerBody, Arrival, Credentials, Gateway, GatewayConfig, GatewayParts, Records, ServedModel,
+};
+use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
+use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
+use headrace_limits::{LimitSpec, Limits};
+use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
+use headrace_tokenizer::Tokenizer;
+
+pub(crate) const MODEL: &str = "demo";
+pub(crate) const ANSWER_TOKENS: u32 = 4;
+
+/// What the engine does with a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// Answers at once.
+    Answer,
+    /// Sends so many tokens of 100 bytes and then nothing until cancelled.
+    ThenWait(u32),
+    /// Sends so many tokens and then fails.
+    ThenFail(u32),
+    /// Turns every job away.
+    Full,
+    /// Panics on submission.
+    Panic,
+}
+
+/// An engine that follows a script.
+pub(crate) struct Scripted {
+    capabilities: Capabilities,
+    pub(crate) script: Mutex<Script>,
+    pub(crate) jobs: Mutex<Vec<Job>>,
+    pub(crate) cancelled: Arc<Mutex<u32>>,
+}
+
+impl Engine for Scripted {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        let script = *self.script.lock().unwrap();
+        if script == Script::Full {
+            let retry_after = Duration::from_millis(2500);
+            return Err(SubmitRefusal::QueueFull { what: "sequences", limit: 7, retry_after });
+        }
+        assert_ne!(script, Script::Panic, "the script says so");
+        let (sender, ticket) = channel(Arc::new(|| {}));
+        let prompt = job.prompt.len() as u64;
+        self.jobs.lock().unwrap().push(job.clone());
+        sender.send(Event::Started { cached_tokens: 0 });
+        let report = |output: u64| JobReport {
+            usage: Usage { input: prompt, output, ..Usage::default() },
+            ..JobReport::default()
+        };
+        match script {
+            Script::Answer => {
+                let each = ANSWER_TOKENS.min(job.sampling.max_tokens);
+                for choice in job.first_choice..job.first_choice + job.sampling.n {
+                    (0..each).for_each(|_| token(&sender, choice, "ha "));
+                    sender.send(Event::Finished { choice, reason: FinishReason::Stop });
+                }
+                sender.finish(Event::Done(report(u64::from(each * job.sampling.n))));
+            }
+            Script::ThenFail(tokens) => {
+                (0..tokens).for_each(|_| token(&sender, 0, "ha "));
+                let error = JobError::NotFinite { position: 9 };
+                sender.finish(Event::Failed { error, report: report(u64::from(tokens)) });
+            }
+            Script::ThenWait(tokens) => {
+                (0..tokens).for_each(|_| token(&sender, 0, &"x".repeat(100)));
+                let cancelled = Arc::clone(&self.cancelled);
+                let last = Event::Failed { error: JobError::Cancelled, report: report(u64::from(tokens)) };
+                std::thread::spawn(move || {
+                    while !sender.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    *cancelled.lock().unwrap() += 1;
+                    sender.finish(last);
+                });
+            }
+            Script::Full | Script::Panic => {}
+        }
+        Ok(ticket)
+    }
+
+    fn cached_prefix(&self, _salt: &CacheSalt, _ids: &[u32]) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport::default()
+    }
+
+    fn drain(&self) {}
+}
+
+fn token(sender: &EventSender, choice: u32, text: &str) {
+    sender.send(Event::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
+}
+
+/// Keeps every record.
+#[derive(Default)]
+pub(crate) struct Kept(pub(crate) Mutex<Vec<Arc<TraceRecord>>>);
+
+impl TraceSink for Kept {
+    fn record(&self, record: Box<TraceRecord>) {
+        self.0.lock().unwrap().push(Arc::from(record));
+    }
+}
+
+impl Records for Kept {
+    fn find(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
+        self.0.lock().unwrap().iter().find(|record| record.request_id == id).cloned()
+    }
+
+    fn json(&self, record: &TraceRecord) -> Vec<u8> {
+        serde_json::to_vec(record).unwrap()
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) engine: Arc<Scripted>,
+    pub(crate) ledger: Ledger,
+    pub(crate) journal: MemoryJournal,
+    pub(crate) limits: Limits,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) traces: Arc<Kept>,
+    pub(crate) key: String,
+    pub(crate) org: OrgId,
+    pub(crate) project: ProjectId,
+}
+
+/// How a world differs from the usual.
+pub(crate) struct Setup {
+    pub(crate) credit: NanoDollars,
+    pub(crate) limits: RateLimits,
+    pub(crate) stall: Duration,
+    pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let credit = NanoDollars::from_dollars("1").unwrap();
+        Self { credit, limits: RateLimits::default(), stall: Duration::from_millis(200), rules: Vec::new() }
+    }
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let now = clock.now();
+        let (org, project) = (OrgId::new("acme").unwrap(), ProjectId::new("web").unwrap());
+        let directory =
+            Arc::new(Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([3; 32])).unwrap());
+        directory.create_org(org.clone(), RateLimits::default(), "test", now).unwrap();
+        directory.create_project(project.clone(), org.clone(), RateLimits::default(), "test", now).unwrap();
+        let new =
+            NewKey { limits: setup.limits, ..NewKey::new(org.clone(), project.clone(), "first") };
+        let (_, secret) = directory.create_key(new, "test", now).unwrap();
+
+        let journal = MemoryJournal::new();
+        let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), now).unwrap();
+        let mut opening = vec![Command::OpenProject { org: org.clone(), project: project.clone() }];
+        if setup.credit > NanoDollars::ZERO {
+            let reference = "test".to_owned();
+            opening.push(Command::Grant {
+                org: org.clone(),
+                amount: setup.credit,
+                kind: GrantKind::Paid,
+                reference,
+            });
+        }
+        ledger.transact(opening, now).durable.wait().unwrap();
+
+        let name = ModelName::new(MODEL).unwrap();
+        let engine = Arc::new(Scripted {
+            capabilities: capabilities(),
+            script: Mutex::new(Script::Answer),
+            jobs: Mutex::default(),
+            cancelled: Arc::default(),
+        });
+        let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
+            {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}
+        ]))
+        .unwrap();
+        let limits = Limits::new();
+        let traces = Arc::new(Kept::default());
+        let judge = (!setup.rules.is_empty()).then(|| {
+            Arc::new(headrace_moderation::Rules::compile(&setup.rules).unwrap())
+                as Arc<dyn headrace_moderation::Judge>
+        });
+        let parts = GatewayParts {
+            clock,
+            directory: Arc::clone(&directory),
+            limits: limits.clone(),
+            ledger: ledger.clone(),
+            prices: PriceList::from_config(&prices).unwrap(),
+            judge,
+            fleet: Fleet::new(vec![Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>)]),
+            models: vec![served(name)],
+            aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
+            traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
+            records: Arc::clone(&traces) as Arc<dyn Records>,
+        };
+        let config =
+            GatewayConfig { stall_timeout: setup.stall, ..GatewayConfig::new([9; 32], Owner::new(1)) };
+        let gateway = Gateway::new(parts, config).unwrap();
+        let key = secret.expose_secret().to_owned();
+        Self { gateway, engine, ledger, journal, limits, directory, traces, key, org, project }
+    }
+
+    pub(crate) fn script(&self, script: Script) {
+        *self.engine.script.lock().unwrap() = script;
+    }
+
+    pub(crate) async fn call(&self, endpoint: Endpoint, body: serde_json::Value) -> Answer {
+        self.gateway.call(self.arrival(endpoint, body.to_string())).await
+    }
+
+    pub(crate) async fn chat(&self, stream: bool) -> Answer {
+        self.call(Endpoint::ChatCompletions, chat_body(stream)).await
+    }
+
+    pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival {
+        let clock = SystemClock::new();
+        Arrival {
+            endpoint,
+            credentials: self.credentials(),
+            traceparent: None,
+            body: Bytes::from(body),
+            started: clock.now(),
+            started_mono_ns: 0,
+        }
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials {
+        Credentials { authorization: Some(format!("Bearer {}", self.key).into_bytes()), x_api_key: None }
+    }
+
+    /// What the org has left, once nothing is in flight.
+    pub(crate) async fn balance_when_idle(&self) -> NanoDollars {
+        for _ in 0..500 {
+            let standing = self.ledger.standing(&self.org, &self.project).unwrap();
+            if self.gateway.in_flight() == 0 {
+                assert_eq!(standing.held, NanoDollars::ZERO, "every hold is resolved");
+                assert_eq!(standing.available, standing.balance);
+                return standing.balance;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("calls stay in flight");
+    }
+
+    pub(crate) fn last_trace(&self) -> Arc<TraceRecord> {
+        Arc::clone(self.traces.0.lock().unwrap().last().unwrap())
+    }
+}
+
+pub(crate) fn chat_body(stream: bool) -> serde_json::Value {
+    serde_json::json!({
+        "model": MODEL, "stream": stream, "max_tokens": 10,
+        "messages": [{"role": "user", "content": "CANARY-7f3a say ha"}],
+    })
+}
+
+/// All of a body; `None` where the answer is whole.
+pub(crate) async fn read(answer: Answer) -> String {
+    match answer.body {
+        AnswerBody::Whole(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+        AnswerBody::Stream(mut delivery) => {
+            let mut all = Vec::new();
+            while let Some(bytes) = poll_fn(|cx| delivery.poll_frame(cx)).await {
+                all.extend_from_slice(&bytes);
+            }
+            String::from_utf8(all).unwrap()
+        }
+    }
+}
+
+pub(crate) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        model: MODEL.to_owned(),
+        compute_mode: "exact".to_owned(),
+        numerics: "scripted".to_owned(),
+        vocab: 2560,
+        context_window: 512,
+        max_logprobs: 20,
+        kv_tokens: 4096,
+    }
+}
+
+fn served(name: ModelName) -> ServedModel {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let tokenizer =
+        Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
+    let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
+    let source = checkpoint.chat_template().unwrap();
+    ServedModel {
+        name,
+        template: Some(ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap()),
+        family: ReplyFamily::detect(source),
+        tokenizer,
+        defaults: SamplingDefaults::default(),
+        capabilities: capabilities(),
+        created_unix_s: 0,
+        default_max_tokens: None,
+        limits: LimitSpec::UNLIMITED,
+    }
+}
