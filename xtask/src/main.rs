@@ -1,3 +1,59 @@
-//! The test command, the crate-graph check, generated artefacts.
+//! The test command, the crate-graph check, generated artefacts: `cargo run --release -p xtask -- test`.
+//! Must not know how any room works; it runs the same commands that a person would, and says which.
 
-fn main() {}
+mod artefacts;
+mod errors_page;
+mod graph;
+mod house;
+mod licences;
+mod metadata;
+mod python;
+mod shell;
+mod smoke;
+mod steps;
+
+use std::process::ExitCode;
+
+use shell::{Failure, Place};
+
+const HELP: &str = "\
+cargo run --release -p xtask -- COMMAND
+
+  test                 install what the tests need, then run everything, in order; stops at the first failure
+  test --from STEP     the same from one step on
+  test --only STEP     one step alone
+  steps                the steps of `test`, by name
+  rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
+  generate             write the generated files anew (docs/configuration.md)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<(), Failure> {
+    let place = Place::find()?;
+    match arguments {
+        ["test"] => steps::run(&place, steps::Which::All),
+        ["test", "--from", step] => steps::run(&place, steps::Which::From(step)),
+        ["test", "--only", step] => steps::run(&place, steps::Which::Only(step)),
+        ["steps"] => {
+            steps::list();
+            Ok(())
+        }
+        ["rules"] => steps::rules(&place),
+        ["generate"] => artefacts::write(&place),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(Failure::new(format!("xtask does not know `{}`", other.join(" ")), HELP)),
+    }
+}

@@ -1,0 +1,156 @@
+//! House rules that reading the sources can show: sizes, heads of files, what must not stand anywhere.
+//! Knows text only; what crates may use is the graph's business.
+
+use std::path::{Path, PathBuf};
+
+use crate::shell::{Failure, read};
+
+/// Where a file asks to be split.
+const MOST_LINES: usize = 600;
+/// Files that may be longer, with the reason. Empty is how it should be.
+const LONGER: &[(&str, &str)] = &[];
+/// Rooms whose sources may say `unsafe`: the arithmetic, and the mapping of files.
+const UNSAFE_ROOMS: &[&str] = &["kernels", "checkpoint"];
+
+/// What must not stand in a source, and why. In pieces, so that this file does not hold them.
+const FORBIDDEN: &[(&str, &str)] = &[
+    (concat!("todo", "!("), "finish it or leave it out"),
+    (concat!("unimplemented", "!("), "finish it or leave it out"),
+    (concat!("dbg", "!("), "use tracing"),
+    (concat!("FIX", "ME"), "fix it, or open an issue"),
+    (concat!("#[ign", "ore"), "a test that does not run shows nothing"),
+];
+
+/// What must not stand in any text of the repository: leaked secrets and paths of somebody's machine.
+const CANARIES: &[(&str, &str)] = &[
+    (concat!("PRIVATE ", "KEY-----"), "a private key; make one in the test"),
+    (concat!("sk-", "proj-"), "looks like a provider's key"),
+    (concat!("sk-", "ant-api"), "looks like a provider's key"),
+    (concat!("/home", "/"), "a path of somebody's machine"),
+    (concat!("/root", "/."), "a path of somebody's machine"),
+];
+
+/// What breaks the rules, each with file and line.
+pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask", "docs", "tests", ".ci"] {
+        collect(&root.join(folder), &mut files)?;
+    }
+    for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml"] {
+        files.push(root.join(page));
+    }
+    let mut broken = Vec::new();
+    for file in files.iter().filter(|file| file.exists()) {
+        let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().replace('\\', "/");
+        of_text(&name, &read(file)?, &mut broken);
+    }
+    Ok(broken)
+}
+
+/// Source and documentation files; never test data, which holds what it must.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let failed = |error| Failure::new(format!("{}: {error}", folder.display()), "check its permissions");
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            if !["data", "target", "corpus", "artifacts", "__pycache__"].contains(&name) {
+                collect(&path, files)?;
+            }
+        } else if name == "run"
+            || path
+                .extension()
+                .and_then(|end| end.to_str())
+                .is_some_and(|end| ["rs", "md", "py", "toml"].contains(&end))
+        {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn of_text(name: &str, text: &str, broken: &mut Vec<String>) {
+    let source = name.ends_with(".rs");
+    let shipped = source && name.contains("/src/");
+    for (at, line) in text.lines().enumerate() {
+        let mut forbid = |what: &str, why: &str| broken.push(format!("{name}:{}: `{what}`: {why}", at + 1));
+        for (what, why) in CANARIES {
+            if line.contains(what) {
+                forbid(what, why);
+            }
+        }
+        for (what, why) in FORBIDDEN.iter().filter(|_| source) {
+            if line.contains(what) {
+                forbid(what, why);
+            }
+        }
+        if shipped
+            && says_unsafe(line)
+            && !UNSAFE_ROOMS.iter().any(|room| name.starts_with(&format!("crates/{room}/")))
+        {
+            forbid("unsafe", "only the kernels and the mapping of files may need it");
+        }
+    }
+    if !shipped {
+        return;
+    }
+    let lines = text.lines().count();
+    if lines > MOST_LINES && !LONGER.iter().any(|(file, _)| *file == name) {
+        broken.push(format!("{name}: {lines} lines, more than {MOST_LINES}: split it"));
+    }
+    if !text.starts_with("//!") {
+        broken.push(format!("{name}: begins without `//!`: say what it is for and what it must not know"));
+    }
+    if name.ends_with("/mod.rs") {
+        broken.push(format!("{name}: name the file after its module"));
+    }
+}
+
+/// Whether code, not a comment or a lint's name, says the word.
+fn says_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    ["{", "fn", "impl", "extern"]
+        .iter()
+        .any(|what| code.contains(&format!("{} {what}", concat!("un", "safe"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::Place;
+
+    #[test]
+    fn the_house_rules_hold() {
+        let broken = violations(&Place::find().unwrap().root).unwrap();
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn every_breach_is_told_with_file_and_line() {
+        let long = format!("//! Long.\n{}", "\n".repeat(MOST_LINES));
+        let key = format!("-----BEGIN {}", CANARIES[0].0);
+        let unfinished = format!("//! It.\nfn f() {{ {}) }}", FORBIDDEN[0].0);
+        let unsound = format!("//! It.\n{} fn f() {{}}", concat!("un", "safe"));
+        for (name, text, wanted) in [
+            ("crates/a/src/long.rs", long.as_str(), "601 lines"),
+            ("crates/a/src/bare.rs", "fn f() {}", "begins without"),
+            ("crates/a/src/a/mod.rs", "//! It.", "after its module"),
+            ("crates/a/src/b.rs", unfinished.as_str(), "crates/a/src/b.rs:2"),
+            ("crates/edge/src/b.rs", unsound.as_str(), "only the kernels"),
+            ("README.md", key.as_str(), "README.md:1"),
+        ] {
+            let mut broken = Vec::new();
+            of_text(name, text, &mut broken);
+            assert!(broken.len() == 1 && broken[0].contains(wanted), "{name}: {broken:?}");
+        }
+        let mut none = Vec::new();
+        of_text("crates/kernels/src/b.rs", &unsound, &mut none);
+        of_text("crates/a/src/c.rs", &unsound.replace("//! It.\n", "//! It.\n// "), &mut none);
+        assert!(none.is_empty(), "{none:?}");
+    }
+}

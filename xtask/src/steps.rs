@@ -1,0 +1,208 @@
+//! The steps of the test command, as one list in the order they run, and the table at the end.
+//! What a step does stands in its own file; a step that cannot run here says why and is listed as skipped.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::shell::{Failure, Place, capture, read};
+use crate::{artefacts, errors_page, graph, house, licences, python, smoke};
+
+/// Which steps to run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which<'a> {
+    All,
+    From(&'a str),
+    Only(&'a str),
+}
+
+/// What a step that did not fail came to.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Passed,
+    /// It could not run on this machine.
+    Skipped(String),
+}
+
+const SAME_BITS: &str = "crates/sim/tests/same_bits.rs";
+
+type Run = fn(&Place) -> Result<Done, Failure>;
+
+/// Name, what it shows, and what runs. What can fail in seconds stands first.
+const STEPS: &[(&str, &str, Run)] = &[
+    ("tools", "Rust components and Python are there", tools),
+    ("rules", "crate graph, file sizes, forbidden constructs, error page", |place| passed(rules(place))),
+    ("python", "the SDK tests' own virtual environment under target/venv", python::install),
+    ("format", "rustfmt has nothing to change", format),
+    ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
+    ("lint", "clippy with every warning denied", lint),
+    (
+        "aarch64",
+        "the engine half and the ledger compile for aarch64, where that target is installed",
+        aarch64,
+    ),
+    ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
+    ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
+    ("binary", "the program as the README starts it", binary),
+    ("generated", "generated files are what the program generates", |place| passed(artefacts::check(place))),
+    ("sdk", "the official OpenAI and Anthropic Python SDKs against a running server", python::test),
+    ("smoke", "the demo model answers, bills, traces and stops, on each instruction set", smoke::run),
+];
+
+/// Runs the steps, prints the table, and returns the first failure.
+pub(crate) fn run(place: &Place, which: Which<'_>) -> Result<(), Failure> {
+    let first = match which {
+        Which::All => 0,
+        Which::From(name) | Which::Only(name) => position(name)?,
+    };
+    let count = if matches!(which, Which::Only(_)) { 1 } else { STEPS.len() };
+    let mut rows = Vec::new();
+    let mut failure = None;
+    for (at, (name, what, step)) in STEPS.iter().enumerate().skip(first).take(count) {
+        println!("\n== {}/{} {name}: {what}", at + 1, STEPS.len());
+        let started = Instant::now();
+        let outcome = step(place);
+        let took = started.elapsed();
+        match outcome {
+            Ok(Done::Passed) => rows.push((*name, "passed".to_owned(), took)),
+            Ok(Done::Skipped(why)) => {
+                println!("skipped: {why}");
+                rows.push((*name, format!("skipped: {why}"), took));
+            }
+            Err(error) => {
+                rows.push((*name, "FAILED".to_owned(), took));
+                failure = Some(error.while_at(name));
+                break;
+            }
+        }
+    }
+    print_table(&rows);
+    failure.map_or(Ok(()), Err)
+}
+
+/// The names, for people.
+pub(crate) fn list() {
+    for (name, what, _) in STEPS {
+        println!("{name:<10} {what}");
+    }
+}
+
+/// Everything that can be known by reading the tree.
+pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
+    let mut broken = graph::violations(place)?;
+    broken.extend(house::violations(&place.root)?);
+    broken.extend(errors_page::violations(&place.root)?);
+    if broken.is_empty() {
+        println!("every house rule holds");
+        return Ok(());
+    }
+    let count = broken.len();
+    Err(Failure::new(
+        format!("{count} house rules are broken:\n  {}", broken.join("\n  ")),
+        "change the code, or, where the rule is what should change, ARCHITECTURE.md and the table in xtask/src together",
+    ))
+}
+
+fn position(name: &str) -> Result<usize, Failure> {
+    STEPS.iter().position(|(step, ..)| *step == name).ok_or_else(|| {
+        let names: Vec<_> = STEPS.iter().map(|(step, ..)| *step).collect();
+        Failure::new(format!("there is no step `{name}`"), format!("choose one of {}", names.join(", ")))
+    })
+}
+
+fn print_table(rows: &[(&str, String, Duration)]) {
+    println!("\n{:<10} {:>8}  result", "step", "time");
+    for (name, result, took) in rows {
+        println!("{name:<10} {:>8}  {result}", humane(*took));
+    }
+    let total = rows.iter().map(|(.., took)| *took).sum();
+    println!("{:<10} {:>8}", "all", humane(total));
+}
+
+fn humane(took: Duration) -> String {
+    match took.as_secs() {
+        0..=99 => format!("{:.1} s", took.as_secs_f64()),
+        seconds => format!("{} min {:02}", seconds / 60, seconds % 60),
+    }
+}
+
+fn passed(result: Result<(), Failure>) -> Result<Done, Failure> {
+    result.map(|()| Done::Passed)
+}
+
+fn tools(place: &Place) -> Result<Done, Failure> {
+    for component in ["fmt", "clippy"] {
+        place.cargo(&[component, "--version"], &[]).map_err(|failure| {
+            failure.with_remedy("install the Rust components: rustup component add rustfmt clippy")
+        })?;
+    }
+    passed(python::found(place))
+}
+
+fn format(place: &Place) -> Result<Done, Failure> {
+    let checked = place.cargo(&["fmt", "--all", "--check"], &[]);
+    passed(checked.map_err(|failure| failure.with_remedy("cargo fmt --all")))
+}
+
+// One profile everywhere: a fresh machine compiles every dependency once.
+fn lint(place: &Place) -> Result<Done, Failure> {
+    passed(place.cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))
+}
+
+/// Without a cross compiler for C: the rooms that need none.
+fn aarch64(place: &Place) -> Result<Done, Failure> {
+    let target = "aarch64-unknown-linux-gnu";
+    let line = format!("rustc --print target-libdir --target {target}");
+    let library =
+        capture(place.command("rustc").args(["--print", "target-libdir", "--target", target]), &line)?;
+    if !Path::new(library.trim()).exists() {
+        return Ok(Done::Skipped(format!("the target is not installed (rustup target add {target})")));
+    }
+    let rooms =
+        ["-p", "headrace-kernels", "-p", "headrace-model", "-p", "headrace-engine", "-p", "headrace-ledger"];
+    let arguments = [&["check", "--release", "--target", target][..], &rooms[..]].concat();
+    // blake3 builds its C for NEON unless told to stay with Rust.
+    passed(place.cargo(&arguments, &[("CARGO_FEATURE_PURE", "1")]))
+}
+
+fn tests(place: &Place) -> Result<Done, Failure> {
+    passed(place.cargo(&["test", "--release", "--workspace"], &[]))
+}
+
+/// The kernels' and models' own tests run on every instruction set in one process; the engine's take the fastest
+/// unless told otherwise.
+fn instruction_sets(place: &Place) -> Result<Done, Failure> {
+    // A test that does not look at the variable would run on the fastest one again, and show nothing.
+    if !read(&place.root.join(SAME_BITS))?.contains("ISA_VARIABLE") {
+        let remedy =
+            format!("in {SAME_BITS}, choose with `Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())`");
+        return Err(Failure::new(format!("{SAME_BITS} does not read HEADRACE_ISA"), remedy));
+    }
+    let supported = smoke::instruction_sets();
+    let Some((_fastest, slower)) = supported.split_last() else { return Ok(Done::Passed) };
+    for isa in slower {
+        place
+            .cargo(&["test", "--release", "--workspace", "--test", "same_bits"], &[("HEADRACE_ISA", isa)])?;
+    }
+    Ok(Done::Passed)
+}
+
+fn binary(place: &Place) -> Result<Done, Failure> {
+    passed(place.cargo(&["build", "--release"], &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_at_a_glance() {
+        assert_eq!(humane(Duration::from_millis(1_240)), "1.2 s");
+        assert_eq!(humane(Duration::from_secs(125)), "2 min 05");
+    }
+
+    #[test]
+    fn an_unknown_step_is_refused_with_the_known_ones() {
+        let error = position("tset").unwrap_err().to_string();
+        assert!(error.contains("tset") && error.contains("smoke"), "{error}");
+    }
+}
