@@ -1,1 +1,16 @@
-//! What an operator can do, and the control socket.
+//! What an operator can do, and the control socket through which a running server is told to do it.
+//! Knows who acts and when only as arguments; knows no HTTP, no engine and no SQL.
+
+mod command;
+pub mod control;
+mod error;
+mod lock;
+mod service;
+
+pub use command::{
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, KeyView, OrgView, ProjectView, SecretText,
+    ServerStatus, TotalsView,
+};
+pub use error::{AdminError, ControlError};
+pub use lock::{DataDirLock, LockError};
+pub use service::{AdminService, DefaultLimits, StatusSource};

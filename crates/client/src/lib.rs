@@ -1,1 +1,21 @@
-//! The client: streaming, conversation assembly, retries.
+//! The client: pooled connections, retries before the first byte, streamed answers, conversation assembly, timing.
+//! Speaks OpenAI's chat dialect with Headrace's additions, also to other servers. Knows no terminal and no server room.
+
+mod answer;
+mod client;
+mod conversation;
+mod error;
+mod explain;
+mod retry;
+mod stream;
+
+pub use answer::{Answer, AssembledToolCall, Timing};
+pub use client::{Client, ClientConfig, ModelInfo};
+pub use conversation::ConversationLog;
+pub use error::{ApiError, ClientError};
+pub use explain::{Explain, StageTime};
+pub use headrace_wire::client::{
+    ChatMessage, ChatRequest, HeadraceOptions, StreamOptions, ToolCallDelta, UsageBody,
+};
+pub use retry::RetryPolicy;
+pub use stream::{ChatEvent, ChatStream};

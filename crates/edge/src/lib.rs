@@ -1,1 +1,23 @@
-//! Sockets, TLS, HTTP versions, byte and time limits, error to status.
+//! The edge: sockets, TLS 1.3, HTTP/1.1 and HTTP/2, byte and time limits, and the status of what goes wrong there.
+//! Knows bytes and routes; must not know tokens, prices, keys' meaning, limits on tenants or engines: it hands raw
+//! credentials and a whole body to a [`Front`] and carries the answer back.
+
+mod activity;
+mod body;
+mod config;
+mod connection;
+mod framing;
+mod front;
+mod listener;
+mod operations;
+mod routes;
+mod service;
+mod serving;
+mod stats;
+mod tls;
+mod transport;
+
+pub use config::{EdgeConfig, EdgeError, TlsFiles};
+pub use front::{Frames, Front, Reply, ReplyBody};
+pub use routes::{Access, ROUTES, Route, Target};
+pub use serving::{Edge, ServeReport};

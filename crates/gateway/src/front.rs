@@ -90,7 +90,7 @@ impl EdgeRefusal {
                 ErrorKind::RequestTooLarge,
                 "request_too_large",
                 format!(
-                    "The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body_bytes`."
+                    "The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."
                 ),
             ),
             Self::BodyTimeout { seconds } => why(

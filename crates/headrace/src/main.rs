@@ -1,3 +1,56 @@
-//! Headrace: the whole path of an LLM API call in one binary.
+//! The binary: parses the command line, dispatches, and turns what happened into an exit code. 0: done, 1: it could
+//! not be done, 2: wrong usage or configuration, 130: interrupted.
 
-fn main() {}
+mod chat;
+mod cli;
+mod commands;
+mod config;
+mod datadir;
+mod first_start;
+mod gauges;
+mod machine;
+mod models;
+mod output;
+mod progress;
+mod records;
+mod server;
+mod welcome;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Up(args) => server::up(&args),
+        Command::Serve(args) => server::serve(&args),
+        Command::Config(args) => commands::config(&args),
+        Command::Keys(args) => commands::keys::run(args),
+        Command::Orgs(args) => commands::places::orgs(args),
+        Command::Projects(args) => commands::places::projects(args),
+        Command::Credit(args) => commands::money::credit(args),
+        Command::Budget(args) => commands::money::budget(args),
+        Command::Ledger(args) => commands::money::ledger(&args),
+        Command::Trace(args) => commands::trace::run(&args),
+        Command::Status(at) => commands::status::run(&at),
+        Command::Audit(args) => commands::status::audit(&args),
+        Command::Chat(args) => talk(args),
+    }
+}
+
+fn talk(args: chat::ChatArgs) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => {
+            let code = runtime.block_on(chat::run(args));
+            // A read of standard input cannot be interrupted; nobody waits for it.
+            runtime.shutdown_background();
+            code
+        }
+        Err(error) => output::fail(&format!("cannot start the runtime: {error}")),
+    }
+}

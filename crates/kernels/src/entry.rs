@@ -3,12 +3,13 @@
 
 use crate::attention::{self, Item, Job};
 use crate::gemm::{self, Product};
+use crate::roofline;
 use crate::rows::{self, HeadRow};
 use crate::simd::Simd;
 use crate::vocab;
 
 macro_rules! entries {
-    ($module:ident, $simd:ty, $(#[$features:meta])*) => {
+    ($module:ident, $simd:ty, $rows:literal, $(#[$features:meta])*) => {
         /// The kernels compiled for one instruction set. Each needs a processor that has it, and valid pointers
         /// where its arguments hold any.
         pub(crate) mod $module {
@@ -56,21 +57,35 @@ macro_rules! entries {
                 unsafe { attention::attend::<$simd>(job, item, scratch) }
             }
 
+            $(#[$features])*
+            pub(crate) unsafe fn read_streams(first: *const u8, lines: usize) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { roofline::read_streams::<$simd>(first, lines) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn multiply_add(rounds: usize) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { roofline::multiply_add::<$simd, $rows>(rounds) }
+            }
+
             /// The most rows that one register tile holds.
             pub(crate) unsafe fn row_limit() -> usize {
-                <$simd>::ROWS
+                const { assert!($rows == <$simd>::ROWS) };
+                $rows
             }
         }
     };
 }
 
-entries!(scalar, crate::simd::Scalar,);
+entries!(scalar, crate::simd::Scalar, 2,);
 #[cfg(target_arch = "x86_64")]
-entries!(avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+entries!(avx2, crate::simd_x86::Avx2, 6, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx512,
     crate::simd_x86::Avx512,
+    12,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 );
 

@@ -121,18 +121,37 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
             }
             x = x.add(R);
         }
-        for (r, row) in sums.iter().enumerate() {
-            for (p, &sum) in row.iter().enumerate() {
-                let at = tile.out.add(r * tile.out_stride + p * LANES);
-                let bias =
-                    if tile.bias.is_null() { S::splat(0.0) } else { S::load(tile.bias.add(p * LANES)) };
-                if p + 1 < P || tile.valid == LANES {
-                    let start = if tile.accumulate { S::add(S::load(at), bias) } else { bias };
-                    S::store(at, S::add(start, sum));
-                } else {
-                    finish_part::<S>(tile, at, bias, sum);
-                }
+        // Every index into `sums` is a constant once the loops are unrolled, so it lives in registers; the walk over the
+        // output, which is not unrolled, reads a copy.
+        let mut done = [[[0.0_f32; LANES]; P]; R];
+        for r in 0..R {
+            for p in 0..P {
+                S::store(done[r][p].as_mut_ptr(), sums[r][p]);
             }
+        }
+        for (r, row) in done.iter().enumerate() {
+            for (p, sum) in row.iter().enumerate() {
+                finish::<S>(tile, tile.out.add(r * tile.out_stride + p * LANES), p, p + 1 == P, sum);
+            }
+        }
+    }
+}
+
+/// Writes one vector of a tile's outputs, of panel `p`.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn finish<S: Simd>(tile: &Tile, at: *mut f32, p: usize, last: bool, sum: &[f32; LANES]) {
+    // SAFETY: the caller's contract: 16 outputs at `at`, or `valid` of them in the last panel.
+    unsafe {
+        let sum = S::load(sum.as_ptr());
+        let bias = if tile.bias.is_null() { S::splat(0.0) } else { S::load(tile.bias.add(p * LANES)) };
+        if last && tile.valid < LANES {
+            finish_part::<S>(tile, at, bias, sum);
+        } else {
+            let start = if tile.accumulate { S::add(S::load(at), bias) } else { bias };
+            S::store(at, S::add(start, sum));
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod math;
 pub mod matrix;
 mod memory;
 pub mod pool;
+pub mod roofline;
 mod rows;
 mod simd;
 #[cfg(target_arch = "x86_64")]

@@ -15,7 +15,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Sampling, Seed};
 use headrace_engine::TokenizerText;
 use headrace_engine_api::{Job, Priority, Tenant};
-use headrace_kernels::Isa;
+use headrace_kernels::isa::{ISA_VARIABLE, Isa};
 use headrace_model::{LoadOptions, Model};
 use headrace_scheduler::SchedulerConfig;
 use headrace_tokenizer::Tokenizer;
@@ -50,7 +50,7 @@ impl Rig {
 
     fn bench(&self, setup: &Setup) -> Bench {
         let options = LoadOptions {
-            isa: Isa::best(),
+            isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap(),
             threads: setup.threads,
             kv_blocks: setup.blocks,
             max_positions: Some(CONTEXT),

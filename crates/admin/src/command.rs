@@ -1,0 +1,377 @@
+//! Commands and replies as plain data that serializes: what travels over the control socket.
+//! Decides nothing.
+
+use std::fmt;
+
+use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_identity::{EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, RateLimits};
+use headrace_ledger::{Budget, GrantKind, Standing, Totals};
+use serde::{Deserialize, Serialize};
+
+/// One thing that an operator asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AdminCommand {
+    /// Whether somebody answers.
+    Ping,
+    /// How the server does.
+    Status,
+    /// Creates a key.
+    CreateKey {
+        /// The project it belongs to; its organisation follows from that.
+        project: ProjectId,
+        /// Its name: 1 to 128 bytes.
+        name: String,
+        /// Models it may ask for; `None`: all, also those added later.
+        #[serde(default)]
+        models: Option<Vec<ModelName>>,
+        /// Endpoints it may call; `None`: all, also those added later.
+        #[serde(default)]
+        endpoints: Option<Vec<Endpoint>>,
+        /// Its own limits; `None`: the configured default.
+        #[serde(default)]
+        limits: Option<RateLimits>,
+        /// When it stops working.
+        #[serde(default)]
+        expires: Option<UnixNanos>,
+        /// The secret, where the operator chooses it.
+        #[serde(default)]
+        secret: Option<SecretText>,
+    },
+    /// All keys, or those of one project.
+    ListKeys {
+        /// Only of this project.
+        #[serde(default)]
+        project: Option<ProjectId>,
+    },
+    /// Revokes a key: once this is answered, no request authenticates with it.
+    RevokeKey {
+        /// Which.
+        id: KeyId,
+    },
+    /// Creates an organisation.
+    CreateOrg {
+        /// Its id.
+        id: OrgId,
+        /// Its limits; `None`: the configured default.
+        #[serde(default)]
+        limits: Option<RateLimits>,
+    },
+    /// All organisations.
+    ListOrgs,
+    /// Creates a project, with its account in the ledger.
+    CreateProject {
+        /// Its id, unique across organisations.
+        id: ProjectId,
+        /// The organisation that pays for it.
+        org: OrgId,
+        /// Its limits; `None`: the configured default.
+        #[serde(default)]
+        limits: Option<RateLimits>,
+    },
+    /// All projects.
+    ListProjects,
+    /// Changes an organisation's limits.
+    SetOrgLimits {
+        /// Which.
+        org: OrgId,
+        /// All of its limits, anew.
+        limits: RateLimits,
+    },
+    /// Changes a project's limits.
+    SetProjectLimits {
+        /// Which.
+        project: ProjectId,
+        /// All of its limits, anew.
+        limits: RateLimits,
+    },
+    /// Adds money to an organisation's balance.
+    GrantCredit {
+        /// Who receives it.
+        org: OrgId,
+        /// How much, in nano-dollars; more than zero.
+        amount: NanoDollars,
+        /// Where it comes from.
+        kind: GrantKind,
+        /// What to find it by.
+        reference: String,
+    },
+    /// Balances and budgets: of every project, or of one organisation's.
+    ShowCredit {
+        /// Only of this organisation.
+        #[serde(default)]
+        org: Option<OrgId>,
+    },
+    /// Sets or removes a project's budget.
+    SetBudget {
+        /// Which project.
+        project: ProjectId,
+        /// The budget; `None` removes it.
+        budget: Option<Budget>,
+    },
+    /// The newest rows of the audit log.
+    ShowAudit {
+        /// How many, at most.
+        last: u32,
+    },
+}
+
+/// What a command did or found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "value", rename_all = "snake_case")]
+pub enum AdminReply {
+    /// Somebody answers.
+    Pong,
+    /// How the server does.
+    Status(ServerStatus),
+    /// A key was created; this is the only time that its secret is shown.
+    KeyCreated {
+        /// The key.
+        key: KeyView,
+        /// Its secret.
+        secret: SecretText,
+    },
+    /// Keys, by id.
+    Keys(Vec<KeyView>),
+    /// A key is revoked, now or before.
+    KeyRevoked {
+        /// Which.
+        id: KeyId,
+    },
+    /// An organisation was created.
+    OrgCreated(OrgView),
+    /// Organisations, by id.
+    Orgs(Vec<OrgView>),
+    /// A project was created.
+    ProjectCreated(ProjectView),
+    /// Projects, by id.
+    Projects(Vec<ProjectView>),
+    /// Limits were changed.
+    LimitsSet,
+    /// Money was added.
+    CreditGranted {
+        /// To whom.
+        org: OrgId,
+        /// How much.
+        amount: NanoDollars,
+        /// The balance now, money held included.
+        balance: NanoDollars,
+    },
+    /// Balances.
+    Credit(Vec<CreditView>),
+    /// A budget was set or removed.
+    BudgetSet {
+        /// Of which project.
+        project: ProjectId,
+    },
+    /// Rows of the audit log, oldest first.
+    Audit(Vec<AuditView>),
+}
+
+/// A key's secret on its way; shown by nothing but its own accessor.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// Wraps it.
+    pub const fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    /// The secret, for the one place that shows or stores it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText([redacted])")
+    }
+}
+
+/// A key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyView {
+    /// Its public id.
+    pub id: KeyId,
+    /// The organisation that pays.
+    pub org: OrgId,
+    /// The project it belongs to.
+    pub project: ProjectId,
+    /// Its name.
+    pub name: String,
+    /// The last characters of its secret; empty for a short one.
+    pub hint: String,
+    /// Models it may ask for.
+    pub models: ModelAccess,
+    /// Endpoints it may call.
+    pub endpoints: EndpointAccess,
+    /// Its own limits.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+    /// When it stops working.
+    pub expires: Option<UnixNanos>,
+    /// When it was revoked.
+    pub revoked: Option<UnixNanos>,
+}
+
+impl From<KeyRecord> for KeyView {
+    fn from(key: KeyRecord) -> Self {
+        let KeyRecord { id, org, project, name, hint, models, endpoints, limits, created, expires, revoked } =
+            key;
+        Self { id, org, project, name, hint, models, endpoints, limits, created, expires, revoked }
+    }
+}
+
+/// An organisation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrgView {
+    /// Its id.
+    pub id: OrgId,
+    /// Its limits.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+}
+
+impl From<OrgRecord> for OrgView {
+    fn from(OrgRecord { id, limits, created }: OrgRecord) -> Self {
+        Self { id, limits, created }
+    }
+}
+
+/// A project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectView {
+    /// Its id.
+    pub id: ProjectId,
+    /// The organisation that pays.
+    pub org: OrgId,
+    /// Its limits.
+    pub limits: RateLimits,
+    /// When it was created.
+    pub created: UnixNanos,
+}
+
+impl From<ProjectRecord> for ProjectView {
+    fn from(ProjectRecord { id, org, limits, created }: ProjectRecord) -> Self {
+        Self { id, org, limits, created }
+    }
+}
+
+/// What a project can spend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreditView {
+    /// The organisation that pays.
+    pub org: OrgId,
+    /// The project.
+    pub project: ProjectId,
+    /// The organisation's balance, money held included.
+    pub balance: NanoDollars,
+    /// What its calls in flight hold.
+    pub held: NanoDollars,
+    /// What it can still hold.
+    pub available: NanoDollars,
+    /// The project's budget.
+    pub budget: Option<BudgetView>,
+}
+
+/// How a project stands to its budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetView {
+    /// The budget.
+    pub budget: Budget,
+    /// Spent in its period.
+    pub spent: NanoDollars,
+    /// Held by the project's calls in flight.
+    pub held: NanoDollars,
+    /// What it leaves.
+    pub left: NanoDollars,
+    /// When the period ends.
+    pub resets: Option<UnixNanos>,
+}
+
+impl CreditView {
+    pub(crate) fn new(org: OrgId, project: ProjectId, standing: &Standing) -> Self {
+        let budget = standing.budget.map(|of| BudgetView {
+            budget: of.budget,
+            spent: of.spent,
+            held: of.held,
+            left: standing.budget_left.unwrap_or_default(),
+            resets: of.resets,
+        });
+        Self {
+            org,
+            project,
+            balance: standing.balance,
+            held: standing.held,
+            available: standing.available,
+            budget,
+        }
+    }
+}
+
+/// A row of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditView {
+    /// From 1, without gaps.
+    pub seq: u64,
+    /// When.
+    pub at: UnixNanos,
+    /// Who.
+    pub actor: String,
+    /// What was done.
+    pub act: String,
+    /// To what.
+    pub subject: String,
+    /// How.
+    pub detail: String,
+}
+
+/// How a server does.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its process; 0 where none runs.
+    pub pid: u32,
+    /// The program's version.
+    pub version: String,
+    /// Where it listens.
+    pub listen: String,
+    /// Since when it runs.
+    pub started: UnixNanos,
+    /// Whether new calls are taken.
+    pub ready: bool,
+    /// Calls under way.
+    pub in_flight: u64,
+    /// The models served.
+    pub models: Vec<String>,
+    /// Sums over the ledger.
+    pub totals: TotalsView,
+}
+
+/// Sums over the ledger, for display.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TotalsView {
+    /// Customers' money that is not held.
+    pub available: NanoDollars,
+    /// Customers' money held by calls in flight.
+    pub held: NanoDollars,
+    /// Usage at list price.
+    pub revenue: NanoDollars,
+    /// Usage written off; zero or below.
+    pub loss: NanoDollars,
+    /// Holds open now.
+    pub open_holds: u64,
+    /// Holds ever settled.
+    pub settled: u64,
+}
+
+impl From<Totals> for TotalsView {
+    fn from(of: Totals) -> Self {
+        let Totals { available, held, revenue, loss, open_holds, settled, .. } = of;
+        Self { available, held, revenue, loss, open_holds, settled }
+    }
+}

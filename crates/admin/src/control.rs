@@ -1,0 +1,236 @@
+//! The control socket: a Unix socket in the data directory that only its owner can open, one JSON value a line.
+//! Carries commands and replies; knows nothing of what they do.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::Clock;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+
+use crate::command::{AdminCommand, AdminReply};
+use crate::error::{AdminError, ControlError};
+use crate::service::AdminService;
+
+/// The socket's name in the data directory.
+const SOCKET: &str = "control.sock";
+/// The longest path that fits `sockaddr_un`, in bytes (Linux: 108 with its zero byte; BSD and macOS: 104).
+const MAX_SOCKET_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+/// The longest line, in bytes: a command, or a listing of tens of thousands of keys.
+const MAX_COMMAND_BYTES: u64 = 256 * 1024;
+const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
+/// How long a client waits for an answer: longer than a slow disk's fsync.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may be silent.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections served at a time; more wait.
+const MAX_CONNECTIONS: usize = 16;
+
+/// The protocol's version, sent with every command.
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    version: u32,
+    command: AdminCommand,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Ok(AdminReply),
+    Error(AdminError),
+}
+
+/// Asks the server that runs on `data_dir`. Blocks.
+///
+/// # Errors
+/// [`ControlError::NotRunning`] if none runs; [`ControlError::Refused`] with the server's reason; others name the
+/// socket.
+pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, ControlError> {
+    let path = data_dir.join(SOCKET);
+    let address = Address::of(data_dir)?;
+    let io = |doing| {
+        let path = path.clone();
+        move |source| ControlError::Io { doing, path, source }
+    };
+    let mut stream = match UnixStream::connect(&address.path) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            return Err(ControlError::NotRunning { data_dir: data_dir.to_owned() });
+        }
+        Err(error) => return Err(io("connect to")(error)),
+    };
+    stream.set_read_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
+    stream.set_write_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
+    let request = Request { version: VERSION, command: command.clone() };
+    let mut line = serde_json::to_vec(&request).map_err(|error| protocol(&error))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(io("write to"))?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(MAX_REPLY_BYTES)).read_line(&mut answer).map_err(io("read from"))?;
+    if answer.is_empty() {
+        return Err(ControlError::Protocol { why: "it closed the connection without an answer".to_owned() });
+    }
+    match serde_json::from_str(&answer).map_err(|error| protocol(&error))? {
+        Answer::Ok(reply) => Ok(reply),
+        Answer::Error(error) => Err(ControlError::Refused(error)),
+    }
+}
+
+/// The server's end. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: tokio::net::UnixListener,
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Makes the socket, in place of one that an earlier process left. Only for the process that holds the
+    /// directory's lock; within a Tokio runtime.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`], [`ControlError::PathTooLong`].
+    pub fn bind(data_dir: &Path) -> Result<Self, ControlError> {
+        let path = data_dir.join(SOCKET);
+        let io = |doing| {
+            let path = path.clone();
+            move |source| ControlError::Io { doing, path, source }
+        };
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(io("replace")(error)),
+            _ => {}
+        }
+        let address = Address::of(data_dir)?;
+        let listener = tokio::net::UnixListener::bind(&address.path).map_err(io("listen on"))?;
+        let socket = Self { listener, path: path.clone() };
+        // The directory is its owner's alone already; this keeps the socket so if that is ever loosened.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(io("protect"))?;
+        Ok(socket)
+    }
+
+    /// Answers commands until this future is dropped.
+    pub async fn serve(self, service: Arc<AdminService>, clock: Arc<dyn Clock>) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let Ok((stream, _)) = self.listener.accept().await else {
+                // Out of file descriptors, most likely: that passes.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let (service, clock) = (Arc::clone(&service), Arc::clone(&clock));
+            tokio::spawn(async move {
+                // A client that breaks off has seen why itself.
+                let _ = converse(stream, service, clock).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // Whoever starts next replaces what could not be removed.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn converse(
+    stream: tokio::net::UnixStream,
+    service: Arc<AdminService>,
+    clock: Arc<dyn Clock>,
+) -> std::io::Result<()> {
+    let actor = stream.peer_cred().map_or_else(|_| "local".to_owned(), |peer| format!("uid {}", peer.uid()));
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = tokio::io::BufReader::new(reader);
+    loop {
+        let mut line = Vec::new();
+        let mut limited = (&mut reader).take(MAX_COMMAND_BYTES);
+        let read = tokio::time::timeout(IDLE_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
+        match read {
+            Ok(Ok(0)) | Err(_) => return Ok(()),
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(_)) => {}
+        }
+        let whole = line.last() == Some(&b'\n');
+        let answer = if whole {
+            answer(&line, Arc::clone(&service), actor.clone(), Arc::clone(&clock)).await
+        } else {
+            Answer::Error(AdminError::new("too_long", "a command must be one line of at most 256 KiB", ""))
+        };
+        let mut out = serde_json::to_vec(&answer).map_err(std::io::Error::other)?;
+        out.push(b'\n');
+        tokio::time::timeout(IDLE_TIMEOUT, writer.write_all(&out)).await??;
+        if !whole {
+            return Ok(());
+        }
+    }
+}
+
+async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: Arc<dyn Clock>) -> Answer {
+    let request: Request = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => {
+            return Answer::Error(AdminError::new(
+                "not_understood",
+                format!("the running server does not understand this command: {error}"),
+                "use the same version of headrace for both",
+            ));
+        }
+    };
+    if request.version != VERSION {
+        let message = format!("the running server speaks version {VERSION}, not {}", request.version);
+        return Answer::Error(AdminError::new(
+            "version",
+            message,
+            "use the same version of headrace for both",
+        ));
+    }
+    let work = move || service.execute(request.command, &actor, clock.now());
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(reply)) => Answer::Ok(reply),
+        Ok(Err(error)) => Answer::Error(error),
+        Err(_) => Answer::Error(AdminError::new("internal", "the command failed within the server", "")),
+    }
+}
+
+/// A path that the operating system takes for the socket.
+struct Address {
+    path: PathBuf,
+    /// Keeps `/proc/self/fd/N` alive.
+    _dir: Option<std::fs::File>,
+}
+
+impl Address {
+    fn of(data_dir: &Path) -> Result<Self, ControlError> {
+        let path = data_dir.join(SOCKET);
+        if path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
+            return Ok(Self { path, _dir: None });
+        }
+        if !cfg!(target_os = "linux") {
+            return Err(ControlError::PathTooLong { path, limit_bytes: MAX_SOCKET_PATH_BYTES });
+        }
+        // A long path is reached through an open directory, whose name under /proc is short.
+        use std::os::fd::AsRawFd;
+        let dir = match std::fs::File::open(data_dir) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(ControlError::NotRunning { data_dir: data_dir.to_owned() });
+            }
+            Err(source) => return Err(ControlError::Io { doing: "open", path: data_dir.to_owned(), source }),
+        };
+        let short = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()));
+        Ok(Self { path: short, _dir: Some(dir) })
+    }
+}
+
+fn protocol(error: &serde_json::Error) -> ControlError {
+    ControlError::Protocol { why: error.to_string() }
+}

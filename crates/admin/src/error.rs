@@ -1,0 +1,141 @@
+//! What can go wrong: a command refused (with the way out), or a server that cannot be reached.
+//! Never holds a secret.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use headrace_identity::IdentityError;
+use headrace_ledger::{JournalFailed, LedgerRefusal};
+use serde::{Deserialize, Serialize};
+
+/// A command that did not happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminError {
+    /// A stable name for programs.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it; empty where the message says it.
+    pub remedy: String,
+}
+
+impl AdminError {
+    pub(crate) fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "\n  try: {}", self.remedy) }
+    }
+}
+
+impl std::error::Error for AdminError {}
+
+impl From<IdentityError> for AdminError {
+    fn from(error: IdentityError) -> Self {
+        let (code, remedy) = match &error {
+            IdentityError::UnknownKey(_) => ("unknown_key", "headrace keys list"),
+            IdentityError::UnknownOrg(_) => ("unknown_org", "headrace orgs list, or headrace orgs create ID"),
+            IdentityError::UnknownProject(_) => {
+                ("unknown_project", "headrace projects list, or headrace projects create ID --org ORG")
+            }
+            IdentityError::ProjectOfAnotherOrg { .. } => ("project_of_another_org", "headrace projects list"),
+            IdentityError::Exists { .. } => ("exists", "choose another name, or use the one that is there"),
+            IdentityError::Invalid { .. } => ("invalid", ""),
+            IdentityError::WrongSecret => ("wrong_secret", ""),
+            IdentityError::Randomness => ("randomness", ""),
+            IdentityError::Store(_) => (
+                "store_failed",
+                "see that the disk has space and the data directory is yours, then try again",
+            ),
+        };
+        Self::new(code, error.to_string(), remedy)
+    }
+}
+
+impl From<LedgerRefusal> for AdminError {
+    fn from(refusal: LedgerRefusal) -> Self {
+        let remedy = match &refusal {
+            LedgerRefusal::UnknownOrg { .. } => {
+                "headrace orgs list; an organisation has an account once it has a project: headrace projects create ID --org ORG"
+            }
+            LedgerRefusal::UnknownProject { .. } => "headrace projects list",
+            LedgerRefusal::Unavailable { .. } => "see that the disk has space, then try again",
+            _ => "",
+        };
+        Self::new(refusal.code(), refusal.to_string(), remedy)
+    }
+}
+
+impl From<JournalFailed> for AdminError {
+    fn from(failed: JournalFailed) -> Self {
+        Self::new("ledger_unavailable", failed.to_string(), "see that the disk has space, then try again")
+    }
+}
+
+/// Why the control socket could not be used.
+#[derive(Debug)]
+pub enum ControlError {
+    /// No server runs on this data directory.
+    NotRunning {
+        /// The directory.
+        data_dir: PathBuf,
+    },
+    /// The socket's path is longer than the operating system takes.
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+        /// The most bytes it may have.
+        limit_bytes: usize,
+    },
+    /// The socket could not be made, opened, read or written.
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The other side did not speak as expected: another version of the program.
+    Protocol {
+        /// What was wrong.
+        why: String,
+    },
+    /// The server refused the command.
+    Refused(AdminError),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRunning { data_dir } => {
+                write!(f, "no server runs on {}: start it with `headrace up`", data_dir.display())
+            }
+            Self::PathTooLong { path, limit_bytes } => write!(
+                f,
+                "the control socket's path {} is longer than the {limit_bytes} bytes that this system takes: choose a shorter data directory",
+                path.display()
+            ),
+            Self::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
+            Self::Protocol { why } => write!(
+                f,
+                "the running server answered in another way than this program expects ({why}): use the same version for both"
+            ),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::Refused(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The connection to one server: addresses, the key, requests and what is done before the first byte of an answer.
+//! Knows nothing of conversations.
+
+use std::error::Error as _;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use headrace_wire::client::ChatRequest;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Method, Response, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{ApiError, ChatStream, ClientError, RetryPolicy};
+
+/// Longest body of an error that is read, in bytes.
+const MAX_ERROR_BYTES: usize = 1 << 20;
+/// Longest body of a list or a trace that is read, in bytes.
+const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// How to reach a server.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Its address, such as `http://127.0.0.1:8080`; a `/v1` at the end may stand there or not.
+    pub url: String,
+    /// The API key.
+    pub key: Option<SecretString>,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest silence of a server that has been asked. Headrace sends a sign of life every 15 s while it streams.
+    pub idle_timeout: Duration,
+    /// When a call is tried again.
+    pub retry: RetryPolicy,
+}
+
+impl ClientConfig {
+    /// The defaults for a server: connect within 10 s, silence of at most 120 s.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            key: None,
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(120),
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+/// A client of one server. Cheap to clone; clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    retry: RetryPolicy,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("base", &self.base.as_str()).field("retry", &self.retry).finish()
+    }
+}
+
+/// A model as `GET /v1/models` lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The name to ask for.
+    pub id: String,
+    /// Tokens of prompt and answer together, where the server says.
+    pub context_window: Option<u64>,
+}
+
+impl ModelInfo {
+    /// `None` for an entry of another shape: no model that could be asked for.
+    fn from_value(entry: &Value) -> Option<Self> {
+        // The second name is vLLM's; Headrace has both.
+        let context = entry.get("context_window").or_else(|| entry.get("max_model_len"));
+        let id = entry.get("id")?.as_str()?.to_owned();
+        Some(Self { id, context_window: context.and_then(Value::as_u64) })
+    }
+}
+
+#[derive(Deserialize)]
+struct ModelList {
+    data: Vec<Value>,
+}
+
+impl Client {
+    /// A client; connects nothing yet.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`] for an address that is none, a key that cannot stand in a header, or missing TLS roots.
+    pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
+        let base = base_url(&config.url)?;
+        let mut headers = HeaderMap::new();
+        if let Some(key) = &config.key {
+            let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
+            let mut value = value
+                .map_err(|_| ClientError::Config("the API key has characters that no key has".to_owned()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let mut builder = reqwest::Client::builder()
+            .default_headers(headers)
+            .user_agent(concat!("headrace/", env!("CARGO_PKG_VERSION")))
+            // A key must not follow a redirect to another host.
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .connect_timeout(config.connect_timeout)
+            .read_timeout(config.idle_timeout)
+            .tcp_nodelay(true);
+        if base.scheme() == "http" {
+            // Without TLS no roots are needed: a machine without any can still talk to itself.
+            builder = builder.tls_certs_only([]);
+        }
+        if is_loopback(&base) {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| ClientError::Config(causes(&error)))?;
+        Ok(Self { http, base, retry: config.retry })
+    }
+
+    /// The server's address, without `/v1`.
+    pub fn base(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Asks for a streamed answer (`stream` is set whatever `request` says) and waits for it to begin. Failures
+    /// before that are tried again by the policy. Dropping this future cancels the call.
+    ///
+    /// # Errors
+    /// The last try's failure.
+    pub async fn chat(&self, request: &ChatRequest) -> Result<ChatStream, ClientError> {
+        let body = match request.stream {
+            true => serde_json::to_vec(request),
+            false => serde_json::to_vec(&ChatRequest { stream: true, ..request.clone() }),
+        };
+        let body =
+            body.map_err(|error| ClientError::Config(format!("the request cannot be written: {error}")))?;
+        let answered = self.send(Method::POST, "v1/chat/completions", Some(body)).await?;
+        let content_type = header(&answered.response, CONTENT_TYPE.as_str()).unwrap_or_default();
+        if !content_type.starts_with("text/event-stream") {
+            let what = format!("a stream was asked for and `{content_type}` came; is this an API server?");
+            return Err(ClientError::Protocol(what));
+        }
+        let request_id = header(&answered.response, "x-request-id");
+        Ok(ChatStream::new(answered.response, answered.sent, request_id, answered.retries))
+    }
+
+    /// The models that the key may use.
+    ///
+    /// # Errors
+    /// The last try's failure, or an answer that is no list of models.
+    pub async fn models(&self) -> Result<Vec<ModelInfo>, ClientError> {
+        let body = self.get("v1/models").await?;
+        let list: ModelList = read_json(&body, "the list of models")?;
+        Ok(list.data.iter().filter_map(ModelInfo::from_value).collect())
+    }
+
+    /// The trace of a request of the key's owner (`GET /v1/requests/ID`).
+    ///
+    /// # Errors
+    /// The last try's failure: 404 where the id is unknown, foreign, or not yet recorded.
+    pub async fn request_trace(&self, request_id: &str) -> Result<Value, ClientError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        if request_id.is_empty() || !request_id.chars().all(plain) {
+            return Err(ClientError::Config(
+                "that is no request id: they look like `req_0123abcd`".to_owned(),
+            ));
+        }
+        let body = self.get(&format!("v1/requests/{request_id}")).await?;
+        read_json(&body, "the trace")
+    }
+
+    async fn get(&self, path: &str) -> Result<Vec<u8>, ClientError> {
+        let mut answered = self.send(Method::GET, path, None).await?;
+        let (body, whole) = read_body(&mut answered.response, MAX_BODY_BYTES).await?;
+        if whole { Ok(body) } else { Err(ClientError::Protocol(format!("more than {MAX_BODY_BYTES} bytes"))) }
+    }
+
+    /// Sends until an answer begins well or the policy gives up.
+    async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answered, ClientError> {
+        let mut tried = 0_u32;
+        loop {
+            let sent = Instant::now();
+            let error = match self.send_once(method.clone(), path, body.clone()).await {
+                Ok(response) => return Ok(Answered { response, sent, retries: tried }),
+                Err(error) => error,
+            };
+            tried = tried.saturating_add(1);
+            // Without randomness all clients wait alike: worse, not wrong.
+            let random = getrandom::u32().unwrap_or(u32::MAX);
+            match self.retry.wait(&error, tried, random) {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    async fn send_once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response, ClientError> {
+        let url = self.base.join(path).map_err(|error| ClientError::Config(error.to_string()))?;
+        let mut request = self.http.request(method, url);
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        let request_id = header(&response, "x-request-id");
+        let retry_after = retry_after(&response);
+        // Of a body that breaks off what came is still the best explanation.
+        let body = read_body(&mut response, MAX_ERROR_BYTES).await.map(|(body, _)| body).unwrap_or_default();
+        Err(ClientError::Api(Box::new(ApiError::from_body(status, &body, request_id, retry_after))))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        let what = if error.is_builder() {
+            return ClientError::Config(causes(error));
+        } else if error.is_connect() {
+            "cannot connect to"
+        } else if error.is_timeout() {
+            return ClientError::Timeout(format!(
+                "no answer in time from {}: {}",
+                self.base(),
+                causes(error)
+            ));
+        } else {
+            "the connection broke before an answer from"
+        };
+        ClientError::Connection(format!("{what} {}: {}", self.base(), causes(error)))
+    }
+}
+
+/// A response that began well.
+struct Answered {
+    response: Response,
+    sent: Instant,
+    retries: u32,
+}
+
+/// The address with exactly one slash at its end and without `v1`.
+fn base_url(text: &str) -> Result<Url, ClientError> {
+    let bad = |why: &str| ClientError::Config(format!("`{text}` is no server address: {why}"));
+    let trimmed = text.trim().trim_end_matches('/');
+    let trimmed = trimmed.strip_suffix("/v1").unwrap_or(trimmed);
+    let base = Url::parse(&format!("{trimmed}/")).map_err(|error| bad(&error.to_string()))?;
+    if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+        return Err(bad("it must begin with http:// or https://"));
+    }
+    if base.query().is_some() || base.fragment().is_some() {
+        return Err(bad("it must not have a query or a fragment"));
+    }
+    Ok(base)
+}
+
+fn is_loopback(base: &Url) -> bool {
+    let host = base.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn header(response: &Response, name: &str) -> Option<String> {
+    response.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+/// `retry-after-ms` (OpenAI's, finer) or `Retry-After` in seconds. A date is not understood and counts as none.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let millis = header(response, "retry-after-ms").and_then(|text| text.trim().parse().ok());
+    let seconds = || header(response, RETRY_AFTER.as_str())?.trim().parse().ok().map(Duration::from_secs);
+    millis.map(Duration::from_millis).or_else(seconds)
+}
+
+/// The body up to `max` bytes, and whether that was all.
+async fn read_body(response: &mut Response, max: usize) -> Result<(Vec<u8>, bool), ClientError> {
+    let mut body = Vec::new();
+    let broken = |error: reqwest::Error| ClientError::Protocol(causes(&error));
+    while let Some(bytes) = response.chunk().await.map_err(broken)? {
+        let room = max.saturating_sub(body.len());
+        body.extend(bytes.iter().take(room));
+        if bytes.len() > room {
+            return Ok((body, false));
+        }
+    }
+    Ok((body, true))
+}
+
+fn read_json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, ClientError> {
+    serde_json::from_slice(body).map_err(|error| ClientError::Protocol(format!("{what}: {error}")))
+}
+
+/// An error of the transport with what caused it. Its own text only names the address, which is said already.
+pub(crate) fn causes(error: &reqwest::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+        source = cause.source();
+    }
+    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let rows = [
+            ("http://127.0.0.1:8080", Some("http://127.0.0.1:8080/")),
+            ("http://127.0.0.1:8080/v1/", Some("http://127.0.0.1:8080/")),
+            (" https://host/api/v1 ", Some("https://host/api/")),
+            ("127.0.0.1:8080", None),
+            ("localhost:8080", None),
+            ("ftp://host", None),
+            ("http://host/?a=b", None),
+            ("", None),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(base_url(text).ok().as_ref().map(Url::as_str), expected, "{text}");
+        }
+        for (text, loopback) in [
+            ("http://[::1]:1", true),
+            ("http://127.9.9.9", true),
+            ("http://localhost", true),
+            ("http://a.b", false),
+        ] {
+            assert_eq!(is_loopback(&base_url(text).unwrap()), loopback, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_are_checked_and_not_shown() {
+        let config =
+            |key: &str| ClientConfig { key: Some(key.into()), ..ClientConfig::new("http://127.0.0.1:1") };
+        assert!(matches!(Client::new(config("a\nb")), Err(ClientError::Config(_))));
+        let shown =
+            format!("{:?} {:?}", config("sk-very-secret"), Client::new(config("sk-very-secret")).unwrap());
+        assert!(!shown.contains("very-secret"), "{shown}");
+    }
+}

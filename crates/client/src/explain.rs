@@ -1,0 +1,74 @@
+//! The `headrace` block that an answer carries where asked for: exact cost and stage timings.
+//! Reads what it knows and keeps the rest as it came.
+
+use headrace_domain::NanoDollars;
+use serde_json::Value;
+
+/// Stage timings and cost of one answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Explain {
+    /// What was charged.
+    pub cost: Option<NanoDollars>,
+    /// Stages in the order of the path, as far as they were over when the block was written.
+    pub stages: Vec<StageTime>,
+    /// The whole block.
+    pub raw: Value,
+}
+
+/// One stage's time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StageTime {
+    /// Its name, such as `prefill`.
+    pub name: String,
+    /// Microseconds since the request's first byte.
+    pub start_us: f64,
+    /// Microseconds that it took.
+    pub duration_us: f64,
+}
+
+impl Explain {
+    /// Reads a block. Fields of another shape than expected are left out, never guessed.
+    pub fn from_value(raw: Value) -> Self {
+        let cost = raw.get("cost_nano_dollars").or_else(|| raw.get("cost")?.get("charged_nano_dollars"));
+        let cost = cost.and_then(Value::as_i64).map(NanoDollars::new);
+        Self { cost, stages: stages(&raw), raw }
+    }
+}
+
+/// The list `stages` of a `headrace` block or of a request's trace.
+fn stages(raw: &Value) -> Vec<StageTime> {
+    let list = raw.get("stages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    list.iter().filter_map(stage).collect()
+}
+
+fn stage(value: &Value) -> Option<StageTime> {
+    let name = value.get("stage").or_else(|| value.get("name"))?.as_str()?.to_owned();
+    let duration_us = value.get("duration_us")?.as_f64()?;
+    let start_us = value.get("start_us").and_then(Value::as_f64).unwrap_or_default();
+    Some(StageTime { name, start_us, duration_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn known_fields_are_read_and_others_kept() {
+        let raw = json!({"cost_nano_dollars": 9_400, "cost": "0.0000094", "new": 1, "stages": [
+            {"stage": "parse", "start_us": 12.5, "duration_us": 30},
+            {"stage": "odd", "duration_us": "long"}, 7, {"name": "prefill", "duration_us": 2.0}]});
+        let explain = Explain::from_value(raw.clone());
+        assert_eq!(explain.cost, Some(NanoDollars::new(9_400)));
+        let read: Vec<_> =
+            explain.stages.iter().map(|s| (s.name.as_str(), s.start_us, s.duration_us)).collect();
+        assert_eq!(read, [("parse", 12.5, 30.0), ("prefill", 0.0, 2.0)]);
+        assert_eq!(explain.raw, raw);
+        let trace = json!({"cost": {"charged_nano_dollars": 5}});
+        assert_eq!(Explain::from_value(trace).cost, Some(NanoDollars::new(5)));
+        for odd in [json!(null), json!([]), json!({"cost": -1.5, "stages": {}})] {
+            assert_eq!(Explain::from_value(odd.clone()), Explain { raw: odd, ..Explain::default() });
+        }
+    }
+}

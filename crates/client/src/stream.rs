@@ -1,0 +1,166 @@
+//! A chat stream being read: bytes to events, and the answer assembled beside them. Dropping it cancels the call.
+//! Tries nothing again: from here on the answer has begun.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use headrace_wire::client::{ChatChunk, SseEvent, SseReader, ToolCallDelta};
+
+use crate::answer::CallSlots;
+use crate::client::causes;
+use crate::{Answer, ApiError, ClientError, Timing};
+
+/// Longest wait for the body's end after the stream's own, which lets the connection be used again.
+const BODY_END_WAIT: Duration = Duration::from_millis(50);
+
+/// Something new in an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChatEvent {
+    /// Text to show.
+    Text(String),
+    /// Text of the reasoning section.
+    Reasoning(String),
+    /// A piece of a tool call; [`Answer::tool_calls`] has them joined.
+    ToolCall(ToolCallDelta),
+    /// Why the answer ended.
+    Finish(String),
+}
+
+/// A streamed answer. Dropping it closes the connection, by which the server sees the cancellation and frees what
+/// the call held.
+#[derive(Debug)]
+pub struct ChatStream {
+    response: reqwest::Response,
+    reader: SseReader,
+    sent: Instant,
+    ready: VecDeque<ChatEvent>,
+    calls: CallSlots,
+    answer: Answer,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// More may come.
+    Open,
+    /// It ended well; the body's end was not read yet.
+    Ending,
+    /// It ended well.
+    Done,
+    /// It failed, and said so.
+    Failed,
+}
+
+impl ChatStream {
+    pub(crate) fn new(
+        response: reqwest::Response,
+        sent: Instant,
+        request_id: Option<String>,
+        retries: u32,
+    ) -> Self {
+        let timing = Timing { headers: sent.elapsed(), retries, ..Timing::default() };
+        Self {
+            response,
+            reader: SseReader::new(),
+            sent,
+            ready: VecDeque::new(),
+            calls: CallSlots::default(),
+            answer: Answer { request_id, timing, ..Answer::default() },
+            state: State::Open,
+        }
+    }
+
+    /// What came so far.
+    pub fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    /// Ends the reading, early or not, and gives what came. Before the stream's end this cancels the call.
+    pub fn into_answer(mut self) -> Answer {
+        if self.state == State::Open {
+            self.answer.timing.total = self.sent.elapsed();
+        }
+        self.answer
+    }
+
+    /// The next event; `None` after a good end. Cancel-safe: dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// An error that the stream carries, a stream that ends early, or one that is no chat stream. After an error
+    /// there is nothing more.
+    pub async fn next(&mut self) -> Result<Option<ChatEvent>, ClientError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            match self.state {
+                State::Open => {}
+                State::Ending => {
+                    self.state = State::Done;
+                    let _ = tokio::time::timeout(BODY_END_WAIT, self.response.chunk()).await;
+                    return Ok(None);
+                }
+                State::Done | State::Failed => return Ok(None),
+            }
+            let bytes = self.response.chunk().await;
+            if let Err(error) = self.take(bytes) {
+                self.state = State::Failed;
+                return Err(error);
+            }
+        }
+    }
+
+    /// Reads to the end.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn finish(mut self) -> Result<Answer, ClientError> {
+        while self.next().await?.is_some() {}
+        Ok(self.into_answer())
+    }
+
+    /// Takes what the connection gave: bytes, its end, or a failure.
+    fn take<B: AsRef<[u8]>>(&mut self, bytes: Result<Option<B>, reqwest::Error>) -> Result<(), ClientError> {
+        match bytes {
+            Ok(Some(bytes)) => {
+                let events = self.reader.push(bytes.as_ref())?;
+                events.into_iter().try_for_each(|event| self.event(&event))
+            }
+            // Some servers leave out the last mark; a finish reason and a clean end will do.
+            Ok(None) if self.answer.finish_reason.is_some() && !self.reader.is_mid_event() => {
+                self.end();
+                Ok(())
+            }
+            Ok(None) => Err(self.cut_off(None)),
+            Err(error) => Err(self.cut_off(Some(causes(&error)))),
+        }
+    }
+
+    fn event(&mut self, event: &SseEvent) -> Result<(), ClientError> {
+        if self.state != State::Open {
+            return Ok(());
+        }
+        if event.is_done() {
+            self.end();
+            return Ok(());
+        }
+        let chunk: ChatChunk = serde_json::from_str(&event.data)
+            .map_err(|error| ClientError::Protocol(format!("a chunk of the stream: {error}")))?;
+        if let Some(detail) = chunk.error {
+            let error = ApiError::from_detail(detail, self.answer.request_id.clone());
+            return Err(ClientError::Api(Box::new(error)));
+        }
+        let events = self.answer.take(chunk, self.sent.elapsed(), &mut self.calls);
+        self.ready.extend(events);
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ending;
+        self.answer.timing.total = self.sent.elapsed();
+    }
+
+    fn cut_off(&self, cause: Option<String>) -> ClientError {
+        ClientError::CutOff { request_id: self.answer.request_id.clone(), cause }
+    }
+}

@@ -1,0 +1,283 @@
+//! What one connection is doing, as far as its time limits need to know. Shared between its socket, its requests and
+//! the task that watches over it. Knows no HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// "Not now" among times in milliseconds.
+const NEVER: u64 = u64::MAX;
+
+/// The limits that are watched here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) header: Duration,
+    pub(crate) write: Duration,
+    pub(crate) idle: Duration,
+}
+
+/// What the limits say about a connection now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing; look again no later than this.
+    Fine(Instant),
+    /// The headers took too long.
+    SlowHeaders,
+    /// The peer does not read.
+    SlowReader,
+    /// No request for too long.
+    Idle,
+}
+
+/// What the server wants of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    /// To go on.
+    Serve,
+    /// To finish what is in flight and close.
+    Finish,
+    /// To close at once.
+    Close,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    start: Instant,
+    /// Requests being worked on or streamed.
+    in_flight: AtomicUsize,
+    requests: AtomicU64,
+    last_event_ms: AtomicU64,
+    head_since_ms: AtomicU64,
+    write_blocked_since_ms: AtomicU64,
+    ambiguous_from: AtomicU64,
+    body_left_unread: AtomicU8,
+    wish: AtomicU8,
+    wished: Notify,
+}
+
+impl Activity {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            in_flight: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
+            last_event_ms: AtomicU64::new(0),
+            head_since_ms: AtomicU64::new(NEVER),
+            write_blocked_since_ms: AtomicU64::new(NEVER),
+            ambiguous_from: AtomicU64::new(NEVER),
+            body_left_unread: AtomicU8::new(0),
+            wish: AtomicU8::new(0),
+            wished: Notify::new(),
+        })
+    }
+
+    /// A request's headers are whole. Returns its number on the connection and a guard to be kept while it is in
+    /// flight.
+    pub(crate) fn request(self: &Arc<Self>) -> (u64, InFlight) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.touch();
+        (self.requests.fetch_add(1, Ordering::AcqRel), InFlight(Arc::clone(self)))
+    }
+
+    /// Something happened that shows a living peer.
+    pub(crate) fn touch(&self) {
+        self.last_event_ms.store(self.now_ms(), Ordering::Release);
+    }
+
+    /// A head began.
+    pub(crate) fn head_began(&self) {
+        self.head_since_ms.store(self.now_ms(), Ordering::Release);
+    }
+
+    /// No head is being read.
+    pub(crate) fn head_ended(&self) {
+        self.head_since_ms.store(NEVER, Ordering::Release);
+    }
+
+    /// The socket takes no more bytes now.
+    pub(crate) fn write_blocked(&self) {
+        if self.write_blocked_since_ms.load(Ordering::Acquire) == NEVER {
+            self.write_blocked_since_ms.store(self.now_ms(), Ordering::Release);
+        }
+    }
+
+    /// It took some.
+    pub(crate) fn write_went_on(&self) {
+        self.write_blocked_since_ms.store(NEVER, Ordering::Release);
+    }
+
+    /// The head of this number, and so all after it, cannot be trusted to say where its body ends.
+    pub(crate) fn ambiguous_from(&self, head: u64) {
+        self.ambiguous_from.fetch_min(head, Ordering::AcqRel);
+    }
+
+    /// Whether the head of this number is such a one.
+    pub(crate) fn is_ambiguous(&self, head: u64) -> bool {
+        head >= self.ambiguous_from.load(Ordering::Acquire)
+    }
+
+    /// A request was answered before its body was read: the peer may still be sending.
+    pub(crate) fn leave_body_unread(&self) {
+        self.body_left_unread.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn left_body_unread(&self) -> bool {
+        self.body_left_unread.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether bytes of an answer wait or a request is in flight, so that nothing may be written in between.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) > 0
+            || self.write_blocked_since_ms.load(Ordering::Acquire) != NEVER
+    }
+
+    /// Whether part of a head has arrived.
+    pub(crate) fn is_in_head(&self) -> bool {
+        self.head_since_ms.load(Ordering::Acquire) != NEVER
+    }
+
+    /// Asks the connection to finish or close.
+    pub(crate) fn wish(&self, wish: Wish) {
+        self.wish.fetch_max(wish as u8, Ordering::AcqRel);
+        self.wished.notify_one();
+    }
+
+    /// What is wished now.
+    pub(crate) fn wished(&self) -> Wish {
+        match self.wish.load(Ordering::Acquire) {
+            0 => Wish::Serve,
+            1 => Wish::Finish,
+            _ => Wish::Close,
+        }
+    }
+
+    /// Resolves when a wish is made.
+    pub(crate) async fn next_wish(&self) {
+        self.wished.notified().await;
+    }
+
+    /// Holds the clock against the limits.
+    pub(crate) fn judge(&self, patience: &Patience) -> Verdict {
+        let now = self.now_ms();
+        // Looking at least as often as the shorter limits last keeps each of them exact: whatever begins after a look
+        // is seen by the next one, before it can be overdue.
+        let mut look = now.saturating_add(ms(patience.header.min(patience.write)));
+        let blocked = self.write_blocked_since_ms.load(Ordering::Acquire);
+        if blocked != NEVER {
+            let due = blocked.saturating_add(ms(patience.write));
+            if due <= now {
+                return Verdict::SlowReader;
+            }
+            look = look.min(due);
+        }
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            let head = self.head_since_ms.load(Ordering::Acquire);
+            let (due, verdict) = if head != NEVER {
+                (head.saturating_add(ms(patience.header)), Verdict::SlowHeaders)
+            } else if self.requests.load(Ordering::Acquire) == 0 {
+                // A connection opened for nothing is not worth a keep-alive.
+                (ms(patience.header), Verdict::Idle)
+            } else {
+                let last = self.last_event_ms.load(Ordering::Acquire);
+                (last.saturating_add(ms(patience.idle)), Verdict::Idle)
+            };
+            if due <= now {
+                return verdict;
+            }
+            look = look.min(due);
+        }
+        Verdict::Fine(self.start + Duration::from_millis(look))
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(NEVER - 1)
+    }
+}
+
+/// A limit in milliseconds, at least one: less would be looked at without a pause.
+fn ms(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis()).unwrap_or(NEVER - 1).max(1)
+}
+
+/// A request in flight; dropping it is the end of it.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<Activity>);
+
+impl InFlight {
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.0
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        header: Duration::from_secs(10),
+        write: Duration::from_secs(30),
+        idle: Duration::from_secs(90),
+    };
+
+    fn after(seconds: u64) -> impl Future<Output = ()> {
+        tokio::time::advance(Duration::from_secs(seconds))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_limit_acts_when_due_and_not_before() {
+        let activity = Activity::new();
+        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        after(10).await;
+        assert_eq!(activity.judge(&PATIENCE), Verdict::Idle, "never sent anything");
+
+        let activity = Activity::new();
+        after(5).await;
+        activity.head_began();
+        after(9).await;
+        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        after(1).await;
+        assert_eq!(activity.judge(&PATIENCE), Verdict::SlowHeaders);
+
+        activity.head_ended();
+        let (number, guard) = activity.request();
+        assert_eq!(number, 0);
+        after(1_000).await;
+        assert!(
+            matches!(activity.judge(&PATIENCE), Verdict::Fine(_)),
+            "a slow answer is not the peer's fault"
+        );
+        activity.write_blocked();
+        after(20).await;
+        activity.write_blocked();
+        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        after(10).await;
+        assert_eq!(activity.judge(&PATIENCE), Verdict::SlowReader);
+
+        activity.write_went_on();
+        drop(guard);
+        after(89).await;
+        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        after(1).await;
+        assert_eq!(activity.judge(&PATIENCE), Verdict::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_is_never_further_away_than_the_shortest_limit() {
+        let activity = Activity::new();
+        let (_, guard) = activity.request();
+        drop(guard);
+        let Verdict::Fine(look) = activity.judge(&PATIENCE) else { panic!() };
+        assert!(look - Instant::now() <= PATIENCE.header);
+    }
+}

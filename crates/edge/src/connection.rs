@@ -1,0 +1,292 @@
+//! One connection from its first byte to its last: the TLS handshake, HTTP/1.1 or HTTP/2, and the time limits that no
+//! library keeps for us. Knows nothing of routes.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::EdgeConfig;
+use crate::activity::{Activity, Patience, Verdict, Wish};
+use crate::stats::{Stats, count};
+use crate::tls::{ALPN_H2, ALPN_HTTP11};
+use crate::transport::Transport;
+
+/// What an HTTP/2 connection begins with (RFC 9113 §3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Read ahead to tell the versions apart.
+const SNIFF_BYTES: usize = 4 * 1024;
+/// How often an HTTP/2 peer is asked whether it lives, and how long it may take to say so.
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
+const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
+/// How long what a refused peer still sends is read and thrown away, so that closing does not destroy the refusal
+/// before the peer has read it (RFC 9112 §9.6).
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How connections of one listener are spoken to.
+pub(crate) struct Wiring {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    tls: Option<TlsAcceptor>,
+    tls_buffer_bytes: usize,
+    patience: Patience,
+    stats: Arc<Stats>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+enum End {
+    /// By itself or because the server closes.
+    Closed,
+    SlowHeaders,
+    SlowReader,
+}
+
+impl Wiring {
+    /// By the configuration's bounds; with `tls` if there is one.
+    pub(crate) fn new(config: &EdgeConfig, tls: Option<TlsAcceptor>, stats: Arc<Stats>) -> Self {
+        let mut http1 = http1::Builder::new();
+        // The library's own header timeout also ends idle connections and says nothing to the peer: `watch` does both.
+        http1
+            .header_read_timeout(None)
+            .max_header_size(config.max_header_bytes)
+            .max_buf_size(config.http_buffer_bytes());
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(config.max_concurrent_streams)
+            .max_pending_accept_reset_streams(config.max_pending_reset_streams)
+            .max_local_error_reset_streams(config.max_local_reset_streams)
+            .max_send_buf_size(config.http_buffer_bytes())
+            .keep_alive_interval(HTTP2_PING_EVERY)
+            .keep_alive_timeout(HTTP2_PING_WAIT);
+        Self {
+            http1,
+            http2,
+            tls,
+            tls_buffer_bytes: config.tls_buffer_bytes(),
+            patience: Patience {
+                header: config.header_timeout,
+                write: config.write_timeout,
+                idle: config.idle_timeout,
+            },
+            stats,
+        }
+    }
+
+    /// Whether peers speak TLS.
+    pub(crate) const fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Speaks to one peer until the connection ends. `too_slow` is what a peer is told, as HTTP/1.1, whose headers are
+    /// not whole in time.
+    pub(crate) async fn speak<S, B>(
+        &self,
+        tcp: TcpStream,
+        activity: &Arc<Activity>,
+        service: S,
+        too_slow: impl FnOnce() -> Vec<u8>,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S::Future: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let Some(acceptor) = &self.tls else {
+            return self.speak_over(tcp, None, activity, service, too_slow).await;
+        };
+        let buffer = self.tls_buffer_bytes;
+        let shaking = acceptor.accept_with(tcp, |tls| tls.set_buffer_limit(Some(buffer)));
+        let shaken = tokio::select! {
+            shaken = timeout(self.patience.header, shaking) => shaken,
+            () = activity.next_wish() => return,
+        };
+        let Ok(Ok(tls)) = shaken else {
+            count(&self.stats.tls_failures);
+            return;
+        };
+        let protocol = match tls.get_ref().1.alpn_protocol() {
+            Some(ALPN_H2) => Some(Protocol::Http2),
+            Some(ALPN_HTTP11) => Some(Protocol::Http1),
+            _ => None,
+        };
+        self.speak_over(tls, protocol, activity, service, too_slow).await;
+    }
+
+    async fn speak_over<I, S, B>(
+        &self,
+        mut io: I,
+        protocol: Option<Protocol>,
+        activity: &Arc<Activity>,
+        service: S,
+        too_slow: impl FnOnce() -> Vec<u8>,
+    ) where
+        I: AsyncRead + AsyncWrite + Unpin + Send,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S::Future: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let (protocol, ahead) = match protocol {
+            Some(protocol) => (protocol, Bytes::new()),
+            None => {
+                let sniffed = tokio::select! {
+                    sniffed = timeout(self.patience.header, sniff(&mut io)) => sniffed,
+                    () = activity.next_wish() => return,
+                };
+                match sniffed {
+                    Ok(Ok(Some(sniffed))) => sniffed,
+                    _ => return,
+                }
+            }
+        };
+        match protocol {
+            Protocol::Http1 => {
+                let mut transport = Transport::http1(io, ahead, Arc::clone(activity));
+                let end = {
+                    let connection = self.http1.serve_connection(TokioIo::new(&mut transport), service);
+                    self.watch(pin!(connection), http1::Connection::graceful_shutdown, activity).await
+                };
+                self.part(&mut transport, &end, activity, too_slow).await;
+            }
+            Protocol::Http2 => {
+                let mut transport = Transport::http2(io, ahead, Arc::clone(activity));
+                let connection = self.http2.serve_connection(TokioIo::new(&mut transport), service);
+                let end = self.watch(pin!(connection), http2::Connection::graceful_shutdown, activity).await;
+                self.tally(&end);
+            }
+        }
+    }
+
+    /// Drives a connection and holds it to the limits.
+    async fn watch<C>(
+        &self,
+        mut connection: Pin<&mut C>,
+        finish: impl Fn(Pin<&mut C>),
+        activity: &Activity,
+    ) -> End
+    where
+        C: Future<Output = hyper::Result<()>>,
+    {
+        let mut look = pin!(sleep_until(Instant::now()));
+        let mut wish = pin!(activity.next_wish());
+        let mut is_asked_to_finish = false;
+        loop {
+            tokio::select! {
+                biased;
+                result = connection.as_mut() => {
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "a connection ended");
+                    }
+                    return End::Closed;
+                }
+                () = wish.as_mut() => {
+                    match activity.wished() {
+                        Wish::Serve => {}
+                        Wish::Finish => finish(connection.as_mut()),
+                        Wish::Close => return End::Closed,
+                    }
+                    wish.set(activity.next_wish());
+                }
+                () = look.as_mut() => match activity.judge(&self.patience) {
+                    Verdict::Fine(next) => look.as_mut().reset(next),
+                    Verdict::SlowHeaders => return End::SlowHeaders,
+                    Verdict::SlowReader => return End::SlowReader,
+                    Verdict::Idle if is_asked_to_finish => return End::Closed,
+                    Verdict::Idle => {
+                        is_asked_to_finish = true;
+                        finish(connection.as_mut());
+                        look.as_mut().reset(Instant::now() + self.patience.header);
+                    }
+                },
+            }
+        }
+    }
+
+    /// The last words on an HTTP/1 connection.
+    async fn part<I>(
+        &self,
+        transport: &mut Transport<I>,
+        end: &End,
+        activity: &Activity,
+        too_slow: impl FnOnce() -> Vec<u8>,
+    ) where
+        I: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.tally(end);
+        match end {
+            End::SlowReader => {}
+            End::SlowHeaders if activity.is_in_head() && !activity.is_answering() => {
+                refuse_and_close(transport, &too_slow()).await;
+            }
+            End::Closed | End::SlowHeaders => {
+                if activity.left_body_unread() && activity.wished() < Wish::Close {
+                    linger(transport).await;
+                }
+            }
+        }
+    }
+
+    fn tally(&self, end: &End) {
+        match end {
+            End::Closed => {}
+            End::SlowHeaders => count(&self.stats.header_timeouts),
+            End::SlowReader => count(&self.stats.write_timeouts),
+        }
+    }
+}
+
+/// Tells HTTP/2 from HTTP/1 by the first bytes, which are handed back; `None` if the peer left.
+async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(Protocol, Bytes)>> {
+    let mut ahead = BytesMut::with_capacity(SNIFF_BYTES);
+    loop {
+        if io.read_buf(&mut ahead).await? == 0 {
+            return Ok(None);
+        }
+        let seen = ahead.len().min(HTTP2_PREFACE.len());
+        if ahead.get(..seen) != HTTP2_PREFACE.get(..seen) {
+            return Ok(Some((Protocol::Http1, ahead.freeze())));
+        }
+        if seen == HTTP2_PREFACE.len() {
+            return Ok(Some((Protocol::Http2, ahead.freeze())));
+        }
+    }
+}
+
+/// Writes a whole HTTP/1.1 response, as far as the peer takes it, and closes.
+pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I, response: &[u8]) {
+    let told = timeout(LINGER, async {
+        io.write_all(response).await?;
+        io.shutdown().await
+    });
+    if matches!(told.await, Ok(Ok(()))) {
+        linger(io).await;
+    }
+}
+
+async fn linger<I: AsyncRead + Unpin>(io: &mut I) {
+    let mut scratch = [0; 4 * 1024];
+    let _ = timeout(LINGER, async { while matches!(io.read(&mut scratch).await, Ok(n) if n > 0) {} }).await;
+}

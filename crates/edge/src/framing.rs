@@ -1,0 +1,249 @@
+//! Follows the bytes of an HTTP/1 connection just far enough to know where heads begin and end, and whether a head
+//! says in two ways where its body ends (RFC 9112 §6.3, request smuggling). It decides nothing: hyper parses.
+//!
+//! hyper itself prefers `transfer-encoding` over `content-length` and folds equal lengths together without a trace,
+//! which is lawful; an API that nobody needs to reach in two ways refuses instead.
+
+/// Enough of a line to know its name and a length.
+const LINE_BYTES_KEPT: usize = 256;
+
+/// What was learnt from some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Learnt {
+    /// Whether the connection now stands within a head.
+    pub(crate) in_head: bool,
+    /// Whether that head began in these bytes.
+    pub(crate) head_began: bool,
+    /// The first ambiguous head among these bytes: 0 is the connection's first.
+    pub(crate) ambiguous: Option<u64>,
+}
+
+/// Where in the conversation a connection stands.
+#[derive(Debug, Default)]
+pub(crate) struct Framing {
+    state: State,
+    line: Line,
+    head: Head,
+    heads: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// Before a request; empty lines may stand here.
+    #[default]
+    Between,
+    Head,
+    /// Bytes of the body to come.
+    Body(u64),
+    ChunkSize,
+    /// Bytes of the chunk to come, its line end included.
+    Chunk(u64),
+    Trailers,
+    /// The peer speaks no HTTP that we could follow; hyper will say so.
+    Lost,
+}
+
+/// The line being read, its first bytes only.
+#[derive(Debug, Default)]
+struct Line {
+    kept: Vec<u8>,
+}
+
+/// What the head being read has said so far.
+#[derive(Debug, Default)]
+struct Head {
+    lines: u64,
+    http_10: bool,
+    lengths: u32,
+    length: u64,
+    encodings: u32,
+    chunked: bool,
+}
+
+impl Framing {
+    /// Follows `bytes`.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Learnt {
+        let mut learnt = Learnt::default();
+        while let Some(&first) = bytes.first() {
+            bytes = match self.state {
+                State::Lost => &[],
+                State::Body(left) => self.skip(bytes, left, State::Body, State::Between),
+                State::Chunk(left) => self.skip(bytes, left, State::Chunk, State::ChunkSize),
+                State::Between => {
+                    if matches!(first, b'\r' | b'\n') {
+                        bytes.get(1..).unwrap_or_default()
+                    } else {
+                        self.state = State::Head;
+                        self.head = Head::default();
+                        learnt.head_began = true;
+                        bytes
+                    }
+                }
+                State::Head | State::ChunkSize | State::Trailers => {
+                    let (rest, ended) = self.line.take(bytes);
+                    if ended {
+                        self.line_ended(&mut learnt);
+                    }
+                    rest
+                }
+            };
+        }
+        learnt.in_head = self.state == State::Head;
+        learnt.head_began &= learnt.in_head;
+        learnt
+    }
+
+    fn skip<'b>(&mut self, bytes: &'b [u8], left: u64, on: fn(u64) -> State, then: State) -> &'b [u8] {
+        let there = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let after = left.saturating_sub(there);
+        self.state = if after == 0 { then } else { on(after) };
+        bytes.get(usize::try_from(left).unwrap_or(usize::MAX)..).unwrap_or_default()
+    }
+
+    fn line_ended(&mut self, learnt: &mut Learnt) {
+        let line = std::mem::take(&mut self.line.kept);
+        let text = line.strip_suffix(b"\r").unwrap_or(&line);
+        self.state = match self.state {
+            State::Head if text.is_empty() => {
+                let index = self.heads;
+                self.heads = self.heads.saturating_add(1);
+                if self.head.is_ambiguous() {
+                    learnt.ambiguous.get_or_insert(index);
+                }
+                self.head.body()
+            }
+            State::Head => {
+                self.head.learn(text);
+                State::Head
+            }
+            State::ChunkSize => chunk_size(text).map_or(State::Lost, |size| match size {
+                0 => State::Trailers,
+                _ => State::Chunk(size.saturating_add(2)),
+            }),
+            State::Trailers if text.is_empty() => State::Between,
+            other => other,
+        };
+        // The allocation is kept for the next line.
+        self.line.kept = line;
+        self.line.kept.clear();
+    }
+}
+
+impl Line {
+    /// What follows the line in `bytes`, and whether it ended there.
+    fn take<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], bool) {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        let room = LINE_BYTES_KEPT.saturating_sub(self.kept.len());
+        self.kept.extend_from_slice(part.get(..room.min(part.len())).unwrap_or_default());
+        (rest.get(1..).unwrap_or_default(), end.is_some())
+    }
+}
+
+impl Head {
+    fn learn(&mut self, line: &[u8]) {
+        self.lines = self.lines.saturating_add(1);
+        if self.lines == 1 {
+            self.http_10 = line.ends_with(b" HTTP/1.0");
+            return;
+        }
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
+        let (name, value) = line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        if name.eq_ignore_ascii_case(b"content-length") {
+            self.lengths = self.lengths.saturating_add(1);
+            self.length = decimal(value).unwrap_or(0);
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.encodings = self.encodings.saturating_add(1);
+            self.chunked = value.len() >= 7
+                && value.get(value.len() - 7..).is_some_and(|end| end.eq_ignore_ascii_case(b"chunked"));
+        }
+    }
+
+    const fn is_ambiguous(&self) -> bool {
+        self.lengths > 1
+            || self.encodings > 1
+            || (self.encodings > 0 && (self.lengths > 0 || self.http_10 || !self.chunked))
+    }
+
+    const fn body(&self) -> State {
+        match (self.chunked, self.length) {
+            (true, _) => State::ChunkSize,
+            (false, 0) => State::Between,
+            (false, length) => State::Body(length),
+        }
+    }
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
+}
+
+/// The size at the start of a chunk, in hexadecimal, before any extension (RFC 9112 §7.1).
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
+
+    /// Feeds `text` whole and byte by byte: both must tell the same.
+    fn check(text: &str, ambiguous: Option<u64>, in_head: bool) {
+        let mut whole = Framing::default();
+        let learnt = whole.feed(text.as_bytes());
+        assert_eq!((learnt.ambiguous, learnt.in_head), (ambiguous, in_head), "{text:?}");
+        let mut dripped = Framing::default();
+        let mut first = None;
+        let mut last = Learnt::default();
+        for byte in text.bytes() {
+            last = dripped.feed(&[byte]);
+            first = first.or(last.ambiguous);
+        }
+        assert_eq!((first, last.in_head), (ambiguous, in_head), "dripped {text:?}");
+        assert_eq!(whole.state, dripped.state);
+    }
+
+    #[test]
+    fn a_head_that_says_its_length_in_two_ways_is_found() {
+        for (fields, ambiguous) in [
+            ("Content-Length: 5\r\n\r\nhello", false),
+            ("Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false),
+            ("Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello", true),
+            ("content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", true),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", true),
+            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true),
+            ("Transfer-Encoding: gzip\r\n\r\n", true),
+        ] {
+            check(&format!("{POST}{fields}"), ambiguous.then_some(0), false);
+        }
+        check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Some(0), false);
+    }
+
+    #[test]
+    fn bodies_are_stepped_over_to_the_next_head() {
+        let length =
+            format!("{POST}Content-Length: 36\r\n\r\nTransfer-Encoding: chunked\r\nA: b\r\n\r\n\r\n");
+        let chunks = format!(
+            "{POST}Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nab\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\n"
+        );
+        let bad = format!("{POST}Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n");
+        check(&format!("{length}{chunks}\r\nGET / HTTP/1.1\r\n"), None, true);
+        check(&format!("{chunks}{length}{bad}"), Some(2), false);
+        check(&format!("{POST}Content-Length: 10\r\n\r\nabc"), None, false);
+        check("GET / HT", None, true);
+        check("\r\n\r\n", None, false);
+    }
+
+    #[test]
+    fn a_long_line_costs_no_memory() {
+        let mut framing = Framing::default();
+        for _ in 0..1_000 {
+            framing.feed(&[b'x'; 1_000]);
+        }
+        assert!(framing.line.kept.capacity() <= 2 * LINE_BYTES_KEPT);
+    }
+}

@@ -1,0 +1,92 @@
+//! The listener for operators: `/metrics`, `/healthz`, `/readyz`. Stays answerable when the public one is full.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::activity::Activity;
+use crate::body::OutBody;
+use crate::connection::Wiring;
+use crate::front::{Front, Reply, ReplyBody};
+use crate::listener::{Registry, accept};
+use crate::service::{Shared, health, ready, response};
+
+/// Prometheus's text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Connections at once: operators are few.
+const MOST_CONNECTIONS: usize = 64;
+
+/// Renders the metrics of the rest of the server.
+pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Serves until dropped.
+pub(crate) async fn serve<F: Front>(
+    listener: &TcpListener,
+    wiring: Arc<Wiring>,
+    shared: Arc<Shared<F>>,
+    metrics: Metrics,
+    registry: Arc<Registry>,
+    tracker: TaskTracker,
+) {
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        let stream = accept(listener, &shared.stats).await;
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));
+        let registered = registry.register();
+        tracker.spawn(async move {
+            let activity = Arc::clone(&registered.activity);
+            let service = service_fn(|request| {
+                std::future::ready(Ok::<_, Infallible>(answer(&shared, &metrics, &activity, &request)))
+            });
+            wiring.speak(stream, &registered.activity, service, Vec::new).await;
+            drop(place);
+        });
+    }
+}
+
+fn answer<F: Front>(
+    shared: &Shared<F>,
+    metrics: &Metrics,
+    activity: &Arc<Activity>,
+    request: &Request<Incoming>,
+) -> Response<OutBody<F::Stream>> {
+    let (_, in_flight) = activity.request();
+    let is_head = request.method() == Method::HEAD;
+    let reply = if !is_head && request.method() != Method::GET {
+        let mut reply = text(405, "Only GET is taken here.\n".to_owned());
+        reply.headers.push(("allow", "GET, HEAD".to_owned()));
+        reply
+    } else {
+        match request.uri().path() {
+            "/metrics" => {
+                let mut out = metrics();
+                if !out.is_empty() && !out.ends_with('\n') {
+                    out.push('\n');
+                }
+                out.push_str(&shared.stats.text());
+                Reply { content_type: METRICS_TYPE, ..text(200, out) }
+            }
+            "/healthz" => health(),
+            "/readyz" => ready(shared.front.ready()),
+            _ => text(404, "There are /metrics, /healthz and /readyz here.\n".to_owned()),
+        }
+    };
+    response(reply, in_flight, is_head)
+}
+
+fn text<S>(status: u16, body: String) -> Reply<S> {
+    Reply {
+        status,
+        content_type: "text/plain; charset=utf-8",
+        headers: Vec::new(),
+        body: ReplyBody::Whole(Bytes::from(body)),
+    }
+}

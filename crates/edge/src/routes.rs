@@ -1,0 +1,133 @@
+//! Every path the edge answers, in one table. What is not in it is 404; what needs a credential says so.
+
+use headrace_domain::Endpoint;
+
+/// Who may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anyone: tells nothing but whether the server lives.
+    Public,
+    /// The bearer of a key; anyone else is answered 401.
+    Key,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A call.
+    Call(Endpoint),
+    /// The list of models.
+    Models,
+    /// One model.
+    Model,
+    /// The trace of a request.
+    Request,
+    /// Whether the process is alive.
+    Health,
+    /// Whether calls would be served.
+    Ready,
+}
+
+/// One path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// As in the `allow` header. Where `GET` is, `HEAD` is too.
+    pub methods: &'static str,
+    /// The path; at its end `{name}` is one segment and `{*name}` is all that follows.
+    pub path: &'static str,
+    /// Who may ask.
+    pub access: Access,
+    /// Where it leads.
+    pub target: Target,
+}
+
+/// All of them.
+pub const ROUTES: &[Route] = &[
+    post("/v1/chat/completions", Endpoint::ChatCompletions),
+    post("/v1/completions", Endpoint::Completions),
+    post("/v1/messages", Endpoint::Messages),
+    get("/v1/models", Access::Key, Target::Models),
+    get("/v1/models/{*name}", Access::Key, Target::Model),
+    get("/v1/requests/{id}", Access::Key, Target::Request),
+    get("/healthz", Access::Public, Target::Health),
+    get("/readyz", Access::Public, Target::Ready),
+];
+
+const fn post(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { methods: "POST", path, access: Access::Key, target: Target::Call(endpoint) }
+}
+
+const fn get(path: &'static str, access: Access, target: Target) -> Route {
+    Route { methods: "GET, HEAD", path, access, target }
+}
+
+/// The route of `path`, and what stands for its last part (still percent-encoded; empty if the route has none).
+pub(crate) fn find(path: &str) -> Option<(&'static Route, &str)> {
+    ROUTES.iter().find_map(|route| Some((route, route.rest_of(path)?)))
+}
+
+impl Route {
+    fn rest_of<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let Some((prefix, parameter)) = self.path.split_once('{') else {
+            return (self.path == path).then_some("");
+        };
+        let rest = path.strip_prefix(prefix)?;
+        (!rest.is_empty() && (parameter.starts_with('*') || !rest.contains('/'))).then_some(rest)
+    }
+}
+
+/// Undoes percent-encoding; `None` if it is broken or not UTF-8.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = char::from(bytes.next()?).to_digit(16)?;
+            let low = char::from(bytes.next()?).to_digit(16)?;
+            out.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_where_the_table_says() {
+        for (path, expected) in [
+            ("/v1/chat/completions", Some(("/v1/chat/completions", ""))),
+            ("/v1/models", Some(("/v1/models", ""))),
+            ("/v1/models/", None),
+            ("/v1/models/a/b", Some(("/v1/models/{*name}", "a/b"))),
+            ("/v1/requests/req_1", Some(("/v1/requests/{id}", "req_1"))),
+            ("/v1/requests/req_1/x", None),
+            ("/v1/chat/completions/", None),
+            ("//v1/models", None),
+            ("/V1/models", None),
+            ("/metrics", None),
+            ("*", None),
+            ("", None),
+        ] {
+            assert_eq!(find(path).map(|(route, rest)| (route.path, rest)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn percent_decoding() {
+        for (text, expected) in [
+            ("plain", Some("plain")),
+            ("a%2Fb", Some("a/b")),
+            ("%C3%A9", Some("é")),
+            ("%", None),
+            ("%2", None),
+            ("%zz", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(percent_decoded(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! One request to one response: the route, the edge's own refusals, the body, the front's answer. Knows HTTP's words;
+//! every decision about who may do what is the front's.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
+use headrace_gateway::{Arrival, Credentials, EdgeRefusal};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Version};
+use hyper::body::{Body, Incoming};
+
+use crate::activity::{Activity, InFlight};
+use crate::body::{BodyFault, BodyLimits, OutBody, read_whole};
+use crate::front::{Front, Reply, ReplyBody};
+use crate::routes::{self, Target};
+use crate::stats::{Stats, count};
+
+/// What all connections share.
+pub(crate) struct Shared<F> {
+    pub(crate) front: Arc<F>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) limits: BodyLimits,
+    /// Bytes of bodies in memory now, over all connections.
+    pub(crate) body_bytes: AtomicU64,
+    pub(crate) stats: Arc<Stats>,
+}
+
+/// Answers one request.
+pub(crate) async fn answer<F: Front>(
+    shared: Arc<Shared<F>>,
+    activity: Arc<Activity>,
+    request: Request<Incoming>,
+) -> Result<Response<OutBody<F::Stream>>, Infallible> {
+    let started = Moment { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
+    let (number, in_flight) = activity.request();
+    count(&shared.stats.requests);
+    let (parts, body) = request.into_parts();
+    let is_http1 = parts.version < Version::HTTP_2;
+    let mut asked =
+        Asked { shared: &shared, parts: &parts, started, body_was_read: body.is_end_stream(), body };
+    let reply = if is_http1 && activity.is_ambiguous(number) {
+        asked.body_was_read = false;
+        asked.refuse(&EdgeRefusal::BadBody, None)
+    } else {
+        asked.reply().await
+    };
+    let leave = !asked.body_was_read;
+    let mut response = response(reply, in_flight, parts.method == Method::HEAD);
+    if leave && is_http1 {
+        // What is left of the body would be taken for the next request's head.
+        activity.leave_body_unread();
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+/// When a request's headers were whole.
+#[derive(Clone, Copy)]
+struct Moment {
+    wall: UnixNanos,
+    mono_ns: u64,
+}
+
+/// A request that is being answered.
+struct Asked<'a, F> {
+    shared: &'a Shared<F>,
+    parts: &'a Parts,
+    started: Moment,
+    body: Incoming,
+    body_was_read: bool,
+}
+
+impl<F: Front> Asked<'_, F> {
+    async fn reply(&mut self) -> Reply<F::Stream> {
+        let path = self.parts.uri.path();
+        let Some((route, rest)) = routes::find(path) else { return self.not_found() };
+        let takes_get = !matches!(route.target, Target::Call(_));
+        let fits = match self.parts.method {
+            Method::GET | Method::HEAD => takes_get,
+            Method::POST => !takes_get,
+            _ => false,
+        };
+        if !fits {
+            let endpoint = if let Target::Call(endpoint) = route.target { Some(endpoint) } else { None };
+            return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
+        }
+        let front = &self.shared.front;
+        match route.target {
+            Target::Call(endpoint) => self.call(endpoint).await,
+            Target::Models => front.list_models(&self.credentials(), self.dialect()),
+            Target::Model => match routes::percent_decoded(rest) {
+                Some(name) => front.show_model(&self.credentials(), &name, self.dialect()),
+                None => self.not_found(),
+            },
+            Target::Request => match routes::percent_decoded(rest) {
+                Some(id) => front.show_request(&self.credentials(), &id).await,
+                None => self.not_found(),
+            },
+            Target::Health => health(),
+            Target::Ready => ready(front.ready()),
+        }
+    }
+
+    async fn call(&mut self, endpoint: Endpoint) -> Reply<F::Stream> {
+        if let Err(refusal) = takes_json(&self.parts.headers) {
+            return self.refuse(&refusal, Some(endpoint));
+        }
+        let budget = Budget::new(&self.shared.body_bytes, self.shared.limits.most_bytes_at_once);
+        let body = match read_whole(&mut self.body, &self.shared.limits, &budget).await {
+            Ok(body) => body,
+            Err(fault) => return self.refuse(&self.refusal_for(fault), Some(endpoint)),
+        };
+        self.body_was_read = true;
+        let arrival = Arrival {
+            endpoint,
+            credentials: self.credentials(),
+            traceparent: single(&self.parts.headers, "traceparent"),
+            body,
+            started: self.started.wall,
+            started_mono_ns: self.started.mono_ns,
+        };
+        self.shared.front.call(arrival).await
+    }
+
+    fn refusal_for(&self, fault: BodyFault) -> EdgeRefusal {
+        match fault {
+            BodyFault::TooLarge => EdgeRefusal::BodyTooLarge { limit_bytes: self.shared.limits.most_bytes },
+            BodyFault::TooSlow(limit) => {
+                count(&self.shared.stats.body_timeouts);
+                EdgeRefusal::BodyTimeout { seconds: whole_seconds(limit) }
+            }
+            BodyFault::Broken => EdgeRefusal::BadBody,
+            BodyFault::NoRoom => EdgeRefusal::TooManyConnections,
+        }
+    }
+
+    fn not_found(&self) -> Reply<F::Stream> {
+        self.refuse(&EdgeRefusal::NotFound { path: self.parts.uri.path().to_owned() }, None)
+    }
+
+    fn refuse(&self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {
+        let dialect = endpoint.map_or_else(|| self.dialect(), Endpoint::dialect);
+        let mut reply = self.shared.front.refuse(dialect, refusal, endpoint, self.started.wall);
+        if let EdgeRefusal::MethodNotAllowed { allowed } = refusal
+            && !reply.headers.iter().any(|(name, _)| *name == "allow")
+        {
+            reply.headers.push(("allow", (*allowed).to_owned()));
+        }
+        reply
+    }
+
+    /// The dialect where the path does not decide it.
+    fn dialect(&self) -> Dialect {
+        let is_anthropic = self.parts.headers.contains_key("anthropic-version")
+            || self.parts.uri.path().starts_with("/v1/messages");
+        if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi }
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials {
+            authorization: joined(&self.parts.headers, &header::AUTHORIZATION),
+            x_api_key: joined(&self.parts.headers, &HeaderName::from_static("x-api-key")),
+        }
+    }
+}
+
+/// All values of a header, joined as HTTP says they may be: two credentials in one header are no credential, and the
+/// front is to see that there were two.
+fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
+    let mut values = headers.get_all(name).iter();
+    let mut out = values.next()?.as_bytes().to_vec();
+    for value in values {
+        out.extend_from_slice(b", ");
+        out.extend_from_slice(value.as_bytes());
+    }
+    Some(out)
+}
+
+/// The value of a header that stands there once and is text.
+fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?.to_str().ok()?;
+    values.next().is_none().then(|| first.to_owned())
+}
+
+fn takes_json(headers: &HeaderMap) -> Result<(), EdgeRefusal> {
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        if !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity") {
+            let encoding = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            return Err(EdgeRefusal::UnsupportedEncoding { encoding });
+        }
+    }
+    let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence = media.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_json = essence.eq_ignore_ascii_case(b"application/json")
+        || essence.len() > 5 && essence.to_ascii_lowercase().ends_with(b"+json");
+    if is_json { Ok(()) } else { Err(EdgeRefusal::UnsupportedMediaType) }
+}
+
+/// Whole seconds of a limit, rounded up.
+pub(crate) fn whole_seconds(limit: Duration) -> u64 {
+    limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0))
+}
+
+/// Room for bodies that one request has taken; given back when the request is answered.
+pub(crate) struct Budget<'a> {
+    taken: AtomicU64,
+    all: &'a AtomicU64,
+    most: u64,
+}
+
+impl<'a> Budget<'a> {
+    fn new(all: &'a AtomicU64, most: u64) -> Self {
+        Self { taken: AtomicU64::new(0), all, most }
+    }
+
+    /// Takes room; false if there is none left.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        self.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.most
+    }
+}
+
+impl Drop for Budget<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(*self.taken.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Alive.
+pub(crate) fn health<S>() -> Reply<S> {
+    small(200, Bytes::from_static(br#"{"status":"alive"}"#))
+}
+
+/// Ready or not.
+pub(crate) fn ready<S>(is_ready: bool) -> Reply<S> {
+    if is_ready {
+        return small(200, Bytes::from_static(br#"{"status":"ready"}"#));
+    }
+    let mut reply = small(503, Bytes::from_static(br#"{"status":"not_ready"}"#));
+    reply.headers.push(("retry-after", "1".to_owned()));
+    reply
+}
+
+fn small<S>(status: u16, body: Bytes) -> Reply<S> {
+    Reply { status, content_type: "application/json", headers: Vec::new(), body: ReplyBody::Whole(body) }
+}
+
+/// A reply as HTTP has it. To `HEAD` goes all but the body.
+pub(crate) fn response<S>(reply: Reply<S>, in_flight: InFlight, is_head: bool) -> Response<OutBody<S>> {
+    let streams = matches!(reply.body, ReplyBody::Stream(_));
+    let mut length = None;
+    let body = match reply.body {
+        ReplyBody::Whole(bytes) if is_head => {
+            length = Some(HeaderValue::from(bytes.len()));
+            OutBody::Whole(Bytes::new())
+        }
+        ReplyBody::Stream(_) if is_head => OutBody::Whole(Bytes::new()),
+        ReplyBody::Whole(bytes) => OutBody::Whole(bytes),
+        ReplyBody::Stream(frames) => OutBody::Stream { frames, ended: false, in_flight },
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.reserve(reply.headers.len().saturating_add(3));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(reply.content_type));
+    if streams {
+        // Proxies on the way must neither keep nor gather the pieces.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    }
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, length);
+    }
+    for (name, value) in reply.headers {
+        match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value)) {
+            (Ok(name), Ok(value)) => {
+                headers.insert(name, value);
+            }
+            _ => tracing::error!(name, "a header of an answer is not one and was left out"),
+        }
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_twice_is_neither() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
+        headers.append("traceparent", HeaderValue::from_static("x"));
+        assert_eq!(joined(&headers, &header::AUTHORIZATION).as_deref(), Some(&b"Bearer a"[..]));
+        assert_eq!(single(&headers, "traceparent").as_deref(), Some("x"));
+        headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer b"));
+        headers.append("traceparent", HeaderValue::from_static("x"));
+        assert_eq!(joined(&headers, &header::AUTHORIZATION).as_deref(), Some(&b"Bearer a, Bearer b"[..]));
+        assert_eq!(single(&headers, "traceparent"), None);
+    }
+
+    #[test]
+    fn only_plain_json_is_taken() {
+        for (encoding, media, taken) in [
+            (None, None, true),
+            (None, Some("application/json"), true),
+            (None, Some("Application/JSON ; charset=utf-8"), true),
+            (None, Some("application/problem+json"), true),
+            (None, Some("application/x-www-form-urlencoded"), false),
+            (None, Some("text/plain"), false),
+            (Some("identity"), None, true),
+            (Some("gzip"), None, false),
+            (Some("identity, gzip"), None, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [(header::CONTENT_ENCODING, encoding), (header::CONTENT_TYPE, media)] {
+                if let Some(value) = value {
+                    headers.insert(name, HeaderValue::from_static(value));
+                }
+            }
+            assert_eq!(takes_json(&headers).is_ok(), taken, "{encoding:?} {media:?}");
+        }
+    }
+
+    #[test]
+    fn room_for_bodies_is_shared_and_given_back() {
+        let all = AtomicU64::new(0);
+        let first = Budget::new(&all, 10);
+        assert!(first.take(6));
+        let second = Budget::new(&all, 10);
+        assert!(second.take(4));
+        assert!(!second.take(1));
+        drop(second);
+        assert!(first.take(4));
+        drop(first);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+}

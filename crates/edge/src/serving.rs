@@ -1,0 +1,303 @@
+//! The edge as a whole: bound first, so that every fault shows before anything is served; then serving until told to
+//! stop; then draining.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use headrace_domain::{Clock, Dialect};
+use headrace_gateway::{EdgeRefusal, Gateway};
+use http::StatusCode;
+use hyper::service::service_fn;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::activity::Wish;
+use crate::body::BodyLimits;
+use crate::connection::{Wiring, refuse_and_close};
+use crate::front::{Front, Reply, ReplyBody};
+use crate::listener::{Registry, accept, listen};
+use crate::operations::{self, Metrics};
+use crate::service::{Shared, answer, whole_seconds};
+use crate::stats::{Stats, count, value};
+use crate::{EdgeConfig, EdgeError, tls};
+
+/// Refusals of connections over the limit that are being written at once; one more is closed without a word.
+const REFUSALS_AT_ONCE: usize = 64;
+/// After all calls have ended, how long their last bytes may take to the peers.
+const FLUSH_WAIT: Duration = Duration::from_secs(2);
+
+/// Bound sockets before a [`Front`].
+pub struct Edge<F = Gateway> {
+    shared: Arc<Shared<F>>,
+    wiring: Arc<Wiring>,
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    operations: Option<Operations>,
+    max_connections: usize,
+    header_timeout: Duration,
+    warnings: Vec<String>,
+}
+
+struct Operations {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    wiring: Arc<Wiring>,
+    metrics: Metrics,
+}
+
+/// What happened while it was served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServeReport {
+    /// Connections taken.
+    pub connections_accepted: u64,
+    /// Connections over the limit.
+    pub connections_refused: u64,
+    /// Requests whose headers were whole.
+    pub requests: u64,
+    /// Calls that did not end by themselves in the time given for draining.
+    pub calls_cut_off: usize,
+    /// Connections that had to be closed under their peers after that.
+    pub connections_cut_off: usize,
+}
+
+impl<F: Front> Edge<F> {
+    /// Binds the sockets and reads the TLS files. `metrics` gives Prometheus text, to which the edge adds its own.
+    ///
+    /// # Errors
+    /// [`EdgeError`]: bad values, unusable TLS files, an address that cannot be bound.
+    pub async fn bind(
+        config: EdgeConfig,
+        front: Arc<F>,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, EdgeError> {
+        config.check()?;
+        let acceptor = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        let send_buffer = config.kernel_buffer_request_bytes();
+        let (listener, local_addr) = listen_at(config.listen, send_buffer)?;
+        let stats = Arc::new(Stats::default());
+        let wiring = |tls| Arc::new(Wiring::new(&config, tls, Arc::clone(&stats)));
+        let operations = match config.metrics_listen {
+            None => None,
+            Some(address) => {
+                let (listener, local_addr) = listen_at(address, send_buffer)?;
+                Some(Operations { listener, local_addr, wiring: wiring(None), metrics })
+            }
+        };
+        let limits = BodyLimits {
+            most_bytes: config.max_body_bytes,
+            most_bytes_at_once: config.max_body_bytes_at_once,
+            pause: config.body_progress_timeout,
+            total: config.body_total_timeout,
+        };
+        let wiring = wiring(acceptor);
+        let shared = Shared { front, clock, limits, body_bytes: AtomicU64::new(0), stats };
+        Ok(Self {
+            shared: Arc::new(shared),
+            wiring,
+            listener,
+            local_addr,
+            operations,
+            max_connections: config.max_connections,
+            header_timeout: config.header_timeout,
+            warnings: config.warnings(),
+        })
+    }
+
+    /// Where calls come in; the port is the real one if 0 was asked for.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Where operators come in.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.operations.as_ref().map(|operations| operations.local_addr)
+    }
+
+    /// What an operator should be told, such as that keys will cross a network in clear.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Serves until `shutdown` resolves. Then takes no more connections, lets what is in flight finish for at most
+    /// `drain`, has the front cut off the rest, and closes.
+    ///
+    /// Dropping the future stops taking connections at once; those that are open end with the runtime.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>, drain: Duration) -> ServeReport {
+        let operations_registry = Arc::new(Registry::default());
+        let operations_tasks = TaskTracker::new();
+        let operate = async {
+            let Some(operations) = &self.operations else { return std::future::pending().await };
+            operations::serve(
+                &operations.listener,
+                Arc::clone(&operations.wiring),
+                Arc::clone(&self.shared),
+                Arc::clone(&operations.metrics),
+                Arc::clone(&operations_registry),
+                operations_tasks.clone(),
+            )
+            .await;
+        };
+        let shared = Arc::clone(&self.shared);
+        let public = Public {
+            shared: Arc::clone(&self.shared),
+            wiring: Arc::clone(&self.wiring),
+            places: Arc::new(Semaphore::new(self.max_connections)),
+            refusals: Arc::new(Semaphore::new(REFUSALS_AT_ONCE)),
+            registry: Arc::new(Registry::default()),
+            tasks: TaskTracker::new(),
+            max_connections: self.max_connections,
+            header_timeout: self.header_timeout,
+        };
+        let listener = self.listener;
+        let serve = async {
+            {
+                let taking = pin!(public.take_all(&listener));
+                let shutdown = pin!(shutdown);
+                tokio::select! {
+                    biased;
+                    () = shutdown => {}
+                    () = taking => {}
+                }
+            }
+            drop(listener);
+            public.drain(drain).await
+        };
+        let (calls_cut_off, connections_cut_off) = tokio::select! {
+            cut_off = serve => cut_off,
+            () = operate => (0, 0),
+        };
+        operations_registry.wish_all(Wish::Close);
+        operations_tasks.close();
+        let _ = timeout(FLUSH_WAIT, operations_tasks.wait()).await;
+        ServeReport {
+            connections_accepted: value(&shared.stats.connections_accepted),
+            connections_refused: value(&shared.stats.connections_refused),
+            requests: value(&shared.stats.requests),
+            calls_cut_off,
+            connections_cut_off,
+        }
+    }
+}
+
+fn listen_at(address: SocketAddr, send_buffer: usize) -> Result<(TcpListener, SocketAddr), EdgeError> {
+    let listener = listen(address, send_buffer)?;
+    let local = listener.local_addr().map_err(|source| EdgeError::Bind { address, source })?;
+    Ok((listener, local))
+}
+
+/// The public listener at work.
+struct Public<F> {
+    shared: Arc<Shared<F>>,
+    wiring: Arc<Wiring>,
+    places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    registry: Arc<Registry>,
+    tasks: TaskTracker,
+    max_connections: usize,
+    header_timeout: Duration,
+}
+
+impl<F: Front> Public<F> {
+    async fn take_all(&self, listener: &TcpListener) {
+        loop {
+            let stream = accept(listener, &self.shared.stats).await;
+            match Arc::clone(&self.places).try_acquire_owned() {
+                Ok(place) => self.take(stream, place),
+                Err(_) => self.turn_away(stream),
+            }
+        }
+    }
+
+    fn take(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+        count(&self.shared.stats.connections_accepted);
+        let registered = self.registry.register();
+        let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
+        let seconds = whole_seconds(self.header_timeout);
+        self.tasks.spawn(async move {
+            // Counted and given back on every way out, a panic in the front included.
+            let open = OpenConnection(Arc::clone(&shared.stats), place);
+            let activity = Arc::clone(&registered.activity);
+            let front = Arc::clone(&shared);
+            let service =
+                service_fn(move |request| answer(Arc::clone(&front), Arc::clone(&activity), request));
+            let too_slow = || last_words(&shared, &EdgeRefusal::BodyTimeout { seconds });
+            wiring.speak(stream, &registered.activity, service, too_slow).await;
+            drop(open);
+        });
+    }
+
+    /// Says 503 to a connection over the limit, without giving it a place.
+    fn turn_away(&self, mut stream: TcpStream) {
+        count(&self.shared.stats.connections_refused);
+        tracing::debug!(limit = self.max_connections, "a connection over the limit");
+        if self.wiring.is_tls() {
+            return;
+        }
+        let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            let words = last_words(&shared, &EdgeRefusal::TooManyConnections);
+            refuse_and_close(&mut stream, &words).await;
+            drop(turn);
+        });
+    }
+
+    /// Returns the calls and the connections that were cut off.
+    async fn drain(&self, within: Duration) -> (usize, usize) {
+        self.registry.wish_all(Wish::Finish);
+        let calls = self.shared.front.drain(within).await;
+        self.tasks.close();
+        if timeout(FLUSH_WAIT, self.tasks.wait()).await.is_ok() {
+            return (calls, 0);
+        }
+        let connections = self.registry.wish_all(Wish::Close);
+        let _ = timeout(FLUSH_WAIT, self.tasks.wait()).await;
+        (calls, connections)
+    }
+}
+
+struct OpenConnection(
+    Arc<Stats>,
+    #[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit,
+);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        count(&self.0.connections_closed);
+    }
+}
+
+/// A refusal as the bytes of an HTTP/1.1 response, for peers whose request was not understood as far as its dialect.
+fn last_words<F: Front>(shared: &Shared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
+    let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
+    written_out(&reply)
+}
+
+fn written_out<S>(reply: &Reply<S>) -> Vec<u8> {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body: &[u8] = if let ReplyBody::Whole(bytes) = &reply.body { bytes } else { &[] };
+    let mut out = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n",
+        status.as_str(),
+        status.canonical_reason().unwrap_or_default(),
+        reply.content_type,
+        body.len()
+    );
+    let is_plain = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    for (name, value) in reply.headers.iter().filter(|(name, value)| is_plain(name) && is_plain(value)) {
+        out.push_str(name);
+        out.push_str(": ");
+        out.push_str(value);
+        out.push_str("\r\n");
+    }
+    out.push_str("\r\n");
+    let mut out = out.into_bytes();
+    out.extend_from_slice(body);
+    out
+}

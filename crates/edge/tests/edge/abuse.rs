@@ -1,0 +1,69 @@
+//! Requests that say in two ways where they end, and other things that are not HTTP.
+
+use std::sync::atomic::Ordering;
+
+use crate::stub::{assert_status, config, post, serve};
+
+#[tokio::test]
+async fn an_ambiguous_length_is_400_and_the_connection_closes() {
+    let served = serve(config()).await;
+    let good = "authorization: Bearer good\r\nhost: a\r\n";
+    let second = "GET /v1/models HTTP/1.1\r\nhost: smuggled\r\n\r\n";
+    for (version, lines, body) in [
+        ("1.1", "content-length: 5\r\ntransfer-encoding: chunked\r\n", "0\r\n\r\n"),
+        ("1.1", "transfer-encoding: chunked\r\ncontent-length: 5\r\n", "0\r\n\r\n"),
+        ("1.1", "content-length: 2\r\ncontent-length: 2\r\n", "{}"),
+        ("1.1", "content-length: 2\r\ncontent-length: 3\r\n", "{}"),
+        ("1.1", "content-length: 2, 2\r\n", "{}"),
+        ("1.1", "content-length: -2\r\n", "{}"),
+        ("1.1", "content-length: +2\r\n", "{}"),
+        ("1.1", "transfer-encoding: gzip, chunked\r\ncontent-length: 2\r\n", "0\r\n\r\n"),
+        ("1.1", "transfer-encoding: chunked, gzip\r\n", "0\r\n\r\n"),
+        ("1.1", "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", "0\r\n\r\n"),
+        ("1.1", "transfer-encoding : chunked\r\n", "0\r\n\r\n"),
+        ("1.0", "transfer-encoding: chunked\r\n", "0\r\n\r\n"),
+    ] {
+        let request = format!("POST /v1/completions HTTP/{version}\r\n{good}{lines}\r\n{body}{second}");
+        let answer = served.raw(&request).await;
+        assert!(answer.contains(" 400 Bad Request\r\n"), "{lines:?}: {answer:?}");
+        assert_eq!(answer.matches("HTTP/1.").count(), 1, "{lines:?}: {answer:?}");
+    }
+    assert_eq!(served.stub.calls.load(Ordering::SeqCst), 0);
+
+    // Behind good requests, too, whatever their bodies look like.
+    let first = post("", "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n");
+    let bad = format!(
+        "POST /v1/completions HTTP/1.1\r\n{good}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let answer = served.raw(&format!("{first}{bad}0\r\n\r\n{second}")).await;
+    assert_status(&answer, 200);
+    assert_eq!(answer.matches(" 400 Bad Request\r\n").count(), 1, "{answer:?}");
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 2, "{answer:?}");
+}
+
+#[tokio::test]
+async fn an_upgrade_is_not_taken_and_what_follows_is_an_ordinary_request() {
+    let served = serve(config()).await;
+    let upgrade = post("connection: upgrade\r\nupgrade: websocket\r\n", "1");
+    let answer = served.raw(&format!("{upgrade}{}", post("connection: close\r\n", "2"))).await;
+    assert!(!answer.contains(" 101 "), "{answer}");
+    assert_status(&answer, 200);
+    let answer = served.raw("CONNECT a:1 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert_status(&answer, 404);
+}
+
+#[tokio::test]
+async fn noise_is_400_or_nothing() {
+    let served = serve(config()).await;
+    for noise in [
+        "\0\0\0\0",
+        "GET\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+        "\u{16}\u{3}\u{1}\0\u{5}hello\n",
+        "GET / HTTP/1.1\r\n: x\r\n\r\n",
+    ] {
+        let answer = served.raw(noise).await;
+        assert!(answer.is_empty() || answer.contains(" 400 "), "{noise:?}: {answer:?}");
+    }
+    assert_eq!(served.stub.calls.load(Ordering::SeqCst), 0);
+}

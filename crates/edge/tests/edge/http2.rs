@@ -1,0 +1,139 @@
+//! HTTP/2 with prior knowledge, on plain TCP.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::stub::{BIG, ENDLESS, HANG, SILENT, THREE, config, serve, until};
+
+/// Speaks HTTP/2 on `io`.
+pub(crate) async fn open(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> SendRequest<Full<Bytes>> {
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A call with a good key.
+pub(crate) fn call(body: &str) -> Request<Full<Bytes>> {
+    Request::post("http://a/v1/chat/completions")
+        .header("authorization", "Bearer good")
+        .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+        .unwrap()
+}
+
+/// Sends it and waits for the answer's head.
+pub(crate) async fn request(sender: &mut SendRequest<Full<Bytes>>, body: &str) -> Response<Incoming> {
+    sender.send_request(call(body)).await.unwrap()
+}
+
+#[tokio::test]
+async fn many_calls_share_a_connection() {
+    let served = serve(config()).await;
+    let mut sender = open(served.connect().await).await;
+    let hanging = tokio::spawn(sender.send_request(call(HANG)));
+    let answers = (0..50).map(|i| sender.send_request(call(&i.to_string())));
+    for (i, answer) in answers.collect::<Vec<_>>().into_iter().enumerate() {
+        let body = answer.await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, i.to_string());
+    }
+    let three = request(&mut sender, THREE).await.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(three, "data: 1\n\ndata: 1\n\ndata: 1\n\n");
+    let big = request(&mut sender, BIG).await.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(big.len(), 3 << 20);
+    served.stub.until_in_flight(1).await;
+    hanging.abort();
+    served.stub.until_in_flight(0).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_is_dropped_and_so_are_all_when_the_client_leaves() {
+    let served = serve(config()).await;
+    let mut sender = open(served.connect().await).await;
+    let first = request(&mut sender, SILENT).await;
+    let second = request(&mut sender, ENDLESS).await;
+    served.stub.until_in_flight(2).await;
+    drop(first);
+    served.stub.until_in_flight(1).await;
+    drop(second);
+    drop(sender);
+    served.stub.until_in_flight(0).await;
+}
+
+#[tokio::test]
+async fn limits_hold_here_too() {
+    let mut config = config();
+    config.max_body_bytes = 1_000;
+    config.body_progress_timeout = Duration::from_millis(100);
+    let served = serve(config).await;
+    let mut sender = open(served.connect().await).await;
+    assert_eq!(request(&mut sender, &"1".repeat(1_001)).await.status(), 413);
+    let mut large = call("{}");
+    large.headers_mut().insert("x", "y".repeat(17_000).parse().unwrap());
+    let refused = sender.send_request(large).await;
+    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status() == 431));
+    assert_eq!(request(&mut sender, "{}").await.status(), 200);
+    assert_eq!(served.stub.calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_closed() {
+    let mut config = config();
+    config.header_timeout = Duration::from_millis(100);
+    config.idle_timeout = Duration::from_millis(200);
+    let served = serve(config).await;
+    let mut sender = open(served.connect().await).await;
+    assert_eq!(request(&mut sender, "{}").await.status(), 200);
+    until(|| sender.is_closed()).await;
+
+    // A preface and then silence, or half a HEADERS frame.
+    for more in [&b""[..], &[0, 0, 9, 1, 0, 0, 0, 0, 1, 0x82]] {
+        let mut stream = served.connect().await;
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        stream.write_all(more).await.unwrap();
+        let mut all = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut all)).await;
+        assert!(closed.is_ok(), "still open");
+    }
+}
+
+#[tokio::test]
+async fn rapid_resets_end_the_connection() {
+    let served = serve(config()).await;
+    let mut stream = served.connect().await;
+    let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for i in 0..2_000_u32 {
+        let id = (2 * i + 1).to_be_bytes();
+        // HEADERS with `:method: GET`, `:scheme: http`, `:path: /`, then RST_STREAM.
+        flood.extend_from_slice(&[0, 0, 3, 1, 5]);
+        flood.extend_from_slice(&id);
+        flood.extend_from_slice(&[0x82, 0x86, 0x84, 0, 0, 4, 3, 0]);
+        flood.extend_from_slice(&id);
+        flood.extend_from_slice(&8_u32.to_be_bytes());
+    }
+    let _ = stream.write_all(&flood).await;
+    let mut all = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut all)).await;
+    assert!(closed.is_ok(), "still open");
+    // GOAWAY has type 7; its payload ends with the code, and ENHANCE_YOUR_CALM is 11.
+    let mut frames = all.as_slice();
+    let mut codes = Vec::new();
+    while let Some((head, rest)) = frames.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+        if head[3] == 7 {
+            codes.push(payload[7]);
+        }
+        frames = rest;
+    }
+    assert!(closed.is_ok_and(|read| read.is_err()) || codes.contains(&11), "{codes:?}");
+    assert_eq!(served.stub.calls.load(Ordering::SeqCst), 0);
+}

@@ -1,0 +1,201 @@
+//! Limits on bytes, time and connections.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+
+use crate::stub::{ENDLESS, assert_status, config, post, read_until, rest, serve, until};
+
+const SHORT: Duration = Duration::from_millis(150);
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_before_it_is_read() {
+    let mut config = config();
+    config.max_body_bytes = 1_000;
+    let served = serve(config).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\n";
+    for (lines, sent) in [
+        ("content-length: 1001\r\n", String::new()),
+        ("content-length: 18446744073709551614\r\n", String::new()),
+        ("content-length: 1001\r\nexpect: 100-continue\r\n", String::new()),
+        ("content-length: 100000\r\n", "x".repeat(50_000)),
+        ("transfer-encoding: chunked\r\n", format!("3e9\r\n{}\r\n", "x".repeat(1_001))),
+    ] {
+        let started = Instant::now();
+        let answer = served.raw(&format!("{head}{lines}\r\n{sent}")).await;
+        assert!(started.elapsed() < Duration::from_millis(1_500));
+        if !lines.contains("18446744073709551614") {
+            assert_status(&answer, 413);
+            assert!(answer.contains("connection: close\r\n"), "{answer}");
+        }
+        assert!(!answer.contains("100 Continue"), "{answer}");
+    }
+    assert_status(&served.raw(&post("connection: close\r\n", &"1".repeat(1_000))).await, 200);
+}
+
+#[tokio::test]
+async fn memory_for_bodies_is_bounded_over_all_connections() {
+    let mut config = config();
+    config.max_body_bytes = 1_000;
+    config.max_body_bytes_at_once = 1_500;
+    let served = serve(config).await;
+    let mut first = served.connect().await;
+    let whole = post("connection: close\r\n", &"1".repeat(1_000));
+    first.write_all(whole.get(..whole.len() - 1).unwrap().as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_status(&served.raw(&whole).await, 503);
+    first.write_all(b"1").await.unwrap();
+    assert_status(&rest(&mut first).await, 200);
+    assert_status(&served.raw(&whole).await, 200);
+}
+
+#[tokio::test]
+async fn encodings_and_media_other_than_plain_json_are_refused() {
+    let served = serve(config()).await;
+    for (lines, status) in [
+        ("content-encoding: gzip\r\n", 415),
+        ("content-encoding: identity, gzip, gzip\r\n", 415),
+        ("content-encoding: identity\r\n", 200),
+        ("content-type: application/x-www-form-urlencoded\r\n", 415),
+        ("content-type: application/json; charset=utf-8\r\n", 200),
+    ] {
+        assert_status(&served.raw(&post(&format!("{lines}connection: close\r\n"), "{}")).await, status);
+    }
+}
+
+#[tokio::test]
+async fn slow_headers_get_408_and_the_connection_closes() {
+    let mut config = config();
+    config.header_timeout = SHORT;
+    let served = serve(config).await;
+    for part in ["P", "POST /v1/comp", "GET /v1/models HTTP/1.1\r\nhost: a\r\n"] {
+        let mut stream = served.connect().await;
+        let started = Instant::now();
+        stream.write_all(part.as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!((SHORT..SHORT * 5).contains(&started.elapsed()), "{:?}", started.elapsed());
+        // A lone `P` may still become HTTP/2.
+        if part.len() > 1 {
+            assert_status(&answer, 408);
+            assert!(answer.contains("connection: close\r\n"), "{answer}");
+        }
+    }
+    // Dripping does not help.
+    let mut stream = served.connect().await;
+    let started = Instant::now();
+    let dripped = async {
+        for byte in "GET /v1/models HTTP/1.1\r\nx: ".bytes().chain(std::iter::repeat(b'y')) {
+            if stream.write_all(&[byte]).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if started.elapsed() > SHORT * 3 {
+                break;
+            }
+        }
+    };
+    dripped.await;
+    assert!(rest(&mut stream).await.is_empty() || started.elapsed() < SHORT * 10);
+    // Neither does a second request's head on a living connection.
+    let mut stream = served.connect().await;
+    stream.write_all(post("", "{}").as_bytes()).await.unwrap();
+    read_until(&mut stream, "\r\n\r\n{}").await;
+    stream.write_all(b"GET /v1/mod").await.unwrap();
+    assert_status(&rest(&mut stream).await, 408);
+}
+
+#[tokio::test]
+async fn silent_and_idle_connections_are_closed() {
+    let mut config = config();
+    config.header_timeout = SHORT;
+    config.idle_timeout = SHORT * 3;
+    let served = serve(config).await;
+    let started = Instant::now();
+    assert_eq!(rest(&mut served.connect().await).await, "");
+    assert!((SHORT..SHORT * 3).contains(&started.elapsed()), "{:?}", started.elapsed());
+    let started = Instant::now();
+    assert_status(&served.raw(&post("", "{}")).await, 200);
+    assert!((SHORT * 3..SHORT * 8).contains(&started.elapsed()), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_slow_body_gets_408_and_the_connection_closes() {
+    let mut config = config();
+    config.body_progress_timeout = SHORT;
+    config.body_total_timeout = SHORT * 3;
+    let served = serve(config).await;
+    let started = Instant::now();
+    let answer = served.raw("POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{").await;
+    assert_status(&answer, 408);
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    assert!(started.elapsed() >= SHORT);
+
+    // Dripping ends at the limit on the whole.
+    let mut stream = served.connect().await;
+    let started = Instant::now();
+    stream
+        .write_all(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n")
+        .await
+        .unwrap();
+    while started.elapsed() < SHORT * 4 && stream.write_all(b"1").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_status(&rest(&mut stream).await, 408);
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_cut_off() {
+    let mut config = config();
+    config.write_timeout = SHORT;
+    config.header_timeout = SHORT;
+    let served = serve(config).await;
+    let mut stream = served.connect().await;
+    stream.write_all(post("", ENDLESS).as_bytes()).await.unwrap();
+    served.stub.until_in_flight(1).await;
+    served.stub.until_in_flight(0).await;
+    drop(stream);
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_get_503_and_places_come_back() {
+    let mut config = config();
+    config.max_connections = 2;
+    let served = serve(config).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = served.connect().await;
+        stream.write_all(post("", "{}").as_bytes()).await.unwrap();
+        read_until(&mut stream, "\r\n\r\n{}").await;
+        held.push(stream);
+    }
+    let answer = served.raw(&post("", "{}")).await;
+    assert_status(&answer, 503);
+    assert!(answer.contains("TooManyConnections") && answer.contains("connection: close\r\n"), "{answer}");
+    drop(held.pop());
+    let address = served.address;
+    let mut status = String::new();
+    for _ in 0..50 {
+        status = served.raw(&post("connection: close\r\n", "{}")).await;
+        if status.starts_with("HTTP/1.1 200") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_status(&status, 200);
+    let report = served.stop();
+    until(|| report.is_finished()).await;
+    assert!(report.await.unwrap().connections_refused >= 1);
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn headers_over_the_limit_get_431() {
+    let served = serve(config()).await;
+    for length in [17_000, 200_000] {
+        let request = format!("GET /v1/models HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(length));
+        let answer = served.raw(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 431 ") || answer.is_empty() && length > 100_000, "{answer}");
+    }
+    let many: String = (0..200).map(|i| format!("x{i}: y\r\n")).collect();
+    assert_status(&served.raw(&format!("GET /v1/models HTTP/1.1\r\n{many}\r\n")).await, 431);
+}

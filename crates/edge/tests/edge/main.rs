@@ -1,0 +1,17 @@
+//! The edge on real sockets, before a front that does as the request's body says. Every limit is set short.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this is test code; a failure is to stop the test"
+)]
+
+mod abuse;
+mod drain;
+mod http1;
+mod http2;
+mod limits;
+mod routes;
+mod stub;
+mod tls;

@@ -1,0 +1,110 @@
+//! The route table: walked without a credential, and what lies outside it.
+
+use headrace_edge::{Access, ROUTES};
+
+use crate::stub::{Served, assert_status, config, serve};
+
+async fn ask(served: &Served, method: &str, path: &str, lines: &str) -> String {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{lines}\r\n");
+    served.raw(&request).await
+}
+
+#[tokio::test]
+async fn every_route_is_denied_unless_it_is_public() {
+    let served = serve(config()).await;
+    let public: Vec<_> =
+        ROUTES.iter().filter(|route| route.access == Access::Public).map(|r| r.path).collect();
+    assert_eq!(public, ["/healthz", "/readyz"]);
+    for route in ROUTES {
+        let path = route.path.replace("{*name}", "a/b").replace("{id}", "req_1");
+        for method in route.methods.split(", ") {
+            let status = if route.access == Access::Public { 200 } else { 401 };
+            for lines in ["", "anthropic-version: 2023-06-01\r\n", "authorization: Bearer bad\r\n"] {
+                assert_status(&ask(&served, method, &path, lines).await, status);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_second_credential_is_no_credential() {
+    let served = serve(config()).await;
+    for (lines, status) in [
+        ("authorization: Bearer good\r\n", 200),
+        ("x-api-key: good\r\n", 200),
+        ("authorization: Bearer good\r\nauthorization: Bearer good\r\n", 401),
+        ("authorization: Bearer bad\r\nauthorization: Bearer good\r\n", 401),
+        ("x-api-key: good\r\nx-api-key: bad\r\n", 401),
+        ("authorization: Bearer good\r\nx-api-key: other\r\n", 401),
+    ] {
+        assert_status(&ask(&served, "GET", "/v1/models", lines).await, status);
+    }
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_refused_in_the_callers_dialect() {
+    let served = serve(config()).await;
+    let anthropic = "anthropic-version: 2023-06-01\r\n";
+    for (method, path, lines, status, says) in [
+        ("GET", "/", "", 404, "OpenAi None NotFound"),
+        ("GET", "/", anthropic, 404, "Anthropic None NotFound"),
+        ("POST", "/v1/messages/batches", "", 404, "Anthropic None NotFound"),
+        ("GET", "/metrics", "", 404, "NotFound"),
+        ("GET", "/v1/models/%zz", "authorization: Bearer good\r\n", 404, "NotFound"),
+        ("GET", "/v1/messages", "", 405, "Anthropic Some(Messages) MethodNotAllowed"),
+        ("DELETE", "/v1/chat/completions", anthropic, 405, "OpenAi Some(ChatCompletions) MethodNotAllowed"),
+        ("POST", "/v1/models", anthropic, 405, "Anthropic None MethodNotAllowed"),
+        ("OPTIONS", "/healthz", "", 405, "MethodNotAllowed"),
+    ] {
+        let answer = ask(&served, method, path, lines).await;
+        assert_status(&answer, status);
+        assert!(answer.contains(says), "{method} {path}: {answer}");
+        assert!(answer.contains("x-request-id: req_stub\r\n"), "{answer}");
+        assert_eq!(answer.contains("allow: "), status == 405, "{answer}");
+    }
+    let answer = ask(&served, "GET", "/v1/completions", "").await;
+    assert!(answer.contains("allow: POST\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn paths_reach_what_they_name() {
+    let served = serve(config()).await;
+    for (path, lines, says) in [
+        ("/v1/models", "", "\"models OpenAi\""),
+        ("/v1/models", "anthropic-version: 2023-06-01\r\n", "\"models Anthropic\""),
+        ("/v1/models/a/b?x=y", "", "\"model a/b OpenAi\""),
+        ("/v1/models/a%2Fb", "", "\"model a/b OpenAi\""),
+        ("/v1/requests/req_7", "", "\"request req_7\""),
+        ("/healthz", "", "alive"),
+        ("/readyz", "", "ready"),
+    ] {
+        let lines = format!("authorization: Bearer good\r\n{lines}");
+        let answer = ask(&served, "GET", path, &lines).await;
+        assert_status(&answer, 200);
+        assert!(answer.ends_with(says) || answer.contains(says), "{path}: {answer}");
+        let head = ask(&served, "HEAD", path, &lines).await;
+        assert_status(&head, 200);
+        assert!(head.ends_with("\r\n\r\n") && head.contains("content-length: "), "{path}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn operators_have_a_listener_of_their_own() {
+    let mut config = config();
+    config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
+    let mut served = serve(config).await;
+    served.address = served.metrics.unwrap();
+    let answer = ask(&served, "GET", "/metrics", "").await;
+    assert_status(&answer, 200);
+    for says in ["text/plain; version=0.0.4", "headrace_test 1\n", "headrace_edge_requests_total 0\n"] {
+        assert!(answer.contains(says), "{answer}");
+    }
+    for (method, path, status) in [
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz", 200),
+        ("GET", "/v1/models", 404),
+        ("POST", "/metrics", 405),
+    ] {
+        assert_status(&ask(&served, method, path, "").await, status);
+    }
+}

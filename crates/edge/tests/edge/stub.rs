@@ -1,0 +1,289 @@
+//! A front that does as it is told, and an edge before it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Dialect, Endpoint, SystemClock, UnixNanos};
+use headrace_edge::{Edge, EdgeConfig, Frames, Front, Reply, ReplyBody, ServeReport};
+use headrace_gateway::{Arrival, Credentials, EdgeRefusal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// Bodies that mean something to the stub; any other is sent back as it came.
+pub(crate) const HANG: &str = "\"hang\"";
+pub(crate) const ENDLESS: &str = "\"endless\"";
+pub(crate) const SILENT: &str = "\"silent\"";
+pub(crate) const THREE: &str = "\"three\"";
+pub(crate) const BIG: &str = "\"big\"";
+pub(crate) const PANIC: &str = "\"panic\"";
+
+/// See the top of the file.
+pub(crate) struct Stub {
+    pub(crate) calls: AtomicUsize,
+    pub(crate) in_flight: Arc<AtomicUsize>,
+    cut: watch::Sender<bool>,
+}
+
+struct Guard(Arc<AtomicUsize>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+pub(crate) struct Pieces {
+    piece: Bytes,
+    left: usize,
+    silent: bool,
+    cut: watch::Receiver<bool>,
+    _guard: Guard,
+}
+
+impl Frames for Pieces {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if *self.cut.borrow() || self.left == 0 && !self.silent {
+            return Poll::Ready(None);
+        }
+        if self.left == 0 {
+            // Looks again now and then, as a real delivery is woken from outside.
+            let waker = cx.waker().clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                waker.wake();
+            });
+            return Poll::Pending;
+        }
+        self.left -= 1;
+        Poll::Ready(Some(self.piece.clone()))
+    }
+}
+
+impl Stub {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            calls: AtomicUsize::new(0),
+            in_flight: Arc::default(),
+            cut: watch::Sender::new(false),
+        })
+    }
+
+    fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> Reply<Pieces> {
+        let pieces = Pieces {
+            piece: Bytes::from_static(piece),
+            left,
+            silent,
+            cut: self.cut.subscribe(),
+            _guard: guard,
+        };
+        reply(200, "text/event-stream", ReplyBody::Stream(pieces))
+    }
+
+    /// Waits until this many calls are in flight.
+    pub(crate) async fn until_in_flight(&self, calls: usize) {
+        until(|| self.in_flight.load(Ordering::SeqCst) == calls).await;
+    }
+}
+
+/// Waits until it is so; fails after two seconds.
+pub(crate) async fn until(so: impl Fn() -> bool) {
+    let waiting = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("it never came to be");
+}
+
+fn reply(status: u16, content_type: &'static str, body: ReplyBody<Pieces>) -> Reply<Pieces> {
+    Reply { status, content_type, headers: vec![("x-request-id", "req_stub".to_owned())], body }
+}
+
+fn whole(status: u16, body: impl Into<Bytes>) -> Reply<Pieces> {
+    reply(status, "application/json", ReplyBody::Whole(body.into()))
+}
+
+fn authenticated(credentials: &Credentials, answer: impl FnOnce() -> Reply<Pieces>) -> Reply<Pieces> {
+    match (&credentials.authorization, &credentials.x_api_key) {
+        (Some(key), None) if key == b"Bearer good" => answer(),
+        (None, Some(key)) if key == b"good" => answer(),
+        _ => whole(401, "{}"),
+    }
+}
+
+impl Front for Stub {
+    type Stream = Pieces;
+
+    async fn call(self: &Arc<Self>, arrival: Arrival) -> Reply<Pieces> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let guard = Guard(Arc::clone(&self.in_flight));
+        let refused = authenticated(&arrival.credentials, || whole(200, arrival.body.clone()));
+        if refused.status != 200 {
+            return refused;
+        }
+        match std::str::from_utf8(&arrival.body) {
+            Ok(HANG) => {
+                let _ = self.cut.subscribe().wait_for(|cut| *cut).await;
+                whole(503, "{}")
+            }
+            Ok(ENDLESS) => self.pieces(guard, &[b'x'; 16 * 1024], usize::MAX, false),
+            Ok(SILENT) => self.pieces(guard, b"data: 1\n\n", 1, true),
+            Ok(THREE) => self.pieces(guard, b"data: 1\n\n", 3, false),
+            Ok(BIG) => whole(200, vec![b'y'; 3 << 20]),
+            Ok(PANIC) => panic!("as asked"),
+            _ => whole(200, arrival.body),
+        }
+    }
+
+    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Pieces> {
+        authenticated(credentials, || whole(200, format!("\"models {dialect:?}\"")))
+    }
+
+    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Reply<Pieces> {
+        authenticated(credentials, || whole(200, format!("\"model {name} {dialect:?}\"")))
+    }
+
+    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> Reply<Pieces> {
+        authenticated(credentials, || whole(200, format!("\"request {id}\"")))
+    }
+
+    fn refuse(
+        &self,
+        dialect: Dialect,
+        refusal: &EdgeRefusal,
+        endpoint: Option<Endpoint>,
+        _started: UnixNanos,
+    ) -> Reply<Pieces> {
+        let status = match refusal {
+            EdgeRefusal::NotFound { .. } => 404,
+            EdgeRefusal::MethodNotAllowed { .. } => 405,
+            EdgeRefusal::BodyTooLarge { .. } => 413,
+            EdgeRefusal::BodyTimeout { .. } => 408,
+            EdgeRefusal::UnsupportedEncoding { .. } | EdgeRefusal::UnsupportedMediaType => 415,
+            EdgeRefusal::TooManyConnections => 503,
+            _ => 400,
+        };
+        whole(
+            status,
+            format!("{{\"refused\":\"{dialect:?} {endpoint:?} {refusal:?}\"}}").replace("\\\"", "'"),
+        )
+    }
+
+    fn ready(&self) -> bool {
+        !*self.cut.borrow()
+    }
+
+    async fn drain(&self, within: Duration) -> usize {
+        let none_left = async {
+            while self.in_flight.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let _ = tokio::time::timeout(within, none_left).await;
+        self.cut.send_replace(true);
+        self.in_flight.load(Ordering::SeqCst)
+    }
+}
+
+/// An edge that serves.
+pub(crate) struct Served {
+    pub(crate) stub: Arc<Stub>,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: Option<SocketAddr>,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<ServeReport>,
+}
+
+/// The usual bounds on a free port.
+pub(crate) fn config() -> EdgeConfig {
+    EdgeConfig::new(([127, 0, 0, 1], 0).into())
+}
+
+/// Serves with the stub.
+pub(crate) async fn serve(config: EdgeConfig) -> Served {
+    serve_for(config, Duration::from_millis(200)).await
+}
+
+/// The same, draining for `drain`.
+pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
+    let stub = Stub::new();
+    let metrics = Arc::new(|| "headrace_test 1".to_owned());
+    let edge = Edge::bind(config, Arc::clone(&stub), metrics, Arc::new(SystemClock::new())).await.unwrap();
+    let (address, metrics) = (edge.local_addr(), edge.metrics_addr());
+    let (stop, stopped) = oneshot::channel();
+    let done = tokio::spawn(edge.serve(
+        async {
+            let _ = stopped.await;
+        },
+        drain,
+    ));
+    Served { stub, address, metrics, stop, done }
+}
+
+impl Served {
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends `request` as it is on a new connection and returns all that comes until the server closes.
+    pub(crate) async fn raw(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        // The server may have answered and closed before all was sent.
+        let _ = stream.write_all(request.as_bytes()).await;
+        rest(&mut stream).await
+    }
+
+    /// Tells it to stop, without waiting for it.
+    pub(crate) fn stop(self) -> JoinHandle<ServeReport> {
+        let _ = self.stop.send(());
+        self.done
+    }
+}
+
+/// All that comes until the server closes; fails if it does not within two seconds.
+pub(crate) async fn rest(stream: &mut TcpStream) -> String {
+    let mut out = Vec::new();
+    let reading = stream.read_to_end(&mut out);
+    let read = tokio::time::timeout(Duration::from_secs(2), reading).await.expect("the server did not close");
+    // A reset after the answer still leaves the answer.
+    if let Err(error) = read {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Reads until `end` has come.
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut out = Vec::new();
+    let reading = async {
+        while !String::from_utf8_lossy(&out).contains(end) {
+            let mut buffer = [0; 1024];
+            let n = stream.read(&mut buffer).await.unwrap();
+            assert!(n > 0, "closed after {:?}", String::from_utf8_lossy(&out));
+            out.extend_from_slice(buffer.get(..n).unwrap());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(2), reading).await.expect("it never came");
+    String::from_utf8(out).unwrap()
+}
+
+/// A request in HTTP/1.1 with a good key and these further header lines.
+pub(crate) fn post(lines: &str, body: &str) -> String {
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer good\r\ncontent-length: {}\r\n{lines}\r\n{body}",
+        body.len()
+    )
+}
+
+/// Asserts the status of an HTTP/1.1 answer.
+#[track_caller]
+pub(crate) fn assert_status(answer: &str, status: u16) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "expected {status}: {answer:?}");
+}

@@ -1,0 +1,219 @@
+//! The servers that are compared: the governed path on a scripted engine, and a bare hello-world, on the same sockets.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_checkpoint::Checkpoint;
+use headrace_domain::{
+    Clock, Dialect, Endpoint, ModelName, NanoDollars, OrgId, ProjectId, RequestId, SamplingDefaults,
+    SystemClock, TraceRecord, TraceSink, UnixNanos,
+};
+use headrace_edge::{Edge, EdgeConfig, Front, Reply, ReplyBody};
+use headrace_engine_api::Capabilities;
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{
+    Arrival, Credentials, Delivery, EdgeRefusal, Gateway, GatewayConfig, GatewayParts, Records, ServedModel,
+};
+use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
+use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
+use headrace_limits::{LimitSpec, Limits};
+use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
+use headrace_sim::ScriptedEngine;
+use headrace_store::journal::SqliteJournal;
+use headrace_store::trace::{SqliteTraceStore, TraceRetention};
+use headrace_tokenizer::Tokenizer;
+use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
+
+const MODEL: &str = "headrace-demo";
+const TOKENS_PER_ANSWER: u32 = 8;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Serves until standard input closes.
+pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let Ok(runtime) = runtime else { return ExitCode::FAILURE };
+    let served = runtime.block_on(async {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        match kind {
+            "hello" => listen(Arc::new(Hello), clock).await,
+            _ => listen(governed(kind, Path::new(dir), Arc::clone(&clock))?, clock).await,
+        }
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("overhead server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
+    let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let edge = Edge::bind(config, front, Arc::new(String::new), clock).await?;
+    println!("{}", edge.local_addr().port());
+    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
+    let stop = async {
+        let _ = closed.await;
+    };
+    edge.serve(stop, Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// Says the same to everyone, in as many bytes as the governed answer has.
+struct Hello;
+
+impl Front for Hello {
+    type Stream = Delivery;
+
+    async fn call(self: &Arc<Self>, _arrival: Arrival) -> Reply<Delivery> {
+        hello()
+    }
+
+    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Reply<Delivery> {
+        hello()
+    }
+
+    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Reply<Delivery> {
+        hello()
+    }
+
+    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Reply<Delivery> {
+        hello()
+    }
+
+    fn refuse(
+        &self,
+        _dialect: Dialect,
+        _refusal: &EdgeRefusal,
+        _endpoint: Option<Endpoint>,
+        _started: UnixNanos,
+    ) -> Reply<Delivery> {
+        hello()
+    }
+
+    fn ready(&self) -> bool {
+        true
+    }
+
+    async fn drain(&self, _within: Duration) -> usize {
+        0
+    }
+}
+
+fn hello() -> Reply<Delivery> {
+    static BODY: [u8; 2048] = [b'h'; 2048];
+    let body = ReplyBody::Whole(Bytes::from_static(&BODY));
+    Reply { status: 200, content_type: "text/plain", headers: Vec::new(), body }
+}
+
+struct NoRecords;
+
+impl Records for NoRecords {
+    fn find(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
+        None
+    }
+
+    fn json(&self, _record: &TraceRecord) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Gateway>, Failure> {
+    let now = clock.now();
+    let on_disk = kind == "sqlite";
+    let (org, project, name) = (OrgId::new("bench")?, ProjectId::new("bench")?, ModelName::new(MODEL)?);
+
+    let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([1; 32]))?;
+    let wide = RateLimits {
+        requests_per_minute: Some(u32::MAX),
+        tokens_per_minute: Some(1 << 50),
+        concurrency: Some(10_000),
+    };
+    directory.create_org(org.clone(), wide, "bench", now)?;
+    directory.create_project(project.clone(), org.clone(), wide, "bench", now)?;
+    let secret = Some(SecretString::from(crate::load::KEY));
+    let key = NewKey { limits: wide, secret, ..NewKey::new(org.clone(), project.clone(), "bench") };
+    directory.create_key(key, "bench", now)?;
+
+    let journal: Box<dyn Journal> = if on_disk {
+        Box::new(SqliteJournal::open(&dir.join("ledger.sqlite"))?)
+    } else {
+        Box::new(MemoryJournal::discarding())
+    };
+    let owner = Owner::new(1);
+    let (ledger, _) = Ledger::open(journal, owner, now)?;
+    let amount = NanoDollars::new(i64::MAX / 4);
+    let grant =
+        Command::Grant { org: org.clone(), amount, kind: GrantKind::Promotional, reference: "bench".into() };
+    ledger.transact(vec![Command::OpenProject { org, project }, grant], now).durable.wait()?;
+
+    let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
+        {"model": MODEL, "input": 100_000_000, "output": 400_000_000, "cached_input": 10_000_000}
+    ]))?;
+    let metrics =
+        Arc::new(Metrics::new(&MetricsConfig { models: vec![MODEL.into()], version: "bench".into() }));
+    let store: Option<Box<dyn TraceStore>> = if on_disk {
+        Some(Box::new(SqliteTraceStore::open(&dir.join("trace.sqlite"), TraceRetention::default())?))
+    } else {
+        None
+    };
+    let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
+    let engine = ScriptedEngine::new(capabilities(), TOKENS_PER_ANSWER, "word ");
+    let parts = GatewayParts {
+        clock,
+        directory: Arc::new(directory),
+        limits: Limits::new(),
+        ledger,
+        prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
+        judge: None,
+        fleet: Fleet::new(vec![Worker::new("scripted", name.clone(), Arc::new(engine))]),
+        models: vec![served(name)?],
+        aliases: BTreeMap::new(),
+        traces: traces as Arc<dyn TraceSink>,
+        records: Arc::new(NoRecords),
+    };
+    Ok(Gateway::new(parts, GatewayConfig::new([2; 32], owner))?)
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        model: MODEL.to_owned(),
+        compute_mode: "exact".to_owned(),
+        numerics: "scripted".to_owned(),
+        vocab: 2560,
+        context_window: 2048,
+        max_logprobs: 20,
+        kv_tokens: 1 << 20,
+    }
+}
+
+fn served(name: ModelName) -> Result<ServedModel, Failure> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    let checkpoint = Checkpoint::open(&dir)?;
+    let tokenizer = Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config())?);
+    let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
+    let source = checkpoint.chat_template().ok_or("the demo model has a template")?;
+    Ok(ServedModel {
+        name,
+        template: Some(ChatTemplate::compile(source, &texts, TemplateLimits::default())?),
+        family: ReplyFamily::detect(source),
+        tokenizer,
+        defaults: SamplingDefaults::default(),
+        capabilities: capabilities(),
+        created_unix_s: 0,
+        default_max_tokens: None,
+        limits: LimitSpec::UNLIMITED,
+    })
+}

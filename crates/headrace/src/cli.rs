@@ -1,0 +1,404 @@
+//! The command line as types. Values of settings stay text here: the configuration checks them with all others.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId};
+use headrace_identity::RateLimits;
+
+use crate::chat;
+use crate::config::value::{Kind, Parsed};
+
+/// The whole path of an LLM API call in one program: keys, limits, prices, prompt, engine, bill and trace.
+#[derive(Debug, Parser)]
+#[command(name = "headrace", version, after_help = EXAMPLES, propagate_version = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  headrace up                                 start with the built-in demo model; prints a key and what to try
+  headrace up --model ~/models/Qwen3-0.6B     serve a Hugging Face directory instead
+  headrace serve --config headrace.toml       the same with everything configurable
+  headrace chat \"What is 12 plus 30?\"         ask it (HEADRACE_API_KEY=sk-...)
+  headrace trace --last                       why was the last call slow, refused or dear?
+  headrace keys create --name laptop          a key for one more caller
+  headrace credit grant 25                    money for organisation `default`
+  headrace ledger verify                      check every invariant of the books
+
+Exit codes: 0 done, 1 could not be done, 2 wrong usage or configuration, 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a working LLM API: embedded engine, SQLite, one directory
+    Up(UpArgs),
+    /// Start a server from a configuration file
+    Serve(ServeArgs),
+    /// Check a configuration, or print the reference of all settings
+    Config(ConfigArgs),
+    /// API keys
+    Keys(KeysArgs),
+    /// Organisations: the accounts that pay
+    Orgs(OrgsArgs),
+    /// Projects: what budgets are set for
+    Projects(ProjectsArgs),
+    /// Prepaid balances
+    Credit(CreditArgs),
+    /// Budgets of projects
+    Budget(BudgetArgs),
+    /// The books
+    Ledger(LedgerArgs),
+    /// Where the time and the money of a call went
+    Trace(TraceArgs),
+    /// How the server does
+    Status(At),
+    /// Who changed what
+    Audit(AuditArgs),
+    /// Talk to a model in the terminal
+    Chat(chat::ChatArgs),
+}
+
+/// Settings that have a flag of their own.
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// Keys, ledger, traces and secrets [default: ./headrace-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<String>,
+    /// Where the API listens; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Where /metrics is served [default: nowhere]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics_listen: Option<String>,
+    /// Certificate chain (PEM), for TLS 1.3
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<String>,
+    /// Private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<String>,
+    /// A Hugging Face directory to serve instead of the demo model; may be given several times
+    #[arg(long, value_name = "PATH|NAME=PATH")]
+    pub(crate) model: Vec<String>,
+    /// Threads that compute [default: the processors that may be used]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<String>,
+    /// Any other setting, such as --set server.drain=5s
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show each value and where it comes from, and every fault
+    Check {
+        /// The configuration (TOML)
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        flags: Flags,
+    },
+    /// Print the reference of all settings (Markdown)
+    Reference,
+}
+
+/// Which server, running or not.
+#[derive(Debug, Args)]
+pub(crate) struct At {
+    /// The server's data directory [default: ./headrace-data]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<String>,
+    /// Its configuration, where secrets or default limits are set there
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// Limits; one that is not given is no limit.
+#[derive(Debug, Args)]
+pub(crate) struct LimitFlags {
+    /// Requests a minute
+    #[arg(long, value_name = "N")]
+    requests_per_minute: Option<u32>,
+    /// Tokens a minute, input and output together
+    #[arg(long, value_name = "N")]
+    tokens_per_minute: Option<u64>,
+    /// Requests in flight
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+}
+
+impl LimitFlags {
+    /// All of them, unlimited where nothing is said.
+    pub(crate) fn limits(&self) -> RateLimits {
+        let Self { requests_per_minute, tokens_per_minute, concurrency } = *self;
+        RateLimits { requests_per_minute, tokens_per_minute, concurrency }
+    }
+
+    /// The same, or `None` where nothing at all is said.
+    pub(crate) fn given(&self) -> Option<RateLimits> {
+        Some(self.limits()).filter(|limits| *limits != RateLimits::default())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeysArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Create a key; its secret is shown once
+    #[command(
+        after_help = "Example:\n  headrace keys create --name ci --allow headrace-demo --expires 30d --requests-per-minute 60"
+    )]
+    Create {
+        /// What to find it by
+        #[arg(long, default_value = "unnamed")]
+        name: String,
+        /// The project that it spends for
+        #[arg(long, value_name = "PROJECT", default_value = "default")]
+        project: ProjectId,
+        /// A model that it may ask for; several times for several [default: all]
+        #[arg(long, value_name = "MODEL")]
+        allow: Vec<ModelName>,
+        /// An endpoint that it may call: chat.completions, completions or messages [default: all]
+        #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
+        endpoint: Vec<Endpoint>,
+        /// How long it lives, such as 30d [default: until it is revoked]
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        expires: Option<std::time::Duration>,
+        /// A file with the secret (sk-...) [default: one is made]
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
+    /// List keys, without their secrets
+    List {
+        /// Only of this project
+        #[arg(long, value_name = "PROJECT")]
+        project: Option<ProjectId>,
+    },
+    /// Revoke a key: it is dead at once
+    Revoke {
+        /// Its id: key_...
+        id: KeyId,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OrgsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: OrgsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OrgsCommand {
+    /// Create an organisation
+    Create {
+        /// Its id
+        id: OrgId,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
+    /// List organisations
+    List,
+    /// Set all limits of an organisation anew
+    Limits {
+        /// Its id
+        id: OrgId,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProjectsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: ProjectsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProjectsCommand {
+    /// Create a project
+    Create {
+        /// Its id, unique across organisations
+        id: ProjectId,
+        /// The organisation that pays
+        #[arg(long, default_value = "default")]
+        org: OrgId,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
+    /// List projects
+    List,
+    /// Set all limits of a project anew
+    Limits {
+        /// Its id
+        id: ProjectId,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreditArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: CreditCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CreditCommand {
+    /// Add money to an organisation's balance
+    Grant {
+        /// Dollars, such as 25 or 0.50
+        #[arg(value_parser = NanoDollars::from_dollars)]
+        amount: NanoDollars,
+        /// Who receives it
+        #[arg(long, default_value = "default")]
+        org: OrgId,
+        /// It is a gift, not a payment
+        #[arg(long)]
+        promotional: bool,
+        /// What to find it by: an invoice, a ticket
+        #[arg(long, default_value = "command line")]
+        reference: String,
+    },
+    /// Show balances and budgets
+    Show {
+        /// Only of this organisation
+        #[arg(long)]
+        org: Option<OrgId>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BudgetArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: BudgetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BudgetCommand {
+    /// Set the most that a project may spend
+    Set {
+        /// Dollars, such as 25 or 0.50; 0 stops the project
+        #[arg(value_parser = NanoDollars::from_dollars)]
+        amount: NanoDollars,
+        /// The project
+        #[arg(long, default_value = "default")]
+        project: ProjectId,
+        /// Over which time: the calendar month (UTC), or for ever
+        #[arg(long, default_value = "month", value_parser = ["month", "total"])]
+        per: String,
+    },
+    /// Remove a project's budget
+    Clear {
+        /// The project
+        #[arg(long, default_value = "default")]
+        project: ProjectId,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LedgerArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: LedgerCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerCommand {
+    /// Check every invariant, beside a running or a stopped server, and print totals
+    Verify,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  headrace trace req_0192...   one call's waterfall\n  headrace trace --last        the last call's waterfall\n  headrace trace --last 20     a list of the last 20\n  headrace trace --slowest     the slowest of the last day"
+)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// The request's id, as in the x-request-id header
+    #[arg(conflicts_with_all = ["last", "slowest"], required_unless_present_any = ["last", "slowest"])]
+    pub(crate) id: Option<headrace_domain::RequestId>,
+    /// The last call, or a list of the last N
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with = "slowest")]
+    pub(crate) last: Option<usize>,
+    /// The slowest N calls of the last 24 hours
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
+    pub(crate) slowest: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// How many rows
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) last: u32,
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    let all = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
+    let names = all.map(Endpoint::name).join(", ");
+    all.into_iter()
+        .find(|endpoint| endpoint.name() == text)
+        .ok_or_else(|| format!("it must be one of {names}"))
+}
+
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    match Kind::Duration.parse_text(text)? {
+        Parsed::Duration(duration) => Ok(duration),
+        _ => Err("it must be a duration".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

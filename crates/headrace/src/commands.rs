@@ -1,0 +1,179 @@
+//! Operators' commands: through the control socket of a running server, or on the data directory of a stopped one.
+//! Turns replies into text; decides nothing.
+
+pub(crate) mod keys;
+pub(crate) mod money;
+pub(crate) mod places;
+pub(crate) mod status;
+pub(crate) mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use headrace_admin::{
+    AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
+};
+use headrace_domain::{Clock, SystemClock, UnixNanos};
+
+use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
+use crate::config::layers::Settings;
+use crate::config::{Config, ConfigError, layered, model_flag, reference, show};
+use crate::datadir::{DataDir, DataDirError};
+use crate::output;
+
+/// Who acts when a command works on a stopped data directory.
+const ACTOR: &str = "command line";
+
+/// The file, the environment and the flags over the defaults.
+pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Settings {
+    let mut settings = layered(file, variables());
+    let named = [
+        ("data_dir", "--data-dir", &flags.data_dir),
+        ("server.listen", "--listen", &flags.listen),
+        ("server.metrics_listen", "--metrics-listen", &flags.metrics_listen),
+        ("server.tls_cert", "--tls-cert", &flags.tls_cert),
+        ("server.tls_key", "--tls-key", &flags.tls_key),
+        ("engine.threads", "--threads", &flags.threads),
+    ];
+    for (path, flag, text) in named {
+        if let Some(text) = text {
+            settings.flag(path, flag, text);
+        }
+    }
+    let mut models = Vec::new();
+    for text in &flags.model {
+        match model_flag(text) {
+            Ok(table) => models.push(toml::Value::Table(table)),
+            Err(why) => settings.flag_problem("models", "--model", why),
+        }
+    }
+    if !models.is_empty() {
+        settings.flag_value("models", "--model", &toml::Value::Array(models));
+    }
+    for text in &flags.set {
+        match text.split_once('=') {
+            Some((path, value)) => settings.flag(path.trim(), "--set", value.trim()),
+            None => settings.flag_problem(text, "--set", "must be NAME=VALUE".to_owned()),
+        }
+    }
+    settings
+}
+
+fn variables() -> impl Iterator<Item = (String, String)> {
+    // A variable that is not UTF-8 cannot be one of ours: their names and values are.
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// `config check` and `config reference`.
+pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
+    match &args.command {
+        ConfigCommand::Reference => {
+            output::say(&reference::markdown());
+            ExitCode::SUCCESS
+        }
+        ConfigCommand::Check { config, flags } => {
+            let settings = settings(config.as_deref(), flags);
+            output::say(&show::table(&settings));
+            match Config::from_settings(settings, !flags.model.is_empty()) {
+                Ok(_) => {
+                    output::say("\nno faults\n");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => output::refuse(&error.to_string()),
+            }
+        }
+    }
+}
+
+/// Why a command did not happen.
+pub(crate) enum CommandError {
+    Config(ConfigError),
+    DataDir(DataDirError),
+    Control(ControlError),
+    Refused(AdminError),
+    Other(String),
+}
+
+impl CommandError {
+    /// Says it.
+    pub(crate) fn exit(self) -> ExitCode {
+        match self {
+            Self::Config(error) => output::refuse(&error.to_string()),
+            Self::DataDir(error) => output::fail(&error.to_string()),
+            Self::Control(error) => output::fail(&error.to_string()),
+            Self::Refused(error) => output::fail(&error.to_string()),
+            Self::Other(why) => output::fail(&why),
+        }
+    }
+}
+
+/// The configuration as far as commands need it.
+fn configuration(at: &At) -> Result<Config, CommandError> {
+    let mut settings = layered(at.config.as_deref(), variables());
+    if let Some(dir) = &at.data_dir {
+        settings.flag("data_dir", "--data-dir", dir);
+    }
+    Config::from_settings(settings, true).map_err(CommandError::Config)
+}
+
+/// The data directory.
+pub(crate) fn data_dir(at: &At) -> Result<PathBuf, CommandError> {
+    Ok(configuration(at)?.data_dir)
+}
+
+/// Does it, wherever it can be done, and says what came of it.
+pub(crate) fn execute(at: &At, command: AdminCommand, say: impl FnOnce(AdminReply) -> String) -> ExitCode {
+    match ask(at, command) {
+        Ok(reply) if at.json => match serde_json::to_string_pretty(&reply) {
+            Ok(text) => {
+                output::say(&format!("{text}\n"));
+                ExitCode::SUCCESS
+            }
+            Err(error) => output::fail(&error.to_string()),
+        },
+        Ok(reply) => {
+            output::say(&say(reply));
+            ExitCode::SUCCESS
+        }
+        Err(error) => error.exit(),
+    }
+}
+
+/// Asks the running server, or does it on the stopped one's directory.
+pub(crate) fn ask(at: &At, command: AdminCommand) -> Result<AdminReply, CommandError> {
+    let config = configuration(at)?;
+    match control::call(&config.data_dir, &command) {
+        Ok(reply) => Ok(reply),
+        Err(ControlError::NotRunning { .. }) => alone(&config, command),
+        Err(ControlError::Refused(error)) => Err(CommandError::Refused(error)),
+        Err(error) => Err(CommandError::Control(error)),
+    }
+}
+
+fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandError> {
+    let clock = SystemClock::new();
+    let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
+    let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
+    let directory = dir.directory().map_err(CommandError::DataDir)?;
+    let (ledger, _, _) = dir.ledger(&clock).map_err(CommandError::DataDir)?;
+    let stopped =
+        || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
+    let service = AdminService::new(directory, ledger.clone(), config.limits, Box::new(stopped));
+    let done = service.reconcile(clock.now()).and_then(|()| service.execute(command, ACTOR, clock.now()));
+    let closed = ledger.close();
+    let reply = done.map_err(CommandError::Refused)?;
+    closed.map_err(|error| CommandError::DataDir(DataDirError::Ledger(error)))?;
+    Ok(reply)
+}
+
+/// `2026-11-21 01:34:08`, or a dash.
+pub(crate) fn time(at: Option<UnixNanos>) -> String {
+    let shown = |at| format!("{} {}", headrace_trace::utc_date(at), headrace_trace::utc_time(at));
+    at.map_or_else(|| "–".to_owned(), shown)
+}
+
+/// A reply of another kind than the command's: another version of the program.
+pub(crate) fn unexpected(reply: &AdminReply) -> String {
+    format!("{reply:?}\n")
+}

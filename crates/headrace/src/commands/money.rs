@@ -1,0 +1,167 @@
+//! `headrace credit`, `headrace budget` and `headrace ledger`.
+
+use std::process::ExitCode;
+
+use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView};
+use headrace_ledger::verify::VerifyReport;
+use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
+use headrace_store::journal::verify_file;
+
+use crate::cli::{At, BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand};
+use crate::commands::{data_dir, execute, time, unexpected};
+use crate::{datadir, output};
+
+/// Balances.
+pub(crate) fn credit(args: CreditArgs) -> ExitCode {
+    match args.command {
+        CreditCommand::Grant { amount, org, promotional, reference } => {
+            let kind = if promotional { GrantKind::Promotional } else { GrantKind::Paid };
+            let command = AdminCommand::GrantCredit { org, amount, kind, reference };
+            execute(&args.at, command, |reply| match reply {
+                AdminReply::CreditGranted { org, amount, balance } => {
+                    format!("{amount} granted to organisation {org}; its balance is {balance}\n")
+                }
+                other => unexpected(&other),
+            })
+        }
+        CreditCommand::Show { org } => execute(&args.at, AdminCommand::ShowCredit { org }, balances),
+    }
+}
+
+fn balances(reply: AdminReply) -> String {
+    let AdminReply::Credit(rows) = reply else { return unexpected(&reply) };
+    let head =
+        ["organisation", "balance", "held", "available", "project", "budget", "spent", "left", "resets"];
+    output::table(&head, rows.into_iter().map(row).collect())
+}
+
+fn row(credit: CreditView) -> Vec<String> {
+    let mut row = vec![
+        credit.org.to_string(),
+        credit.balance.to_string(),
+        credit.held.to_string(),
+        credit.available.to_string(),
+        credit.project.to_string(),
+    ];
+    match credit.budget {
+        None => row.extend(["–"; 4].map(str::to_owned)),
+        Some(BudgetView { budget, spent, left, resets, .. }) => {
+            let per = if budget.period == BudgetPeriod::Month { "a month" } else { "in all" };
+            let limit = format!("{} {per}", budget.limit);
+            row.extend([limit, spent.to_string(), left.to_string(), time(resets)]);
+        }
+    }
+    row
+}
+
+/// Budgets.
+pub(crate) fn budget(args: BudgetArgs) -> ExitCode {
+    let (project, budget) = match args.command {
+        BudgetCommand::Set { amount, project, per } => {
+            let period = if per == "total" { BudgetPeriod::Total } else { BudgetPeriod::Month };
+            (project, Some(Budget { limit: amount, period }))
+        }
+        BudgetCommand::Clear { project } => (project, None),
+    };
+    execute(&args.at, AdminCommand::SetBudget { project, budget }, |reply| match (reply, budget) {
+        (AdminReply::BudgetSet { project }, Some(budget)) => {
+            let per = if budget.period == BudgetPeriod::Month { "a month" } else { "in all" };
+            format!("project {project} may spend {} {per}; what it has spent counts\n", budget.limit)
+        }
+        (AdminReply::BudgetSet { project }, None) => format!("project {project} has no budget\n"),
+        (other, _) => unexpected(&other),
+    })
+}
+
+/// The books.
+pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
+    match args.command {
+        LedgerCommand::Verify => verify(&args.at),
+    }
+}
+
+fn verify(at: &At) -> ExitCode {
+    let dir = match data_dir(at) {
+        Ok(dir) => dir,
+        Err(error) => return error.exit(),
+    };
+    let path = datadir::ledger_file(&dir);
+    if !path.exists() {
+        let hint = "name the data directory with --data-dir";
+        return output::fail(&format!("there is no ledger {}: {hint}", path.display()));
+    }
+    let report = match verify_file(&path) {
+        Ok(report) => report,
+        Err(error) => return output::fail(&error.to_string()),
+    };
+    if at.json {
+        output::say(&format!("{}\n", json(&report)));
+    } else {
+        output::say(&describe(&report));
+    }
+    if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn describe(report: &VerifyReport) -> String {
+    let totals = &report.totals;
+    let amounts = [
+        ("paid in", totals.paid_in),
+        ("promotional", totals.promotional),
+        ("revenue", totals.revenue),
+        ("loss", totals.loss),
+        ("available", totals.available),
+        ("held", totals.held),
+    ];
+    let rows =
+        amounts.map(|(name, amount)| format!("  {name:<12} {amount:>24}\n", amount = amount.to_string()));
+    let mut text = format!(
+        "{} rows, {} transactions, {} snapshots compared\n{}  {} organisations, {} projects; {} holds: {} settled, {} released, {} open\n",
+        report.rows,
+        report.transactions,
+        report.snapshots,
+        rows.concat(),
+        totals.orgs,
+        totals.projects,
+        totals.holds,
+        totals.settled,
+        totals.released,
+        totals.open_holds,
+    );
+    for finding in &report.findings {
+        text.push_str(&format!("  row {}: {}\n", finding.sequence, finding.what));
+    }
+    let verdict = if report.ok() {
+        "every invariant holds; the accounts sum to zero\n".to_owned()
+    } else {
+        format!("{} faults\n", report.finding_count)
+    };
+    text + &verdict
+}
+
+fn json(report: &VerifyReport) -> serde_json::Value {
+    let totals = &report.totals;
+    let findings = report.findings.iter();
+    let findings = findings.map(|found| serde_json::json!({ "row": found.sequence, "what": found.what }));
+    serde_json::json!({
+        "ok": report.ok(),
+        "rows": report.rows,
+        "transactions": report.transactions,
+        "snapshots": report.snapshots,
+        "findings": findings.collect::<Vec<_>>(),
+        "finding_count": report.finding_count,
+        "totals": {
+            "paid_in": totals.paid_in,
+            "promotional": totals.promotional,
+            "revenue": totals.revenue,
+            "loss": totals.loss,
+            "available": totals.available,
+            "held": totals.held,
+            "orgs": totals.orgs,
+            "projects": totals.projects,
+            "holds": totals.holds,
+            "settled": totals.settled,
+            "released": totals.released,
+            "open_holds": totals.open_holds,
+        },
+    })
+}

@@ -1,0 +1,353 @@
+//! Every setting there is: its name, its kind, its default and what it does. From this one table come the layers'
+//! checks, the environment's names and the reference. Knows nothing of what becomes of a value.
+
+use super::value::Kind;
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    /// Its name in the file, with dots between sections.
+    pub(crate) path: &'static str,
+    /// What it may be.
+    pub(crate) kind: Kind,
+    /// Its default as written in TOML; empty where there is none.
+    pub(crate) default: &'static str,
+    /// What it does, in a sentence or two.
+    pub(crate) doc: &'static str,
+}
+
+impl Field {
+    /// The environment variable that sets it.
+    pub(crate) fn variable(&self) -> String {
+        format!("HEADRACE_{}", self.path.replace('.', "__").to_ascii_uppercase())
+    }
+}
+
+const fn field(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Field {
+    Field { path, kind, default, doc }
+}
+
+const COUNT: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
+const COUNT_OR_ZERO: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
+const LONG: Kind = Kind::Count { least: 1, most: i64::MAX as u64 };
+const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
+const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
+
+/// The sections, in the order of the reference, and what they are about.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    ("", "At the top of the file"),
+    ("server", "Sockets, TLS, and the bounds on connections"),
+    (
+        "models",
+        "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",
+    ),
+    ("engine", "The embedded engine, for every model that does not say otherwise"),
+    ("scheduler", "Batching and queueing within each engine"),
+    ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
+    ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
+    ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
+    ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
+    ("gateway", "Defaults and bounds of a call"),
+    ("wire", "What one request may say"),
+    ("traces", "How many traces are kept"),
+    ("first_start", "What an empty data directory is set up with"),
+    ("secrets", "Where secrets are kept"),
+    ("log", "The log, on standard error"),
+];
+
+/// Every setting, by section.
+pub(crate) const FIELDS: &[Field] = &[
+    field(
+        "data_dir",
+        Kind::Path,
+        "\"./headrace-data\"",
+        "Keys, ledger, traces and secrets. One process at a time; created with mode 0700.",
+    ),
+    field(
+        "server.listen",
+        Kind::Address,
+        "\"127.0.0.1:8080\"",
+        "Where the API listens. Port 0 takes a free one, which is written to `address` in the data directory.",
+    ),
+    field(
+        "server.metrics_listen",
+        Kind::Address,
+        "",
+        "Where `/metrics`, `/healthz` and `/readyz` listen for Prometheus. Without it, no metrics are served.",
+    ),
+    field(
+        "server.tls_cert",
+        Kind::Path,
+        "",
+        "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3.",
+    ),
+    field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
+    field(
+        "server.drain",
+        Kind::Duration,
+        "\"30s\"",
+        "How long calls in flight may go on after SIGTERM or Ctrl-C before they are cut off and settled.",
+    ),
+    field(
+        "server.header_timeout",
+        Kind::Duration,
+        "\"10s\"",
+        "How long a client may take to send its headers, TLS handshake included.",
+    ),
+    field(
+        "server.body_progress_timeout",
+        Kind::Duration,
+        "\"30s\"",
+        "The longest pause within a request's body.",
+    ),
+    field(
+        "server.body_total_timeout",
+        Kind::Duration,
+        "\"5m\"",
+        "How long a request's body may take in all.",
+    ),
+    field(
+        "server.write_timeout",
+        Kind::Duration,
+        "\"30s\"",
+        "How long a client may leave bytes unread that it was sent.",
+    ),
+    field(
+        "server.idle_timeout",
+        Kind::Duration,
+        "\"90s\"",
+        "How long a connection stays open without a request.",
+    ),
+    field(
+        "server.max_header",
+        Kind::Bytes,
+        "\"16KiB\"",
+        "Largest request line and headers; more is answered with 431.",
+    ),
+    field("server.max_body", Kind::Bytes, "\"8MiB\"", "Largest request body; more is answered with 413."),
+    field("server.max_connections", COUNT, "4096", "Connections open at a time; more are answered with 503."),
+    field("server.max_concurrent_streams", COUNT, "100", "Requests at once on one HTTP/2 connection."),
+    field(
+        "server.transport_buffer",
+        Kind::Bytes,
+        "\"64KiB\"",
+        "Bytes of an answer on their way to the network, per connection: what a reader that stopped reading can be charged for without having seen it.",
+    ),
+    field(
+        "models",
+        Kind::Tables,
+        "",
+        "Tables with `name`, `path` (a Hugging Face directory, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `limits`.",
+    ),
+    field(
+        "engine.threads",
+        COUNT,
+        "",
+        "Threads that compute. By default, the processors that the process may use.",
+    ),
+    field(
+        "engine.isa",
+        Kind::Choice(&["scalar", "avx2", "avx512"]),
+        "",
+        "Instruction set, part of a model's numerics. By default the best of this machine. `HEADRACE_ISA` sets it too.",
+    ),
+    field(
+        "engine.kv_memory",
+        Kind::Bytes,
+        "",
+        "Memory of each model's KV cache. By default, up to half of what the memory limit of the process leaves beside the weights, and no more than `max_running` full contexts.",
+    ),
+    field(
+        "engine.max_positions",
+        COUNT,
+        "",
+        "Bound on the context of every model, in tokens. By default, each model's own.",
+    ),
+    field("engine.max_choices", COUNT, "128", "Most answers to one prompt (`n`)."),
+    field(
+        "engine.runtime_threads",
+        COUNT,
+        "",
+        "Threads for sockets and requests. By default half of the processors, at least 2.",
+    ),
+    field("scheduler.step_tokens", COUNT, "512", "Tokens computed in one step, prefill and decode together."),
+    field("scheduler.max_running", COUNT, "64", "Sequences that are computed at a time."),
+    field("scheduler.max_chunk", COUNT, "512", "Tokens of one sequence computed in one step."),
+    field(
+        "scheduler.max_score_chunk",
+        COUNT,
+        "32",
+        "The same where log-probabilities of every position are wanted.",
+    ),
+    field(
+        "scheduler.queue_sequences",
+        COUNT,
+        "1024",
+        "Sequences that may wait; more are answered with 503 and `Retry-After`.",
+    ),
+    field("scheduler.queue_tokens", LONG, "1048576", "Prompt tokens that may wait."),
+    field(
+        "scheduler.max_bypass",
+        COUNT_OR_ZERO,
+        "8",
+        "How many sequences may start before one that came first and does not fit yet.",
+    ),
+    field(
+        "scheduler.dedup_tokens",
+        COUNT_OR_ZERO,
+        "32",
+        "A cold prefix this long that is being computed is waited for, not computed twice.",
+    ),
+    field(
+        "scheduler.prefix_cache",
+        Kind::Flag,
+        "true",
+        "Whether computed prefixes are kept for later calls of the same tenant.",
+    ),
+    field(
+        "prices",
+        Kind::Tables,
+        "",
+        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write`, `reasoning` (integer nano-dollars per million tokens: $1 is 1000000000) and `from` (a UTC date, `\"2026-11-05\"`).",
+    ),
+    field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
+    field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
+    field(
+        "limits.key.tokens_per_minute",
+        LONG_RATE,
+        "",
+        "Tokens a minute of a new key, input and output together.",
+    ),
+    field("limits.key.concurrency", RATE, "", "Requests in flight of a new key."),
+    field("limits.project.requests_per_minute", RATE, "", "Requests a minute of a new project."),
+    field("limits.project.tokens_per_minute", LONG_RATE, "", "Tokens a minute of a new project."),
+    field("limits.project.concurrency", RATE, "", "Requests in flight of a new project."),
+    field("limits.org.requests_per_minute", RATE, "", "Requests a minute of a new organisation."),
+    field("limits.org.tokens_per_minute", LONG_RATE, "", "Tokens a minute of a new organisation."),
+    field("limits.org.concurrency", RATE, "", "Requests in flight of a new organisation."),
+    field(
+        "moderation.rules",
+        Kind::Tables,
+        "",
+        "Tables with `name`, `kind` (`\"words\"` or `\"regex\"`), `words` or `pattern`, `action` (`\"block\"` or `\"flag\"`) and, optionally, `whole_word`, `message`.",
+    ),
+    field(
+        "gateway.default_max_tokens",
+        COUNT,
+        "1024",
+        "Length of an answer whose caller names none, where its model names none either.",
+    ),
+    field(
+        "gateway.hold_lifetime",
+        Kind::Duration,
+        "\"1h\"",
+        "How long a hold lives if nobody settles it: longer than any call.",
+    ),
+    field(
+        "gateway.stall_timeout",
+        Kind::Duration,
+        "\"30s\"",
+        "How long a reader may take nothing while something waits for it.",
+    ),
+    field("gateway.delivery_buffer", Kind::Bytes, "\"256KiB\"", "Bytes that wait for a slow reader."),
+    field(
+        "gateway.first_event_wait",
+        Kind::Duration,
+        "\"10s\"",
+        "How long a stream's status line waits for its first event.",
+    ),
+    field("gateway.keep_alive", Kind::Duration, "\"15s\"", "How often a silent stream gets a sign of life."),
+    field(
+        "gateway.render_inline",
+        Kind::Bytes,
+        "\"32KiB\"",
+        "Prompts longer than this are rendered off the event loop.",
+    ),
+    field("wire.max_json_depth", COUNT, "64", "Objects and arrays inside each other, at most 512."),
+    field("wire.max_messages", COUNT, "4096", "Messages of a conversation."),
+    field("wire.max_content_parts", COUNT, "1024", "Parts of one message."),
+    field("wire.max_tool_calls", COUNT, "128", "Tool calls of one assistant message."),
+    field("wire.max_tools", COUNT, "128", "Tools of a call."),
+    field(
+        "wire.max_free_form_values",
+        COUNT,
+        "50000",
+        "Values of all tool schemas and arguments of a request together.",
+    ),
+    field("wire.max_prompts", COUNT, "128", "Prompts of one completions call."),
+    field("wire.max_prompt_ids", COUNT, "131072", "Token ids of one prompt that is given as ids."),
+    field("wire.max_stop_strings", COUNT_OR_ZERO, "16", "Stop strings."),
+    field("wire.max_stop_bytes", COUNT, "1024", "Bytes of one stop string."),
+    field("wire.max_stop_token_ids", COUNT_OR_ZERO, "256", "Stop token ids."),
+    field("wire.max_n", COUNT, "128", "Answers to one prompt."),
+    field("wire.max_choices", COUNT, "128", "Prompts times `n`."),
+    field("wire.max_logit_bias", COUNT_OR_ZERO, "1024", "Tokens with a bias."),
+    field(
+        "wire.max_logprobs",
+        Kind::Count { least: 0, most: 20 },
+        "20",
+        "Alternatives with each token's log-probability.",
+    ),
+    field("wire.max_output_tokens_per_request", COUNT, "1048576", "Largest `max_tokens`."),
+    field("wire.max_label_bytes", COUNT, "256", "Bytes of a short string: a model's name, a user's, an id."),
+    field("wire.max_metadata_pairs", COUNT_OR_ZERO, "16", "Pairs of `metadata`."),
+    field("traces.max_records", LONG, "1000000", "Most traces kept (about 2 kB each); the oldest go first."),
+    field("traces.max_age", Kind::Duration, "\"30d\"", "Older traces are removed."),
+    field(
+        "traces.queue_records",
+        COUNT,
+        "8192",
+        "Traces that may wait to be stored; more are dropped and counted.",
+    ),
+    field(
+        "traces.recent_records",
+        COUNT_OR_ZERO,
+        "1024",
+        "Traces kept in memory for reading right after the answer.",
+    ),
+    field(
+        "first_start.credit",
+        Kind::Dollars,
+        "\"10\"",
+        "Promotional credit of organisation `default`, in dollars.",
+    ),
+    field(
+        "first_start.key_file",
+        Kind::Path,
+        "",
+        "A file with the first API key (`sk-…`). `HEADRACE_BOOTSTRAP_KEY` gives it too. By default one is made and shown once.",
+    ),
+    field(
+        "secrets.key_hash_file",
+        Kind::Path,
+        "",
+        "A file with 64 hexadecimal digits: what key hashes are made with. By default `secrets/key-hash` in the data directory, made at the first start. Without it no key works.",
+    ),
+    field(
+        "secrets.cache_salt_file",
+        Kind::Path,
+        "",
+        "The same for what separates the prefix caches of tenants; by default `secrets/cache-salt`.",
+    ),
+    field(
+        "log.filter",
+        Kind::Text,
+        "\"warn\"",
+        "What is logged: a level, or directives such as `headrace_edge=debug`. `HEADRACE_LOG` sets it too.",
+    ),
+];
+
+/// Variables that are not settings of the table, or set one under a shorter name.
+pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
+    ("HEADRACE_ISA", Some("engine.isa")),
+    ("HEADRACE_LOG", Some("log.filter")),
+    ("HEADRACE_BOOTSTRAP_KEY", None),
+    ("HEADRACE_API_KEY", None),
+    ("HEADRACE_BASE_URL", None),
+    ("HEADRACE_MODEL", None),
+];
+
+/// The setting of that name.
+pub(crate) fn find(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.path == path)
+}

@@ -1,0 +1,313 @@
+//! Default < file < environment < flag: which value of each setting counts, and where it came from. Collects every
+//! fault instead of stopping at the first. Reads what it is given; the caller touches files and the environment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::fields::{FIELDS, Field, OTHER_VARIABLES, find};
+use super::value::Parsed;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The table of settings.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// A variable.
+    Environment(String),
+    /// A flag, as written.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// One thing that is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// The setting, as far as it is known.
+    pub(crate) what: String,
+    /// Where it came from.
+    pub(crate) origin: Origin,
+    /// What is wrong.
+    pub(crate) why: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.what, self.why, self.origin)
+    }
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// The value.
+    pub(crate) value: Parsed,
+    /// As it was written, for display.
+    pub(crate) written: String,
+    /// Where it came from.
+    pub(crate) origin: Origin,
+}
+
+/// The layers, merged.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    values: BTreeMap<&'static str, Setting>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Settings {
+    /// The defaults.
+    pub(crate) fn defaults() -> Self {
+        let mut settings = Self::default();
+        for field in FIELDS.iter().filter(|field| !field.default.is_empty()) {
+            let value = match toml::from_str::<toml::Table>(&format!("value = {}", field.default)) {
+                Ok(mut table) => table.remove("value"),
+                Err(_) => None,
+            };
+            match value {
+                Some(value) => settings.set(field, &value, Origin::Default),
+                None => settings.problem(field.path, Origin::Default, "its default is not TOML".to_owned()),
+            }
+        }
+        settings
+    }
+
+    /// Lays a file's text over what is there.
+    pub(crate) fn file(&mut self, path: &Path, text: &str) {
+        let origin = Origin::File(path.to_owned());
+        match toml::from_str::<toml::Table>(text) {
+            Ok(table) => self.table("", table, &origin),
+            Err(error) => {
+                let why = error.to_string().trim_end().replace('\n', "\n    ");
+                self.problem("the file", origin, format!("is not TOML: {why}"));
+            }
+        }
+    }
+
+    fn table(&mut self, prefix: &str, table: toml::Table, origin: &Origin) {
+        for (key, value) in table {
+            let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+            match (find(&path), value) {
+                (Some(field), value) => self.set(field, &value, origin.clone()),
+                (None, toml::Value::Table(inner)) if is_section(&path) => self.table(&path, inner, origin),
+                (None, _) if is_section(&path) => {
+                    self.problem(&path, origin.clone(), format!("is a section: write [{path}]"));
+                }
+                (None, _) => {
+                    let why = unknown(&path, FIELDS.iter().map(|field| field.path.to_owned()));
+                    self.problem(&path, origin.clone(), why);
+                }
+            }
+        }
+    }
+
+    /// Lays the variables over what is there; others than `HEADRACE_…` are passed over.
+    pub(crate) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        let mut variables: Vec<_> = variables.into_iter().collect();
+        variables.sort();
+        for (name, text) in variables {
+            if !name.starts_with("HEADRACE_") {
+                continue;
+            }
+            let other = OTHER_VARIABLES.iter().find(|(known, _)| *known == name);
+            let field = match other {
+                Some((_, None)) => continue,
+                Some((_, Some(path))) => find(path),
+                None => FIELDS.iter().find(|field| field.variable() == name),
+            };
+            let origin = Origin::Environment(name.clone());
+            match field {
+                // An empty variable is one that is not set, as shells and compose files leave them.
+                Some(_) if text.is_empty() => {}
+                Some(field) => self.text(field, &text, origin),
+                None => {
+                    let known = FIELDS.iter().map(Field::variable);
+                    let why = unknown(
+                        &name,
+                        known.chain(OTHER_VARIABLES.iter().map(|(name, _)| (*name).to_owned())),
+                    );
+                    self.problem(&name, origin, why);
+                }
+            }
+        }
+    }
+
+    /// Lays a flag over what is there.
+    pub(crate) fn flag(&mut self, path: &str, flag: &'static str, text: &str) {
+        match find(path) {
+            Some(field) => self.text(field, text, Origin::Flag(flag)),
+            None => {
+                let why = unknown(path, FIELDS.iter().map(|field| field.path.to_owned()));
+                self.problem(path, Origin::Flag(flag), why);
+            }
+        }
+    }
+
+    /// Notes that a flag is wrong.
+    pub(crate) fn flag_problem(&mut self, path: &str, flag: &'static str, why: String) {
+        self.problem(path, Origin::Flag(flag), why);
+    }
+
+    /// Lays a flag with a value that is no text over what is there.
+    pub(crate) fn flag_value(&mut self, path: &str, flag: &'static str, value: &toml::Value) {
+        if let Some(field) = find(path) {
+            self.set(field, value, Origin::Flag(flag));
+        }
+    }
+
+    fn text(&mut self, field: &'static Field, text: &str, origin: Origin) {
+        match field.kind.parse_text(text) {
+            Ok(value) => self.keep(field, value, text.to_owned(), origin),
+            Err(why) => self.problem(field.path, origin, why),
+        }
+    }
+
+    fn set(&mut self, field: &'static Field, value: &toml::Value, origin: Origin) {
+        match field.kind.parse(value) {
+            Ok(parsed) => self.keep(field, parsed, value.to_string(), origin),
+            Err(why) => self.problem(field.path, origin, why),
+        }
+    }
+
+    fn keep(&mut self, field: &'static Field, value: Parsed, written: String, origin: Origin) {
+        self.values.insert(field.path, Setting { value, written, origin });
+    }
+
+    /// Notes that a value is wrong.
+    pub(crate) fn problem(&mut self, what: &str, origin: Origin, why: String) {
+        self.problems.push(Problem { what: what.to_owned(), origin, why });
+    }
+
+    /// The value of a setting and its origin, if it has one.
+    pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
+        self.values.get(path)
+    }
+
+    /// Where a setting's value came from.
+    pub(crate) fn origin(&self, path: &str) -> Origin {
+        self.get(path).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+}
+
+fn is_section(path: &str) -> bool {
+    FIELDS.iter().any(|field| field.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// That a name is unknown, with the nearest known one.
+fn unknown(name: &str, known: impl Iterator<Item = String>) -> String {
+    let near = known.map(|known| (distance(name, &known), known)).min();
+    match near {
+        Some((far, known)) if far <= 1 + name.len() / 4 => {
+            format!("there is no such setting; did you mean `{known}`?")
+        }
+        _ => "there is no such setting; `headrace config reference` lists all".to_owned(),
+    }
+}
+
+/// Levenshtein's distance, in bytes.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        if let Some(first) = row.first_mut() {
+            *first = left;
+        }
+        for (cell, b) in row.iter_mut().skip(1).zip(other.bytes()) {
+            let here = (diagonal + usize::from(a != b)).min(*cell + 1).min(left + 1);
+            diagonal = std::mem::replace(cell, here);
+            left = here;
+        }
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_last_layer_wins_and_is_named() {
+        let mut settings = Settings::defaults();
+        assert_eq!(settings.problems, []);
+        assert_eq!(settings.origin("server.drain"), Origin::Default);
+        settings.file(
+            Path::new("h.toml"),
+            "[server]\ndrain = \"5s\"\nlisten = \"[::1]:1\"\n[scheduler]\nmax_running = 3",
+        );
+        settings.environment(variables(&[
+            ("HEADRACE_SERVER__DRAIN", "6s"),
+            ("PATH", "x"),
+            ("HEADRACE_ISA", "avx2"),
+        ]));
+        settings.flag("server.drain", "--drain", "7s");
+        assert_eq!(settings.problems, []);
+        let rows = [
+            ("server.drain", "7s", "flag --drain"),
+            ("server.listen", "\"[::1]:1\"", "file h.toml"),
+            ("engine.isa", "avx2", "environment HEADRACE_ISA"),
+            ("scheduler.max_running", "3", "file h.toml"),
+            ("scheduler.max_chunk", "512", "default"),
+        ];
+        for (path, written, origin) in rows {
+            let setting = settings.get(path).unwrap();
+            assert_eq!((setting.written.as_str(), setting.origin.to_string().as_str()), (written, origin));
+        }
+    }
+
+    #[test]
+    fn every_fault_is_found_at_once_with_what_was_meant() {
+        let mut settings = Settings::defaults();
+        let text = "data_dri = \"x\"\n[server]\nlissten = \"x\"\ndrain = \"soon\"\n[scheduler]\nmax_running = 0\n[nonsense]\na = 1";
+        settings.file(Path::new("h.toml"), text);
+        settings.environment(variables(&[("HEADRACE_SERVER__LISTN", "x"), ("HEADRACE_WIRE__MAX_N", "many")]));
+        let said: Vec<String> = settings.problems.iter().map(ToString::to_string).collect();
+        let said = said.join("\n");
+        for expected in [
+            "data_dri: there is no such setting; did you mean `data_dir`? (file h.toml)",
+            "server.lissten: there is no such setting; did you mean `server.listen`?",
+            "server.drain: \"soon\" is not text such as",
+            "scheduler.max_running: 0 is not an integer from 1",
+            "nonsense: there is no such setting; `headrace config reference` lists all",
+            "HEADRACE_SERVER__LISTN: there is no such setting; did you mean `HEADRACE_SERVER__LISTEN`?",
+            "wire.max_n: `many` is not an integer from 1 (environment HEADRACE_WIRE__MAX_N)",
+        ] {
+            assert!(said.contains(expected), "{expected}\n---\n{said}");
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_toml_is_shown_with_its_line() {
+        let mut settings = Settings::defaults();
+        settings.file(Path::new("h.toml"), "[server\n");
+        assert!(
+            settings.problems.iter().any(|p| p.to_string().contains("line 1")),
+            "{:?}",
+            settings.problems
+        );
+    }
+
+    #[test]
+    fn distances() {
+        for (a, b, d) in [("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3), ("listn", "listen", 1)]
+        {
+            assert_eq!(distance(a, b), d, "{a} {b}");
+        }
+    }
+}

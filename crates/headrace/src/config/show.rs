@@ -1,0 +1,26 @@
+//! `config check`: every setting with its value and where that came from. Shows no secret: settings name files.
+
+use std::fmt::Write;
+
+use super::fields::FIELDS;
+use super::layers::Settings;
+
+/// A line per setting.
+pub(crate) fn table(settings: &Settings) -> String {
+    let rows: Vec<(&str, String, String)> = FIELDS
+        .iter()
+        .map(|field| match settings.get(field.path) {
+            Some(setting) => (field.path, setting.written.clone(), setting.origin.to_string()),
+            None => (field.path, "–".to_owned(), "default".to_owned()),
+        })
+        .collect();
+    const WIDEST_VALUE: usize = 48;
+    let names = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let values = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(WIDEST_VALUE);
+    let mut out = String::new();
+    for (name, value, origin) in rows {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{name:names$}  {value:values$}  {origin}");
+    }
+    out
+}

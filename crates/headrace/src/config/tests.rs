@@ -1,0 +1,140 @@
+//! The configuration from end to end: defaults that equal the rooms' own, and faults that are all found.
+
+use super::*;
+use headrace_trace::RecorderConfig;
+
+fn read(text: &str) -> Result<Config, String> {
+    let mut settings = Settings::defaults();
+    settings.file(Path::new("h.toml"), text);
+    Config::from_settings(settings, false).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_defaults_are_the_rooms_own() {
+    let config = read("").unwrap();
+    assert_eq!(config.wire, WireLimits::default());
+    let own = SchedulerConfig { context_window: usize::MAX, ..SchedulerConfig::default() };
+    assert_eq!(config.scheduler, own);
+    assert_eq!(config.traces.retention, TraceRetention::default());
+    assert_eq!(config.traces.queue_records, RecorderConfig::default().queue_records);
+    assert_eq!(config.traces.recent_records, RecorderConfig::default().recent_records);
+    let gateway = headrace_gateway::GatewayConfig::new([0; 32], headrace_ledger::Owner::new(0));
+    assert_eq!(config.gateway.default_max_tokens, gateway.default_max_tokens);
+    assert_eq!(config.gateway.hold_lifetime, gateway.hold_lifetime);
+    assert_eq!(config.gateway.stall_timeout, gateway.stall_timeout);
+    assert_eq!(config.gateway.delivery_buffer_bytes, gateway.delivery_buffer_bytes);
+    assert_eq!(config.gateway.first_event_wait, gateway.first_event_wait);
+    assert_eq!(config.gateway.keep_alive, gateway.keep_alive);
+    assert_eq!(config.gateway.render_inline_bytes, gateway.render_inline_bytes);
+    assert_eq!(config.server.edge, headrace_edge::EdgeConfig::new(([127, 0, 0, 1], 8080).into()));
+    let names: Vec<_> = config.models.iter().map(|model| model.name.as_str()).collect();
+    assert_eq!(names, [DEMO_NAME]);
+    assert!(config.prices.models().any(|model| model.as_str() == DEMO_NAME));
+}
+
+#[test]
+fn a_whole_file_is_understood() {
+    let text = r#"
+        data_dir = "/var/lib/headrace"
+        [server]
+        listen = "0.0.0.0:443"
+        [[models]]
+        name = "demo-2026"
+        path = "builtin:demo"
+        kv_memory = "64MiB"
+        limits = { concurrency = 2 }
+        [[prices]]
+        model = "demo-2026"
+        input = 1
+        output = 2
+        [aliases]
+        "gpt-4o-mini" = "demo-2026"
+        [limits.key]
+        requests_per_minute = 9
+        [[moderation.rules]]
+        name = "no-foo"
+        kind = "words"
+        words = ["foo"]
+        action = "block"
+    "#;
+    let config = read(text).unwrap();
+    let [model] = config.models.as_slice() else { panic!() };
+    assert_eq!((model.kv_bytes, model.limits.concurrency), (Some(64 << 20), Some(2)));
+    assert_eq!(config.limits.key.requests_per_minute, Some(9));
+    assert_eq!(config.rules.map(|rules| rules.len()), Some(1));
+    assert_eq!(config.aliases.len(), 1);
+}
+
+#[test]
+fn every_fault_is_reported_at_once() {
+    let text = r#"
+        [server]
+        tls_cert = "a.pem"
+        [scheduler]
+        step_tokens = 4
+        [[models]]
+        name = "a"
+        path = "/does/not/exist"
+        [[models]]
+        name = "a"
+        path = "builtin:demo"
+        kv_memory = "lots"
+        colour = "blue"
+        [[models]]
+        name = "b"
+        path = "builtin:demo"
+        threads = 0
+        [[prices]]
+        model = "b"
+        input = -1
+        output = 2
+        [[moderation.rules]]
+        name = "bad"
+        kind = "regex"
+        pattern = "("
+        action = "block"
+    "#;
+    let Err(said) = read(text) else { panic!() };
+    for expected in [
+        "server.tls_cert: needs `server.tls_key`",
+        "scheduler.max_running: 64 running sequences",
+        "models[0]: /does/not/exist: there is no such directory",
+        "models[1]: unknown field `colour`",
+        "models[2]: `threads`",
+        "prices: model `a` has no price",
+        "must not be below zero",
+        "moderation.rules: ",
+        "(file h.toml)",
+    ] {
+        assert!(said.contains(expected), "{expected}\n---\n{said}");
+    }
+}
+
+#[test]
+fn model_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = dir.path().join("a=b");
+    std::fs::create_dir(&odd).unwrap();
+    let rows = [
+        ("llama=/models/x".to_owned(), Ok(("llama".to_owned(), "/models/x".to_owned()))),
+        ("/models/llama-1b".to_owned(), Ok(("llama-1b".to_owned(), "/models/llama-1b".to_owned()))),
+        (odd.display().to_string(), Ok(("a=b".to_owned(), odd.display().to_string()))),
+        (DEMO_PATH.to_owned(), Ok((DEMO_NAME.to_owned(), DEMO_PATH.to_owned()))),
+        ("=/x".to_owned(), Err(())),
+    ];
+    for (flag, expected) in rows {
+        let read = model_flag(&flag).map_err(drop).map(|table| {
+            let text = |key: &str| table.get(key).and_then(toml::Value::as_str).unwrap().to_owned();
+            (text("name"), text("path"))
+        });
+        assert_eq!(read, expected, "{flag}");
+    }
+}
+
+#[test]
+fn the_reference_in_the_repository_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    let hint = "run `headrace config reference > docs/configuration.md`";
+    assert!(kept == reference::markdown(), "docs/configuration.md is not the generated one: {hint}");
+}

@@ -1,0 +1,248 @@
+//! What a setting's value may be, and reading one. Values come as TOML from a file, or as text from the environment
+//! and from flags. Knows no setting by name.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headrace_domain::NanoDollars;
+
+/// What a value may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Any text.
+    Text,
+    /// A file or directory.
+    Path,
+    /// `HOST:PORT`.
+    Address,
+    /// An integer.
+    Count {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// `"256MiB"`, or bytes.
+    Bytes,
+    /// `"30s"`, or seconds.
+    Duration,
+    /// `"2.50"`: dollars.
+    Dollars,
+    /// `true` or `false`.
+    Flag,
+    /// One of these.
+    Choice(&'static [&'static str]),
+    /// An array of tables.
+    Tables,
+    /// A table of names.
+    Names,
+}
+
+/// A value that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Parsed {
+    /// Of `Text` and `Choice`.
+    Text(String),
+    /// Of `Path`.
+    Path(PathBuf),
+    /// Of `Address`.
+    Address(SocketAddr),
+    /// Of `Count`, and of `Bytes` in bytes.
+    Count(u64),
+    /// Of `Duration`.
+    Duration(Duration),
+    /// Of `Dollars`.
+    Dollars(NanoDollars),
+    /// Of `Flag`.
+    Flag(bool),
+    /// Of `Tables` and `Names`, as they stand.
+    Raw(toml::Value),
+}
+
+impl Kind {
+    /// What to write, for messages and the reference.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::Text => "text".to_owned(),
+            Self::Path => "a path".to_owned(),
+            Self::Address => "an address such as \"127.0.0.1:8080\"".to_owned(),
+            Self::Count { least, most } if most >= u64::from(u32::MAX) => format!("an integer from {least}"),
+            Self::Count { least, most } => format!("an integer from {least} to {most}"),
+            Self::Bytes => "bytes, or text such as \"256MiB\"".to_owned(),
+            Self::Duration => "text such as \"500ms\", \"30s\", \"5m\", \"1h\", \"30d\"".to_owned(),
+            Self::Dollars => "dollars as text such as \"2.50\"".to_owned(),
+            Self::Flag => "true or false".to_owned(),
+            Self::Choice(names) => format!("one of {}", names.join(", ")),
+            Self::Tables => "an array of tables".to_owned(),
+            Self::Names => "a table of text".to_owned(),
+        }
+    }
+
+    /// Reads a value of the environment or a flag: text as it stands, everything else as TOML.
+    pub(crate) fn parse_text(self, text: &str) -> Result<Parsed, String> {
+        let plain = matches!(
+            self,
+            Self::Text
+                | Self::Path
+                | Self::Address
+                | Self::Choice(_)
+                | Self::Duration
+                | Self::Bytes
+                | Self::Dollars
+        );
+        if plain {
+            return self.parse(&toml::Value::String(text.to_owned()));
+        }
+        let wrapped: Result<toml::Table, _> = toml::from_str(&format!("value = {text}"));
+        match wrapped.ok().and_then(|mut table| table.remove("value")) {
+            Some(value) => self.parse(&value),
+            None => Err(format!("`{text}` is not {}", self.describe())),
+        }
+    }
+
+    /// Reads a value.
+    pub(crate) fn parse(self, value: &toml::Value) -> Result<Parsed, String> {
+        let wrong = || format!("{} is not {}", shown(value), self.describe());
+        match self {
+            Self::Text => value.as_str().map(|text| Parsed::Text(text.to_owned())).ok_or_else(wrong),
+            Self::Path => {
+                let text = value.as_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?;
+                Ok(Parsed::Path(PathBuf::from(text)))
+            }
+            Self::Address => value.as_str().and_then(address).map(Parsed::Address).ok_or_else(wrong),
+            Self::Count { least, most } => {
+                let count = value.as_integer().and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?;
+                if (least..=most).contains(&count) { Ok(Parsed::Count(count)) } else { Err(wrong()) }
+            }
+            Self::Bytes => bytes(value).map(Parsed::Count).ok_or_else(wrong),
+            Self::Duration => duration(value).map(Parsed::Duration).ok_or_else(wrong),
+            Self::Dollars => {
+                let text = match value {
+                    toml::Value::Integer(n) => n.to_string(),
+                    other => other.as_str().ok_or_else(wrong)?.to_owned(),
+                };
+                let amount = NanoDollars::from_dollars(&text).map_err(|error| error.to_string())?;
+                if amount.is_negative() { Err(wrong()) } else { Ok(Parsed::Dollars(amount)) }
+            }
+            Self::Flag => value.as_bool().map(Parsed::Flag).ok_or_else(wrong),
+            Self::Choice(names) => {
+                let text = value.as_str().ok_or_else(wrong)?;
+                let found = names.iter().find(|name| name.eq_ignore_ascii_case(text.trim()));
+                found.map(|name| Parsed::Text((*name).to_owned())).ok_or_else(wrong)
+            }
+            Self::Tables => match value {
+                toml::Value::Array(items) if items.iter().all(toml::Value::is_table) => {
+                    Ok(Parsed::Raw(value.clone()))
+                }
+                _ => Err(wrong()),
+            },
+            Self::Names => match value {
+                toml::Value::Table(table) if table.values().all(toml::Value::is_str) => {
+                    Ok(Parsed::Raw(value.clone()))
+                }
+                _ => Err(wrong()),
+            },
+        }
+    }
+}
+
+/// A value as a message shows it: short.
+fn shown(value: &toml::Value) -> String {
+    const MOST_CHARS: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST_CHARS) {
+        None => text,
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+    }
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?))),
+        None => text.parse().ok(),
+    }
+}
+
+/// Bytes: an integer, or text with a unit.
+pub(crate) fn bytes(value: &toml::Value) -> Option<u64> {
+    if let Some(count) = value.as_integer() {
+        return u64::try_from(count).ok();
+    }
+    let (number, unit) = split(value.as_str()?)?;
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" | "k" => 1_000,
+        "mb" | "m" => 1_000_000,
+        "gb" | "g" => 1_000_000_000,
+        "tb" | "t" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+fn duration(value: &toml::Value) -> Option<Duration> {
+    if let Some(seconds) = value.as_integer() {
+        return u64::try_from(seconds).ok().map(Duration::from_secs);
+    }
+    let (number, unit) = split(value.as_str()?)?;
+    let seconds: u64 = match unit {
+        "ms" => return Some(Duration::from_millis(number)),
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    number.checked_mul(seconds).map(Duration::from_secs)
+}
+
+/// A whole number and the unit behind it.
+fn split(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_become_values_or_say_what_was_expected() {
+        let count = Kind::Count { least: 1, most: 100 };
+        let rows: &[(Kind, &str, Option<Parsed>)] = &[
+            (Kind::Bytes, "256MiB", Some(Parsed::Count(256 << 20))),
+            (Kind::Bytes, "10 GB", Some(Parsed::Count(10_000_000_000))),
+            (Kind::Bytes, "17", Some(Parsed::Count(17))),
+            (Kind::Bytes, "99999999999TiB", None),
+            (Kind::Bytes, "x", None),
+            (Kind::Duration, "500ms", Some(Parsed::Duration(Duration::from_millis(500)))),
+            (Kind::Duration, "2m", Some(Parsed::Duration(Duration::from_secs(120)))),
+            (Kind::Duration, "-1s", None),
+            (count, "100", Some(Parsed::Count(100))),
+            (count, "0", None),
+            (count, "101", None),
+            (count, "\"7\"", None),
+            (Kind::Address, "localhost:80", Some(Parsed::Address(([127, 0, 0, 1], 80).into()))),
+            (Kind::Address, "nowhere", None),
+            (Kind::Flag, "true", Some(Parsed::Flag(true))),
+            (Kind::Flag, "yes", None),
+            (Kind::Choice(&["avx2"]), "AVX2", Some(Parsed::Text("avx2".to_owned()))),
+            (Kind::Choice(&["avx2"]), "sse9", None),
+            (Kind::Dollars, "2.50", Some(Parsed::Dollars(NanoDollars::new(2_500_000_000)))),
+            (Kind::Dollars, "-1", None),
+        ];
+        for (kind, text, expected) in rows {
+            assert_eq!(kind.parse_text(text).ok(), *expected, "{kind:?} {text}");
+        }
+        assert!(Kind::Tables.parse_text("[{ name = \"a\" }]").is_ok());
+        assert!(Kind::Tables.parse_text("[1]").is_err());
+        assert!(Kind::Duration.parse_text("soon").unwrap_err().contains("30s"));
+    }
+}

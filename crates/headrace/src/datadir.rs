@@ -1,0 +1,262 @@
+//! The data directory: made for its owner alone, locked to one process, with the secrets that never leave it and the
+//! stores that lie in it. Knows what lies where; knows nothing of calls.
+
+use std::fmt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use headrace_admin::{DataDirLock, LockError};
+use headrace_domain::Clock;
+use headrace_identity::{Directory, HashSecret, IdentityError};
+use headrace_ledger::{Ledger, LedgerError, OpenReport, Owner};
+use headrace_store::identity::SqliteKeyStore;
+use headrace_store::journal::SqliteJournal;
+
+/// The identity store's file.
+const IDENTITY_FILE: &str = "identity.sqlite";
+/// The ledger's journal.
+const LEDGER_FILE: &str = "ledger.sqlite";
+/// The traces.
+const TRACE_FILE: &str = "traces.sqlite";
+/// Where the API listens, for programs that start a server on a free port.
+const ADDRESS_FILE: &str = "address";
+
+/// The path of the ledger's journal.
+pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
+    dir.join(LEDGER_FILE)
+}
+
+/// The path of the traces.
+pub(crate) fn trace_file(dir: &Path) -> PathBuf {
+    dir.join(TRACE_FILE)
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug)]
+pub(crate) enum DataDirError {
+    /// There is none.
+    Missing(PathBuf),
+    /// A file or directory cannot be made, read or protected.
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// It belongs to another process.
+    Lock(LockError),
+    /// A secret file does not hold a secret.
+    Secret(PathBuf),
+    /// No randomness is to be had.
+    Randomness(getrandom::Error),
+    /// Keys cannot be read.
+    Identity(IdentityError),
+    /// The ledger cannot be opened or closed.
+    Ledger(LedgerError),
+}
+
+impl fmt::Display for DataDirError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(dir) => write!(
+                f,
+                "there is no data directory {}: start a server with `headrace up`, or name the right one with --data-dir",
+                dir.display()
+            ),
+            Self::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
+            Self::Lock(error) => error.fmt(f),
+            Self::Secret(path) => write!(
+                f,
+                "{} does not hold 64 hexadecimal digits: restore the file that belongs to this data directory",
+                path.display()
+            ),
+            Self::Randomness(error) => write!(f, "the operating system gave no randomness: {error}"),
+            Self::Identity(error) => error.fmt(f),
+            Self::Ledger(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DataDirError {}
+
+/// The directory, locked, with its secrets.
+pub(crate) struct DataDir {
+    lock: DataDirLock,
+    key_hash: [u8; 32],
+    cache_salt: [u8; 32],
+}
+
+impl DataDir {
+    /// Opens a directory that is there already.
+    pub(crate) fn open(
+        dir: &Path,
+        key_hash_file: Option<&Path>,
+        cache_salt_file: Option<&Path>,
+    ) -> Result<Self, DataDirError> {
+        if !dir.is_dir() {
+            return Err(DataDirError::Missing(dir.to_owned()));
+        }
+        let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
+        let secrets = dir.join("secrets");
+        make_private(&secrets)?;
+        let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
+        let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;
+        Ok(Self { lock, key_hash, cache_salt })
+    }
+
+    /// Opens a directory, making it first if need be.
+    pub(crate) fn create(
+        dir: &Path,
+        key_hash_file: Option<&Path>,
+        cache_salt_file: Option<&Path>,
+    ) -> Result<Self, DataDirError> {
+        make_private(dir)?;
+        Self::open(dir, key_hash_file, cache_salt_file)
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        self.lock.dir()
+    }
+
+    /// What separates the prefix caches of tenants.
+    pub(crate) fn cache_salt(&self) -> [u8; 32] {
+        self.cache_salt
+    }
+
+    /// Who there is.
+    pub(crate) fn directory(&self) -> Result<Arc<Directory>, DataDirError> {
+        let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
+        let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
+        let directory = Directory::open(Arc::new(store), HashSecret::new(self.key_hash));
+        directory.map(Arc::new).map_err(DataDirError::Identity)
+    }
+
+    /// The ledger, for a process of its own.
+    pub(crate) fn ledger(&self, clock: &dyn Clock) -> Result<(Ledger, OpenReport, Owner), DataDirError> {
+        let owner = Owner::new(u128::from_le_bytes(random()?));
+        let journal = SqliteJournal::open(&ledger_file(self.path()));
+        let journal = journal.map_err(|error| DataDirError::Ledger(error.into()))?;
+        let (ledger, report) =
+            Ledger::open(Box::new(journal), owner, clock.now()).map_err(DataDirError::Ledger)?;
+        Ok((ledger, report, owner))
+    }
+
+    /// Says where the API listens; gone when the guard is.
+    pub(crate) fn publish_address(&self, address: &str) -> Result<AddressFile, DataDirError> {
+        let path = self.path().join(ADDRESS_FILE);
+        let next = self.path().join("address.new");
+        // Renamed into place, so that nobody reads half an address.
+        let written =
+            std::fs::write(&next, format!("{address}\n")).and_then(|()| std::fs::rename(&next, &path));
+        written.map_err(|source| DataDirError::Io { doing: "write", path: path.clone(), source })?;
+        Ok(AddressFile { path })
+    }
+}
+
+/// Removes the address when dropped.
+pub(crate) struct AddressFile {
+    path: PathBuf,
+}
+
+impl Drop for AddressFile {
+    fn drop(&mut self) {
+        // A file that stays names a port on which nobody answers.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Makes a directory that only its owner can enter. One that is there keeps its mode, unless everybody can enter it.
+fn make_private(dir: &Path) -> Result<(), DataDirError> {
+    let io = |doing| move |source| DataDirError::Io { doing, path: dir.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io("create the directory"))?;
+    let mode = std::fs::metadata(dir).map_err(io("look at"))?.permissions().mode();
+    if mode & 0o007 != 0 {
+        let private = std::fs::Permissions::from_mode(mode & 0o770);
+        std::fs::set_permissions(dir, private).map_err(io("protect"))?;
+    }
+    Ok(())
+}
+
+/// The secret of a file; the default file is made where it is missing.
+fn secret(configured: Option<&Path>, default: &Path) -> Result<[u8; 32], DataDirError> {
+    let path = configured.unwrap_or(default);
+    let io = |doing| move |source| DataDirError::Io { doing, path: path.to_owned(), source };
+    match std::fs::read_to_string(path) {
+        Ok(text) => unhex(text.trim()).ok_or_else(|| DataDirError::Secret(path.to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound && configured.is_none() => {
+            let fresh: [u8; 32] = random()?;
+            let next = path.with_extension("new");
+            let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&next)
+                .map_err(io("create the secret"))?;
+            writeln!(file, "{text}").and_then(|()| file.sync_all()).map_err(io("write the secret"))?;
+            std::fs::rename(&next, path).map_err(io("write the secret"))?;
+            Ok(fresh)
+        }
+        Err(error) => Err(io("read the secret")(error)),
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], DataDirError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(DataDirError::Randomness)?;
+    Ok(bytes)
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_made_once_and_only_their_owner_reads_them() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        let first = DataDir::create(&dir, None, None).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir), 0o700);
+        assert_eq!(mode(&dir.join("secrets/key-hash")), 0o600);
+        assert_ne!(first.key_hash, first.cache_salt);
+        assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Lock(_))));
+        let kept = (first.key_hash, first.cache_salt);
+        drop(first);
+        let second = DataDir::open(&dir, None, None).unwrap();
+        assert_eq!((second.key_hash, second.cache_salt), kept);
+        drop(second);
+        std::fs::write(dir.join("secrets/key-hash"), "short").unwrap();
+        assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Secret(_))));
+        let none = root.path().join("none");
+        assert!(matches!(DataDir::open(&none, None, None), Err(DataDirError::Missing(_))));
+    }
+
+    #[test]
+    fn a_configured_secret_is_never_made() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("mine");
+        assert!(DataDir::create(root.path(), Some(&file), None).is_err());
+        std::fs::write(&file, "ab".repeat(32)).unwrap();
+        assert_eq!(DataDir::create(root.path(), Some(&file), None).unwrap().key_hash, [0xab; 32]);
+    }
+}

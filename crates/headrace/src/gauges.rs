@@ -1,0 +1,90 @@
+//! What Prometheus reads of rooms that keep their own numbers: engines, ledger, limits. Decides nothing.
+
+use std::sync::Arc;
+
+use headrace_engine::EmbeddedEngine;
+use headrace_engine_api::{Engine, LoadReport};
+use headrace_ledger::{Health, Ledger};
+use headrace_limits::{LimitMetrics, Limits};
+use headrace_trace::Metrics;
+
+/// Registers everything that is read when scraped.
+pub(crate) fn register(
+    metrics: &Metrics,
+    engines: &[(String, Arc<EmbeddedEngine>)],
+    ledger: &Ledger,
+    limits: &Limits,
+) {
+    for (name, engine) in engines {
+        register_engine(metrics, name, engine);
+    }
+    register_ledger(metrics, ledger);
+    register_limits(metrics, limits);
+}
+
+fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+    type Read = fn(&LoadReport) -> f64;
+    let gauges: [(&str, &str, Read); 7] = [
+        ("headrace_engine_running", "Sequences being computed.", |load| f64::from(load.running)),
+        ("headrace_engine_waiting", "Sequences waiting.", |load| f64::from(load.waiting)),
+        ("headrace_engine_waiting_tokens", "Prompt tokens waiting.", |load| load.waiting_tokens as f64),
+        ("headrace_engine_kv_blocks", "KV blocks in all.", |load| f64::from(load.blocks_total)),
+        ("headrace_engine_kv_blocks_free", "KV blocks that no sequence holds.", |load| {
+            f64::from(load.blocks_free)
+        }),
+        ("headrace_engine_kv_blocks_cached", "Free KV blocks with a cached prefix.", |load| {
+            f64::from(load.blocks_cached)
+        }),
+        ("headrace_engine_tokens_per_second", "Tokens computed per second lately.", |load| {
+            f64::from(load.tokens_per_second)
+        }),
+    ];
+    for (metric, help, read) in gauges {
+        let engine = Arc::clone(engine);
+        metrics.register_gauge(metric, help, &[("model", name)], Box::new(move || read(&engine.load())));
+    }
+}
+
+fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
+    const NANOS: f64 = 1e-9;
+    type Read = fn(&Health) -> f64;
+    let counters: [(&str, &str, Read); 5] = [
+        ("headrace_journal_commits_total", "Group commits of the ledger's journal.", |h| h.commits as f64),
+        ("headrace_journal_transactions_total", "Transactions in them.", |h| h.transactions as f64),
+        ("headrace_journal_commit_seconds_total", "Time that they took.", |h| {
+            h.total_commit_nanos as f64 * NANOS
+        }),
+        ("headrace_journal_failures_total", "Group commits that failed.", |h| h.failures as f64),
+        ("headrace_journal_snapshots_total", "Snapshots written.", |h| h.snapshots as f64),
+    ];
+    for (metric, help, read) in counters {
+        let ledger = ledger.clone();
+        metrics.register_counter(metric, help, &[], Box::new(move || read(&ledger.health())));
+    }
+    let up = ledger.clone();
+    let read = move || if up.health().down.is_none() { 1.0 } else { 0.0 };
+    metrics.register_gauge("headrace_ledger_up", "Whether the ledger can be written.", &[], Box::new(read));
+    let holds = ledger.clone();
+    let read = move || holds.totals().open_holds as f64;
+    metrics.register_gauge("headrace_ledger_open_holds", "Holds open now.", &[], Box::new(read));
+}
+
+fn register_limits(metrics: &Metrics, limits: &Limits) {
+    type Read = fn(&LimitMetrics) -> f64;
+    let gauges: [(&str, &str, Read); 2] = [
+        ("headrace_limit_scopes", "Scopes with counters now.", |of| of.scopes as f64),
+        ("headrace_limit_leases", "Leases open now.", |of| of.leases as f64),
+    ];
+    for (metric, help, read) in gauges {
+        let limits = limits.clone();
+        metrics.register_gauge(metric, help, &[], Box::new(move || read(&limits.metrics())));
+    }
+    let counters: [(&str, &str, Read); 2] = [
+        ("headrace_limit_leases_abandoned_total", "Leases dropped without an end.", |of| of.abandoned as f64),
+        ("headrace_limit_leases_expired_total", "Leases expired.", |of| of.expired as f64),
+    ];
+    for (metric, help, read) in counters {
+        let limits = limits.clone();
+        metrics.register_counter(metric, help, &[], Box::new(move || read(&limits.metrics())));
+    }
+}

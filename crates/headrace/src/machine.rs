@@ -1,0 +1,98 @@
+//! What this process may use of the machine: memory by its control group or the machine's own, and processors.
+//! Knows nothing of models.
+
+use std::path::{Path, PathBuf};
+
+/// Memory that is left to a process whose limit cannot be found out.
+const UNKNOWN_MEMORY_BYTES: u64 = 2 << 30;
+
+/// Processors that the process may use (affinity and control-group quota included).
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of memory that the process may use in all: the lowest limit of its control groups, or what the machine has.
+pub(crate) fn memory_bytes() -> u64 {
+    memory_under(Path::new("/"))
+}
+
+fn memory_under(root: &Path) -> u64 {
+    let machine = machine_memory(root).unwrap_or(UNKNOWN_MEMORY_BYTES);
+    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let limits = groups.lines().filter_map(|line| group_limit(root, line));
+    limits.chain([machine]).min().unwrap_or(machine)
+}
+
+/// The lowest limit from a group up to the root of its hierarchy. A line is `0::/path` (version 2) or
+/// `7:memory:/path` (version 1).
+fn group_limit(root: &Path, line: &str) -> Option<u64> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (controllers, group) = (parts.next()?, parts.next()?);
+    let (mount, file) = match controllers {
+        "" => ("sys/fs/cgroup", "memory.max"),
+        list if list.split(',').any(|name| name == "memory") => {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let mount = root.join(mount);
+    let mut at: PathBuf = mount.join(group.trim_start_matches('/'));
+    let mut lowest = None;
+    while at.starts_with(&mount) {
+        // `max`, and a group that this namespace does not see, limit nothing.
+        let read = std::fs::read_to_string(at.join(file)).ok();
+        let limit: Option<u64> = read.and_then(|text| text.trim().parse().ok());
+        lowest = lowest.into_iter().chain(limit).min();
+        if !at.pop() {
+            break;
+        }
+    }
+    lowest
+}
+
+fn machine_memory(root: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(files: &[(&str, &str)]) -> u64 {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        memory_under(root.path())
+    }
+
+    #[test]
+    fn the_lowest_limit_counts() {
+        let machine = ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n");
+        let v2 = ("proc/self/cgroup", "0::/a/b\n");
+        let v1 = ("proc/self/cgroup", "3:cpu:/a\n7:hugetlb,memory:/a\n");
+        let rows: &[(&[(&str, &str)], u64)] = &[
+            (&[], UNKNOWN_MEMORY_BYTES),
+            (&[machine], 1 << 20),
+            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "max\n")], 1 << 20),
+            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "4096\n")], 4096),
+            (&[machine, v2, ("sys/fs/cgroup/a/memory.max", "8192\n")], 8192),
+            (&[machine, v2, ("sys/fs/cgroup/memory.max", "512\n")], 512),
+            (&[machine, v1, ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2048\n")], 2048),
+            (
+                &[machine, v1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")],
+                1 << 20,
+            ),
+        ];
+        for (files, expected) in rows {
+            assert_eq!(memory(files), *expected, "{files:?}");
+        }
+        assert!(processors() >= 1);
+        assert!(memory_bytes() > 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! A line that moves on the terminal while something takes longer than a second; a line every few seconds where
+//! standard error is no terminal. Knows nothing of what is done.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Work shorter than this says nothing.
+const QUIET: Duration = Duration::from_secs(1);
+/// How often the line moves on a terminal, and elsewhere.
+const PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How far something is.
+pub(crate) struct Progress {
+    what: String,
+    start: Instant,
+    shown: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    /// Begins now.
+    pub(crate) fn new(what: &str) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { what: what.to_owned(), start: Instant::now(), shown: None, terminal }
+    }
+
+    /// `done` of `total` bytes are done.
+    pub(crate) fn bytes(&mut self, done: u64, total: u64) {
+        let now = Instant::now();
+        let period = if self.terminal { PERIODS.0 } else { PERIODS.1 };
+        let due = match self.shown {
+            None => now.duration_since(self.start) >= QUIET,
+            Some(last) => now.duration_since(last) >= period,
+        };
+        if !due {
+            return;
+        }
+        self.shown = Some(now);
+        let line = line(&self.what, done, total);
+        let mut out = std::io::stderr().lock();
+        // A terminal that is gone misses nothing but this line.
+        let _ = if self.terminal {
+            write!(out, "\r\x1b[K{line}").and_then(|()| out.flush())
+        } else {
+            writeln!(out, "{line}")
+        };
+    }
+
+    /// It is done: the line goes.
+    pub(crate) fn end(self) {
+        if self.terminal && self.shown.is_some() {
+            let mut out = std::io::stderr().lock();
+            // As above.
+            let _ = write!(out, "\r\x1b[K").and_then(|()| out.flush());
+        }
+    }
+}
+
+fn line(what: &str, done: u64, total: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
+    format!("{what}: {percent} % ({} of {} MiB)", done / MIB, total / MIB)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lines() {
+        assert_eq!(super::line("loading m", 512 << 20, 1 << 30), "loading m: 50 % (512 of 1024 MiB)");
+        assert_eq!(super::line("loading m", 0, 0), "loading m: 100 % (0 of 0 MiB)");
+    }
+}

@@ -1,0 +1,409 @@
+//! `up` and `serve`: puts the rooms together, serves until told to stop, drains, settles and closes. The one place
+//! that knows all rooms; decides nothing that a room decides.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use headrace_admin::control::ControlSocket;
+use headrace_admin::{AdminService, ServerStatus};
+use headrace_domain::{Clock, SystemClock, TraceSink, UnixNanos};
+use headrace_edge::Edge;
+use headrace_engine::EmbeddedEngine;
+use headrace_fleet::Fleet;
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts};
+use headrace_identity::Directory;
+use headrace_ledger::{Command, Ledger, Owner};
+use headrace_limits::Limits;
+use headrace_moderation::Judge;
+use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
+use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::{ServeArgs, UpArgs};
+use crate::config::layers::Settings;
+use crate::config::{Config, GatewaySettings};
+use crate::datadir::{self, DataDir};
+use crate::first_start::{self, FirstKey};
+use crate::records::StoredRecords;
+use crate::welcome::Welcome;
+use crate::{commands, gauges, machine, models, output};
+
+/// How often holds that nobody settled are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+/// How often counters at rest are forgotten.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How long the last traces may take to be stored.
+const TRACE_CLOSE: Duration = Duration::from_secs(5);
+/// Exit status after a second Ctrl-C, as shells count it: 128 and the signal's number.
+const INTERRUPTED: u8 = 130;
+
+/// `headrace up`
+pub(crate) fn up(args: &UpArgs) -> ExitCode {
+    run(commands::settings(None, &args.flags), true)
+}
+
+/// `headrace serve`
+pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
+    run(commands::settings(Some(&args.config), &args.flags), false)
+}
+
+fn run(settings: Settings, play_prices: bool) -> ExitCode {
+    let began = Instant::now();
+    let config = match Config::from_settings(settings, play_prices) {
+        Ok(config) => config,
+        Err(error) => return output::refuse(&error.to_string()),
+    };
+    if let Err(error) = start_log(&config.log_filter) {
+        return output::refuse(&format!("log.filter: {error}"));
+    }
+    let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .thread_name("headrace-io")
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
+    };
+    let code = match House::build(config) {
+        Ok(house) => house.live(&runtime, began),
+        Err(why) => output::fail(&why),
+    };
+    runtime.shutdown_background();
+    code
+}
+
+fn start_log(filter: &str) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::builder().parse(filter).map_err(|error| error.to_string())?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Set once, at the start of the process.
+    log.try_init().map_err(|error| error.to_string())
+}
+
+/// Everything that runs, before its sockets.
+struct House {
+    config: Config,
+    clock: Arc<dyn Clock>,
+    data_dir: DataDir,
+    directory: Arc<Directory>,
+    ledger: Ledger,
+    owner: Owner,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    recorder: Arc<Recorder>,
+    engines: Vec<(String, Arc<EmbeddedEngine>)>,
+    parts: Vec<models::Running>,
+    first: Option<FirstKey>,
+}
+
+impl House {
+    /// Opens and loads everything. Blocks.
+    fn build(config: Config) -> Result<Self, String> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        can_listen(&config)?;
+        let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
+        let text = |error: datadir::DataDirError| error.to_string();
+        let data_dir = DataDir::create(&config.data_dir, key_hash, salt).map_err(text)?;
+        let directory = data_dir.directory().map_err(text)?;
+        // Before the books are opened: a model that cannot be served leaves the directory as it was.
+        let parts = models::start(&config, &clock).map_err(|error| error.to_string())?;
+        let (ledger, report, owner) = data_dir.ledger(clock.as_ref()).map_err(text)?;
+        if let Some(why) = &report.snapshot_refused {
+            tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
+        }
+        if !report.orphans.is_empty() {
+            output::note(&format!(
+                "released {} holds of an earlier process; nothing was charged",
+                report.orphans.len()
+            ));
+        }
+        let names = parts.iter().map(|part| part.served.name.to_string()).collect();
+        let metrics = Arc::new(Metrics::new(&MetricsConfig {
+            models: names,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }));
+        let traces = SqliteTraceStore::open(&datadir::trace_file(data_dir.path()), config.traces.retention);
+        let traces = traces.map_err(|error| error.to_string())?;
+        let recorder = RecorderConfig {
+            queue_records: config.traces.queue_records,
+            recent_records: config.traces.recent_records,
+            ..RecorderConfig::default()
+        };
+        let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
+        let recorder = recorder.map_err(|error| error.to_string())?;
+        let engines =
+            parts.iter().map(|part| (part.served.name.to_string(), Arc::clone(&part.engine))).collect();
+        let limits = Limits::new();
+        Ok(Self {
+            config,
+            clock,
+            data_dir,
+            directory,
+            ledger,
+            owner,
+            limits,
+            metrics,
+            recorder,
+            engines,
+            parts,
+            first: None,
+        })
+    }
+
+    /// Serves until told to stop, then ends everything in order.
+    fn live(mut self, runtime: &tokio::runtime::Runtime, began: Instant) -> ExitCode {
+        let outcome = self.open_doors(runtime, began);
+        let stopped = matches!(&outcome, Ok(End::Interrupted));
+        if stopped {
+            output::note("stopped at once: calls in flight are released at the next start and not charged");
+            return ExitCode::from(INTERRUPTED);
+        }
+        let Self { ledger, recorder, engines, .. } = self;
+        let engines: Vec<_> = engines.into_iter().map(|(_, engine)| engine).collect();
+        models::stop(&engines);
+        let closed = ledger.close();
+        if !recorder.close(TRACE_CLOSE) {
+            tracing::warn!("the last traces could not be stored in time");
+        }
+        match (outcome, closed) {
+            (Err(why), _) => output::fail(&why),
+            (Ok(_), Err(error)) => output::fail(&format!("the ledger could not be closed: {error}")),
+            (Ok(_), Ok(())) => {
+                output::note("stopped; every call is settled");
+                ExitCode::SUCCESS
+            }
+        }
+    }
+
+    fn open_doors(&mut self, runtime: &tokio::runtime::Runtime, began: Instant) -> Result<End, String> {
+        let models: Vec<(String, u32)> = self
+            .parts
+            .iter()
+            .map(|part| (part.served.name.to_string(), part.served.capabilities.context_window))
+            .collect();
+        let gateway = self.gateway()?;
+        gauges::register(&self.metrics, &self.engines, &self.ledger, &self.limits);
+        let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
+        let edge = Edge::bind(
+            self.config.server.edge.clone(),
+            Arc::clone(&gateway),
+            Arc::new(move || metrics.prometheus()),
+            clock,
+        );
+        let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
+        let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
+        let service = Arc::new(self.admin(&gateway, &url, &models));
+        let now = self.clock.now();
+        service.reconcile(now).map_err(|error| error.to_string())?;
+        self.first =
+            first_start::set_up(&service, &self.directory, &self.ledger, &self.config.first_start, now)?;
+        let address = edge.local_addr().to_string();
+        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
+        let welcome = Welcome {
+            url: &url,
+            metrics: edge.metrics_addr().map(|at| self::url(at, false)),
+            data_dir: &self.config.data_dir,
+            models: &models,
+            first: self.first.as_ref(),
+            took: began.elapsed(),
+        }
+        .text();
+        let warnings: Vec<String> = edge.warnings().to_vec();
+        let ended = runtime.block_on(async {
+            let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
+            let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
+            let ticks = self.tick();
+            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+            let end = self.attend(edge, &gateway, &welcome).await;
+            control.abort();
+            // Aborted, it drops its socket, which removes the file.
+            let _ = control.await;
+            ticks.into_iter().for_each(|tick| tick.abort());
+            end
+        })?;
+        Ok(ended)
+    }
+
+    fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
+        let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
+        let reader = reader.map_err(|error| error.to_string())?;
+        let mut workers = Vec::new();
+        let mut served = Vec::new();
+        for part in self.parts.drain(..) {
+            workers.push(part.worker);
+            served.push(part.served);
+        }
+        let rules = self.config.rules.take();
+        let parts = GatewayParts {
+            clock: Arc::clone(&self.clock),
+            directory: Arc::clone(&self.directory),
+            limits: self.limits.clone(),
+            ledger: self.ledger.clone(),
+            prices: std::mem::take(&mut self.config.prices),
+            judge: rules.map(|rules| Arc::new(rules) as Arc<dyn Judge>),
+            fleet: Fleet::new(workers),
+            models: served,
+            aliases: std::mem::take(&mut self.config.aliases),
+            traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
+            records: Arc::new(StoredRecords { recorder: Arc::clone(&self.recorder), reader }),
+        };
+        let GatewaySettings {
+            default_max_tokens,
+            hold_lifetime,
+            stall_timeout,
+            delivery_buffer_bytes,
+            first_event_wait,
+            keep_alive,
+            render_inline_bytes,
+        } = self.config.gateway;
+        let config = GatewayConfig {
+            default_max_tokens,
+            hold_lifetime,
+            stall_timeout,
+            delivery_buffer_bytes,
+            first_event_wait,
+            keep_alive,
+            render_inline_bytes,
+            wire: self.config.wire.clone(),
+            ..GatewayConfig::new(self.data_dir.cache_salt(), self.owner)
+        };
+        Gateway::new(parts, config).map_err(|error| error.to_string())
+    }
+
+    fn admin(&self, gateway: &Arc<Gateway>, url: &str, models: &[(String, u32)]) -> AdminService {
+        let gateway = Arc::downgrade(gateway);
+        let (listen, started) = (url.to_owned(), self.clock.now());
+        let models: Vec<String> = models.iter().map(|(name, _)| name.clone()).collect();
+        let status = move || {
+            let gateway = gateway.upgrade();
+            status(&listen, started, &models, gateway.as_deref())
+        };
+        AdminService::new(
+            Arc::clone(&self.directory),
+            self.ledger.clone(),
+            self.config.limits,
+            Box::new(status),
+        )
+    }
+
+    /// What happens by the clock.
+    fn tick(&self) -> [tokio::task::JoinHandle<()>; 2] {
+        let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
+        let expire = async move {
+            loop {
+                tokio::time::sleep(EXPIRE_EVERY).await;
+                let done = ledger.transact(vec![Command::ExpireHolds], clock.now());
+                // A journal that fails says so itself; the next tick tries again.
+                let _ = done.durable.await;
+            }
+        };
+        let (limits, clock) = (self.limits.clone(), Arc::clone(&self.clock));
+        let sweep = async move {
+            loop {
+                tokio::time::sleep(SWEEP_EVERY).await;
+                limits.sweep(clock.now());
+            }
+        };
+        [tokio::spawn(expire), tokio::spawn(sweep)]
+    }
+
+    /// Serves until the first signal, then drains; a second one ends that.
+    async fn attend(&self, edge: Edge, gateway: &Arc<Gateway>, welcome: &str) -> Result<End, String> {
+        let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
+        let drain = self.config.server.drain;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let shutdown = async move {
+            // A sender that is gone says stop as well.
+            let _ = stopped.await;
+        };
+        let mut serving = std::pin::pin!(edge.serve(shutdown, drain));
+        // Only now: whoever reads this may call, or send a signal, at once.
+        output::say(welcome);
+        tokio::select! {
+            _ = &mut serving => return Err("the listener ended by itself".to_owned()),
+            () = signals.next() => {}
+        }
+        let count = gateway.in_flight();
+        let calls = if count == 1 { "call" } else { "calls" };
+        let patience = format!("for at most {} s; Ctrl-C again stops at once", drain.as_secs());
+        output::note(&format!("draining: {count} {calls} in flight, {patience}"));
+        drop(stop);
+        tokio::select! {
+            report = &mut serving => {
+                if report.calls_cut_off > 0 {
+                    let cut = report.calls_cut_off;
+                    output::note(&format!("{cut} calls were cut off and settled for what they had delivered"));
+                }
+                Ok(End::Drained)
+            }
+            () = signals.next() => Ok(End::Interrupted),
+        }
+    }
+}
+
+/// How serving ended.
+enum End {
+    /// Everything is settled.
+    Drained,
+    /// By a second signal.
+    Interrupted,
+}
+
+/// SIGINT and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn status(listen: &str, started: UnixNanos, models: &[String], gateway: Option<&Gateway>) -> ServerStatus {
+    ServerStatus {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        listen: listen.to_owned(),
+        started,
+        ready: gateway.is_some_and(Gateway::ready),
+        in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
+        models: models.to_vec(),
+        ..ServerStatus::default()
+    }
+}
+
+/// Whether the addresses are free: known before a model takes minutes to load.
+fn can_listen(config: &Config) -> Result<(), String> {
+    let edge = &config.server.edge;
+    for address in [Some(edge.listen), edge.metrics_listen].into_iter().flatten().filter(|at| at.port() != 0)
+    {
+        TcpListener::bind(address).map_err(|error| {
+            format!("cannot listen on {address}: {error}; choose another with --listen, such as 127.0.0.1:0")
+        })?;
+    }
+    Ok(())
+}
+
+/// How to reach an address from this machine.
+fn url(address: SocketAddr, tls: bool) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}

@@ -1,0 +1,182 @@
+//! Starts the real program on a free port and talks to it over HTTP, for the tests beside this file.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, without variables of whoever runs the tests.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headrace"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HEADRACE_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    program().args(args).output().unwrap()
+}
+
+/// What it said, both streams.
+pub(crate) fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) dir: PathBuf,
+    pub(crate) url: String,
+    /// What it printed until it was ready.
+    pub(crate) welcome: String,
+    pub(crate) key: String,
+}
+
+impl Server {
+    /// `headrace up` on a free port, with a key of the test's own.
+    pub(crate) fn up(dir: &Path, more: &[&str]) -> Self {
+        let key = "sk-integration-test-0123456789abcdef";
+        let mut command = program();
+        command.env("HEADRACE_BOOTSTRAP_KEY", key);
+        Self::start(command, dir, more, key)
+    }
+
+    /// The same without choosing the key: the one printed is taken.
+    pub(crate) fn up_with_fresh_key(dir: &Path) -> Self {
+        let mut server = Self::start(program(), dir, &[], "");
+        let start = server.welcome.find("sk-").expect("the key is shown");
+        server.key = server.welcome[start..].split_whitespace().next().unwrap().to_owned();
+        server
+    }
+
+    /// A later start on the same directory, for a key made before.
+    pub(crate) fn up_with_key_kept(dir: &Path, key: &str) -> Self {
+        Self::start(program(), dir, &[], key)
+    }
+
+    fn start(mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
+        command.args(["up", "--listen", "127.0.0.1:0", "--threads", "1", "--data-dir"]).arg(dir).args(more);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let address = dir.join("address");
+        let began = Instant::now();
+        while !address.exists() {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut why = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+                panic!("the server ended with {status}: {why}");
+            }
+            assert!(began.elapsed() < PATIENCE, "the server does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let url = format!("http://{}", std::fs::read_to_string(address).unwrap().trim());
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut welcome = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(out.read_line(&mut line).unwrap() > 0, "{welcome}");
+            welcome.push_str(&line);
+            if line.contains("headrace credit show") || line.contains("keys create --name NAME") {
+                break;
+            }
+        }
+        // Whatever it says later must not block it.
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        Self { child, dir: dir.to_owned(), url, welcome, key: key.to_owned() }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.url.trim_start_matches("http://").parse().unwrap()
+    }
+
+    /// A command on this server's directory.
+    pub(crate) fn command(&self, args: &[&str]) -> Output {
+        program().args(args).arg("--data-dir").arg(&self.dir).output().unwrap()
+    }
+
+    /// The same, which must succeed; its standard output.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Asks the demo model; the answer's status and body.
+    pub(crate) async fn chat(&self, key: &str, body: Value) -> (u16, Value) {
+        let response = self.send(key, &body).await;
+        let status = response.status().as_u16();
+        let text = response.text().await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub(crate) async fn send(&self, key: &str, body: &Value) -> reqwest::Response {
+        let client = reqwest::Client::new();
+        let call = client.post(format!("{}/v1/chat/completions", self.url)).bearer_auth(key);
+        let call = call.header("content-type", "application/json").body(body.to_string());
+        call.timeout(PATIENCE).send().await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let client = reqwest::Client::new();
+        let call = client.get(format!("{}{path}", self.url)).bearer_auth(&self.key).timeout(PATIENCE);
+        let response = call.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// Sends a signal by its number's name, as `kill` spells it.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for its end; how it ended and what it said on standard error.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                let mut text = String::new();
+                self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+                return (status, text);
+            }
+            assert!(began.elapsed() < PATIENCE, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// SIGTERM, and the end that must follow.
+    pub(crate) fn stop(&mut self) {
+        self.signal("TERM");
+        let (status, text) = self.wait();
+        assert_eq!(status.code(), Some(0), "{text}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A question to the demo model.
+pub(crate) fn question(more: Value) -> Value {
+    let mut body = json!({
+        "model": "headrace-demo",
+        "messages": [{ "role": "user", "content": "What happens when I call an LLM API?" }],
+        "max_tokens": 24,
+    });
+    let Value::Object(more) = more else { panic!() };
+    body.as_object_mut().unwrap().extend(more);
+    body
+}

@@ -1,0 +1,240 @@
+//! The program from one command to tokens, a bill and a trace, over real sockets.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, program, question, run, said};
+use serde_json::{Value, json};
+
+fn text_of(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("data");
+    let mut server = Server::up_with_fresh_key(&dir);
+    for part in ["$10.00", "curl ", "from openai import OpenAI", "headrace chat", "trace --last", &server.url]
+    {
+        assert!(server.welcome.contains(part), "{part}\n{}", server.welcome);
+    }
+    assert_eq!(server.get("/healthz").await.0, 200);
+    assert_eq!(server.get("/readyz").await.0, 200);
+    assert!(server.get("/v1/models").await.1.contains("headrace-demo"));
+    let (status, whole) = server.chat(&server.key, question(json!({}))).await;
+    assert_eq!(status, 200, "{whole}");
+    assert!(!text_of(&whole).is_empty(), "{whole}");
+    let streamed = server.send(&server.key, &question(json!({ "stream": true }))).await;
+    let id = streamed.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body = streamed.text().await.unwrap();
+    let deltas = body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    let text: String = deltas
+        .filter_map(|data| serde_json::from_str::<Value>(data).ok())
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(text, text_of(&whole), "streamed or not, the same: {body}");
+    assert!(server.ok(&["trace", &id]).contains("decode"));
+    assert!(server.ok(&["trace", "--last"]).contains(&id));
+    assert!(server.ok(&["trace", "--slowest", "5", "--json"]).contains(&id));
+    assert!(server.get(&format!("/v1/requests/{id}")).await.1.contains("\"stages\""));
+    server.stop();
+    assert!(!dir.join("address").exists() && !dir.join("control.sock").exists());
+    let again = Server::up_with_key_kept(&dir, &server.key);
+    assert!(!again.welcome.contains("sk-"), "{}", again.welcome);
+    assert_eq!(again.chat(&server.key, question(json!({}))).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_created_limited_and_dead_within_a_second_of_revocation() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    assert!(!server.welcome.contains(&server.key), "a chosen key is not repeated");
+    let made = server.ok(&["keys", "create", "--name", "ci", "--allow", "headrace-demo", "--json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let secret = made["value"]["secret"].as_str().unwrap().to_owned();
+    let id = made["value"]["key"]["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.chat(&secret, question(json!({}))).await.0, 200);
+    server.ok(&["keys", "revoke", &id]);
+    let revoked = Instant::now();
+    while server.chat(&secret, question(json!({}))).await.0 != 401 {
+        assert!(revoked.elapsed() < Duration::from_secs(1), "the key lives on");
+    }
+    let listed = server.ok(&["keys", "list"]);
+    assert!(listed.contains(&id) && listed.contains("revoked") && !listed.contains(&secret), "{listed}");
+    let unknown = server.command(&["keys", "revoke", "key_none"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(said(&unknown).contains("keys list"), "{}", said(&unknown));
+    assert!(server.ok(&["status"]).contains("is ready at"));
+    server.stop();
+    // The same commands on the stopped directory.
+    assert!(server.ok(&["keys", "list"]).contains(&id));
+    assert!(server.ok(&["audit"]).contains("key.revoke"));
+    assert!(server.ok(&["status"]).contains("no server runs"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_is_held_spent_refused_and_always_adds_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &["--set", "first_start.credit=0.00001"]);
+    let (status, refused) = server.chat(&server.key, question(json!({ "max_tokens": 200 }))).await;
+    assert_eq!(status, 402, "{refused}");
+    assert!(server.ok(&["ledger", "verify"]).contains("every invariant holds"));
+    server.ok(&["credit", "grant", "5", "--reference", "invoice 1"]);
+    let (status, answer) = server.chat(&server.key, question(json!({ "max_tokens": 200 }))).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(server.ok(&["credit", "show"]).contains("default"));
+    server.ok(&["budget", "set", "0", "--per", "total"]);
+    let (status, stopped) = server.chat(&server.key, question(json!({}))).await;
+    assert!(matches!(status, 402 | 429), "{status} {stopped}");
+    server.ok(&["budget", "clear"]);
+    assert_eq!(server.chat(&server.key, question(json!({}))).await.0, 200);
+    server.stop();
+    let report: Value = serde_json::from_str(&server.ok(&["ledger", "verify", "--json"])).unwrap();
+    assert_eq!((&report["ok"], &report["totals"]["open_holds"]), (&json!(true), &json!(0)));
+    assert_eq!(report["totals"]["settled"], json!(2));
+    // A grant to the stopped server, and it is there afterwards.
+    server.ok(&["credit", "grant", "1"]);
+    assert!(server.ok(&["ledger", "verify"]).contains("every invariant holds"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_lets_a_call_finish_and_exits_with_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    let body = question(json!({ "stream": true, "max_tokens": 200, "ignore_eos": true }));
+    let mut response = server.send(&server.key, &body).await;
+    assert_eq!(response.status(), 200);
+    let first = response.chunk().await.unwrap();
+    assert!(first.is_some());
+    server.signal("TERM");
+    let rest = tokio::time::timeout(PATIENCE, response.text()).await.unwrap().unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("draining") && log.contains("every call is settled"), "{log}");
+    let report: Value = serde_json::from_str(&server.ok(&["ledger", "verify", "--json"])).unwrap();
+    assert_eq!(report["totals"]["open_holds"], json!(0));
+}
+
+#[test]
+fn one_process_at_a_time_in_a_data_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(dir.path(), &[]);
+    let second = server.command(&["up", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said(&second).contains("is in use by process"), "{}", said(&second));
+    let taken = tempfile::tempdir().unwrap();
+    let listen = server.address().to_string();
+    let second = run(&["up", "--listen", &listen, "--data-dir", taken.path().join("d").to_str().unwrap()]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said(&second).contains("cannot listen on"), "{}", said(&second));
+}
+
+#[test]
+fn a_bad_configuration_is_refused_whole_before_anything_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("headrace.toml");
+    std::fs::write(&file, "[server]\nlisten = \"nowhere\"\ndrian = \"5s\"\n[scheduler]\nmax_running = 0\n")
+        .unwrap();
+    let data = dir.path().join("data");
+    let output = program()
+        .env("HEADRACE_WIRE__MAX_N", "many")
+        .args(["serve", "--threads", "none", "--config"])
+        .arg(&file)
+        .arg("--data-dir")
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = said(&output);
+    for part in [
+        "5 faults",
+        "server.listen: \"nowhere\" is not an address",
+        "did you mean `server.drain`?",
+        "scheduler.max_running",
+        "environment HEADRACE_WIRE__MAX_N",
+        "engine.threads: `none` is not an integer from 1 (flag --threads)",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    assert!(!data.exists());
+    let check = program().args(["config", "check", "--set", "server.drain=5s"]).output().unwrap();
+    assert_eq!(check.status.code(), Some(0));
+    let shown = String::from_utf8(check.stdout).unwrap();
+    assert!(
+        shown.contains("server.drain") && shown.contains("flag --set") && shown.contains("no faults"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_model_that_cannot_be_served_is_refused_with_its_name_and_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, model) = (dir.path().join("data"), dir.path().join("gpt9"));
+    std::fs::create_dir(&model).unwrap();
+    let up = |model: &str| {
+        let args = ["up", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap(), "--model", model];
+        let output = run(&args);
+        (output.status.code(), said(&output))
+    };
+    let (code, text) = up("/does/not/exist");
+    assert_eq!((code, text.contains("there is no such directory")), (Some(2), true), "{text}");
+    let (code, text) = up(model.to_str().unwrap());
+    assert_eq!((code, text.contains("holds no config.json")), (Some(2), true), "{text}");
+    std::fs::write(model.join("config.json"), r#"{"architectures":["Gpt9ForCausalLM"],"model_type":"gpt9"}"#)
+        .unwrap();
+    let (code, text) = up(model.to_str().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("`gpt9`") && text.contains("Gpt9ForCausalLM") && text.contains("LlamaForCausalLM"),
+        "{text}"
+    );
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for args in [&["--help"][..], &["up", "--help"], &["keys", "create", "--help"], &["trace", "--help"]] {
+        let output = run(args);
+        assert!(output.status.success() && said(&output).contains("headrace"), "{args:?}");
+    }
+    assert_eq!(run(&["nonsense"]).status.code(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_stops_at_once_and_the_next_start_releases_the_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &["--set", "server.drain=60s"]);
+    let body = question(json!({ "stream": true, "max_tokens": 1900, "ignore_eos": true }));
+    let mut response = server.send(&server.key, &body).await;
+    assert!(response.chunk().await.unwrap().is_some());
+    server.signal("INT");
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    server.signal("INT");
+    let (status, log) = server.wait();
+    // A quick machine may have ended the call between the two signals.
+    assert!(matches!(status.code(), Some(0 | 130)), "{status} {log}");
+    let mut next = Server::up_with_key_kept(dir.path(), &server.key);
+    let report: Value = serde_json::from_str(&next.ok(&["ledger", "verify", "--json"])).unwrap();
+    assert_eq!((&report["ok"], &report["totals"]["open_holds"]), (&json!(true), &json!(0)));
+    next.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_have_a_listener_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &["--metrics-listen", "127.0.0.1:0"]);
+    assert_eq!(server.chat(&server.key, question(json!({}))).await.0, 200);
+    assert_ne!(server.get("/metrics").await.0, 200, "not on the public address");
+    let line = server.welcome.lines().find_map(|line| line.trim().strip_prefix("metrics")).unwrap();
+    let text = reqwest::get(line.trim()).await.unwrap().text().await.unwrap();
+    for part in
+        ["headrace_engine_kv_blocks_free{model=\"headrace-demo\"}", "headrace_ledger_up 1", "headrace_edge_"]
+    {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    server.stop();
+}
