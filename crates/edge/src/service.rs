@@ -45,7 +45,7 @@ pub(crate) async fn answer<F: Front>(
         Asked { shared: &shared, parts: &parts, started, body_was_read: body.is_end_stream(), body };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::BadBody, None)
+        asked.refuse(&EdgeRefusal::AmbiguousLength, None)
     } else {
         asked.reply().await
     };

@@ -226,7 +226,7 @@ impl<F: Front> Public<F> {
             let front = Arc::clone(&shared);
             let service =
                 service_fn(move |request| answer(Arc::clone(&front), Arc::clone(&activity), request));
-            let too_slow = || last_words(&shared, &EdgeRefusal::BodyTimeout { seconds });
+            let too_slow = || last_words(&shared, &EdgeRefusal::HeaderTimeout { seconds });
             wiring.speak(stream, &registered.activity, service, too_slow).await;
             drop(open);
         });

@@ -71,6 +71,11 @@ impl Answer {
         }
     }
 
+    pub(crate) fn with_headers(mut self, headers: impl Iterator<Item = (&'static str, String)>) -> Self {
+        self.headers.extend(headers);
+        self
+    }
+
     pub(crate) fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self

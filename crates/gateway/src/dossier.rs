@@ -70,6 +70,13 @@ impl Dossier {
         }
     }
 
+    /// The request's id as headers: `x-request-id`, and under the name that Anthropic's SDKs read.
+    pub(crate) fn id_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let own = (self.dialect == Dialect::Anthropic).then_some("request-id");
+        let id = self.id;
+        ["x-request-id"].into_iter().chain(own).map(move |name| (name, id.to_string()))
+    }
+
     /// Nanoseconds since the request's first byte.
     pub(crate) fn elapsed_ns(&self) -> u64 {
         self.clock.monotonic_nanos().saturating_sub(self.start_ns)

@@ -30,6 +30,13 @@ pub enum EdgeRefusal {
         /// The bound.
         seconds: u64,
     },
+    /// The headers were not whole in time.
+    HeaderTimeout {
+        /// The bound.
+        seconds: u64,
+    },
+    /// Two headers say different things about where the body ends.
+    AmbiguousLength,
     /// A `content-encoding` other than `identity`.
     UnsupportedEncoding {
         /// The encoding named.
@@ -89,15 +96,26 @@ impl EdgeRefusal {
                 413,
                 ErrorKind::RequestTooLarge,
                 "request_too_large",
-                format!(
-                    "The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."
-                ),
+                format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
             ),
             Self::BodyTimeout { seconds } => why(
                 408,
                 ErrorKind::Timeout,
                 "body_timeout",
                 format!("The body made no progress for {seconds} s. Send the request again."),
+            ),
+            Self::HeaderTimeout { seconds } => why(
+                408,
+                ErrorKind::Timeout,
+                "header_timeout",
+                format!("The headers were not whole within {seconds} s. Send the request again."),
+            ),
+            Self::AmbiguousLength => why(
+                400,
+                bad,
+                "ambiguous_length",
+                "The headers say more than one thing about where the body ends. Send one `content-length`."
+                    .to_owned(),
             ),
             Self::UnsupportedEncoding { encoding } => {
                 let shown: String = encoding.chars().filter(|c| !c.is_control()).take(40).collect();

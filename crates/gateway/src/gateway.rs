@@ -242,7 +242,7 @@ impl Gateway {
             Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
         };
         match result {
-            Ok(answer) => answer.with_header("x-request-id", dossier.id.to_string()),
+            Ok(answer) => answer.with_headers(dossier.id_headers()),
             Err(why) => why.answer(&dossier),
         }
     }

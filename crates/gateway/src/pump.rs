@@ -246,7 +246,7 @@ impl Line {
 
     fn answer(&mut self, dossier: &Dossier, body: AnswerBody) -> Answer {
         let mut headers = std::mem::take(&mut self.headers);
-        headers.push(("x-request-id", dossier.id.to_string()));
+        headers.extend(dossier.id_headers());
         if self.streamed {
             headers.push(("cache-control", "no-cache".to_owned()));
         }

@@ -98,7 +98,7 @@ impl Why {
 
     pub(crate) fn answer(&self, dossier: &Dossier) -> Answer {
         let body = error_body(dossier.dialect, &self.facts(dossier));
-        let answer = Answer::json(self.status, body).with_header("x-request-id", dossier.id.to_string());
+        let answer = Answer::json(self.status, body).with_headers(dossier.id_headers());
         match self.retry_after {
             Some(wait) => answer.with_header("retry-after", whole_seconds(wait).to_string()),
             None => answer,

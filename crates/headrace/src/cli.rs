@@ -119,7 +119,7 @@ pub(crate) enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
-        flags: Flags,
+        flags: Box<Flags>,
     },
     /// Print the reference of all settings (Markdown)
     Reference,

@@ -1,5 +1,5 @@
 //! The program from one command to tokens, a bill and a trace, over real sockets.
-#![allow(missing_docs, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
 mod common;

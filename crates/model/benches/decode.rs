@@ -12,6 +12,8 @@ use headrace_kernels::{Isa, Kernels, roofline};
 use headrace_model::{LoadOptions, Model};
 
 type Failure = Box<dyn std::error::Error>;
+/// File names and contents.
+type Files = Vec<(String, Cow<'static, [u8]>)>;
 
 const HIDDEN: usize = 2048;
 const LAYERS: usize = 16;
@@ -112,7 +114,7 @@ fn decode(model: &mut Model, batch: usize, bytes: usize, bandwidth: f64, flops: 
 }
 
 /// A checkpoint in memory: `config.json`, a tokenizer (which the model does not read) and one file of weights.
-fn random_files() -> Result<Vec<(String, Cow<'static, [u8]>)>, Failure> {
+fn random_files() -> Result<Files, Failure> {
     let config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
         "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,

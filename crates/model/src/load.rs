@@ -40,7 +40,10 @@ impl Model {
                 return Err(ModelError::Option { name, problem: "must be at least 1".to_owned() });
             }
         }
-        if config.kv_heads == 0 || !config.heads.is_multiple_of(config.kv_heads) || !config.head_dim.is_multiple_of(2) {
+        if config.kv_heads == 0
+            || !config.heads.is_multiple_of(config.kv_heads)
+            || !config.head_dim.is_multiple_of(2)
+        {
             let problem = format!("{} heads over {} of {}", config.heads, config.kv_heads, config.head_dim);
             return Err(ModelError::Option { name: "num_key_value_heads", problem });
         }

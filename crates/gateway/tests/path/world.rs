@@ -176,8 +176,7 @@ impl World {
             Arc::new(Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([3; 32])).unwrap());
         directory.create_org(org.clone(), RateLimits::default(), "test", now).unwrap();
         directory.create_project(project.clone(), org.clone(), RateLimits::default(), "test", now).unwrap();
-        let new =
-            NewKey { limits: setup.limits, ..NewKey::new(org.clone(), project.clone(), "first") };
+        let new = NewKey { limits: setup.limits, ..NewKey::new(org.clone(), project.clone(), "first") };
         let (_, secret) = directory.create_key(new, "test", now).unwrap();
 
         let journal = MemoryJournal::new();

@@ -1,4 +1,11 @@
 //! Starts the real program on a free port and talks to it over HTTP, for the tests beside this file.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    reason = "helpers of tests, not all of which each test file uses"
+)]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
