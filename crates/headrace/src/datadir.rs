@@ -102,6 +102,8 @@ impl DataDir {
             return Err(DataDirError::Missing(dir.to_owned()));
         }
         let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
+        // A process that was killed left its address behind; that nobody listens there is known since the lock.
+        let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
         let secrets = dir.join("secrets");
         make_private(&secrets)?;
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;

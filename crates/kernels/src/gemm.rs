@@ -12,8 +12,6 @@ use crate::simd::{LANES, Simd};
 pub(crate) const BLOCK_K: usize = 512;
 /// How far ahead of the multiplication weights are asked for.
 const PREFETCH_BYTES: usize = 2048;
-/// Rows up to which a product is bound by memory, so that prefetching pays.
-const PREFETCH_ROWS: usize = 4;
 /// The most panels in a tile.
 pub(crate) const MAX_PANELS: usize = 4;
 
@@ -108,7 +106,7 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
             let mut weights = [S::splat(0.0); P];
             for p in 0..P {
                 let at = panels[p].add(i * LANES);
-                if R <= PREFETCH_ROWS && P > 1 {
+                if P > 1 {
                     S::prefetch(at.cast::<u8>().wrapping_add(PREFETCH_BYTES));
                 }
                 weights[p] = W::load::<S>(at);

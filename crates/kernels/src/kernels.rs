@@ -211,8 +211,9 @@ impl Kernels {
         table: &RopeTable,
     ) -> Result<(), KernelError> {
         let HeadRows { heads, kv_heads, head_dim, stride, query_norm, key_norm, eps } = shape;
-        let fits = rows.len() == positions.len() * stride
-            && (heads + kv_heads) * head_dim <= stride
+        let used = heads.checked_add(kv_heads).and_then(|all| all.checked_mul(head_dim));
+        let fits = positions.len().checked_mul(stride) == Some(rows.len())
+            && used.is_some_and(|used| used <= stride)
             && table.half * 2 == head_dim
             && positions.iter().all(|&position| table.at(position).is_some())
             && [query_norm, key_norm].iter().flatten().all(|norm| norm.len() == head_dim);
@@ -239,7 +240,8 @@ impl Kernels {
     /// Widened rows of a matrix, one below the other: the embeddings of tokens.
     pub fn rows(&mut self, matrix: &Matrix, ids: &[u32], out: &mut [f32]) -> Result<(), KernelError> {
         let width = matrix.k();
-        if out.len() != ids.len() * width || ids.iter().any(|&id| id as usize >= matrix.n()) {
+        if Some(out.len()) != ids.len().checked_mul(width) || ids.iter().any(|&id| id as usize >= matrix.n())
+        {
             return Err(KernelError::shape(format!("{} rows of {width} into {}", ids.len(), out.len())));
         }
         self.each_row(ids.len(), width, out, |row, out| {
@@ -262,7 +264,7 @@ impl Kernels {
         let stride = rows.len() / slots.len().max(1);
         let fits = layer < layers
             && rows.len() == stride * slots.len()
-            && key_offset + 2 * width <= stride
+            && key_offset.checked_add(2 * width).is_some_and(|end| end <= stride)
             && slots.iter().all(|slot| {
                 (slot.block as usize) < store.blocks() && slot.offset < crate::forward::BLOCK_TOKENS
             });
@@ -378,7 +380,7 @@ fn check_attention(
     out: usize,
 ) -> Result<(), KernelError> {
     let KvShape { layers, kv_heads, head_dim } = store.shape();
-    let width = queries.heads * head_dim;
+    let width = queries.heads.saturating_mul(head_dim);
     if layer >= layers || kv_heads == 0 || !queries.heads.is_multiple_of(kv_heads) || width > queries.stride {
         return Err(KernelError::shape(format!("attention of {} heads in layer {layer}", queries.heads)));
     }
@@ -387,8 +389,8 @@ fn check_attention(
         let Span { query_row, out_row, count, start, blocks } = *span;
         let covered = blocks.len() * crate::forward::BLOCK_TOKENS;
         let fits = out_row >= next
-            && (out_row + count) * width <= out
-            && (query_row + count) * queries.stride <= queries.rows.len()
+            && end_of(out_row, count, width).is_some_and(|end| end <= out)
+            && end_of(query_row, count, queries.stride).is_some_and(|end| end <= queries.rows.len())
             && start.checked_add(count).is_some_and(|end| end <= covered)
             && blocks.iter().all(|&block| (block as usize) < store.blocks());
         if !fits {
@@ -397,6 +399,11 @@ fn check_attention(
         next = out_row + count;
     }
     Ok(())
+}
+
+/// The element behind `count` rows from `row` on.
+fn end_of(row: usize, count: usize, width: usize) -> Option<usize> {
+    row.checked_add(count)?.checked_mul(width)
 }
 
 /// How `rows` rows of `width` elements are cut: (tasks, rows in a task).

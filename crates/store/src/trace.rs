@@ -130,7 +130,8 @@ impl Drop for SqliteTraceStore {
 /// The reading side. It never writes and may be open beside the writer, in the same process or another.
 pub struct SqliteTraceReader {
     path: PathBuf,
-    connection: Mutex<SqliteConnection>,
+    /// `None` only while it is dropped.
+    connection: Mutex<Option<SqliteConnection>>,
 }
 
 impl SqliteTraceReader {
@@ -140,7 +141,7 @@ impl SqliteTraceReader {
     /// As [`SqliteTraceStore::open`]; a file that is missing is `Store`.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let connection = block_on(connect(path, true))?;
-        Ok(Self { path: path.to_owned(), connection: Mutex::new(connection) })
+        Ok(Self { path: path.to_owned(), connection: Mutex::new(Some(connection)) })
     }
 
     fn read<F>(&self, query: F) -> Result<Vec<TraceRecord>, TraceError>
@@ -148,9 +149,21 @@ impl SqliteTraceReader {
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<(String,)>, sqlx::Error>,
     {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = block_on(query(&mut connection)).map_err(|error| failed("read", &self.path, &error))?;
+        let Some(open) = connection.as_mut() else { return Ok(Vec::new()) };
+        let rows = block_on(query(open)).map_err(|error| failed("read", &self.path, &error))?;
         drop(connection);
         rows.iter().map(|(record,)| decode_record(record)).collect()
+    }
+}
+
+impl Drop for SqliteTraceReader {
+    /// Closes before returning: a reader that lingers keeps the writer from folding the write-ahead log in.
+    fn drop(&mut self) {
+        let connection = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = connection.take() {
+            // It wrote nothing; a close that fails loses nothing.
+            let _ = block_on(connection.close());
+        }
     }
 }
 

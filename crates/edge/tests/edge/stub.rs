@@ -165,7 +165,7 @@ impl Front for Stub {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,
             EdgeRefusal::BodyTooLarge { .. } => 413,
-            EdgeRefusal::BodyTimeout { .. } => 408,
+            EdgeRefusal::BodyTimeout { .. } | EdgeRefusal::HeaderTimeout { .. } => 408,
             EdgeRefusal::UnsupportedEncoding { .. } | EdgeRefusal::UnsupportedMediaType => 415,
             EdgeRefusal::TooManyConnections => 503,
             _ => 400,

@@ -74,8 +74,10 @@ impl Server {
 
     fn start(mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
         command.args(["up", "--listen", "127.0.0.1:0", "--threads", "1", "--data-dir"]).arg(dir).args(more);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let address = dir.join("address");
+        // One that was killed leaves its address behind until the next start.
+        let _ = std::fs::remove_file(&address);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let began = Instant::now();
         while !address.exists() {
             if let Some(status) = child.try_wait().unwrap() {

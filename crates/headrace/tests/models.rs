@@ -1,0 +1,83 @@
+//! Model directories served by name over real sockets, against answers computed elsewhere (transformers, float32).
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::Server;
+use serde_json::{Value, json};
+
+/// Small checkpoints with recorded answers, kept beside the tests of the model room.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_supported_architecture_answers_as_recorded_over_http() {
+    let names =
+        ["llama-gqa-untied", "llama-mha-f32-sharded", "llama-tied-rope3", "qwen2", "qwen3", "qwen3-tied"];
+    let dir = tempfile::tempdir().unwrap();
+    let models: Vec<String> =
+        names.iter().map(|name| format!("{name}={}", data(name).to_string_lossy())).collect();
+    let flags: Vec<&str> = models.iter().flat_map(|model| ["--model", model]).collect();
+    let mut server = Server::up(dir.path(), &flags);
+    for name in names {
+        let expected: Value =
+            serde_json::from_slice(&std::fs::read(data(name).join("expected.json")).unwrap()).unwrap();
+        for case in expected["cases"].as_array().unwrap() {
+            check(&server, name, case).await;
+        }
+    }
+    server.stop();
+}
+
+async fn check(server: &Server, name: &str, case: &Value) {
+    let greedy: Vec<u64> = case["greedy"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    let body = json!({
+        "model": name, "prompt": case["ids"], "max_tokens": greedy.len(), "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true, "logprobs": 5, "echo": true,
+    });
+    let http = reqwest::Client::new();
+    let sent =
+        http.post(format!("{}/v1/completions", server.url)).bearer_auth(&server.key).json(&body).send().await;
+    let answer: Value = sent.unwrap().json().await.unwrap();
+    let choice = &answer["choices"][0];
+    let ids: Vec<u64> = choice["token_ids"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{answer}"))
+        .iter()
+        .map(|id| id.as_u64().unwrap())
+        .collect();
+    let gaps = case["gaps"].as_array().unwrap();
+    for (step, (ours, theirs)) in ids.iter().zip(&greedy).enumerate() {
+        if ours != theirs {
+            let gap = gaps[step].as_f64().unwrap();
+            assert!(gap < 1e-4, "{name}, step {step}: {ours} for {theirs}, and the gap is {gap}");
+            return;
+        }
+    }
+    assert_eq!(ids.len(), greedy.len());
+    let ours = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert!(ours[0].is_null(), "nothing predicts the first token");
+    for (index, theirs) in case["prompt_token_logprobs"].as_array().unwrap().iter().enumerate() {
+        let difference = ours[index + 1].as_f64().unwrap() - theirs.as_f64().unwrap();
+        assert!(difference.abs() < 1e-3, "{name}, prompt token {}: off by {difference}", index + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_models_and_names_that_look_like_paths_are_404() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    for name in
+        ["../../etc/passwd", "/etc/passwd", "file:///etc/passwd", "no-such-model", "headrace-demo/../x"]
+    {
+        let (status, error) = server
+            .chat(&server.key, json!({"model": name, "messages": [{"role": "user", "content": "x"}]}))
+            .await;
+        assert_eq!((status, &error["error"]["code"]), (404, &json!("model_not_found")), "{error}");
+    }
+    server.stop();
+}

@@ -1,0 +1,401 @@
+//! Every operation on every instruction set against a plain f64 reference, and the same bits for any number of rows, any number
+//! of threads and any cut into chunks.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
+use headrace_kernels::attention::{KvShape, KvSlot, KvStore, Span};
+use headrace_kernels::forward::BLOCK_TOKENS;
+use headrace_kernels::matrix::{Matrix, Part, WeightType};
+use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, Queries, RopeTable, Write};
+use proptest::prelude::*;
+
+const TYPES: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::Bf16];
+
+fn isas() -> Vec<Isa> {
+    for isa in Isa::ALL {
+        if !isa.is_supported() {
+            println!("skipped: this machine lacks {isa}");
+        }
+    }
+    Isa::supported()
+}
+
+/// Numbers in −1..1 from a seed (xorshift64).
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// Bytes of `values` stored as `weight_type`, and the values as stored.
+fn store(weight_type: WeightType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let bytes: Vec<u8> = match weight_type {
+        WeightType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        WeightType::F16 => values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect(),
+        WeightType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),
+    };
+    let stored = weight_type.widen(&bytes);
+    (bytes, stored)
+}
+
+fn pack(
+    kernels: &mut Kernels,
+    weight_type: WeightType,
+    n: usize,
+    k: usize,
+    bias: Option<&[f32]>,
+) -> (Matrix, Vec<f32>) {
+    let (bytes, stored) = store(weight_type, &numbers(7, n * k));
+    let part = Part { weight_type, rows: n, bytes: &bytes, bias };
+    (Matrix::pack(kernels.pool(), &[part], k).unwrap(), stored)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
+        let allowed = tolerance * want.abs().max(1.0);
+        assert!((f64::from(got) - want).abs() <= allowed, "{what}: element {i} is {got}, expected {want}");
+    }
+}
+
+#[test]
+fn widening_is_exact_for_every_16_bit_pattern() {
+    for pattern in 0..=u16::MAX {
+        let bytes = pattern.to_le_bytes();
+        let same = |got: f32, want: f32| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+        assert!(
+            same(WeightType::F16.widen(&bytes)[0], half::f16::from_bits(pattern).to_f32()),
+            "f16 {pattern:#x}"
+        );
+        assert!(
+            same(WeightType::Bf16.widen(&bytes)[0], half::bf16::from_bits(pattern).to_f32()),
+            "bf16 {pattern:#x}"
+        );
+    }
+}
+
+#[test]
+fn products_agree_with_f64() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        for weight_type in TYPES {
+            for (m, n, k) in
+                [(1, 1, 1), (1, 70, 112), (3, 16, 513), (7, 33, 64), (13, 100, 1100), (40, 17, 30)]
+            {
+                let bias = numbers(5, n);
+                let (matrix, weights) = pack(&mut kernels, weight_type, n, k, Some(&bias));
+                let (x, before) = (numbers(3, m * k), numbers(9, m * n));
+                let mut out = before.clone();
+                kernels.matmul(&x, m, &matrix, &mut out, Write::Add).unwrap();
+                let (mut want, mut without) = (Vec::new(), Vec::new());
+                for i in 0..m * n {
+                    let (row, column) = (i / n, i % n);
+                    let products =
+                        (0..k).map(|j| f64::from(x[row * k + j]) * f64::from(weights[column * k + j]));
+                    without.push(f64::from(bias[column]) + products.sum::<f64>());
+                    want.push(f64::from(before[i]) + without[i]);
+                }
+                // The terms' sum of magnitudes is about k/4; each rounding is at most 2⁻²⁴ of it.
+                let tolerance = 1e-6 + 1e-7 * k as f64;
+                close(&format!("{m}×{k}→{n} {weight_type:?} on {isa}"), &out, &want, tolerance);
+                kernels.matmul(&x, m, &matrix, &mut out, Write::Set).unwrap();
+                close("set", &out, &without, tolerance);
+                let mut row = vec![0.0; k];
+                matrix.row(n - 1, &mut row).unwrap();
+                assert_eq!(row, weights[(n - 1) * k..]);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_stand_below_each_other_in_whatever_type() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        let k = 37;
+        let (a_bytes, a) = store(WeightType::Bf16, &numbers(1, 5 * k));
+        let (b_bytes, b) = store(WeightType::F16, &numbers(2, 30 * k));
+        let bias = numbers(3, 30);
+        let parts = [
+            Part { weight_type: WeightType::Bf16, rows: 5, bytes: &a_bytes, bias: None },
+            Part { weight_type: WeightType::F16, rows: 30, bytes: &b_bytes, bias: Some(&bias) },
+        ];
+        let matrix = Matrix::pack(kernels.pool(), &parts, k).unwrap();
+        assert_eq!((matrix.n(), matrix.weight_type()), (35, WeightType::F32));
+        let (x, mut out) = (numbers(4, k), vec![0.0; 35]);
+        kernels.matmul(&x, 1, &matrix, &mut out, Write::Set).unwrap();
+        let rows = a.chunks(k).chain(b.chunks(k));
+        let dots =
+            rows.map(|row| row.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>());
+        let want: Vec<f64> =
+            dots.enumerate().map(|(i, dot)| dot + if i < 5 { 0.0 } else { f64::from(bias[i - 5]) }).collect();
+        close("parts", &out, &want, 1e-5);
+    }
+}
+
+#[test]
+fn row_operations_agree_with_f64() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        for (rows, width) in [(1, 1), (2, 16), (3, 112), (70, 300)] {
+            let (x, weight) = (numbers(1, rows * width), numbers(2, width));
+            let mut out = vec![0.0; rows * width];
+            kernels.rms_norm(&x, &weight, 1e-6, &mut out).unwrap();
+            let mut want = Vec::new();
+            for row in x.chunks(width) {
+                let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / width as f64;
+                want.extend(
+                    row.iter()
+                        .zip(&weight)
+                        .map(|(&v, &w)| f64::from(v) / (mean + 1e-6).sqrt() * f64::from(w)),
+                );
+            }
+            close("rms_norm", &out, &want, 1e-5);
+
+            let gate_up: Vec<f32> = numbers(3, 2 * rows * width).iter().map(|v| v * 20.0).collect();
+            kernels.silu_mul(&gate_up, width, &mut out).unwrap();
+            let mut want = Vec::new();
+            for row in gate_up.chunks(2 * width) {
+                let (gate, up) = row.split_at(width);
+                want.extend(
+                    gate.iter()
+                        .zip(up)
+                        .map(|(&g, &u)| f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u)),
+                );
+            }
+            close("silu_mul", &out, &want, 1e-5);
+        }
+        let mut saturated = [0.0; 2];
+        kernels.silu_mul(&[-200.0, 200.0, 1.0, 1.0], 2, &mut saturated).unwrap();
+        assert_eq!(saturated, [-0.0, 200.0]);
+    }
+}
+
+#[test]
+fn heads_are_normalized_and_rotated_by_their_position() {
+    let (heads, kv_heads, head_dim, stride) = (3, 1, 10, 50);
+    let half = head_dim / 2;
+    let angles: Vec<f64> =
+        (0..20 * half).map(|i| (i / half) as f64 * 0.3_f64.powi((i % half) as i32)).collect();
+    let table = RopeTable {
+        half,
+        cos: angles.iter().map(|a| a.cos() as f32).collect(),
+        sin: angles.iter().map(|a| a.sin() as f32).collect(),
+    };
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        for norm in [None, Some(numbers(8, head_dim))] {
+            let (before, positions) = (numbers(6, 2 * stride), [4, 17]);
+            let mut rows = before.clone();
+            let (query_norm, key_norm) = (norm.as_deref(), norm.as_deref());
+            let shape = HeadRows { heads, kv_heads, head_dim, stride, query_norm, key_norm, eps: 1e-6 };
+            kernels.rope(&mut rows, shape, &positions, &table).unwrap();
+            let mut want: Vec<f64> = before.iter().map(|&v| f64::from(v)).collect();
+            for (row, &position) in want.chunks_mut(stride).zip(&positions) {
+                for head in row[..(heads + kv_heads) * head_dim].chunks_mut(head_dim) {
+                    if let Some(norm) = &norm {
+                        let mean = head.iter().map(|v| v * v).sum::<f64>() / head_dim as f64;
+                        head.iter_mut()
+                            .zip(norm)
+                            .for_each(|(v, &w)| *v *= f64::from(w) / (mean + 1e-6).sqrt());
+                    }
+                    for i in 0..half {
+                        let (sin, cos) = angles[position * half + i].sin_cos();
+                        let (a, b) = (head[i], head[i + half]);
+                        (head[i], head[i + half]) = (a * cos - b * sin, b * cos + a * sin);
+                    }
+                }
+            }
+            close("rope", &rows, &want, 1e-5);
+            let error = kernels.rope(&mut rows, shape, &[4, 20], &table).unwrap_err();
+            assert!(matches!(error, KernelError::Shape { .. }));
+        }
+    }
+}
+
+/// One sequence of random heads.
+struct Sequence {
+    shape: KvShape,
+    heads: usize,
+    /// Rows of queries, keys and values.
+    rows: Vec<f32>,
+    length: usize,
+    blocks: Vec<u32>,
+}
+
+impl Sequence {
+    fn new(shape: KvShape, heads: usize, length: usize) -> Sequence {
+        let rows = numbers(length as u64 + 11, length * (heads + 2 * shape.kv_heads) * shape.head_dim);
+        // Blocks in an order of their own, none of them twice.
+        let count = length.div_ceil(BLOCK_TOKENS) as u32;
+        Sequence { shape, heads, rows, length, blocks: (0..count).map(|i| count - i).collect() }
+    }
+
+    fn stride(&self) -> usize {
+        (self.heads + 2 * self.shape.kv_heads) * self.shape.head_dim
+    }
+
+    /// Attention of every position, stored and computed in chunks that end at `ends`; the store is full of NaN before.
+    fn attend(&self, kernels: &mut Kernels, ends: &[usize]) -> Vec<f32> {
+        let (stride, width) = (self.stride(), self.heads * self.shape.head_dim);
+        let mut store = KvStore::new(self.shape, self.blocks.len() + 1).unwrap();
+        let all: Vec<KvSlot> = (0..store.blocks() * BLOCK_TOKENS)
+            .map(|i| KvSlot { block: (i / BLOCK_TOKENS) as u32, offset: i % BLOCK_TOKENS })
+            .collect();
+        let garbage = vec![f32::NAN; all.len() * stride];
+        kernels.store_kv(&mut store, 0, &garbage, width, &all).unwrap();
+        let (mut out, mut start) = (vec![0.0; self.length * width], 0);
+        for &end in ends {
+            let slots: Vec<KvSlot> = (start..end)
+                .map(|p| KvSlot { block: self.blocks[p / BLOCK_TOKENS], offset: p % BLOCK_TOKENS })
+                .collect();
+            let rows = &self.rows[start * stride..end * stride];
+            kernels.store_kv(&mut store, 0, rows, width, &slots).unwrap();
+            let queries = Queries { rows, stride, heads: self.heads, scale: 0.3 };
+            let span = Span { query_row: 0, out_row: 0, count: end - start, start, blocks: &self.blocks };
+            kernels.attention(&store, 0, queries, &[span], &mut out[start * width..end * width]).unwrap();
+            start = end;
+        }
+        out
+    }
+
+    fn reference(&self) -> Vec<f64> {
+        let (stride, head_dim, kv_heads) = (self.stride(), self.shape.head_dim, self.shape.kv_heads);
+        let at = |row: usize, head: usize, d: usize| f64::from(self.rows[row * stride + head * head_dim + d]);
+        let mut out = Vec::new();
+        for query in 0..self.length {
+            for head in 0..self.heads {
+                let kv = head / (self.heads / kv_heads);
+                let score = |key: usize| -> f64 {
+                    (0..head_dim).map(|d| at(query, head, d) * at(key, self.heads + kv, d)).sum::<f64>() * 0.3
+                };
+                let weights: Vec<f64> = (0..=query).map(|key| score(key).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                out.extend((0..head_dim).map(|d| {
+                    let value = |key: usize| at(key, self.heads + kv_heads + kv, d);
+                    weights.iter().enumerate().map(|(key, weight)| weight * value(key)).sum::<f64>() / sum
+                }));
+            }
+        }
+        out
+    }
+}
+
+fn one_layer(kv_heads: usize, head_dim: usize) -> KvShape {
+    KvShape { layers: 1, kv_heads, head_dim }
+}
+
+#[test]
+fn attention_agrees_with_f64_over_dirty_blocks_and_several_splits() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        for (heads, kv_heads, head_dim, length) in
+            [(1, 1, 16, 1), (4, 2, 16, 33), (6, 1, 20, 40), (14, 1, 8, 20), (2, 2, 64, 300), (4, 1, 16, 530)]
+        {
+            let sequence = Sequence::new(one_layer(kv_heads, head_dim), heads, length);
+            let out = sequence.attend(&mut kernels, &[length]);
+            close(
+                &format!("{heads}/{kv_heads}×{head_dim}, {length} on {isa}"),
+                &out,
+                &sequence.reference(),
+                1e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn nan_in_one_row_stays_in_that_row() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        let (matrix, _) = pack(&mut kernels, WeightType::Bf16, 40, 64, None);
+        let mut x = numbers(1, 9 * 64);
+        let mut clean = vec![0.0; 9 * 40];
+        kernels.matmul(&x, 9, &matrix, &mut clean, Write::Set).unwrap();
+        x[4 * 64 + 3] = f32::NAN;
+        let mut out = vec![0.0; 9 * 40];
+        kernels.matmul(&x, 9, &matrix, &mut out, Write::Set).unwrap();
+        for row in 0..9 {
+            let range = row * 40..(row + 1) * 40;
+            match row {
+                4 => assert!(out[range].iter().all(|value| value.is_nan())),
+                _ => assert_eq!(bits(&out[range.clone()]), bits(&clean[range])),
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let mut kernels = Kernels::new(Isa::best(), 2).unwrap();
+    let (matrix, _) = pack(&mut kernels, WeightType::F32, 4, 8, None);
+    let mut out = vec![0.0; 8];
+    assert!(kernels.matmul(&[0.0; 15], 2, &matrix, &mut out, Write::Set).is_err());
+    assert!(kernels.matmul(&[0.0; 16], 2, &matrix, &mut out[..7], Write::Set).is_err());
+    assert!(kernels.rms_norm(&[0.0; 7], &[1.0; 4], 1e-6, &mut out[..7]).is_err());
+    assert!(kernels.silu_mul(&[0.0; 8], 3, &mut out[..4]).is_err());
+    assert!(kernels.rows(&matrix, &[4], &mut out).is_err());
+    assert!(matrix.row(4, &mut out).is_err());
+    let short = Part { weight_type: WeightType::F32, rows: 2, bytes: &[0; 12], bias: None };
+    assert!(Matrix::pack(kernels.pool(), &[short], 2).is_err());
+    let mut store = KvStore::new(one_layer(1, 4), 2).unwrap();
+    let slot = KvSlot { block: 2, offset: 0 };
+    assert!(kernels.store_kv(&mut store, 0, &[0.0; 12], 4, &[slot]).is_err());
+    let queries = Queries { rows: &[0.0; 12], stride: 12, heads: 1, scale: 1.0 };
+    for (blocks, start) in [(&[2_u32][..], 0), (&[0], 16), (&[0], usize::MAX)] {
+        let span = Span { query_row: 0, out_row: 0, count: 1, start, blocks };
+        assert!(kernels.attention(&store, 0, queries, &[span], &mut out).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_products_bits_do_not_depend_on_rows_or_threads(
+        m in 1..40_usize, n in 1..150_usize, k in 1..1300_usize, which in 0..3_usize,
+    ) {
+        for isa in Isa::supported() {
+            let x = numbers(3, m * k);
+            let mut expected: Option<Vec<u32>> = None;
+            for threads in [1, 2, 3] {
+                let mut kernels = Kernels::new(isa, threads).unwrap();
+                let (matrix, _) = pack(&mut kernels, TYPES[which], n, k, None);
+                let mut together = vec![0.0; m * n];
+                kernels.matmul(&x, m, &matrix, &mut together, Write::Set).unwrap();
+                let mut alone = vec![0.0; m * n];
+                for (row, out) in x.chunks(k).zip(alone.chunks_mut(n)) {
+                    kernels.matmul(row, 1, &matrix, out, Write::Set).unwrap();
+                }
+                prop_assert_eq!(bits(&together), bits(&alone));
+                let got = bits(&together);
+                prop_assert_eq!(expected.get_or_insert_with(|| got.clone()), &got);
+            }
+        }
+    }
+
+    #[test]
+    fn attentions_bits_do_not_depend_on_chunks_or_threads(
+        length in 1..600_usize, group in 1..5_usize, kv_heads in 1..3_usize, chunk in 1..80_usize,
+    ) {
+        let sequence = Sequence::new(one_layer(kv_heads, 16), group * kv_heads, length);
+        let ends: Vec<usize> = (1..=length.div_ceil(chunk)).map(|i| (i * chunk).min(length)).collect();
+        for isa in Isa::supported() {
+            let whole = sequence.attend(&mut Kernels::new(isa, 1).unwrap(), &[length]);
+            for threads in [1, 2, 3] {
+                let cut = sequence.attend(&mut Kernels::new(isa, threads).unwrap(), &ends);
+                prop_assert_eq!(bits(&whole), bits(&cut));
+            }
+        }
+    }
+}
