@@ -1,8 +1,8 @@
 //! What the governed path costs: key, limits, hold, schema, render, tokenize, place, stream, settle and trace around an
 //! engine that answers at once, beside a bare hello-world on the same HTTP stack, in one run.
 //!
-//! `cargo bench -p headrace --bench overhead`. The server is a process of its own with one worker thread; the load is
-//! one spinning thread on the other core. Latencies count from the moment a request was due, so that a slow answer
+//! `cargo bench -p headrace --bench overhead`. The server is a process of its own with one worker thread, bound to the
+//! second core with everything it starts; the load is one spinning thread bound to the first. Latencies count from the moment a request was due, so that a slow answer
 //! delays none of the measurements that follow it.
 
 mod load;
@@ -17,11 +17,19 @@ use load::{Load, Measured};
 /// Length of each measurement; `HEADRACE_BENCH_SECONDS` sets another.
 const SECONDS: u64 = 5;
 const CONNECTIONS: usize = 32;
+/// Set once the load is bound to its core.
+const BOUND: &str = "HEADRACE_BENCH_BOUND";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     if args.next().as_deref() == Some("--server") {
         return server::serve(&args.next().unwrap_or_default(), &args.next().unwrap_or_default());
+    }
+    if std::env::var_os(BOUND).is_none()
+        && let Ok(exe) = std::env::current_exe()
+        && let Ok(status) = Command::new("taskset").args(["-c", "0"]).arg(exe).env(BOUND, "1").status()
+    {
+        return if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     match report() {
         Ok(()) => ExitCode::SUCCESS,
@@ -108,11 +116,14 @@ struct Server {
 
 impl Server {
     fn start(kind: &str, dir: &str) -> Result<Self, Box<dyn std::error::Error>> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["--server", kind, dir])
-            .stdout(Stdio::piped())
-            .stdin(Stdio::piped())
-            .spawn()?;
+        let exe = std::env::current_exe()?;
+        let bound = std::env::var_os(BOUND).is_some();
+        let mut command = if bound { Command::new("taskset") } else { Command::new(&exe) };
+        if bound {
+            command.args(["-c", "1"]).arg(&exe);
+        }
+        let mut child =
+            command.args(["--server", kind, dir]).stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().ok_or("no output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
