@@ -111,6 +111,11 @@ impl DeliverySender {
         self.shared.clock.monotonic_nanos().saturating_sub(state.progress_ns)
     }
 
+    /// The reader has only now been given its end: what waited for it until here was not its fault.
+    pub(crate) fn handed_out(&self) {
+        self.shared.state.lock().progress_ns = self.shared.clock.monotonic_nanos();
+    }
+
     /// Returns when the reader has taken something or gone away.
     pub(crate) async fn reader_moved(&self) {
         self.shared.reader.notified().await;
@@ -210,6 +215,10 @@ mod tests {
         assert!(sender.is_full());
         clock.advance(Duration::from_secs(31));
         assert_eq!(sender.stalled_ns(), 31_000_000_000);
+        sender.handed_out();
+        assert_eq!(sender.stalled_ns(), 0, "it could not read before");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(sender.stalled_ns(), 2_000_000_000);
         assert!(take(&mut delivery).is_ready());
         assert_eq!((sender.stalled_ns(), sender.is_full()), (0, false));
         drop(delivery);

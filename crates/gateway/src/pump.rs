@@ -239,6 +239,7 @@ impl Line {
     /// Sends the status line and headers, and with them the reader's end of the body.
     fn send_head(&mut self, dossier: &Dossier) {
         let (Some(head), Some(delivery)) = (self.head.take(), self.delivery.take()) else { return };
+        self.sender.handed_out();
         let answer = self.answer(dossier, AnswerBody::Stream(delivery));
         // A listener that is gone drops the delivery, which tells the sender.
         let _ = head.send(answer);

@@ -1,12 +1,7 @@
 //! The ledger's journal in a SQLite file: a row per group commit, on the disk when `append` returns; and `verify`,
 //! which reads the same file beside a running server. Knows the shape of rows, not what their payloads mean.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::verify::{Verifier, VerifyReport};
@@ -14,7 +9,7 @@ use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
-use crate::sqlite::{self, Durability, Format, FormatError};
+use crate::sqlite::{self, Durability, Format, FormatError, block_on};
 
 mod charges;
 
@@ -352,26 +347,6 @@ fn format_error(path: &Path, error: FormatError) -> JournalError {
         }
         FormatError::Foreign { .. } | FormatError::Empty { .. } => {
             JournalError::Io(format!("{}: {error}", path.display()))
-        }
-    }
-}
-
-/// Runs a future to its end on this thread. SQLite's work is done by a thread that sqlx keeps per connection and
-/// needs no runtime here; so this may be called where a runtime's own `block_on` may not.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
         }
     }
 }

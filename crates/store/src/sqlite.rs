@@ -3,6 +3,10 @@
 
 use std::fmt;
 use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
@@ -140,4 +144,25 @@ pub(crate) async fn ensure_format(
     }
     transaction.rollback().await?;
     Ok(())
+}
+
+/// Waits for a future on this thread. SQLite's driver works on a thread of its own per connection and needs no
+/// runtime, and with none the stores can be called from anywhere, from inside an async runtime too.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            // A wake-up before this point is remembered, and a spurious one only polls again.
+            Poll::Pending => std::thread::park(),
+        }
+    }
 }

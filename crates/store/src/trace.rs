@@ -2,12 +2,8 @@
 //! Durability is `NORMAL`: a power cut may take the last traces, never the file. Knows nothing of what a record means.
 
 use std::fmt;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use headrace_domain::{Outcome, RequestId, TraceRecord, UnixNanos};
@@ -15,7 +11,7 @@ use headrace_trace::{TraceError, TraceReader, TraceStore, decode_record, encode_
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{Connection, QueryBuilder, Transaction};
 
-use crate::sqlite::{Durability, Format, FormatError, ensure_format, open};
+use crate::sqlite::{Durability, Format, FormatError, block_on, ensure_format, open};
 
 /// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
 /// its own, so that a new field needs no new table.
@@ -306,25 +302,4 @@ fn key(id: RequestId) -> Vec<u8> {
 /// SQLite's integers have 63 bits; what is larger (a time after the year 2262) is the largest.
 fn integer(n: impl TryInto<i64>) -> i64 {
     n.try_into().unwrap_or(i64::MAX)
-}
-
-/// Waits for a future on this thread. SQLite's driver works on a thread of its own and needs no runtime, and with
-/// none these stores can be called from anywhere, from inside an async runtime too.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            // A wake-up before this point is remembered, and a spurious one only polls again.
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
