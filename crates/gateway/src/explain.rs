@@ -1,6 +1,6 @@
 //! The `headrace` block of an answer: its stages, tokens and cost, where the caller asked for them.
 
-use headrace_domain::{NanoDollars, TraceRecord};
+use headrace_domain::TraceRecord;
 use serde_json::{Value, json};
 
 /// The block as it stands at the end of the answer. Times in microseconds from the request's first byte.
@@ -24,11 +24,7 @@ pub(crate) fn block(record: &TraceRecord) -> Value {
         "ttft_us": record.first_token_ns.map(micros),
         "usage": record.usage,
         "cost_nano_dollars": record.cost.get(),
-        "cost": dollars(record.cost),
+        "cost": record.cost.to_string(),
         "held_nano_dollars": record.held.get(),
     })
-}
-
-fn dollars(amount: NanoDollars) -> String {
-    amount.to_string()
 }

@@ -109,7 +109,10 @@ async fn a_client_that_goes_away_before_the_head_cancels_too() {
 async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     let world = World::new(Setup::default());
     world.script(Script::ThenWait(400));
-    let answer = world.chat(true).await;
+    // Held for all of it, so that not the hold but what was written bounds the charge.
+    let mut body = chat_body(true);
+    body["max_tokens"] = 400.into();
+    let answer = world.call(Endpoint::ChatCompletions, body).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
     let first = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap();
     assert!(!first.is_empty());
