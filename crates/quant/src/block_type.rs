@@ -1,0 +1,163 @@
+//! The formats by name, by id and by size. Must not know how a weight becomes a code.
+
+/// ggml's block formats.
+///
+/// A row is cut into blocks of [`Self::block_weights`] weights along its inner dimension; each block is
+/// [`Self::block_bytes`] bytes, little-endian, without padding. How each block is laid out, and the formula of a weight,
+/// stands in [`crate::layout`]. Source: ggml's `ggml-common.h` and `ggml-quants.c`; MXFP4 is OCP's microscaling format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockType {
+    /// 32 weights of 8 bits around zero, one f16 scale.
+    Q8_0,
+    /// 32 weights of 4 bits around 8, one f16 scale.
+    Q4_0,
+    /// 32 weights of 4 bits, an f16 scale and an f16 minimum.
+    Q4_1,
+    /// 32 weights of 5 bits around 16, one f16 scale.
+    Q5_0,
+    /// 32 weights of 5 bits, an f16 scale and an f16 minimum.
+    Q5_1,
+    /// 256 weights of 4 bits; each 32 have a 6-bit scale and a 6-bit minimum under two f16.
+    Q4K,
+    /// 256 weights of 5 bits; each 32 have a 6-bit scale and a 6-bit minimum under two f16.
+    Q5K,
+    /// 256 weights of 6 bits around 32; each 16 have an 8-bit scale under one f16.
+    Q6K,
+    /// 32 codes of 4 bits into [`IQ4_NL_VALUES`], one f16 scale.
+    Iq4Nl,
+    /// 32 codes of 4 bits (e2m1, see [`MXFP4_VALUES`]), one power of two (e8m0).
+    Mxfp4,
+}
+
+/// What the 16 codes of [`BlockType::Iq4Nl`] stand for.
+pub const IQ4_NL_VALUES: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// What the 16 codes of [`BlockType::Mxfp4`] stand for, doubled so that they are whole (e2m1's 0.5 is 1 here); the scale
+/// is halved in turn, see [`crate::layout::mxfp4_scale`].
+pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+impl BlockType {
+    /// Every format, in the order of the declaration.
+    pub const ALL: [Self; 10] = [
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Mxfp4,
+    ];
+
+    /// The lower-case name, as in a configuration: `q8_0`, `q4_k`, `iq4_nl`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
+            Self::Q4K => "q4_k",
+            Self::Q5K => "q5_k",
+            Self::Q6K => "q6_k",
+            Self::Iq4Nl => "iq4_nl",
+            Self::Mxfp4 => "mxfp4",
+        }
+    }
+
+    /// The format of a name, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The number of the tensor type in a GGUF file.
+    pub const fn ggml_id(self) -> u32 {
+        match self {
+            Self::Q8_0 => 8,
+            Self::Q4_0 => 2,
+            Self::Q4_1 => 3,
+            Self::Q5_0 => 6,
+            Self::Q5_1 => 7,
+            Self::Q4K => 12,
+            Self::Q5K => 13,
+            Self::Q6K => 14,
+            Self::Iq4Nl => 20,
+            Self::Mxfp4 => 39,
+        }
+    }
+
+    /// The format of a GGUF tensor type; none for dense types and for formats that are not read.
+    pub fn from_ggml_id(id: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.ggml_id() == id)
+    }
+
+    /// Weights in a block: 32 or 256.
+    pub const fn block_weights(self) -> usize {
+        match self {
+            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            _ => 32,
+        }
+    }
+
+    /// Bytes of a block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::Q8_0 => 34,
+            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+            Self::Mxfp4 => 17,
+        }
+    }
+
+    /// Weights that share one scale: 16 for Q6_K, 32 for the others.
+    pub const fn sub_block_weights(self) -> usize {
+        match self {
+            Self::Q6K => 16,
+            _ => 32,
+        }
+    }
+
+    /// Bits of a code: 4, 5, 6 or 8.
+    pub const fn code_bits(self) -> u32 {
+        match self {
+            Self::Q8_0 => 8,
+            Self::Q6K => 6,
+            Self::Q5_0 | Self::Q5_1 | Self::Q5K => 5,
+            Self::Q4_0 | Self::Q4_1 | Self::Q4K | Self::Iq4Nl | Self::Mxfp4 => 4,
+        }
+    }
+
+    /// The code that stands for zero in the formats around zero (128, 8, 16, 32); 0 where codes count up from a minimum,
+    /// and where they are looked up.
+    pub const fn zero_code(self) -> u8 {
+        match self {
+            Self::Q8_0 => 128,
+            Self::Q4_0 => 8,
+            Self::Q5_0 => 16,
+            Self::Q6K => 32,
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Iq4Nl | Self::Mxfp4 => 0,
+        }
+    }
+
+    /// Bytes of a row of `weights` weights; none when that is not a whole number of blocks, or too many to count.
+    pub fn row_bytes(self, weights: usize) -> Option<usize> {
+        if !weights.is_multiple_of(self.block_weights()) {
+            return None;
+        }
+        (weights / self.block_weights()).checked_mul(self.block_bytes())
+    }
+}
+
+impl std::fmt::Display for BlockType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

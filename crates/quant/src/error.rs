@@ -1,0 +1,83 @@
+//! What can go wrong between a row of weights and its blocks. Must not know files or tensors: the caller adds the name.
+
+use std::fmt;
+
+use crate::BlockType;
+
+/// Why a row was not quantized, dequantized or taken apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum QuantError {
+    /// A row's weights are not a whole number of blocks.
+    RaggedRow {
+        /// The format.
+        kind: BlockType,
+        /// Weights in the row.
+        weights: usize,
+    },
+    /// The two buffers of a call do not belong together.
+    Length {
+        /// The format.
+        kind: BlockType,
+        /// Bytes of blocks that the weights (or codes) need.
+        expected: usize,
+        /// Bytes of blocks given.
+        found: usize,
+    },
+    /// [`crate::codes`] was given room for another number of codes than a block holds.
+    Codes {
+        /// The format.
+        kind: BlockType,
+        /// Codes in a block.
+        expected: usize,
+        /// Room given.
+        found: usize,
+    },
+    /// A weight is NaN or infinite.
+    NotFinite {
+        /// Its index in the row.
+        position: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// A weight is so large that the scale of its block does not fit the format's f16.
+    TooLarge {
+        /// The format.
+        kind: BlockType,
+        /// Index in the row of the first weight of the block.
+        position: usize,
+        /// The greatest magnitude in the block.
+        value: f32,
+    },
+}
+
+impl fmt::Display for QuantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::RaggedRow { kind, weights } => {
+                let block = kind.block_weights();
+                write!(
+                    f,
+                    "a row of {weights} weights is not a whole number of {} blocks of {block}",
+                    kind.name()
+                )
+            }
+            Self::Length { kind, expected, found } => {
+                write!(f, "{} needs {expected} bytes here, not {found}", kind.name())
+            }
+            Self::Codes { kind, expected, found } => {
+                write!(f, "a {} block holds {expected} codes, not {found}", kind.name())
+            }
+            Self::NotFinite { position, value } => write!(f, "weight {position} of the row is {value}"),
+            Self::TooLarge { kind, position, value } => {
+                write!(
+                    f,
+                    "{value} in the block at weight {position} is beyond what a {} scale can hold",
+                    kind.name()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for QuantError {}
