@@ -3,6 +3,7 @@
 //! Must not know chat templates, models, or who asked.
 
 mod added;
+mod bpe;
 mod decoder;
 mod direct;
 mod encode;

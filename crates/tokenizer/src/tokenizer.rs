@@ -8,6 +8,7 @@ use serde::Deserialize;
 use tokenizers::Tokenizer as Inner;
 
 use crate::added::AddedTokens;
+use crate::bpe::Bpe;
 use crate::decoder::TextDecoder;
 use crate::direct::Direct;
 use crate::encode::Trust;
@@ -22,7 +23,9 @@ use crate::vocabulary::Vocabulary;
 pub struct Tokenizer {
     pub(crate) inner: Inner,
     pub(crate) added: AddedTokens,
-    /// The short way through the tokenizer, where it has one.
+    /// Our own encoder, where it has one.
+    pub(crate) bpe: Option<Bpe>,
+    /// The short way through the library, where it has one.
     pub(crate) direct: Option<Direct>,
     vocabulary: Vocabulary,
     /// Ids put before and after a text on its own.
@@ -71,7 +74,9 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(&inner)?;
         let (prefix, suffix) = surroundings(&inner, config)?;
         let direct = Direct::new(&inner).filter(|_| added.normalized.is_empty());
-        Ok(Self { inner, added, direct, vocabulary, prefix, suffix, unknown })
+        let bpe = Bpe::new(&inner, tokenizer_json, |id| vocabulary.is_markup(id))
+            .filter(|_| added.normalized.is_empty());
+        Ok(Self { inner, added, bpe, direct, vocabulary, prefix, suffix, unknown })
     }
 
     /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that

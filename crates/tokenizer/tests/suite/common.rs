@@ -35,7 +35,7 @@ struct Recorded {
     roundtrip: bool,
 }
 
-fn data(path: &str) -> Vec<u8> {
+pub(crate) fn data(path: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{path}", env!("CARGO_MANIFEST_DIR"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

@@ -3,7 +3,13 @@
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod gguf;
+#[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod literal;
+#[cfg(test)]
+mod mixed;
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]

@@ -1,0 +1,378 @@
+//! The splitting patterns of well-known tokenizers, each as a function from where a word begins to where it ends:
+//! what the regular expression matches there, without the engine. Must not know what becomes of the words.
+
+use super::chars::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER, SPACE, TITLE, UPPER};
+
+/// A pattern that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// GPT-2's, which `ByteLevel` has built in.
+    Gpt2,
+    /// Llama 3's (cl100k's in all but its possessive runs): numbers in threes.
+    Llama3,
+    /// Qwen 2's: the same, numbers digit by digit.
+    Qwen2,
+    /// o200k's (GPT-4o, gpt-oss, Llama 4): words by letter case.
+    O200k,
+    /// The demonstration model's: words by letter case, no contractions.
+    Demo,
+}
+
+/// How they are spelt in `tokenizer.json`.
+const SPELT: [(&str, Pattern); 5] = [
+    (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Pattern::Gpt2),
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        Pattern::Llama3,
+    ),
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        Pattern::Qwen2,
+    ),
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        Pattern::O200k,
+    ),
+    (r" ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\S\r\n]+|\s+|\p{L}+", Pattern::Demo),
+];
+
+impl Pattern {
+    /// The pattern that is spelt so, if it is known.
+    pub(super) fn of(regex: &str) -> Option<Self> {
+        SPELT.iter().find(|(spelt, _)| *spelt == regex).map(|(_, pattern)| *pattern)
+    }
+
+    /// Gives `word` the start and end of each word of `text`, in order and without gaps.
+    ///
+    /// The regular expressions agree, save that the engine gives up on runs of a million white-space characters and
+    /// leaves the rest of the text as one word; here such runs are split like shorter ones.
+    #[inline]
+    pub(super) fn words(self, text: &str, classes: &Classes, word: impl FnMut(usize, usize)) {
+        let scan = Scan { text: text.as_bytes(), classes };
+        match self {
+            Self::Gpt2 => scan.each(Scan::gpt2, word),
+            Self::Llama3 => scan.each(Scan::llama3::<3>, word),
+            Self::Qwen2 => scan.each(Scan::llama3::<1>, word),
+            Self::O200k => scan.each(Scan::o200k, word),
+            Self::Demo => scan.each(Scan::demo, word),
+        }
+    }
+}
+
+struct Scan<'a> {
+    text: &'a [u8],
+    classes: &'a Classes,
+}
+
+impl Scan<'_> {
+    #[inline(always)]
+    fn each(&self, end: impl Fn(&Self, usize) -> usize, mut word: impl FnMut(usize, usize)) {
+        let mut at = 0;
+        while at < self.text.len() {
+            // Every character is a letter, a number, white space or other, so that no pattern matches nothing.
+            let next = end(self, at).max(at + 1);
+            word(at, next);
+            at = next;
+        }
+    }
+
+    #[inline(always)]
+    fn gpt2(&self, at: usize) -> usize {
+        let first = self.byte(at);
+        if first == b'\'' {
+            let len = match (self.byte(at + 1), self.byte(at + 2)) {
+                (b's' | b't' | b'm' | b'd', _) => 2,
+                (b'r' | b'v', b'e') | (b'l', b'l') => 3,
+                _ => 0,
+            };
+            if len > 0 {
+                return at + len;
+            }
+        }
+        let start = at + usize::from(first == b' ');
+        let (class, len) = self.class(start);
+        for kind in [LETTER, NUMBER, OTHER] {
+            if class & kind != 0 {
+                return self.run(start + len, kind);
+            }
+        }
+        self.spaces(at, self.run(at, SPACE))
+    }
+
+    #[inline(always)]
+    fn llama3<const DIGITS: usize>(&self, at: usize) -> usize {
+        let first = self.byte(at);
+        if let Some(end) = self.contraction(at) {
+            return end;
+        }
+        let (class, len) = self.class(at);
+        if class & LETTER != 0 {
+            return self.run(at + len, LETTER);
+        }
+        if class & NUMBER != 0 {
+            return self.numbers::<DIGITS>(at + len);
+        }
+        let (second, second_len) = self.class(at + len);
+        if class & NEWLINE == 0 && second & LETTER != 0 {
+            return self.run(at + len + second_len, LETTER);
+        }
+        if class & OTHER != 0 || (first == b' ' && second & OTHER != 0) {
+            return self.run(self.run(at + len, OTHER), NEWLINE);
+        }
+        self.spaces_and_newlines(at)
+    }
+
+    #[inline(always)]
+    fn o200k(&self, at: usize) -> usize {
+        let first = self.byte(at);
+        let (class, len) = self.class(at);
+        if let Some(end) = self.cased_word(at, class, len) {
+            return self.contraction(end).unwrap_or(end);
+        }
+        if class & NUMBER != 0 {
+            return self.numbers::<3>(at + len);
+        }
+        if class & OTHER != 0 || (first == b' ' && self.class(at + len).0 & OTHER != 0) {
+            let mut end = self.run(at + len, OTHER);
+            while matches!(self.byte(end), b'\r' | b'\n' | b'/') {
+                end += 1;
+            }
+            return end;
+        }
+        self.spaces_and_newlines(at)
+    }
+
+    /// o200k's two kinds of word, each first with the character at `at` as what stands before it, then as its own.
+    #[inline(always)]
+    fn cased_word(&self, at: usize, class: u16, len: usize) -> Option<usize> {
+        let prefix = class & (NEWLINE | LETTER | NUMBER) == 0 && len > 0;
+        let own = class & (LETTER | MARK) != 0;
+        let starts = [prefix.then_some(at + len), own.then_some(at)];
+        let starts = || starts.iter().flatten().copied();
+        starts()
+            .find_map(|start| self.ends_low(start))
+            .or_else(|| starts().find_map(|start| self.starts_high(start)))
+    }
+
+    /// The end of `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at `start`. Where the first run is
+    /// greedy and leaves nothing, it gives back up to the last character that may also end a word.
+    #[inline(always)]
+    fn ends_low(&self, start: usize) -> Option<usize> {
+        let (mut at, mut last_low) = (start, None);
+        loop {
+            let (class, len) = self.class(at);
+            if !is_high(class) {
+                break;
+            }
+            at += len;
+            if is_low(class) {
+                last_low = Some(at);
+            }
+        }
+        if is_low(self.class(at).0) { Some(self.low_run(at)) } else { last_low }
+    }
+
+    /// The end of `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` at `start`.
+    #[inline(always)]
+    fn starts_high(&self, start: usize) -> Option<usize> {
+        let mut at = start;
+        loop {
+            let (class, len) = self.class(at);
+            if !is_high(class) {
+                break;
+            }
+            at += len;
+        }
+        (at > start).then(|| self.low_run(at))
+    }
+
+    #[inline(always)]
+    fn low_run(&self, mut at: usize) -> usize {
+        loop {
+            let (class, len) = self.class(at);
+            if !is_low(class) {
+                return at;
+            }
+            at += len;
+        }
+    }
+
+    #[inline(always)]
+    fn demo(&self, at: usize) -> usize {
+        let first = self.byte(at);
+        let (class, len) = self.class(at);
+        let (second, _) = self.class(at + len);
+        if class & LOWER != 0 || (first == b' ' && second & LOWER != 0) || class & UPPER != 0 {
+            return self.run(at + len, LOWER);
+        }
+        if class & NUMBER != 0 {
+            return at + len;
+        }
+        if class & OTHER != 0 || (first == b' ' && second & OTHER != 0) {
+            return self.run(self.run(at + len, OTHER), NEWLINE);
+        }
+        if class & LETTER != 0 {
+            return self.run(at + len, LETTER);
+        }
+        if class & NEWLINE != 0 {
+            return self.run(at + len, SPACE);
+        }
+        let mut end = at + len;
+        loop {
+            let (class, len) = self.class(end);
+            if class & (SPACE | NEWLINE) != SPACE {
+                return end;
+            }
+            end += len;
+        }
+    }
+
+    /// The end of `(?i:'s|'t|'re|'ve|'m|'ll|'d)` at `at`. Regardless of case, `s` is also `ſ` (U+017F).
+    #[inline(always)]
+    fn contraction(&self, at: usize) -> Option<usize> {
+        if self.byte(at) != b'\'' {
+            return None;
+        }
+        let len = match (self.byte(at + 1), self.byte(at + 2)) {
+            (b's' | b'S' | b't' | b'T' | b'm' | b'M' | b'd' | b'D', _) => 2,
+            (b'r' | b'R' | b'v' | b'V', b'e' | b'E') | (b'l' | b'L', b'l' | b'L') | (0xc5, 0xbf) => 3,
+            _ => return None,
+        };
+        Some(at + len)
+    }
+
+    /// The end of a number of at most `DIGITS` digits whose first one ends at `end`.
+    #[inline(always)]
+    fn numbers<const DIGITS: usize>(&self, mut end: usize) -> usize {
+        for _ in 1..DIGITS {
+            let (class, len) = self.class(end);
+            if class & NUMBER == 0 {
+                break;
+            }
+            end += len;
+        }
+        end
+    }
+
+    /// The end of `\s*[\r\n]+|\s+(?!\S)|\s+` at `at`.
+    #[inline]
+    fn spaces_and_newlines(&self, at: usize) -> usize {
+        let end = self.run(at, SPACE);
+        let run = self.text.get(at..end).unwrap_or_default();
+        match run.iter().rposition(|byte| matches!(byte, b'\r' | b'\n')) {
+            Some(last) => at + last + 1,
+            None => self.spaces(at, end),
+        }
+    }
+
+    /// The end of `\s+(?!\S)|\s+` for white space from `at` to `end`: its last character is left to the word after
+    /// it, unless it is the only one.
+    #[inline(always)]
+    fn spaces(&self, at: usize, end: usize) -> usize {
+        if end >= self.text.len() {
+            return end;
+        }
+        let mut last = end.saturating_sub(1);
+        while last > at && self.byte(last) & 0xc0 == 0x80 {
+            last -= 1;
+        }
+        if last > at { last } else { end }
+    }
+
+    /// The byte at `at`; nothing that any pattern names beyond the end.
+    #[inline(always)]
+    fn byte(&self, at: usize) -> u8 {
+        self.text.get(at).copied().unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn class(&self, at: usize) -> (u16, usize) {
+        self.classes.at(self.text, at)
+    }
+
+    #[inline(always)]
+    fn run(&self, at: usize, classes: u16) -> usize {
+        self.classes.run(self.text, at, classes)
+    }
+}
+
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`.
+#[inline(always)]
+fn is_high(class: u16) -> bool {
+    class & MARK != 0 || class & (LETTER | LOWER) == LETTER
+}
+
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`.
+#[inline(always)]
+fn is_low(class: u16) -> bool {
+    class & MARK != 0 || class & (LETTER | UPPER | TITLE) == LETTER
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokenizers::tokenizer::pattern::Pattern as _;
+    use tokenizers::utils::SysRegex;
+
+    use super::*;
+
+    fn agree(text: &str) {
+        static REGEXES: std::sync::LazyLock<Vec<SysRegex>> = std::sync::LazyLock::new(|| {
+            SPELT.iter().map(|(regex, _)| SysRegex::new(regex).unwrap()).collect()
+        });
+        for ((_, pattern), regex) in SPELT.iter().zip(REGEXES.iter()) {
+            let mut ours = Vec::new();
+            pattern.words(text, Classes::shared().unwrap(), |start, end| ours.push(&text[start..end]));
+            let theirs = if text.is_empty() { Vec::new() } else { regex.find_matches(text).unwrap() };
+            let theirs: Vec<_> = theirs.into_iter().map(|((start, end), _)| &text[start..end]).collect();
+            assert_eq!(ours, theirs, "{pattern:?}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn characters_in_every_place_split_as_the_regular_expressions_do() {
+        let odd =
+            "ſKÅİıǅʰªⅧ²٣〇\u{345}\u{301}\u{85}\u{a0}\u{2028}\u{3000}\u{200b}\u{feff}\u{1f}·_/\u{10ffff}";
+        for c in ('\0'..'\u{250}').chain(odd.chars()) {
+            for frame in [
+                "@", "'@", "'@e", "'r@", "'l@", "a'@", "A'@b", " @", "@ ", "@a", "a@", "A@b", "1@2", ".@\n",
+                "@@", "\n@ \n", " \t@", "  @", "\u{301}@",
+            ] {
+                agree(&frame.replace('@', &c.to_string()));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn any_text_splits_as_the_regular_expressions_do(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    4 => "['a-dlmrstveA-DLMRSTVE .,/1-3\\n\\r\\t]{1,6}",
+                    2 => "[ſǅʰªⅧ²٣〇\u{345}\u{301}\u{85}\u{a0}\u{2028}\u{3000}\u{200b}你か한ж']{1,5}",
+                    1 => "\\PC{1,4}",
+                    1 => any::<String>(),
+                ],
+                0..8,
+            )
+        ) {
+            agree(&parts.concat());
+        }
+    }
+
+    #[test]
+    fn every_byte_is_in_one_word() {
+        for (spelt, pattern) in SPELT {
+            assert_eq!(Pattern::of(spelt), Some(pattern));
+            let mut at = 0;
+            pattern.words("a\u{0} \u{10ffff}é1\r\n ", Classes::shared().unwrap(), |start, end| {
+                assert!(start == at && end > start);
+                at = end;
+            });
+            assert_eq!(at, 13);
+        }
+        assert_eq!(Pattern::of(r"\s+"), None);
+    }
+}
