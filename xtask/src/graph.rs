@@ -33,13 +33,14 @@ const fn room(name: &'static str, part: Part, may_use: &'static [&'static str]) 
 const ROOMS: &[Room] = &[
     room("domain", Ground, &[]),
     room("wire", Ground, &[]),
-    room("checkpoint", Ground, &[]),
+    room("quant", Ground, &[]),
+    room("checkpoint", Ground, &["quant"]),
     room("tokenizer", Ground, &["checkpoint"]),
     room("prompt", Ground, &["tokenizer"]),
     room("engine-api", Ground, &[]),
     room("scheduler", Engine, &[]),
-    room("kernels", Engine, &[]),
-    room("model", Engine, &["kernels", "checkpoint"]),
+    room("kernels", Engine, &["quant"]),
+    room("model", Engine, &["kernels", "quant", "checkpoint"]),
     room("engine", Engine, &["engine-api", "scheduler", "kernels", "tokenizer"]),
     room("identity", Gateway, &[]),
     room("limits", Gateway, &[]),
@@ -67,6 +68,7 @@ const ROOMS: &[Room] = &[
     room("store", Around, &["identity", "ledger", "limits", "trace"]),
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("client", Around, &["wire"]),
+    room("bench", Around, &["client"]),
     room(
         "sim",
         Around,
@@ -94,6 +96,7 @@ const ROOMS: &[Room] = &[
         Around,
         &[
             "wire",
+            "quant",
             "checkpoint",
             "tokenizer",
             "prompt",
@@ -113,6 +116,7 @@ const ROOMS: &[Room] = &[
             "store",
             "admin",
             "client",
+            "bench",
         ],
     ),
     room("xtask", Around, &[]),
@@ -123,13 +127,13 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "HTTP",
         &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "tower", "reqwest"],
-        &["edge", "client", "headrace"],
+        &["edge", "client", "bench", "headrace"],
     ),
     ("TLS", &["rustls", "tokio-rustls", "rcgen"], &["edge", "headrace"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),
     ("the command line and configuration files", &["clap", "toml", "indicatif"], &["headrace", "xtask"]),
     ("chat templates", &["minijinja", "minijinja-contrib"], &["prompt"]),
-    ("the arithmetic of weights", &["half"], &["kernels", "model"]),
+    ("the arithmetic of weights", &["half"], &["quant", "kernels", "model", "headrace"]),
     ("mapped files", &["memmap2"], &["checkpoint"]),
 ];
 

@@ -1,8 +1,8 @@
 //! Which tensors a configuration promises, with their shapes, and whether the files keep the promise. Must not know
 //! what the tensors are used for.
 
-use crate::checkpoint::DType;
 use crate::config::ModelConfig;
+use crate::tensor::DType;
 
 /// A tensor that must exist.
 pub(crate) struct Required {

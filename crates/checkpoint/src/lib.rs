@@ -1,23 +1,29 @@
-//! What a Hugging Face model directory says: configuration, tensors, tokenizer, chat template.
+//! What a Hugging Face model directory or a GGUF file says: configuration, tensors, tokenizer, chat template.
 //! Trusts nothing it reads: every number is checked against the bytes and against a named limit before it is used.
 //! Must not know kernels, tokenization, template rendering, or who asked for the model.
 
 mod checkpoint;
 mod config;
+mod directory;
 mod error;
 mod fields;
 mod generation;
+pub mod gguf;
+mod identity;
 mod inventory;
 mod json;
 pub mod limits;
 mod rope;
 pub mod safetensors;
 mod source;
+mod tensor;
 mod tokenizer_config;
+mod weights;
 
-pub use checkpoint::{Checkpoint, DType, Tensor};
+pub use checkpoint::{Checkpoint, Format};
 pub use config::{Architecture, ModelConfig};
 pub use error::CheckpointError;
 pub use generation::GenerationDefaults;
 pub use rope::{Rope, RopeScaling};
+pub use tensor::{DType, Tensor};
 pub use tokenizer_config::TokenizerConfig;

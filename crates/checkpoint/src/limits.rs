@@ -18,7 +18,27 @@ pub const MAX_CHAT_TEMPLATES: usize = 32;
 
 /// Largest safetensors header, the cap that the format's own library has.
 pub const MAX_SAFETENSORS_HEADER_BYTES: usize = 100_000_000;
-/// Most tensors in one safetensors file or one index.
+/// Largest GGUF header: metadata (with the tokenizer) and tensor list. Published ones reach some 15 MB.
+pub const MAX_GGUF_HEADER_BYTES: usize = 256 << 20;
+/// Most metadata keys of a GGUF file.
+pub const MAX_GGUF_KEYS: usize = 1 << 16;
+/// Longest metadata key of a GGUF file, the cap that the format itself has.
+pub const MAX_GGUF_KEY_BYTES: usize = (1 << 16) - 1;
+/// Longest text in the metadata of a GGUF file (some carry a whole `tokenizer.json`).
+pub const MAX_GGUF_TEXT_BYTES: usize = 64 << 20;
+/// Most items of an array in the metadata of a GGUF file.
+pub const MAX_GGUF_ARRAY_ITEMS: usize = 1 << 24;
+/// Most dimensions of a tensor of a GGUF file, ggml's own cap.
+pub const MAX_GGUF_RANK: usize = 4;
+/// Largest alignment of a GGUF file's data.
+pub const MAX_GGUF_ALIGNMENT_BYTES: usize = 1 << 16;
+/// Longest token of a GGUF file's vocabulary.
+pub const MAX_TOKEN_BYTES: usize = 1 << 12;
+/// Most bytes looked at when a scored vocabulary's merges are worked out: the sum of the squares of its tokens' lengths
+/// (published ones stay below a fiftieth).
+pub const MAX_MERGE_WORK_BYTES: u64 = 1 << 30;
+
+/// Most tensors in one safetensors file, one index or one GGUF file.
 pub const MAX_TENSORS: usize = 1 << 18;
 /// Longest tensor name.
 pub const MAX_TENSOR_NAME_BYTES: usize = 512;

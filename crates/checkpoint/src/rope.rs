@@ -1,6 +1,8 @@
 //! Rotary position embedding as `config.json` describes it, in both spellings: `rope_theta` with `rope_scaling`,
 //! and `rope_parameters` (transformers 5). Where both are given they must agree. Must not know how RoPE is computed.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::error::CheckpointError;
@@ -8,11 +10,14 @@ use crate::fields::Fields;
 use crate::limits::{MAX_POSITIONS, MAX_ROPE_FACTOR, MAX_ROPE_THETA};
 
 /// The base that transformers assumes when a configuration gives none.
-const DEFAULT_THETA: f64 = 10_000.0;
-const SUPPORTED_TYPES: &str = "supported are default, linear, llama3";
+pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
+/// Ends of YaRN's ramp where none are given, in turns over the pretraining's context.
+pub(crate) const YARN_BETA_FAST: f64 = 32.0;
+pub(crate) const YARN_BETA_SLOW: f64 = 1.0;
+const SUPPORTED_TYPES: &str = "supported are default, linear, llama3, yarn";
 
 /// Rotary position embedding over the whole `head_dim`, in the halves-rotated layout of transformers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies: pair `i` turns by `theta^(-2i / head_dim)` radians a position.
     pub theta: f64,
@@ -21,7 +26,7 @@ pub struct Rope {
 }
 
 /// Changes to RoPE's frequencies, as `transformers.modeling_rope_utils` defines them.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Frequencies as they are.
     None,
@@ -41,6 +46,30 @@ pub enum RopeScaling {
         /// Context of the pretraining, in positions.
         original_max_positions: usize,
     },
+    /// YaRN (<https://arxiv.org/abs/2309.00071>): low frequencies divided by `factor`, high ones kept, a ramp over the
+    /// pairs between, and a factor on cos and sin.
+    Yarn {
+        /// At least 1.
+        factor: f64,
+        /// Context of the pretraining, in positions.
+        original_max_positions: usize,
+        /// Pairs that turn more often than this over the pretraining's context are kept.
+        beta_fast: f64,
+        /// Pairs that turn less often than this are scaled in full. At most `beta_fast`.
+        beta_slow: f64,
+        /// Whether the ramp's ends are rounded outwards to whole pairs.
+        truncate: bool,
+        /// The factor on cos and sin where it is given.
+        attention_factor: Option<f64>,
+        /// Where that is not given: it is `(0.1·a·ln factor + 1) / (0.1·b·ln factor + 1)` for these `a` and `b`, and
+        /// `0.1·ln factor + 1` without them.
+        mscales: Option<(f64, f64)>,
+    },
+    /// Every pair's frequency divided by a factor of its own, as GGUF files carry Llama 3.1's scaling.
+    Divided {
+        /// `head_dim / 2` of them, positive.
+        factors: Arc<[f32]>,
+    },
 }
 
 impl Rope {
@@ -49,13 +78,14 @@ impl Rope {
         let top = theta(config)?;
         let old = config.object("rope_scaling")?.map(|fields| spelled(&fields)).transpose()?;
         let new = config.object("rope_parameters")?.map(|fields| spelled(&fields)).transpose()?;
-        if let (Some((_, old)), Some((_, new))) = (old, new)
+        if let (Some((_, old)), Some((_, new))) = (&old, &new)
             && old != new
         {
             let problem = format!("says {old:?}, but rope_parameters says {new:?}");
             return Err(config.problem("rope_scaling", problem));
         }
-        let thetas = [top, new.and_then(|(theta, _)| theta), old.and_then(|(theta, _)| theta)];
+        let own = |spelled: &Option<Spelled>| spelled.as_ref().and_then(|(theta, _)| *theta);
+        let thetas = [top, own(&new), own(&old)];
         let mut given = thetas.into_iter().flatten();
         let theta = given.next();
         if let (Some(theta), Some(other)) = (theta, given.find(|other| Some(*other) != theta)) {
@@ -68,7 +98,9 @@ impl Rope {
 }
 
 /// What one of the two objects says: its own base, if any, and the scaling.
-fn spelled(fields: &Fields<'_>) -> Result<(Option<f64>, RopeScaling), CheckpointError> {
+type Spelled = (Option<f64>, RopeScaling);
+
+fn spelled(fields: &Fields<'_>) -> Result<Spelled, CheckpointError> {
     if let Some((layer_type, value)) = fields.values().find(|(_, value)| value.is_object()) {
         return Err(fields.unsupported(layer_type, value, "one RoPE for all layers is"));
     }
@@ -96,6 +128,7 @@ fn scaling(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(fields)? }),
         Some("llama3") => llama3(fields),
+        Some("yarn") => yarn(fields),
         Some(other) => Err(fields.unsupported(key, &Value::from(other), SUPPORTED_TYPES)),
     }
 }
@@ -117,6 +150,28 @@ fn llama3(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
         high_freq_factor,
         original_max_positions: fields
             .required_count("original_max_position_embeddings", 1..=MAX_POSITIONS)?,
+    })
+}
+
+fn yarn(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
+    let turns = |field, default| -> Result<f64, CheckpointError> {
+        Ok(fields.number(field, 0.0, MAX_ROPE_FACTOR)?.unwrap_or(default))
+    };
+    let (beta_fast, beta_slow) = (turns("beta_fast", YARN_BETA_FAST)?, turns("beta_slow", YARN_BETA_SLOW)?);
+    if beta_fast < beta_slow {
+        let problem = format!("found {beta_fast}, expected at least beta_slow {beta_slow}");
+        return Err(fields.problem("beta_fast", problem));
+    }
+    let mscale = |field| fields.number(field, 0.0, MAX_ROPE_FACTOR);
+    Ok(RopeScaling::Yarn {
+        factor: factor(fields)?,
+        original_max_positions: fields
+            .required_count("original_max_position_embeddings", 1..=MAX_POSITIONS)?,
+        beta_fast,
+        beta_slow,
+        truncate: fields.flag("truncate")?.unwrap_or(true),
+        attention_factor: fields.number("attention_factor", 0.0, MAX_ROPE_FACTOR)?,
+        mscales: mscale("mscale")?.zip(mscale("mscale_all_dim")?),
     })
 }
 

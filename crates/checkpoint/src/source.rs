@@ -43,17 +43,52 @@ impl Deref for Contents {
 }
 
 impl Source {
+    /// The directory at `path`, or the one that the GGUF file at `path` lies in, with the file's name.
+    ///
     /// # Errors
-    /// [`CheckpointError::Io`] or [`CheckpointError::File`] when `dir` is not a directory that can be read.
-    pub(crate) fn directory(dir: &Path) -> Result<Self, CheckpointError> {
-        let name = || shown(&dir.to_string_lossy());
-        let root = dir.canonicalize().map_err(|source| CheckpointError::Io { file: name(), source })?;
-        if !root.is_dir() {
-            let problem = "is not a directory; give the directory that holds config.json".to_owned();
+    /// [`CheckpointError::Io`] or [`CheckpointError::File`] when `path` is neither, or cannot be read.
+    pub(crate) fn at(path: &Path) -> Result<(Self, Option<String>), CheckpointError> {
+        let name = || shown(&path.to_string_lossy());
+        let io = |source| CheckpointError::Io { file: name(), source };
+        let real = path.canonicalize().map_err(io)?;
+        if real.is_dir() {
+            return Ok((Self::directory(real), None));
+        }
+        let is_gguf =
+            |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+        if !real.is_file() || !(is_gguf(path) || is_gguf(&real)) {
+            let problem =
+                "is not a directory; give the directory that holds config.json, or a .gguf file".to_owned();
             return Err(CheckpointError::File { file: name(), problem });
         }
+        // Links out of its directory are followed here, and only here: whoever names a file means that file. Its parts,
+        // if it is split, are then looked for beside the real one.
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let beside = Self::directory(parent.canonicalize().map_err(io)?);
+        let (source, file) = match beside.holds(&real) {
+            true => (beside, path.file_name()),
+            false => (Self::directory(real.parent().unwrap_or(Path::new("/")).to_owned()), real.file_name()),
+        };
+        match file.and_then(|file| file.to_str()) {
+            Some(file) => Ok((source, Some(file.to_owned()))),
+            None => Err(CheckpointError::File { file: name(), problem: "its name is not UTF-8".to_owned() }),
+        }
+    }
+
+    /// `root` is canonical.
+    fn directory(root: PathBuf) -> Self {
         let blobs = hub_blobs(&root);
-        Ok(Self::Directory { root, blobs })
+        Self::Directory { root, blobs }
+    }
+
+    /// Whether a canonical path is where links may lead.
+    fn holds(&self, real: &Path) -> bool {
+        match self {
+            Self::Directory { root, blobs } => {
+                real.starts_with(root) || blobs.as_ref().is_some_and(|blobs| real.starts_with(blobs))
+            }
+            Self::Memory(_) => false,
+        }
     }
 
     /// # Errors
@@ -133,7 +168,7 @@ impl Source {
 
     /// Opens a file of the directory if it exists, is a regular file, and really lies inside.
     fn open(&self, name: &str) -> Result<Option<File>, CheckpointError> {
-        let Self::Directory { root, blobs } = self else { return Ok(None) };
+        let Self::Directory { root, .. } = self else { return Ok(None) };
         let io = |source| CheckpointError::Io { file: name.to_owned(), source };
         let path = root.join(name);
         match path.symlink_metadata() {
@@ -142,8 +177,7 @@ impl Source {
             Err(error) => return Err(io(error)),
         }
         let real = path.canonicalize().map_err(io)?;
-        let inside = real.starts_with(root) || blobs.as_ref().is_some_and(|blobs| real.starts_with(blobs));
-        if !inside {
+        if !self.holds(&real) {
             let problem = "is a symbolic link out of the model directory; copy the file into it".to_owned();
             return Err(refused(name, problem));
         }

@@ -25,6 +25,7 @@ Examples:
   headrace serve --config headrace.toml       the same with everything configurable
   headrace chat \"What is 12 plus 30?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
+  headrace bench --users 8                    how does it do with eight users at once?
   headrace keys create --name laptop          a key for one more caller
   headrace credit grant 25                    money for organisation `default`
   headrace ledger verify                      check every invariant of the books
@@ -59,6 +60,10 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Talk to a model in the terminal
     Chat(chat::ChatArgs),
+    /// Measure a server under load: any that speaks OpenAI's dialect
+    Bench(Box<crate::commands::bench::BenchArgs>),
+    /// Checkpoints: what is in one, and random ones to measure with
+    Models(ModelsArgs),
 }
 
 /// Settings that have a flag of their own.
@@ -79,12 +84,21 @@ pub(crate) struct Flags {
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
-    /// A Hugging Face directory to serve instead of the demo model; may be given several times
+    /// A Hugging Face directory or GGUF file to serve instead of the demo model; may be given several times
     #[arg(long, value_name = "PATH|NAME=PATH")]
     pub(crate) model: Vec<String>,
     /// Threads that compute [default: the processors that may be used]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
+    /// Quantize f32, f16 and bf16 weights at load: q8_0, q4_k, … [default: none]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantize: Option<String>,
+    /// exact, fast, or auto: fast where weights are quantized [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) compute: Option<String>,
+    /// How keys and values are held: f32, f16, bf16, q8 [default: by compute mode]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv_type: Option<String>,
     /// Any other setting, such as --set server.drain=5s
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
@@ -376,6 +390,62 @@ pub(crate) struct AuditArgs {
     /// How many rows
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) last: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
+    #[command(subcommand)]
+    pub(crate) command: ModelsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelsCommand {
+    /// Show what a directory or GGUF file holds, the memory it needs, the context that fits, or why it is refused
+    #[command(after_help = "Example:\n  headrace models inspect ~/models/Qwen3-0.6B-Q8_0.gguf")]
+    Inspect(InspectArgs),
+    /// Make a checkpoint of random weights and a real shape, to measure with
+    #[command(
+        after_help = "Examples:\n  headrace models make --shape 0.39b --type q8_0 /tmp/0.39b-q8_0.gguf\n  headrace models make --config Qwen3-0.6B/config.json --format safetensors --type bf16 /tmp/qwen3"
+    )]
+    Make(MakeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// A Hugging Face directory or a GGUF file
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+    /// As if served with this --quantize
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantize: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MakeArgs {
+    /// A shape that has a name: 1.04b, 0.39b or tiny [default: tiny]
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub(crate) shape: Option<String>,
+    /// The shape of a Hugging Face config.json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What to write: a GGUF file, or a directory with a safetensors file
+    #[arg(long, default_value = "gguf", value_parser = ["gguf", "safetensors"])]
+    pub(crate) format: String,
+    /// Type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, iq4_nl or mxfp4
+    #[arg(long, value_name = "TYPE", default_value = "bf16")]
+    pub(crate) r#type: String,
+    /// Type of the embedding and of the output projection [default: as the others]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) embedding_type: Option<String>,
+    /// The same seed gives the same weights, whatever the format and on every machine
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// The file or directory to make
+    #[arg(value_name = "OUT")]
+    pub(crate) out: PathBuf,
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {

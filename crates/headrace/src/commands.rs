@@ -1,7 +1,9 @@
 //! Operators' commands: through the control socket of a running server, or on the data directory of a stopped one.
 //! Turns replies into text; decides nothing.
 
+pub(crate) mod bench;
 pub(crate) mod keys;
+pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod places;
 pub(crate) mod status;
@@ -34,6 +36,9 @@ pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Setting
         ("server.tls_cert", "--tls-cert", &flags.tls_cert),
         ("server.tls_key", "--tls-key", &flags.tls_key),
         ("engine.threads", "--threads", &flags.threads),
+        ("engine.quantize", "--quantize", &flags.quantize),
+        ("engine.compute", "--compute", &flags.compute),
+        ("engine.kv_type", "--kv-type", &flags.kv_type),
     ];
     for (path, flag, text) in named {
         if let Some(text) = text {

@@ -1,6 +1,7 @@
 //! The configuration as types, with every fault found at once. Files, variables and flags are read here and in `cli`
 //! only; no other room of the program looks at them.
 
+pub(crate) mod arithmetic;
 pub(crate) mod fields;
 pub(crate) mod layers;
 pub(crate) mod reference;
@@ -25,6 +26,7 @@ use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
 use serde::Deserialize;
 
+use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
 use value::Parsed;
 
@@ -73,6 +75,7 @@ pub(crate) struct ModelConfig {
     pub(crate) max_positions: Option<usize>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) limits: LimitSpec,
+    pub(crate) arithmetic: Arithmetic,
 }
 
 /// What engines share.
@@ -82,6 +85,7 @@ pub(crate) struct EngineSettings {
     pub(crate) kv_bytes: Option<u64>,
     pub(crate) max_positions: Option<usize>,
     pub(crate) max_choices: u32,
+    pub(crate) arithmetic: Arithmetic,
     pub(crate) runtime_threads: Option<usize>,
 }
 
@@ -134,6 +138,9 @@ struct ModelTable {
     kv_memory: Option<toml::Value>,
     max_positions: Option<u32>,
     default_max_tokens: Option<u32>,
+    compute: Option<String>,
+    kv_type: Option<String>,
+    quantize: Option<String>,
     #[serde(default)]
     limits: LimitSpec,
 }
@@ -305,8 +312,13 @@ impl Reader {
             let numbers = [table.threads, table.max_positions, table.default_max_tokens];
             if numbers.contains(&Some(0)) {
                 let why = "`threads`, `max_positions` and `default_max_tokens` must be at least 1".to_owned();
-                self.settings.problem(&what, origin, why);
+                self.settings.problem(&what, origin.clone(), why);
             }
+            let names = [&table.compute, &table.kv_type, &table.quantize].map(|name| name.as_deref());
+            let arithmetic = Arithmetic::parse(names[0], names[1], names[2]).unwrap_or_else(|why| {
+                self.settings.problem(&what, origin, why);
+                Arithmetic::default()
+            });
             models.push(ModelConfig {
                 name: table.name,
                 path,
@@ -315,6 +327,7 @@ impl Reader {
                 max_positions: table.max_positions.and_then(|n| usize::try_from(n).ok()),
                 default_max_tokens: table.default_max_tokens,
                 limits: table.limits,
+                arithmetic,
             });
         }
         models
@@ -382,8 +395,16 @@ impl Reader {
             kv_bytes: self.long("engine.kv_memory"),
             max_positions: self.size("engine.max_positions"),
             max_choices: self.count("engine.max_choices").unwrap_or(1),
+            arithmetic: self.arithmetic(),
             runtime_threads: self.size("engine.runtime_threads"),
         }
+    }
+
+    /// Names that are not of the lists have been reported as such.
+    fn arithmetic(&self) -> Arithmetic {
+        let [mode, kv, quantize] =
+            ["engine.compute", "engine.kv_type", "engine.quantize"].map(|path| self.text(path));
+        Arithmetic::parse(mode.as_deref(), kv.as_deref(), quantize.as_deref()).unwrap_or_default()
     }
 
     fn scheduler(&mut self) -> SchedulerConfig {
@@ -400,6 +421,7 @@ impl Reader {
             max_bypass: self.count("scheduler.max_bypass").unwrap_or(0),
             dedup_tokens: size("scheduler.dedup_tokens"),
             prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(Parsed::Flag(true))),
+            ..SchedulerConfig::default()
         };
         // The pool's size is not known yet; any will do for the fields that are.
         if let Err(problems) = config.check(1) {
@@ -457,6 +479,7 @@ fn demo_model(name: ModelName) -> ModelConfig {
         max_positions: None,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
+        arithmetic: Arithmetic::default(),
     }
 }
 
@@ -476,13 +499,21 @@ fn play_price(model: ModelName) -> PriceConfig {
 fn not_a_model(path: &Path) -> Option<String> {
     let shown = path.display();
     if !path.exists() {
-        return Some(format!("{shown}: there is no such directory"));
+        return Some(format!("{shown}: there is no such file or directory"));
     }
+    let is_gguf =
+        |path: &Path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     if !path.is_dir() {
-        return Some(format!("{shown}: is not a directory; give the one that holds config.json"));
+        let what = "is neither a directory nor a .gguf file; give a GGUF file or the directory that holds config.json";
+        return (!is_gguf(path)).then(|| format!("{shown}: {what}"));
     }
-    (!path.join("config.json").exists())
-        .then(|| format!("{shown}: holds no config.json; give a Hugging Face model directory"))
+    let holds_gguf = || {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| is_gguf(&entry.path()))
+    };
+    (!path.join("config.json").exists() && !holds_gguf()).then(|| {
+        format!("{shown}: holds neither config.json nor a .gguf file; give a model directory or a GGUF file")
+    })
 }
 
 /// The value of the flag `--model PATH` or `--model NAME=PATH`, as a `[[models]]` table.

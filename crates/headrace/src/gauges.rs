@@ -24,7 +24,7 @@ pub(crate) fn register(
 
 fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
     type Read = fn(&LoadReport) -> f64;
-    let gauges: [(&str, &str, Read); 7] = [
+    let gauges: [(&str, &str, Read); 10] = [
         ("headrace_engine_running", "Sequences being computed.", |load| f64::from(load.running)),
         ("headrace_engine_waiting", "Sequences waiting.", |load| f64::from(load.waiting)),
         ("headrace_engine_waiting_tokens", "Prompt tokens waiting.", |load| load.waiting_tokens as f64),
@@ -38,6 +38,21 @@ fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) 
         ("headrace_engine_tokens_per_second", "Tokens computed per second lately.", |load| {
             f64::from(load.tokens_per_second)
         }),
+        (
+            "headrace_engine_prefill_tokens_per_second",
+            "Prompt tokens per second in steps of nothing else.",
+            |load| f64::from(load.prefill_tokens_per_second),
+        ),
+        (
+            "headrace_engine_decode_tokens_per_second",
+            "Tokens generated per second at the present batch.",
+            |load| f64::from(load.decode_tokens_per_second),
+        ),
+        (
+            "headrace_engine_scheduling_share",
+            "Part of the steps' time spent on scheduling and delivering.",
+            |load| load.scheduling_share(),
+        ),
     ];
     for (metric, help, read) in gauges {
         let engine = Arc::clone(engine);

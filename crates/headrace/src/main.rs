@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         Command::Status(at) => commands::status::run(&at),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Models(args) => commands::models::run(&args),
     }
 }
 

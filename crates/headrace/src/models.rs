@@ -7,18 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_checkpoint::Checkpoint;
+use headrace_checkpoint::{Checkpoint, DType};
 use headrace_domain::{BLOCK_TOKENS, Clock, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
 use headrace_gateway::ServedModel;
-use headrace_kernels::Isa;
+use headrace_kernels::attention::KvType;
+use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
 use headrace_scheduler::SchedulerConfig;
 use headrace_tokenizer::Tokenizer;
 
+use crate::config::arithmetic::Arithmetic;
 use crate::config::{Config, EngineSettings, ModelConfig};
 use crate::machine;
 use crate::progress::Progress;
@@ -26,7 +28,7 @@ use crate::progress::Progress;
 /// When the demo model was trained: 2026-11-20.
 const DEMO_CREATED_UNIX_S: u64 = 1_795_132_800;
 /// Memory left to everything that is neither weights nor KV.
-const RESERVE_BYTES: u64 = 256 << 20;
+pub(crate) const RESERVE_BYTES: u64 = 256 << 20;
 /// KV blocks that a model gets at least by default: one context of 4096 tokens.
 const LEAST_BLOCKS: usize = 256;
 
@@ -70,6 +72,9 @@ impl std::error::Error for ModelFaults {}
 struct Opened<'a> {
     config: &'a ModelConfig,
     checkpoint: Checkpoint,
+    arithmetic: Arithmetic,
+    mode: ComputeMode,
+    kv: KvType,
     weight_bytes: u64,
     created_unix_s: u64,
 }
@@ -86,7 +91,7 @@ pub(crate) fn start(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Runni
     };
     let mut opened = Vec::new();
     for model in &config.models {
-        match open(model) {
+        match open(model, config.engine.arithmetic) {
             Ok(found) => opened.push(found),
             Err(why) => faults.push((model.name.to_string(), why)),
         }
@@ -106,7 +111,7 @@ pub(crate) fn start(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Runni
     if faults.is_empty() { Ok(running) } else { Err(ModelFaults(faults)) }
 }
 
-fn open(config: &ModelConfig) -> Result<Opened<'_>, String> {
+fn open(config: &ModelConfig, general: Arithmetic) -> Result<Opened<'_>, String> {
     let (checkpoint, created_unix_s) = match &config.path {
         None => (Checkpoint::from_files(demo_files()), DEMO_CREATED_UNIX_S),
         Some(path) => (Checkpoint::open(path), changed(path)),
@@ -115,9 +120,20 @@ fn open(config: &ModelConfig) -> Result<Opened<'_>, String> {
         Some(path) => format!("{}: {error}", path.display()),
         None => error.to_string(),
     })?;
-    let weights = weight_bytes(&checkpoint).map_err(|error| error.to_string())?;
+    let arithmetic = config.arithmetic.or(general);
+    let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
     let weight_bytes = u64::try_from(weights).unwrap_or(u64::MAX);
-    Ok(Opened { config, checkpoint, weight_bytes, created_unix_s })
+    let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
+    Ok(Opened { config, checkpoint, arithmetic, mode, kv, weight_bytes, created_unix_s })
+}
+
+/// Whether most weights are blocks, or will be.
+fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: Arithmetic) -> bool {
+    let blocks = |name: &&str| matches!(checkpoint.dtype(name), Some(DType::Block(_)));
+    let all = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight")).count();
+    let quantized =
+        checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight")).filter(blocks).count();
+    arithmetic.quantize.is_some() || 2 * quantized > all
 }
 
 fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
@@ -132,7 +148,8 @@ fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
 
 /// When a model's configuration was last written, in seconds since 1970; 0 if that cannot be told.
 fn changed(path: &Path) -> u64 {
-    let time = std::fs::metadata(path.join("config.json")).and_then(|data| data.modified()).ok();
+    let told = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let time = std::fs::metadata(told).and_then(|data| data.modified()).ok();
     let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     since.map_or(0, |since| since.as_secs())
 }
@@ -159,7 +176,7 @@ impl KvBudget {
         max_positions: usize,
         scheduler: &SchedulerConfig,
     ) -> Result<usize, String> {
-        let block_bytes = kv_bytes_per_block(model.checkpoint.config()).max(1);
+        let block_bytes = kv_bytes_per_block(model.checkpoint.config(), model.kv).max(1);
         let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
         if let Some(bytes) = model.config.kv_bytes {
             let blocks = affordable(bytes);
@@ -192,6 +209,9 @@ fn run(
         threads: named.threads.or(config.engine.threads).unwrap_or_else(machine::processors),
         kv_blocks: pool.blocks(&model, max_positions, &config.scheduler)?,
         max_positions: Some(max_positions),
+        mode: model.mode,
+        kv: model.kv,
+        quantize: model.arithmetic.quantize,
     };
     let mut progress = Progress::new(&format!("loading {}", named.name));
     let loaded = Model::load(checkpoint, options, &mut |done, total| progress.bytes(done, total));
@@ -202,7 +222,7 @@ fn run(
     let eos = generation.eos.clone().unwrap_or_else(|| checkpoint.config().eos.clone());
     let engine = EngineConfig {
         model: named.name.to_string(),
-        compute_mode: "exact".to_owned(),
+        compute_mode: model.mode.to_string(),
         eos,
         skip_special: true,
         max_choices: config.engine.max_choices,
@@ -236,14 +256,15 @@ fn run(
 }
 
 /// Words to ids and back, as a checkpoint says.
-struct Words {
-    tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
-    family: ReplyFamily,
+pub(crate) struct Words {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) family: ReplyFamily,
 }
 
 impl Words {
-    fn of(checkpoint: &Checkpoint) -> Result<Self, String> {
+    /// Reads them, or says why they cannot be served.
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Self, String> {
         let config = checkpoint.tokenizer_config();
         let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), config);
         let tokenizer = Arc::new(tokenizer.map_err(|error| error.to_string())?);

@@ -1,17 +1,31 @@
-//! Matrix products beside this machine's limits, measured in the same run: GEMV as a fraction of the read bandwidth, GEMM as a
-//! fraction of the f32 multiply-add peak. `cargo bench -p headrace-kernels`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
+//! Matrix products beside this machine's limits, measured in the same run: few rows as a fraction of the read bandwidth, many
+//! as a fraction of the peak of the arithmetic they are done in. `cargo bench -p headrace-kernels --bench kernels [-- FILTER
+//! [ROWS…]]`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose. A filter is a part of a line's name, such as `q4_k` or `fast`.
 
 use std::time::Instant;
 
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
-use headrace_kernels::{Isa, KernelError, Kernels, Write, roofline};
+use headrace_kernels::{ComputeMode, Isa, KernelError, Kernels, Write, roofline};
+use headrace_quant::BlockType;
 
 type Failure = Box<dyn std::error::Error>;
 
 /// Copies of a matrix are cycled through until they exceed any last-level cache.
-const WORKING_SET_BYTES: usize = 512 << 20;
+const WORKING_SET_BYTES: usize = 384 << 20;
 const PASSES: usize = 5;
+/// Numbers of rows measured.
+const ROWS: [usize; 11] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 512];
+/// Outputs and inputs of the matrices.
+const SHAPE: (usize, usize) = (8192, 2048);
+
+/// The machine's limits: bytes read and operations done in a second.
+struct Limits {
+    read: f64,
+    f32: f64,
+    bf16: f64,
+    int8: f64,
+}
 
 fn main() -> Result<(), Failure> {
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
@@ -19,60 +33,96 @@ fn main() -> Result<(), Failure> {
         Ok(text) => text.parse()?,
         Err(_) => std::thread::available_parallelism()?.get(),
     };
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let filter = arguments.next().unwrap_or_default();
+    let asked: Vec<usize> = arguments.map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let rows = if asked.is_empty() { ROWS.to_vec() } else { asked };
     let mut kernels = Kernels::new(isa, threads)?;
-    let bandwidth = roofline::read_bytes_per_second(&mut kernels)?;
-    let flops = roofline::flops_per_second(&mut kernels)?;
-    println!("{isa}, {threads} threads: reads {:.1} GB/s, f32 {:.0} GFLOP/s", bandwidth / 1e9, flops / 1e9);
+    let limits = Limits {
+        read: roofline::read_bytes_per_second(&mut kernels)?,
+        f32: roofline::flops_per_second(&mut kernels)?,
+        bf16: roofline::bf16_flops_per_second(&mut kernels)?,
+        int8: roofline::int8_ops_per_second(&mut kernels)?,
+    };
     println!(
-        "{:>5} {:>6} {:>6} {:>4} {:>9} {:>6} {:>9} {:>6}",
-        "type", "n", "k", "m", "GB/s", "%", "GFLOP/s", "%"
+        "{isa}, {threads} threads: reads {:.1} GB/s; f32 {:.0} GFLOP/s, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
+        limits.read / 1e9,
+        limits.f32 / 1e9,
+        limits.bf16 / 1e9,
+        limits.int8 / 1e9
     );
-    for (weight_type, n, k, rows) in [
-        (WeightType::Bf16, 3072, 2048, &[1][..]),
-        (WeightType::Bf16, 2048, 2048, &[1]),
-        (WeightType::Bf16, 2048, 8192, &[1]),
-        (WeightType::Bf16, 16_384, 2048, &[1, 2, 4, 6, 8, 12, 16, 32, 128, 512]),
-        (WeightType::F16, 16_384, 2048, &[1, 512]),
-        (WeightType::F32, 16_384, 2048, &[1, 512]),
-    ] {
-        let matrices = copies(&mut kernels, weight_type, n, k)?;
-        for &m in rows {
-            measure(&mut kernels, &matrices, m, bandwidth, flops)?;
+    println!(
+        "{:>14} {:>4} {:>9} {:>10} {:>9} {:>10}",
+        "weights/mode", "rows", "GB/s", "% of read", "Gop/s", "% of peak"
+    );
+    let dense = [WeightType::F32, WeightType::F16, WeightType::Bf16];
+    let blocks = BlockType::ALL.into_iter().map(WeightType::Block);
+    for weight_type in dense.into_iter().chain(blocks) {
+        let mut matrices = None;
+        for mode in ComputeMode::ALL {
+            let name = format!("{}/{mode}", weight_type.name());
+            if !name.contains(&filter) {
+                continue;
+            }
+            let mut kernels = Kernels::with_mode(isa, threads, mode)?;
+            if matrices.is_none() {
+                matrices = Some(copies(&mut kernels, weight_type)?);
+            }
+            for &m in &rows {
+                measure(&mut kernels, matrices.as_deref().unwrap_or_default(), &name, m, &limits)?;
+            }
         }
     }
     Ok(())
 }
 
-fn copies(
-    kernels: &mut Kernels,
-    weight_type: WeightType,
-    n: usize,
-    k: usize,
-) -> Result<Vec<Matrix>, KernelError> {
+fn copies(kernels: &mut Kernels, weight_type: WeightType) -> Result<Vec<Matrix>, Failure> {
+    let (n, k) = SHAPE;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = n * k * weight_type.bytes() / 8;
-    let bytes: Vec<u8> = (0..words)
-        .flat_map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            // Magnitudes near 2⁻⁷ in each of the three types.
-            ((state & 0x80ff_80ff_80ff_80ff) | 0x3c00_3c00_3c00_3c00).to_le_bytes()
-        })
-        .collect();
+    let mut row = || -> Vec<f32> {
+        (0..k)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 40) as f32 / (1_u64 << 29) as f32 - 1.0 / 64.0
+            })
+            .collect()
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..64 {
+        let values = row();
+        match weight_type {
+            WeightType::F32 => bytes.extend(values.iter().flat_map(|v| v.to_le_bytes())),
+            WeightType::F16 => {
+                bytes.extend(values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()))
+            }
+            WeightType::Bf16 => {
+                bytes.extend(values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()))
+            }
+            WeightType::Block(kind) => {
+                let mut blocks = vec![0; kind.row_bytes(k).ok_or("a row is whole blocks")?];
+                headrace_quant::quantize_row(kind, &values, &mut blocks)?;
+                bytes.extend(blocks);
+            }
+        }
+    }
+    // The same 64 rows over and over: what is read does not change how fast it is read.
+    let bytes = bytes.repeat(n / 64);
     let part = Part { weight_type, rows: n, bytes: &bytes, bias: None };
-    (0..WORKING_SET_BYTES.div_ceil(bytes.len())).map(|_| Matrix::pack(kernels.pool(), &[part], k)).collect()
+    let count = WORKING_SET_BYTES.div_ceil(bytes.len());
+    Ok((0..count).map(|_| Matrix::pack(kernels.pool(), &[part], k)).collect::<Result<_, KernelError>>()?)
 }
 
 fn measure(
     kernels: &mut Kernels,
     matrices: &[Matrix],
+    name: &str,
     m: usize,
-    bandwidth: f64,
-    flops: f64,
+    limits: &Limits,
 ) -> Result<(), Failure> {
     let Some(first) = matrices.first() else { return Ok(()) };
-    let (n, k, weight_type) = (first.n(), first.k(), first.weight_type());
+    let (n, k) = SHAPE;
     let x: Vec<f32> = (0..m * k).map(|i| (i % 31) as f32 * 0.1 - 1.5).collect();
     let mut out = vec![0.0; m * n];
     let matrices = if m > 32 { matrices.get(..2).unwrap_or(matrices) } else { matrices };
@@ -84,15 +134,19 @@ fn measure(
         }
         best = best.min(begin.elapsed().as_secs_f64() / matrices.len() as f64);
     }
-    let read = (n * k * weight_type.bytes()) as f64 / best;
+    let peak = match first.weight_types().next() {
+        Some((WeightType::Block(_), _)) if kernels.mode() == ComputeMode::Fast => limits.int8,
+        Some((WeightType::Bf16, _)) if kernels.mode() == ComputeMode::Fast => limits.bf16,
+        _ => limits.f32,
+    };
+    let read = first.read_bytes() as f64 / best;
     let done = (2 * m * n * k) as f64 / best;
     println!(
-        "{:>5} {n:>6} {k:>6} {m:>4} {:>9.1} {:>6.1} {:>9.0} {:>6.1}",
-        format!("{weight_type:?}").to_lowercase(),
+        "{name:>14} {m:>4} {:>9.1} {:>10.1} {:>9.0} {:>10.1}",
         read / 1e9,
-        100.0 * read / bandwidth,
+        100.0 * read / limits.read,
         done / 1e9,
-        100.0 * done / flops
+        100.0 * done / peak
     );
     Ok(())
 }

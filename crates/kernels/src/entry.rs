@@ -52,9 +52,15 @@ macro_rules! entries {
             }
 
             $(#[$features])*
-            pub(crate) unsafe fn attend(job: &Job<'_>, item: &Item<'_>, scratch: &mut [f32]) {
+            pub(crate) unsafe fn attend(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { attention::attend::<$simd>(job, item, scratch) }
+                unsafe { attention::attend::<$simd>(job, item, next, scratch) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn merge_parts(job: &Job<'_>, item: &Item, scratch: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { attention::merge_parts::<$simd>(job, item, scratch) }
             }
 
             $(#[$features])*

@@ -5,7 +5,7 @@
 //! one chain of multiply-adds from zero in ascending order. Nothing about it depends on the number of rows, on the
 //! tile an output falls into or on the thread, so its bits do not either.
 
-use crate::matrix::{Matrix, WeightType};
+use crate::matrix::{Section, WeightType};
 use crate::simd::{LANES, Simd};
 
 /// Inputs in one chain. Part of the numerics: changing it changes bits.
@@ -15,53 +15,79 @@ const PREFETCH_BYTES: usize = 2048;
 /// The most panels in a tile.
 pub(crate) const MAX_PANELS: usize = 4;
 
-/// How one weight is read.
+/// How weights are read: two inputs of a panel at a time.
 pub(crate) trait Weight: Copy + 'static {
-    /// As stored.
-    type Element: Copy;
+    /// Bytes of two inputs × 16 outputs.
+    const PAIR_BYTES: usize;
 
+    /// The weights of the pair's first input.
+    ///
     /// # Safety
-    /// As for [`Simd`]; 16 readable elements.
-    unsafe fn load<S: Simd>(at: *const Self::Element) -> S::V;
+    /// As for [`Simd`]; a readable pair.
+    unsafe fn first<S: Simd>(pair: *const u8) -> S::V;
+
+    /// The weights of its second input.
+    ///
+    /// # Safety
+    /// As for [`Weight::first`].
+    unsafe fn second<S: Simd>(pair: *const u8) -> S::V;
 }
 
-/// f32 weights, keys and values.
+/// f32 weights, keys and values: `[input][16]`.
 #[derive(Clone, Copy)]
 pub(crate) struct F32;
-/// f16 weights.
+/// f16 weights: `[input][16]`.
 #[derive(Clone, Copy)]
 pub(crate) struct F16;
-/// bf16 weights.
+/// bf16 weights: `[input / 2][16][2]`, as a dot product of pairs takes them.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
 
 impl Weight for F32 {
-    type Element = f32;
+    const PAIR_BYTES: usize = 8 * LANES;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(at: *const f32) -> S::V {
+    unsafe fn first<S: Simd>(pair: *const u8) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::load(at) }
+        unsafe { S::load(pair.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn second<S: Simd>(pair: *const u8) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { S::load(pair.cast::<f32>().add(LANES)) }
     }
 }
 
 impl Weight for F16 {
-    type Element = u16;
+    const PAIR_BYTES: usize = 4 * LANES;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(at: *const u16) -> S::V {
+    unsafe fn first<S: Simd>(pair: *const u8) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::load_f16(at) }
+        unsafe { S::load_f16(pair.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn second<S: Simd>(pair: *const u8) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { S::load_f16(pair.cast::<u16>().add(LANES)) }
     }
 }
 
 impl Weight for Bf16 {
-    type Element = u16;
+    const PAIR_BYTES: usize = 4 * LANES;
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(at: *const u16) -> S::V {
+    unsafe fn first<S: Simd>(pair: *const u8) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::load_bf16(at) }
+        unsafe { S::low_bf16(pair.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn second<S: Simd>(pair: *const u8) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { S::high_bf16(pair.cast()) }
     }
 }
 
@@ -73,7 +99,7 @@ pub(crate) struct Tile {
     pub(crate) k: usize,
     /// `[k][R]`.
     pub(crate) x: *const f32,
-    /// P starts of `[k][16]`.
+    /// P starts of weights.
     pub(crate) panels: [*const u8; MAX_PANELS],
     /// The first output.
     pub(crate) out: *mut f32,
@@ -97,27 +123,44 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
     // SAFETY: the caller's contract; `i` stays below k, `r` below R and `p` below P.
     unsafe {
         let mut sums = [[S::splat(0.0); P]; R];
-        let mut panels = [std::ptr::null::<W::Element>(); P];
-        for p in 0..P {
-            panels[p] = tile.panels[p].cast();
-        }
+        let mut panels = [std::ptr::null(); P];
+        panels.copy_from_slice(&tile.panels[..P]);
         let mut x = tile.x;
-        for i in 0..tile.k {
-            let mut weights = [S::splat(0.0); P];
-            for p in 0..P {
-                let at = panels[p].add(i * LANES);
-                if P > 1 {
-                    S::prefetch(at.cast::<u8>().wrapping_add(PREFETCH_BYTES));
+        for _ in 0..tile.k / 2 {
+            if P > 1 {
+                for p in 0..P {
+                    for line in 0..W::PAIR_BYTES / 64 {
+                        S::prefetch(panels[p].wrapping_add(PREFETCH_BYTES + 64 * line));
+                    }
                 }
-                weights[p] = W::load::<S>(at);
             }
+            let weights = first::<S, W, P>(&panels);
             for r in 0..R {
                 let value = S::splat(*x.add(r));
                 for p in 0..P {
                     sums[r][p] = S::fma(value, weights[p], sums[r][p]);
                 }
             }
-            x = x.add(R);
+            let weights = second::<S, W, P>(&panels);
+            for r in 0..R {
+                let value = S::splat(*x.add(R + r));
+                for p in 0..P {
+                    sums[r][p] = S::fma(value, weights[p], sums[r][p]);
+                }
+            }
+            x = x.add(2 * R);
+            for p in 0..P {
+                panels[p] = panels[p].add(W::PAIR_BYTES);
+            }
+        }
+        if tile.k % 2 == 1 {
+            let weights = first::<S, W, P>(&panels);
+            for r in 0..R {
+                let value = S::splat(*x.add(r));
+                for p in 0..P {
+                    sums[r][p] = S::fma(value, weights[p], sums[r][p]);
+                }
+            }
         }
         // Every index into `sums` is a constant once the loops are unrolled, so it lives in registers; the walk over the
         // output, which is not unrolled, reads a copy.
@@ -135,12 +178,44 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
     }
 }
 
+/// The first weights of a pair in each of P panels.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn first<S: Simd, W: Weight, const P: usize>(panels: &[*const u8; P]) -> [S::V; P] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut weights = [W::first::<S>(panels[0]); P];
+        for (weights, &panel) in weights.iter_mut().zip(panels).skip(1) {
+            *weights = W::first::<S>(panel);
+        }
+        weights
+    }
+}
+
+/// The second weights of a pair in each of P panels.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn second<S: Simd, W: Weight, const P: usize>(panels: &[*const u8; P]) -> [S::V; P] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut weights = [W::second::<S>(panels[0]); P];
+        for (weights, &panel) in weights.iter_mut().zip(panels).skip(1) {
+            *weights = W::second::<S>(panel);
+        }
+        weights
+    }
+}
+
 /// Writes one vector of a tile's outputs, of panel `p`.
 ///
 /// # Safety
 /// As for [`tile`].
 #[inline(always)]
-unsafe fn finish<S: Simd>(tile: &Tile, at: *mut f32, p: usize, last: bool, sum: &[f32; LANES]) {
+pub(crate) unsafe fn finish<S: Simd>(tile: &Tile, at: *mut f32, p: usize, last: bool, sum: &[f32; LANES]) {
     // SAFETY: the caller's contract: 16 outputs at `at`, or `valid` of them in the last panel.
     unsafe {
         let sum = S::load(sum.as_ptr());
@@ -175,13 +250,15 @@ unsafe fn finish_part<S: Simd>(tile: &Tile, at: *mut f32, bias: S::V, sum: S::V)
 
 /// A whole product, as its tasks see it.
 pub(crate) struct Product<'a> {
-    pub(crate) matrix: &'a Matrix,
+    pub(crate) section: &'a Section,
     /// The rows in groups, as [`pack_group`] leaves them: group g at `x + first_row(g) · k`.
     pub(crate) x: *const f32,
     /// How many rows.
     pub(crate) m: usize,
-    /// `m × n`.
+    /// The section's first column of the first row.
     pub(crate) out: *mut f32,
+    /// Elements between two rows of the output.
+    pub(crate) out_stride: usize,
     pub(crate) accumulate: bool,
 }
 
@@ -213,10 +290,10 @@ pub(crate) fn pack_group(x: &[f32], k: usize, rows: usize, out: &mut [f32]) {
 pub(crate) unsafe fn columns<S: Simd>(product: &Product<'_>, first: usize, count: usize) {
     // SAFETY: the caller's contract; the weight type is the matrix's own.
     unsafe {
-        match product.matrix.weight_type() {
-            WeightType::F32 => columns_of::<S, F32>(product, first, count),
+        match product.section.weight_type() {
             WeightType::F16 => columns_of::<S, F16>(product, first, count),
             WeightType::Bf16 => columns_of::<S, Bf16>(product, first, count),
+            WeightType::F32 | WeightType::Block(_) => columns_of::<S, F32>(product, first, count),
         }
     }
 }
@@ -225,9 +302,9 @@ pub(crate) unsafe fn columns<S: Simd>(product: &Product<'_>, first: usize, count
 /// As for [`columns`]; the matrix holds `W`s.
 #[inline(always)]
 unsafe fn columns_of<S: Simd, W: Weight>(product: &Product<'_>, first: usize, count: usize) {
-    let (m, k, n) = (product.m, product.matrix.k(), product.matrix.n());
+    let section = product.section;
+    let (m, k, n) = (product.m, section.k(), section.n());
     let groups = group_count(m, S::ROWS);
-    let element = product.matrix.weight_type().bytes();
     for from in (0..k).step_by(BLOCK_K) {
         let depth = BLOCK_K.min(k - from);
         for index in 0..groups {
@@ -238,9 +315,9 @@ unsafe fn columns_of<S: Simd, W: Weight>(product: &Product<'_>, first: usize, co
                 let width = if panel + wide <= first + count { wide } else { 1 };
                 let mut panels = [std::ptr::null(); MAX_PANELS];
                 for (p, slot) in panels.iter_mut().enumerate().take(width) {
-                    *slot = product.matrix.panel(panel + p).wrapping_add(from * LANES * element);
+                    *slot = section.panel(panel + p).wrapping_add(from / 2 * W::PAIR_BYTES);
                 }
-                let bias = product.matrix.bias().filter(|_| from == 0);
+                let bias = section.bias().filter(|_| from == 0);
                 // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds the group at `row · k`; the
                 // bias is padded to whole panels.
                 unsafe {
@@ -251,8 +328,8 @@ unsafe fn columns_of<S: Simd, W: Weight>(product: &Product<'_>, first: usize, co
                             k: depth,
                             x: product.x.add(row * k + from * rows),
                             panels,
-                            out: product.out.add(row * n + panel * LANES),
-                            out_stride: n,
+                            out: product.out.add(row * product.out_stride + panel * LANES),
+                            out_stride: product.out_stride,
                             bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
                             accumulate: product.accumulate || from > 0,
                             valid: (n - (panel + width - 1) * LANES).min(LANES),

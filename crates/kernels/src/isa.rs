@@ -15,7 +15,7 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Cascade Lake, Zen 4 and later).
     Avx512,
 }
 
@@ -49,10 +49,20 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("avx512bw")
                     && std::arch::is_x86_feature_detected!("avx512dq")
                     && std::arch::is_x86_feature_detected!("avx512vl")
+                    && std::arch::is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => false,
         }
+    }
+
+    /// Whether products of bf16 pairs run on an instruction of their own, whose rounding differs from two multiply-adds.
+    pub fn multiplies_bf16_pairs(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self == Isa::Avx512 {
+            return self.is_supported() && std::arch::is_x86_feature_detected!("avx512bf16");
+        }
+        false
     }
 
     /// Those that this machine can run, slowest first.

@@ -1,30 +1,23 @@
 //! The handle that a model computes with: an instruction set, a thread pool and the scratch memory of the operations.
 //! Must not know: architectures. Every operation checks its shapes, then cuts itself into tasks.
 
-use crate::attention::{self, Cut, Item, Job, KvShape, KvSlot, KvStore, Span};
+use crate::attention::KvType;
+use crate::attention::Workspace;
 use crate::entry::dispatch;
 use crate::error::KernelError;
-use crate::gemm::{self, Product};
 use crate::isa::{Isa, IsaError};
 use crate::matrix::Matrix;
 use crate::memory::Shared;
+use crate::mode::ComputeMode;
 use crate::pool::Pool;
+use crate::product::Inputs;
 use crate::rows::HeadRow;
 
 /// The version of the arithmetic: raised whenever any kernel's bits change.
-pub const KERNEL_VERSION: u32 = 1;
+pub const KERNEL_VERSION: u32 = 2;
 
-/// Multiply-adds below which a product is not worth waking other threads for.
-const SERIAL_PRODUCT: usize = 1 << 16;
-/// Elements below which a row operation is not.
-const SERIAL_ELEMENTS: usize = 1 << 14;
-/// Panels in one task of a product that is bound by memory: as many streams as one thread reads side by side.
-const FEW_ROW_PANELS: usize = 4;
-/// Panels in one task of a product with many rows.
-const MANY_ROW_PANELS: usize = 8;
-/// Rows from which a product counts as having many.
-const MANY_ROWS: usize = 32;
-
+/// Elements below which a row operation is not worth waking other threads for.
+pub(crate) const SERIAL_ELEMENTS: usize = 1 << 14;
 /// What becomes of a product's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Write {
@@ -73,30 +66,43 @@ impl RopeTable {
 
 /// An instruction set, a pool of threads and scratch memory. One operation runs at a time.
 pub struct Kernels {
-    isa: Isa,
-    pool: Pool,
-    /// Rows of a product in groups.
-    packed: Vec<f32>,
-    /// Attention's, one piece per worker.
-    scratch: Vec<f32>,
-    /// Attention's: the first item of each span.
-    starts: Vec<usize>,
+    pub(crate) isa: Isa,
+    mode: ComputeMode,
+    pub(crate) pool: Pool,
+    /// Rows of a product.
+    pub(crate) inputs: Inputs,
+    /// Attention's.
+    pub(crate) attention: Workspace,
 }
 
 impl Kernels {
-    /// Kernels on `isa` with `threads` threads, the caller included. Errors when the machine lacks the instruction set or a
-    /// thread cannot be started.
+    /// Kernels on `isa` with `threads` threads, the caller included, in compute mode `exact`. Errors when the machine lacks the
+    /// instruction set or a thread cannot be started.
     pub fn new(isa: Isa, threads: usize) -> Result<Kernels, KernelError> {
+        Kernels::with_mode(isa, threads, ComputeMode::Exact)
+    }
+
+    /// The same in any compute mode.
+    pub fn with_mode(isa: Isa, threads: usize, mode: ComputeMode) -> Result<Kernels, KernelError> {
         if !isa.is_supported() {
             return Err(IsaError::Unsupported { asked: isa, supported: Isa::supported() }.into());
         }
         let pool = Pool::new(threads)?;
-        Ok(Kernels { isa, pool, packed: Vec::new(), scratch: Vec::new(), starts: Vec::new() })
+        Ok(Kernels { isa, mode, pool, inputs: Inputs::default(), attention: Workspace::default() })
     }
 
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The compute mode.
+    pub fn mode(&self) -> ComputeMode {
+        self.mode
+    }
+
+    pub(crate) fn pool_and_inputs(&mut self) -> (&mut Pool, &mut Inputs) {
+        (&mut self.pool, &mut self.inputs)
     }
 
     /// The pool, for work that is not a kernel (packing weights at load).
@@ -105,67 +111,12 @@ impl Kernels {
     }
 
     /// What decides the bits: instruction set, compute mode, KV type, version.
-    pub fn numerics(&self) -> String {
-        format!("{}/exact/kv-f32/v{KERNEL_VERSION}", self.isa)
-    }
-
-    /// `out = x · Wᵀ + b`: `x` is `m × k`, `out` is `m × n`, both row-major. Each output's bits depend on its own row of `x` and its own
-    /// weights only.
-    pub fn matmul(
-        &mut self,
-        x: &[f32],
-        m: usize,
-        matrix: &Matrix,
-        out: &mut [f32],
-        write: Write,
-    ) -> Result<(), KernelError> {
-        let (n, k) = (matrix.n(), matrix.k());
-        if Some(x.len()) != m.checked_mul(k) || Some(out.len()) != m.checked_mul(n) {
-            let (x, out) = (x.len(), out.len());
-            return Err(KernelError::shape(format!("{x} inputs, {out} outputs for {m} rows of {k} → {n}")));
-        }
-        if m == 0 || n == 0 {
-            return Ok(());
-        }
-        self.pack_inputs(x, m, k)?;
-        let inputs = Shared(if m == 1 { x.as_ptr() } else { self.packed.as_ptr() }.cast_mut());
-        let outputs = Shared(out.as_mut_ptr());
-        let panels = matrix.panels();
-        let serial = m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCT;
-        let per_task = match serial {
-            true => panels,
-            false if m < MANY_ROWS => FEW_ROW_PANELS,
-            false => MANY_ROW_PANELS,
+    pub fn numerics(&self, kv: KvType) -> String {
+        let pairs = match self.mode == ComputeMode::Fast && self.isa.multiplies_bf16_pairs() {
+            true => "+bf16",
+            false => "",
         };
-        let isa = self.isa;
-        self.pool.run(panels.div_ceil(per_task), |task, _| {
-            let product =
-                Product { matrix, x: inputs.get(), m, out: outputs.get(), accumulate: write == Write::Add };
-            let first = task * per_task;
-            // Sound: lengths were checked above, and each task has its columns of `out` to itself.
-            dispatch!(isa, columns(&product, first, per_task.min(panels - first)));
-        })
-    }
-
-    /// Lays `x` out for the register tiles. One row is laid out already.
-    fn pack_inputs(&mut self, x: &[f32], m: usize, k: usize) -> Result<(), KernelError> {
-        if m == 1 {
-            return Ok(());
-        }
-        if self.packed.len() < x.len() {
-            self.packed.resize(x.len(), 0.0);
-        }
-        let groups = gemm::group_count(m, dispatch!(self.isa, row_limit()));
-        let packed = Shared(self.packed.as_mut_ptr());
-        let (tasks, per_task) = cut_rows(groups, x.len() / groups.max(1));
-        self.pool.run(tasks, |task, _| {
-            for index in task * per_task..((task + 1) * per_task).min(groups) {
-                let (row, rows) = gemm::group(m, groups, index);
-                // SAFETY: the groups' ranges are disjoint and inside `packed`, which is at least m·k long.
-                let out = unsafe { std::slice::from_raw_parts_mut(packed.get().add(row * k), rows * k) };
-                gemm::pack_group(&x[row * k..(row + rows) * k], k, rows, out);
-            }
-        })
+        format!("{}{pairs}/{}/kv-{}/v{KERNEL_VERSION}", self.isa, self.mode, kv.name())
     }
 
     /// RMSNorm of each row of `weight.len()` elements from `x` into `out`.
@@ -244,100 +195,11 @@ impl Kernels {
         {
             return Err(KernelError::shape(format!("{} rows of {width} into {}", ids.len(), out.len())));
         }
+        let isa = self.isa;
         self.each_row(ids.len(), width, out, |row, out| {
             // Cannot fail: id and length were checked above.
-            let _ = matrix.row(ids[row] as usize, out);
+            let _ = matrix.row(isa, ids[row] as usize, out);
         })
-    }
-
-    /// Stores the keys and values of each row: keys at `key_offset` in a row, values behind them.
-    pub fn store_kv(
-        &mut self,
-        store: &mut KvStore,
-        layer: usize,
-        rows: &[f32],
-        key_offset: usize,
-        slots: &[KvSlot],
-    ) -> Result<(), KernelError> {
-        let KvShape { layers, kv_heads, head_dim } = store.shape();
-        let width = kv_heads * head_dim;
-        let stride = rows.len() / slots.len().max(1);
-        let fits = layer < layers
-            && rows.len() == stride * slots.len()
-            && key_offset.checked_add(2 * width).is_some_and(|end| end <= stride)
-            && slots.iter().all(|slot| {
-                (slot.block as usize) < store.blocks() && slot.offset < crate::forward::BLOCK_TOKENS
-            });
-        if !fits && !slots.is_empty() {
-            return Err(KernelError::shape(format!("{} keys and values of layer {layer}", slots.len())));
-        }
-        let store = &*store;
-        let write_head = |kv_head: usize| {
-            for (row, &slot) in rows.chunks_exact(stride.max(1)).zip(slots) {
-                let key = key_offset + kv_head * head_dim;
-                let (keys, values) = (&row[key..key + head_dim], &row[key + width..key + width + head_dim]);
-                // SAFETY: layer, block and offset were checked above; a task has its head to itself, in whatever blocks,
-                // and the store is borrowed exclusively.
-                unsafe { store.write(layer, slot, kv_head, keys, values) };
-            }
-        };
-        if rows.len() <= SERIAL_ELEMENTS {
-            (0..kv_heads).for_each(write_head);
-            return Ok(());
-        }
-        self.pool.run(kv_heads, |kv_head, _| write_head(kv_head))
-    }
-
-    /// Causal attention of the spans' queries over the stored keys and values, `scale` on the scores. A row of `queries`
-    /// (`query_stride` apart) begins with `heads` heads; a row of `out` is `heads · head_dim` wide. Spans fill different rows.
-    pub fn attention(
-        &mut self,
-        store: &KvStore,
-        layer: usize,
-        queries: Queries<'_>,
-        spans: &[Span<'_>],
-        out: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let shape = store.shape();
-        check_attention(store, layer, &queries, spans, out.len())?;
-        let cut = Cut::new(queries.heads, shape.kv_heads, dispatch!(self.isa, row_limit()));
-        self.starts.clear();
-        let mut items = 0;
-        for span in spans {
-            self.starts.push(items);
-            items += cut.items(span);
-        }
-        let per_worker = attention::scratch_floats(shape);
-        if self.scratch.len() < per_worker * self.pool.threads() {
-            self.scratch.resize(per_worker * self.pool.threads(), 0.0);
-        }
-        let scratch = Shared(self.scratch.as_mut_ptr());
-        let outputs = Shared(out.as_mut_ptr());
-        let inputs = Shared(queries.rows.as_ptr().cast_mut());
-        let (isa, starts) = (self.isa, &self.starts);
-        let work = |index: usize, worker: usize| {
-            let at = starts.partition_point(|&start| start <= index).saturating_sub(1);
-            let item: Item<'_> = cut.item(&spans[at], index - starts[at]);
-            let job = Job {
-                store,
-                layer,
-                queries: inputs.get(),
-                query_stride: queries.stride,
-                out: outputs.get(),
-                heads: queries.heads,
-                scale: queries.scale,
-            };
-            // SAFETY: one piece of scratch per worker, which runs one task at a time.
-            let scratch =
-                unsafe { std::slice::from_raw_parts_mut(scratch.get().add(worker * per_worker), per_worker) };
-            // Sound: rows and blocks were checked above; an item has its rows and heads of `out` to itself.
-            dispatch!(isa, attend(&job, &item, scratch));
-        };
-        let touched: usize = spans.iter().map(|span| span.count * (span.start + span.count)).sum();
-        if touched.saturating_mul(queries.heads * shape.head_dim) <= SERIAL_ELEMENTS {
-            return self.pool.run(1, |_, worker| (0..items).for_each(|index| work(index, worker)));
-        }
-        self.pool.run(items, work)
     }
 
     /// Runs `work(row, its slice of out)` for every row.
@@ -372,42 +234,8 @@ pub struct Queries<'a> {
     pub scale: f32,
 }
 
-fn check_attention(
-    store: &KvStore,
-    layer: usize,
-    queries: &Queries<'_>,
-    spans: &[Span<'_>],
-    out: usize,
-) -> Result<(), KernelError> {
-    let KvShape { layers, kv_heads, head_dim } = store.shape();
-    let width = queries.heads.saturating_mul(head_dim);
-    if layer >= layers || kv_heads == 0 || !queries.heads.is_multiple_of(kv_heads) || width > queries.stride {
-        return Err(KernelError::shape(format!("attention of {} heads in layer {layer}", queries.heads)));
-    }
-    let mut next = 0;
-    for span in spans {
-        let Span { query_row, out_row, count, start, blocks } = *span;
-        let covered = blocks.len() * crate::forward::BLOCK_TOKENS;
-        let fits = out_row >= next
-            && end_of(out_row, count, width).is_some_and(|end| end <= out)
-            && end_of(query_row, count, queries.stride).is_some_and(|end| end <= queries.rows.len())
-            && start.checked_add(count).is_some_and(|end| end <= covered)
-            && blocks.iter().all(|&block| (block as usize) < store.blocks());
-        if !fits {
-            return Err(KernelError::shape(format!("attention span of {count} queries at {start}")));
-        }
-        next = out_row + count;
-    }
-    Ok(())
-}
-
-/// The element behind `count` rows from `row` on.
-fn end_of(row: usize, count: usize, width: usize) -> Option<usize> {
-    row.checked_add(count)?.checked_mul(width)
-}
-
 /// How `rows` rows of `width` elements are cut: (tasks, rows in a task).
-fn cut_rows(rows: usize, width: usize) -> (usize, usize) {
+pub(crate) fn cut_rows(rows: usize, width: usize) -> (usize, usize) {
     let per_task = (SERIAL_ELEMENTS / width.max(1)).max(1);
     (rows.div_ceil(per_task), per_task)
 }

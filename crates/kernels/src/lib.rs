@@ -1,22 +1,36 @@
 //! The arithmetic: dense GEMM and GEMV, paged attention, norms, RoPE, run-time dispatch, the thread pool.
-//! Must not know: architectures, requests, files. Compute mode `exact`: f32 activations, f32 keys and values, weights
-//! as stored and widened in registers. Bits depend on the instruction set alone: never on the batch, the chunking or the threads.
+//! Must not know: architectures, requests, files. Weights stay as they are stored; activations are f32 (`exact`) or rounded
+//! (`fast`). Bits depend on the instruction set and the mode: never on the batch, the chunking or the threads.
 
+mod activations;
 pub mod attention;
 mod entry;
+mod entry_ints;
 mod error;
+mod expand;
 mod flush;
+mod formats;
 pub mod forward;
 mod gemm;
+mod gemm_bf16;
+mod gemm_int;
 pub mod isa;
 mod kernels;
 pub mod math;
 pub mod matrix;
 mod memory;
+mod mode;
+mod pack;
 pub mod pool;
+mod product;
 pub mod roofline;
 mod rows;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+mod simd_bf16;
+mod simd_int;
+#[cfg(target_arch = "x86_64")]
+mod simd_int_x86;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
 pub mod vocab;
@@ -25,4 +39,5 @@ pub use error::KernelError;
 pub use isa::Isa;
 pub use kernels::{HeadRows, KERNEL_VERSION, Kernels, Queries, RopeTable, Write};
 pub use math::exp_f32;
+pub use mode::ComputeMode;
 pub use vocab::{argmax, logsumexp};

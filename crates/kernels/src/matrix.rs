@@ -1,12 +1,18 @@
-//! Dense weights, repacked once at load into panels of 16 output columns, in the element type they are stored in.
+//! Weights, repacked once at load into panels of 16 output columns, in the type they are stored in.
 //! Must not know: what a matrix means to a model, or where its bytes come from.
 
+use headrace_quant::BlockType;
+
+use crate::entry_ints::dispatch_ints;
 use crate::error::KernelError;
+use crate::formats::{Format, with_format};
+use crate::isa::Isa;
 use crate::memory::{Region, Shared};
+use crate::pack;
 use crate::pool::Pool;
 use crate::simd::{LANES, bf16_to_f32, f16_to_f32};
 
-/// How a weight is stored. It is widened to f32 in registers; products and sums are f32.
+/// How a weight is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WeightType {
     /// 32-bit IEEE.
@@ -15,18 +21,31 @@ pub enum WeightType {
     F16,
     /// The upper half of an f32.
     Bf16,
+    /// Quantized blocks along a row.
+    Block(BlockType),
 }
 
 impl WeightType {
-    /// Bytes of one weight.
-    pub fn bytes(self) -> usize {
+    /// The name, as in configuration: `f32`, `f16`, `bf16`, or the block type's.
+    pub fn name(self) -> &'static str {
         match self {
-            WeightType::F32 => 4,
-            WeightType::F16 | WeightType::Bf16 => 2,
+            WeightType::F32 => "f32",
+            WeightType::F16 => "f16",
+            WeightType::Bf16 => "bf16",
+            WeightType::Block(kind) => kind.name(),
         }
     }
 
-    /// Little-endian elements of this type as f32 (bytes past the last whole element are ignored).
+    /// Bytes of a stored row of `k` weights; `None` if blocks do not divide it, or on overflow.
+    pub fn row_bytes(self, k: usize) -> Option<usize> {
+        match self {
+            WeightType::F32 => k.checked_mul(4),
+            WeightType::F16 | WeightType::Bf16 => k.checked_mul(2),
+            WeightType::Block(kind) => kind.row_bytes(k),
+        }
+    }
+
+    /// Little-endian elements of this type as f32. Bytes past the last whole element or block are ignored.
     pub fn widen(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             WeightType::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
@@ -36,18 +55,26 @@ impl WeightType {
             WeightType::Bf16 => {
                 bytes.as_chunks().0.iter().map(|&b| bf16_to_f32(u16::from_le_bytes(b))).collect()
             }
+            WeightType::Block(kind) => {
+                let blocks = bytes.len() / kind.block_bytes();
+                let mut out = vec![0.0; blocks * kind.block_weights()];
+                let whole = bytes.get(..blocks * kind.block_bytes()).unwrap_or_default();
+                // Cannot fail: the lengths are whole blocks.
+                let _ = headrace_quant::dequantize_row(kind, whole, &mut out);
+                out
+            }
         }
     }
 }
 
-/// Some consecutive output rows of a [`Matrix`]: row-major `rows × k` little-endian elements, unaligned.
+/// Some consecutive output rows of a [`Matrix`]: row-major `rows × k`, little-endian, unaligned.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// How the elements are stored.
     pub weight_type: WeightType,
     /// How many output rows.
     pub rows: usize,
-    /// `rows · k` elements.
+    /// `rows` rows of [`WeightType::row_bytes`].
     pub bytes: &'a [u8],
     /// One value per row, added to that output; absent means zero.
     pub bias: Option<&'a [f32]>,
@@ -55,12 +82,23 @@ pub struct Part<'a> {
 
 /// `n × k` weights (n outputs, k inputs) with an optional bias: `y = W·x + b`.
 ///
-/// Layout: panels of 16 outputs, each `[k][16]`, so that one vector load takes the weights of 16 outputs for one
-/// input. The distance between two panels is an odd number of cache lines: streams read side by side then never
-/// stand at a power of two from each other. Outputs past `n` in the last panel are zero.
+/// Parts of one type that follow each other stand in one [`Section`].
 pub struct Matrix {
+    sections: Vec<Section>,
+    n: usize,
+    k: usize,
+}
+
+/// Consecutive outputs of one weight type.
+///
+/// Layout: panels of 16 outputs. Dense types: `[k][16]` (bf16: `[k / 2][16][2]`), so that one vector load takes the weights of 16
+/// outputs; quantized ones: see `formats`. The distance between two panels is an odd number of cache lines: streams
+/// read side by side then never stand at a power of two from each other. Outputs past `n` in the last panel are zero.
+pub(crate) struct Section {
     region: Region,
     weight_type: WeightType,
+    /// The first output in the matrix.
+    first: usize,
     n: usize,
     k: usize,
     panel_bytes: usize,
@@ -70,72 +108,44 @@ pub struct Matrix {
 const LINE_BYTES: usize = 64;
 /// Cache lines between two panels, beyond the panel itself.
 const PAD_LINES: usize = 5;
-/// Elements of one row that are transposed at a time: 16 rows of them stay in the first-level cache.
-const PACK_BLOCK: usize = 64;
+
+/// Bytes of a panel's weights.
+fn filled_bytes(weight_type: WeightType, k: usize) -> usize {
+    match weight_type {
+        WeightType::F32 => k * LANES * 4,
+        WeightType::F16 => k * LANES * 2,
+        WeightType::Bf16 => k.next_multiple_of(2) * LANES * 2,
+        WeightType::Block(kind) => with_format!(kind, F => k.div_ceil(F::SPAN) * F::BYTES),
+    }
+}
 
 /// Bytes from one panel to the next.
 fn panel_bytes(weight_type: WeightType, k: usize) -> usize {
-    let lines = (k * LANES * weight_type.bytes()).div_ceil(LINE_BYTES) + PAD_LINES;
+    let lines = filled_bytes(weight_type, k).div_ceil(LINE_BYTES) + PAD_LINES;
     (lines | 1) * LINE_BYTES
 }
 
 impl Matrix {
-    /// Packs `parts`, one below the other, on the pool's threads. Parts stored in different types are widened to f32 (which is
-    /// exact). Errors when a part's length is not `rows · k`, or when there is no memory.
+    /// Packs `parts`, one below the other, on the pool's threads. Errors when a part's length is not `rows` rows of `k`,
+    /// when blocks do not divide `k`, or when there is no memory.
     pub fn pack(pool: &mut Pool, parts: &[Part<'_>], k: usize) -> Result<Matrix, KernelError> {
-        let mut n = 0_usize;
-        for part in parts {
-            let wanted = part.rows.checked_mul(k).and_then(|e| e.checked_mul(part.weight_type.bytes()));
-            if wanted != Some(part.bytes.len()) {
-                let (rows, found) = (part.rows, part.bytes.len());
-                return Err(KernelError::shape(format!("{rows} × {k} weights of {found} bytes")));
-            }
-            if part.bias.is_some_and(|bias| bias.len() != part.rows) {
-                return Err(KernelError::shape(format!("a bias for {} rows of another length", part.rows)));
-            }
-            n += part.rows;
+        let mut matrix = Matrix { sections: Vec::new(), n: 0, k };
+        for run in parts.chunk_by(|a, b| a.weight_type == b.weight_type) {
+            let section = Section::pack(pool, run, k, matrix.n)?;
+            matrix.n += section.n;
+            matrix.sections.push(section);
         }
-        let weight_type = Matrix::stored_type(parts.iter().map(|part| part.weight_type));
-        let panel_bytes = panel_bytes(weight_type, k);
-        let panels = n.div_ceil(LANES);
-        let region = Region::zeroed(Matrix::packed_bytes(weight_type, n, k))?;
-        let start = Shared(region.start());
-        pool.run(panels, |panel, _| {
-            // SAFETY: panel `panel` is inside the region, and each task has one panel to itself.
-            unsafe {
-                let at = start.get().add(panel * panel_bytes);
-                match weight_type {
-                    WeightType::F32 => pack_panel(
-                        parts,
-                        k,
-                        panel,
-                        std::slice::from_raw_parts_mut(at.cast(), k * LANES),
-                        f32_of,
-                    ),
-                    _ => pack_panel(
-                        parts,
-                        k,
-                        panel,
-                        std::slice::from_raw_parts_mut(at.cast(), k * LANES),
-                        u16_of,
-                    ),
-                }
-            }
-        })?;
-        let bias = parts.iter().any(|part| part.bias.is_some()).then(|| gather_bias(parts, panels * LANES));
-        Ok(Matrix { region, weight_type, n, k, panel_bytes, bias })
+        Ok(matrix)
     }
 
-    /// The type that parts of these types are stored in together.
-    pub fn stored_type(types: impl IntoIterator<Item = WeightType>) -> WeightType {
-        let mut types = types.into_iter();
-        let first = types.next().unwrap_or(WeightType::F32);
-        if types.all(|next| next == first) { first } else { WeightType::F32 }
-    }
-
-    /// Bytes that a packed `n × k` matrix takes.
-    pub fn packed_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
-        n.div_ceil(LANES).saturating_mul(panel_bytes(weight_type, k))
+    /// Bytes that parts of these types and numbers of rows take when packed with `k` inputs.
+    pub fn packed_bytes(parts: &[(WeightType, usize)], k: usize) -> usize {
+        let runs = parts.chunk_by(|a, b| a.0 == b.0).filter_map(|run| {
+            let &(weight_type, _) = run.first()?;
+            let n: usize = run.iter().map(|&(_, rows)| rows).sum();
+            Some(n.div_ceil(LANES).saturating_mul(panel_bytes(weight_type, k)))
+        });
+        runs.fold(0, usize::saturating_add)
     }
 
     /// How many outputs.
@@ -148,44 +158,117 @@ impl Matrix {
         self.k
     }
 
-    /// How the weights are stored.
-    pub fn weight_type(&self) -> WeightType {
-        self.weight_type
+    /// How the weights are stored: a type for each run of outputs, with their number.
+    pub fn weight_types(&self) -> impl Iterator<Item = (WeightType, usize)> {
+        self.sections.iter().map(|section| (section.weight_type, section.n))
     }
 
     /// Bytes of memory held.
     pub fn bytes(&self) -> usize {
-        self.region.bytes() + self.bias.as_ref().map_or(0, |bias| bias.len() * 4)
+        let bias = |section: &Section| section.bias.as_ref().map_or(0, |bias| bias.len() * 4);
+        self.sections.iter().map(|section| section.region.bytes() + bias(section)).sum()
+    }
+
+    /// Bytes of weights that a product reads: what is held without the gaps between panels.
+    pub fn read_bytes(&self) -> usize {
+        let read = |s: &Section| s.panels() * filled_bytes(s.weight_type, s.k);
+        self.sections.iter().map(read).sum()
     }
 
     /// Writes row `row` (the weights of one output) to `out`, widened: the lookup of a token's embedding. Errors when `row`
     /// is not below `n` or `out` is not `k` long.
-    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        if row >= self.n || out.len() != self.k {
-            return Err(KernelError::shape(format!(
-                "row {row} of {}, {} of {} long",
-                self.n,
-                out.len(),
-                self.k
-            )));
+    pub fn row(&self, isa: Isa, row: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let section = self.sections.iter().rev().find(|section| section.first <= row && row < self.n);
+        let Some(section) = section.filter(|_| out.len() == self.k) else {
+            let (n, found, k) = (self.n, out.len(), self.k);
+            return Err(KernelError::shape(format!("row {row} of {n}, {found} of {k} long")));
+        };
+        section.row(isa, row - section.first, out);
+        Ok(())
+    }
+
+    pub(crate) fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+}
+
+impl Section {
+    /// Packs parts of one type; `first` is the section's first output in its matrix.
+    fn pack(pool: &mut Pool, parts: &[Part<'_>], k: usize, first: usize) -> Result<Section, KernelError> {
+        let weight_type = parts.first().map_or(WeightType::F32, |part| part.weight_type);
+        let mut n = 0_usize;
+        for part in parts {
+            let wanted = weight_type.row_bytes(k).and_then(|row| row.checked_mul(part.rows));
+            if wanted != Some(part.bytes.len()) {
+                let (rows, found, name) = (part.rows, part.bytes.len(), weight_type.name());
+                return Err(KernelError::shape(format!("{rows} × {k} {name} weights of {found} bytes")));
+            }
+            if part.bias.is_some_and(|bias| bias.len() != part.rows) {
+                return Err(KernelError::shape(format!("a bias for {} rows of another length", part.rows)));
+            }
+            n += part.rows;
         }
+        let (panels, filled, stride) =
+            (n.div_ceil(LANES), filled_bytes(weight_type, k), panel_bytes(weight_type, k));
+        let bytes = panels.checked_mul(stride).ok_or(KernelError::OutOfMemory { bytes: usize::MAX })?;
+        let region = Region::zeroed(bytes)?;
+        let start = Shared(region.start());
+        pool.run(panels, |panel, _| {
+            // SAFETY: panel `panel` is inside the region, zeroed by the system, and each task has one panel to itself.
+            let out = unsafe { std::slice::from_raw_parts_mut(start.get().add(panel * stride), filled) };
+            pack::panel(weight_type, parts, k, panel, out);
+        })?;
+        let bias = parts.iter().any(|part| part.bias.is_some()).then(|| gather_bias(parts, panels * LANES));
+        Ok(Section { region, weight_type, first, n, k, panel_bytes: stride, bias })
+    }
+
+    fn row(&self, isa: Isa, row: usize, out: &mut [f32]) {
         let panel = self.panel(row / LANES);
         let lane = row % LANES;
+        if let WeightType::Block(kind) = self.weight_type {
+            dispatch_ints!(isa, expand_row(self, kind, row, out));
+            return;
+        }
         for (i, value) in out.iter_mut().enumerate() {
             // SAFETY: i < k and lane < 16, so the element is inside the panel.
             *value = unsafe {
                 match self.weight_type {
-                    WeightType::F32 => *panel.cast::<f32>().add(i * LANES + lane),
                     WeightType::F16 => f16_to_f32(*panel.cast::<u16>().add(i * LANES + lane)),
-                    WeightType::Bf16 => bf16_to_f32(*panel.cast::<u16>().add(i * LANES + lane)),
+                    WeightType::Bf16 => {
+                        bf16_to_f32(*panel.cast::<u16>().add((i / 2 * LANES + lane) * 2 + i % 2))
+                    }
+                    WeightType::F32 | WeightType::Block(_) => *panel.cast::<f32>().add(i * LANES + lane),
                 }
             };
         }
-        Ok(())
+    }
+
+    /// How many outputs.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// How many inputs.
+    pub(crate) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The section's first output in its matrix.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
+    pub(crate) fn weight_type(&self) -> WeightType {
+        self.weight_type
     }
 
     pub(crate) fn panels(&self) -> usize {
         self.n.div_ceil(LANES)
+    }
+
+    /// Bytes from one panel to the next.
+    pub(crate) fn panel_bytes(&self) -> usize {
+        self.panel_bytes
     }
 
     /// The start of a panel, aligned to a cache line. `panel` must be below `panels`.
@@ -198,50 +281,6 @@ impl Matrix {
     pub(crate) fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }
-}
-
-fn f32_of(weight_type: WeightType, bytes: &[u8], index: usize) -> f32 {
-    match weight_type {
-        WeightType::F32 => bytes.as_chunks().0.get(index).map_or(0.0, |&b| f32::from_le_bytes(b)),
-        WeightType::F16 => f16_to_f32(u16_of(weight_type, bytes, index)),
-        WeightType::Bf16 => bf16_to_f32(u16_of(weight_type, bytes, index)),
-    }
-}
-
-fn u16_of(_weight_type: WeightType, bytes: &[u8], index: usize) -> u16 {
-    bytes.as_chunks().0.get(index).map_or(0, |&b| u16::from_le_bytes(b))
-}
-
-fn pack_panel<T>(
-    parts: &[Part<'_>],
-    k: usize,
-    panel: usize,
-    out: &mut [T],
-    element: impl Fn(WeightType, &[u8], usize) -> T,
-) {
-    for block in (0..k).step_by(PACK_BLOCK) {
-        let end = (block + PACK_BLOCK).min(k);
-        for lane in 0..LANES {
-            let Some((part, row)) = locate(parts, panel * LANES + lane) else { continue };
-            let width = k * part.weight_type.bytes();
-            let Some(bytes) = part.bytes.get(row * width..(row + 1) * width) else { continue };
-            let targets = out.iter_mut().skip(block * LANES + lane).step_by(LANES);
-            for (i, target) in (block..end).zip(targets) {
-                *target = element(part.weight_type, bytes, i);
-            }
-        }
-    }
-}
-
-/// The part that holds an output row, and the row's number in it.
-fn locate<'p, 'a>(parts: &'p [Part<'a>], mut row: usize) -> Option<(&'p Part<'a>, usize)> {
-    for part in parts {
-        if row < part.rows {
-            return Some((part, row));
-        }
-        row -= part.rows;
-    }
-    None
 }
 
 fn gather_bias(parts: &[Part<'_>], padded: usize) -> Vec<f32> {

@@ -4,10 +4,13 @@
 use std::time::{Duration, Instant};
 
 use crate::entry::dispatch;
+use crate::entry_ints::{dispatch_ints, dispatch_pairs};
 use crate::error::KernelError;
+use crate::gemm_bf16::Pairs;
 use crate::kernels::Kernels;
 use crate::memory::{Region, Shared};
 use crate::simd::{self, LANES, Simd};
+use crate::simd_int::{self, Ints};
 
 /// Streams that each thread reads side by side.
 pub(crate) const STREAMS: usize = 8;
@@ -15,8 +18,10 @@ pub(crate) const STREAMS: usize = 8;
 pub(crate) const LINE: usize = LANES * 4;
 /// Far above any last-level cache, so that memory is what is read.
 const READ_BYTES: usize = 768 << 20;
-/// Multiply-adds of 16 lanes per register and thread in one measurement.
-const FMA_ROUNDS: usize = 4_000_000;
+/// Multiply-adds of one vector per register and thread in one measurement.
+const ROUNDS: usize = 4_000_000;
+/// Registers that integer and bf16 products run in: enough to hide their latency.
+pub(crate) const REGISTERS: usize = 12;
 /// The best of so many: other load on the machine can only slow one down.
 const TRIES: usize = 5;
 
@@ -52,15 +57,40 @@ pub fn flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let isa = kernels.isa();
     let threads = kernels.pool().threads();
     let registers = dispatch!(isa, row_limit());
+    let best = fastest(kernels, || {
+        std::hint::black_box(dispatch!(isa, multiply_add(ROUNDS)));
+    })?;
+    Ok((2 * threads * registers * LANES * ROUNDS) as f64 / best)
+}
+
+/// int8 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
+pub fn int8_ops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
+    let isa = kernels.isa();
+    let best = fastest(kernels, || {
+        std::hint::black_box(dispatch_ints!(isa, multiply_ints(ROUNDS)));
+    })?;
+    Ok((2 * kernels.pool().threads() * REGISTERS * simd_int::LINE * ROUNDS) as f64 / best)
+}
+
+/// bf16 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
+pub fn bf16_flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
+    let isa = kernels.isa();
+    let best = fastest(kernels, || {
+        std::hint::black_box(dispatch_pairs!(isa, multiply_pairs(ROUNDS)));
+    })?;
+    Ok((4 * kernels.pool().threads() * REGISTERS * LANES * ROUNDS) as f64 / best)
+}
+
+/// Seconds that `work` takes at best when every thread does it at once.
+fn fastest(kernels: &mut Kernels, work: impl Fn() + Sync) -> Result<f64, KernelError> {
+    let threads = kernels.pool().threads();
     let mut best = Duration::MAX;
     for _ in 0..TRIES {
         let begin = Instant::now();
-        kernels.pool().run(threads, |_, _| {
-            std::hint::black_box(dispatch!(isa, multiply_add(FMA_ROUNDS)));
-        })?;
+        kernels.pool().run(threads, |_, _| work())?;
         best = best.min(begin.elapsed());
     }
-    Ok((2 * threads * registers * LANES * FMA_ROUNDS) as f64 / best.as_secs_f64())
+    Ok(best.as_secs_f64())
 }
 
 /// Sums `STREAMS` streams of `lines` cache lines, one behind the other in memory, read side by side.
@@ -107,5 +137,45 @@ pub(crate) unsafe fn multiply_add<S: Simd, const R: usize>(rounds: usize) -> f32
             total += simd::sum::<S>(sum);
         }
         total
+    }
+}
+
+/// `rounds` integer products in each of [`REGISTERS`] independent registers.
+///
+/// # Safety
+/// As for [`Ints`].
+#[inline(always)]
+pub(crate) unsafe fn multiply_ints<N: Ints>(rounds: usize) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let codes = N::load(std::hint::black_box([3_u8; simd_int::LINE]).as_ptr());
+        let word = std::hint::black_box(0x0102_0304);
+        let mut sums = [N::zero(); REGISTERS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = N::dot::<false>(*sum, codes, &raw const word);
+            }
+        }
+        sums.into_iter().map(|sum| simd::sum::<N::F>(N::to_f32(sum))).sum()
+    }
+}
+
+/// `rounds` products of bf16 pairs in each of [`REGISTERS`] independent registers.
+///
+/// # Safety
+/// As for [`Pairs`].
+#[inline(always)]
+pub(crate) unsafe fn multiply_pairs<D: Pairs>(rounds: usize) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let weights = D::load(std::hint::black_box([0_u8; 4 * LANES]).as_ptr());
+        let word = std::hint::black_box(0x3f80_3f80);
+        let mut sums = [D::F::splat(0.0); REGISTERS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = D::dot(*sum, weights, &raw const word);
+            }
+        }
+        sums.into_iter().map(|sum| simd::sum::<D::F>(sum)).sum()
     }
 }

@@ -1,6 +1,7 @@
 //! Sixteen f32 lanes, the same on every instruction set, so that each kernel is written once.
 //! Must not know: what a kernel computes. `Scalar` is the reference; the x86 lanes are in `simd_x86`.
 
+use crate::attention::{self, Element, KvTile};
 use crate::gemm::{Tile, Weight};
 
 /// f32 lanes in a vector, on every instruction set.
@@ -31,6 +32,11 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn store(at: *mut f32, value: Self::V);
     unsafe fn load_bf16(at: *const u16) -> Self::V;
     unsafe fn load_f16(at: *const u16) -> Self::V;
+    unsafe fn load_i8(at: *const i8) -> Self::V;
+    /// 16 bf16, every second one from `at` on.
+    unsafe fn low_bf16(at: *const u16) -> Self::V;
+    /// 16 bf16, every second one from `at + 1` on; reads the same 32 as [`Simd::low_bf16`].
+    unsafe fn high_bf16(at: *const u16) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -43,10 +49,15 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
     /// `p · 2ⁿ` where `t = n + ROUND`; zero where `x < EXP_LOW`, infinite where `x > EXP_HIGH`, `x` where it is NaN.
     unsafe fn exp_scale(p: Self::V, t: Self::V, x: Self::V) -> Self::V;
+    /// `p · 2ⁿ` where `t = n + ROUND` and −126 ≤ n ≤ 0; `p` where it is NaN.
+    unsafe fn times_power_of_two(p: Self::V, n: Self::V, t: Self::V) -> Self::V;
     /// Ask for the cache line at an address that may lie outside any allocation.
     unsafe fn prefetch(at: *const u8);
     /// One register tile of a matrix product, compiled for this instruction set; see `gemm::tile`.
     unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
+    /// One register tile of attention, compiled for this instruction set; see `attention::tile`. `panels` is a power of two
+    /// up to [`Simd::panels`].
+    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
 }
 
 /// e to the x, 16 at a time. Error below 2 units in the last place (tested over the whole range).
@@ -204,6 +215,26 @@ impl Simd for Scalar {
         unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(f16_to_f32)
     }
 
+    #[inline(always)]
+    unsafe fn low_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the caller gives 32 readable elements.
+        let pairs = unsafe { at.cast::<[[u16; 2]; LANES]>().read_unaligned() };
+        pairs.map(|pair| bf16_to_f32(pair[0]))
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the caller gives 32 readable elements.
+        let pairs = unsafe { at.cast::<[[u16; 2]; LANES]>().read_unaligned() };
+        pairs.map(|pair| bf16_to_f32(pair[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(at: *const i8) -> Self::V {
+        // SAFETY: the caller gives 16 readable elements.
+        unsafe { at.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
+    }
+
     lanewise!(add(a, b) = |x, y| x + y);
     lanewise!(sub(a, b) = |x, y| x - y);
     lanewise!(mul(a, b) = |x, y| x * y);
@@ -212,6 +243,7 @@ impl Simd for Scalar {
     lanewise!(max(a, b) = |x, y| if x > y { x } else { y });
     lanewise!(min(a, b) = |x, y| if x < y { x } else { y });
     lanewise!(exp_scale(p, t, x) = |pp, tt, xx| scale_by_power(pp, tt, xx));
+    lanewise!(times_power_of_two(p, _n, t) = |pp, _nn, tt| pp * power_of_two(tt));
 
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
@@ -226,6 +258,23 @@ impl Simd for Scalar {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn kv_tile<E: Element>(rows: usize, _panels: usize, tile: &KvTile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => attention::tile::<Scalar, E, 1, 1>(tile),
+                _ => attention::tile::<Scalar, E, 2, 1>(tile),
+            }
+        }
+    }
+}
+
+/// 2ⁿ where `t = n + ROUND`, for n of a normal number; anything for other `t`.
+#[inline(always)]
+fn power_of_two(t: f32) -> f32 {
+    f32::from_bits(t.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23)
 }
 
 /// One lane of [`Simd::exp_scale`].

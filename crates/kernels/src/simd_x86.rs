@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::attention::{self, Element, KvTile};
 use crate::gemm::{self, Tile, Weight};
 use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd};
 
@@ -31,6 +32,23 @@ macro_rules! tiles {
         unsafe {
             match ($rows, $panels) {
                 $(($r, $p) => compiled::<W, $r, $p>($tile),)*
+                _ => debug_assert!(false, "no register tile of that shape"),
+            }
+        }
+    }};
+}
+
+macro_rules! kv_tiles {
+    ($simd:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
+        #[target_feature(enable = $features)]
+        unsafe fn compiled<E: Element, const R: usize, const P: usize>(tile: &KvTile) {
+            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
+            unsafe { attention::tile::<$simd, E, R, P>(tile) }
+        }
+        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
+        unsafe {
+            match ($rows, $panels) {
+                $(($r, $p) => compiled::<E, $r, $p>($tile),)*
                 _ => debug_assert!(false, "no register tile of that shape"),
             }
         }
@@ -88,6 +106,33 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn low_bf16(at: *const u16) -> __m512 {
+        // SAFETY: the trait's contract: 32 readable elements.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(at.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(at: *const u16) -> __m512 {
+        // SAFETY: the trait's contract: 32 readable elements.
+        unsafe {
+            let mask = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at.cast()), mask))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(at: *const i8) -> __m512 {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn times_power_of_two(p: __m512, n: __m512, _t: __m512) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_scalef_ps(p, n) }
+    }
+
+    #[inline(always)]
     unsafe fn exp_scale(p: __m512, t: __m512, x: __m512) -> __m512 {
         // SAFETY: the trait's contract.
         unsafe {
@@ -107,6 +152,49 @@ impl Simd for Avx512 {
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
+        kv_tiles!(
+            Avx512,
+            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+            rows,
+            panels,
+            tile,
+            [
+                (1, 4),
+                (1, 2),
+                (1, 1),
+                (2, 4),
+                (2, 2),
+                (2, 1),
+                (3, 4),
+                (3, 2),
+                (3, 1),
+                (4, 4),
+                (4, 2),
+                (4, 1),
+                (5, 4),
+                (5, 2),
+                (5, 1),
+                (6, 4),
+                (6, 2),
+                (6, 1),
+                (7, 2),
+                (7, 1),
+                (8, 2),
+                (8, 1),
+                (9, 2),
+                (9, 1),
+                (10, 2),
+                (10, 1),
+                (11, 2),
+                (11, 1),
+                (12, 2),
+                (12, 1)
+            ]
+        )
     }
 
     #[inline(always)]
@@ -190,6 +278,37 @@ unsafe fn load_bf16_256(at: *const u16) -> __m256 {
     }
 }
 
+/// # Safety
+/// Needs AVX2 and 16 readable elements.
+#[inline(always)]
+unsafe fn low_bf16_256(at: *const u16) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(at.cast()))) }
+}
+
+/// # Safety
+/// Needs AVX2 and 16 readable elements.
+#[inline(always)]
+unsafe fn high_bf16_256(at: *const u16) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mask = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+        _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at.cast()), mask))
+    }
+}
+
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn times_power_of_two_256(p: __m256, t: __m256) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        // A product, not a sum of exponents: what a NaN leaves in `t` must not turn it into a number.
+        let n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(ROUND.to_bits() as i32 - 127));
+        _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n)))
+    }
+}
+
 impl Simd for Avx2 {
     type V = (__m256, __m256);
     const ROWS: usize = 6;
@@ -248,9 +367,49 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn low_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the trait's contract: 32 readable elements.
+        unsafe { (low_bf16_256(at), low_bf16_256(at.add(16))) }
+    }
+
+    #[inline(always)]
+    unsafe fn high_bf16(at: *const u16) -> Self::V {
+        // SAFETY: the trait's contract: 32 readable elements.
+        unsafe { (high_bf16_256(at), high_bf16_256(at.add(16))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(at: *const i8) -> Self::V {
+        // SAFETY: the trait's contract: 16 readable elements.
+        unsafe {
+            let bytes = _mm_loadu_si128(at.cast());
+            let (low, high) = (_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)));
+            (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn times_power_of_two(p: Self::V, _n: Self::V, t: Self::V) -> Self::V {
+        // SAFETY: the trait's contract.
+        unsafe { (times_power_of_two_256(p.0, t.0), times_power_of_two_256(p.1, t.1)) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
+        kv_tiles!(
+            Avx2,
+            "avx2,fma,f16c",
+            rows,
+            panels,
+            tile,
+            [(1, 4), (1, 2), (1, 1), (2, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+        )
     }
 
     #[inline(always)]

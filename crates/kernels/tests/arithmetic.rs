@@ -1,12 +1,10 @@
-//! Every operation on every instruction set against a plain f64 reference, and the same bits for any number of rows, any number
-//! of threads and any cut into chunks.
+//! Every operation on every instruction set against a plain f64 reference, and the same bits for any number of rows and any
+//! number of threads. Attention has a file of its own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-use headrace_kernels::attention::{KvShape, KvSlot, KvStore, Span};
-use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
-use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, Queries, RopeTable, Write};
+use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, RopeTable, Write};
 use proptest::prelude::*;
 
 const TYPES: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::Bf16];
@@ -39,6 +37,7 @@ fn store(weight_type: WeightType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
         WeightType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         WeightType::F16 => values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect(),
         WeightType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),
+        WeightType::Block(kind) => panic!("{} is tested in quantized.rs", kind.name()),
     };
     let stored = weight_type.widen(&bytes);
     (bytes, stored)
@@ -111,7 +110,7 @@ fn products_agree_with_f64() {
                 kernels.matmul(&x, m, &matrix, &mut out, Write::Set).unwrap();
                 close("set", &out, &without, tolerance);
                 let mut row = vec![0.0; k];
-                matrix.row(n - 1, &mut row).unwrap();
+                matrix.row(isa, n - 1, &mut row).unwrap();
                 assert_eq!(row, weights[(n - 1) * k..]);
             }
         }
@@ -131,7 +130,8 @@ fn parts_stand_below_each_other_in_whatever_type() {
             Part { weight_type: WeightType::F16, rows: 30, bytes: &b_bytes, bias: Some(&bias) },
         ];
         let matrix = Matrix::pack(kernels.pool(), &parts, k).unwrap();
-        assert_eq!((matrix.n(), matrix.weight_type()), (35, WeightType::F32));
+        assert_eq!(matrix.n(), 35);
+        assert!(matrix.weight_types().eq([(WeightType::Bf16, 5), (WeightType::F16, 30)]));
         let (x, mut out) = (numbers(4, k), vec![0.0; 35]);
         kernels.matmul(&x, 1, &matrix, &mut out, Write::Set).unwrap();
         let rows = a.chunks(k).chain(b.chunks(k));
@@ -223,97 +223,6 @@ fn heads_are_normalized_and_rotated_by_their_position() {
     }
 }
 
-/// One sequence of random heads.
-struct Sequence {
-    shape: KvShape,
-    heads: usize,
-    /// Rows of queries, keys and values.
-    rows: Vec<f32>,
-    length: usize,
-    blocks: Vec<u32>,
-}
-
-impl Sequence {
-    fn new(shape: KvShape, heads: usize, length: usize) -> Sequence {
-        let rows = numbers(length as u64 + 11, length * (heads + 2 * shape.kv_heads) * shape.head_dim);
-        // Blocks in an order of their own, none of them twice.
-        let count = length.div_ceil(BLOCK_TOKENS) as u32;
-        Sequence { shape, heads, rows, length, blocks: (0..count).map(|i| count - i).collect() }
-    }
-
-    fn stride(&self) -> usize {
-        (self.heads + 2 * self.shape.kv_heads) * self.shape.head_dim
-    }
-
-    /// Attention of every position, stored and computed in chunks that end at `ends`; the store is full of NaN before.
-    fn attend(&self, kernels: &mut Kernels, ends: &[usize]) -> Vec<f32> {
-        let (stride, width) = (self.stride(), self.heads * self.shape.head_dim);
-        let mut store = KvStore::new(self.shape, self.blocks.len() + 1).unwrap();
-        let all: Vec<KvSlot> = (0..store.blocks() * BLOCK_TOKENS)
-            .map(|i| KvSlot { block: (i / BLOCK_TOKENS) as u32, offset: i % BLOCK_TOKENS })
-            .collect();
-        let garbage = vec![f32::NAN; all.len() * stride];
-        kernels.store_kv(&mut store, 0, &garbage, width, &all).unwrap();
-        let (mut out, mut start) = (vec![0.0; self.length * width], 0);
-        for &end in ends {
-            let slots: Vec<KvSlot> = (start..end)
-                .map(|p| KvSlot { block: self.blocks[p / BLOCK_TOKENS], offset: p % BLOCK_TOKENS })
-                .collect();
-            let rows = &self.rows[start * stride..end * stride];
-            kernels.store_kv(&mut store, 0, rows, width, &slots).unwrap();
-            let queries = Queries { rows, stride, heads: self.heads, scale: 0.3 };
-            let span = Span { query_row: 0, out_row: 0, count: end - start, start, blocks: &self.blocks };
-            kernels.attention(&store, 0, queries, &[span], &mut out[start * width..end * width]).unwrap();
-            start = end;
-        }
-        out
-    }
-
-    fn reference(&self) -> Vec<f64> {
-        let (stride, head_dim, kv_heads) = (self.stride(), self.shape.head_dim, self.shape.kv_heads);
-        let at = |row: usize, head: usize, d: usize| f64::from(self.rows[row * stride + head * head_dim + d]);
-        let mut out = Vec::new();
-        for query in 0..self.length {
-            for head in 0..self.heads {
-                let kv = head / (self.heads / kv_heads);
-                let score = |key: usize| -> f64 {
-                    (0..head_dim).map(|d| at(query, head, d) * at(key, self.heads + kv, d)).sum::<f64>() * 0.3
-                };
-                let weights: Vec<f64> = (0..=query).map(|key| score(key).exp()).collect();
-                let sum: f64 = weights.iter().sum();
-                out.extend((0..head_dim).map(|d| {
-                    let value = |key: usize| at(key, self.heads + kv_heads + kv, d);
-                    weights.iter().enumerate().map(|(key, weight)| weight * value(key)).sum::<f64>() / sum
-                }));
-            }
-        }
-        out
-    }
-}
-
-fn one_layer(kv_heads: usize, head_dim: usize) -> KvShape {
-    KvShape { layers: 1, kv_heads, head_dim }
-}
-
-#[test]
-fn attention_agrees_with_f64_over_dirty_blocks_and_several_splits() {
-    for isa in isas() {
-        let mut kernels = Kernels::new(isa, 2).unwrap();
-        for (heads, kv_heads, head_dim, length) in
-            [(1, 1, 16, 1), (4, 2, 16, 33), (6, 1, 20, 40), (14, 1, 8, 20), (2, 2, 64, 300), (4, 1, 16, 530)]
-        {
-            let sequence = Sequence::new(one_layer(kv_heads, head_dim), heads, length);
-            let out = sequence.attend(&mut kernels, &[length]);
-            close(
-                &format!("{heads}/{kv_heads}×{head_dim}, {length} on {isa}"),
-                &out,
-                &sequence.reference(),
-                1e-5,
-            );
-        }
-    }
-}
-
 #[test]
 fn nan_in_one_row_stays_in_that_row() {
     for isa in isas() {
@@ -345,17 +254,9 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(kernels.rms_norm(&[0.0; 7], &[1.0; 4], 1e-6, &mut out[..7]).is_err());
     assert!(kernels.silu_mul(&[0.0; 8], 3, &mut out[..4]).is_err());
     assert!(kernels.rows(&matrix, &[4], &mut out).is_err());
-    assert!(matrix.row(4, &mut out).is_err());
+    assert!(matrix.row(Isa::Scalar, 4, &mut out).is_err());
     let short = Part { weight_type: WeightType::F32, rows: 2, bytes: &[0; 12], bias: None };
     assert!(Matrix::pack(kernels.pool(), &[short], 2).is_err());
-    let mut store = KvStore::new(one_layer(1, 4), 2).unwrap();
-    let slot = KvSlot { block: 2, offset: 0 };
-    assert!(kernels.store_kv(&mut store, 0, &[0.0; 12], 4, &[slot]).is_err());
-    let queries = Queries { rows: &[0.0; 12], stride: 12, heads: 1, scale: 1.0 };
-    for (blocks, start) in [(&[2_u32][..], 0), (&[0], 16), (&[0], usize::MAX)] {
-        let span = Span { query_row: 0, out_row: 0, count: 1, start, blocks };
-        assert!(kernels.attention(&store, 0, queries, &[span], &mut out).is_err());
-    }
 }
 
 proptest! {
@@ -380,21 +281,6 @@ proptest! {
                 prop_assert_eq!(bits(&together), bits(&alone));
                 let got = bits(&together);
                 prop_assert_eq!(expected.get_or_insert_with(|| got.clone()), &got);
-            }
-        }
-    }
-
-    #[test]
-    fn attentions_bits_do_not_depend_on_chunks_or_threads(
-        length in 1..600_usize, group in 1..5_usize, kv_heads in 1..3_usize, chunk in 1..80_usize,
-    ) {
-        let sequence = Sequence::new(one_layer(kv_heads, 16), group * kv_heads, length);
-        let ends: Vec<usize> = (1..=length.div_ceil(chunk)).map(|i| (i * chunk).min(length)).collect();
-        for isa in Isa::supported() {
-            let whole = sequence.attend(&mut Kernels::new(isa, 1).unwrap(), &[length]);
-            for threads in [1, 2, 3] {
-                let cut = sequence.attend(&mut Kernels::new(isa, threads).unwrap(), &ends);
-                prop_assert_eq!(bits(&whole), bits(&cut));
             }
         }
     }

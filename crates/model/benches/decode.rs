@@ -1,30 +1,67 @@
-//! Decode and prefill of a 1.04-billion-parameter bf16 model with random weights, each rate beside the limit that was measured
-//! in the same run (medians of steps; the first prefill also touches its memory for the first time). `cargo bench -p headrace-model`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
+//! Decode and prefill of models with random weights, each rate beside the limit that was measured in the same run (medians of
+//! steps). `cargo bench -p headrace-model --bench decode [-- MODEL…]`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
+//!
+//! A MODEL is `SHAPE:TYPE:MODE[:KV]`, such as `1.04b:q8_0:fast`, or `PATH:MODE[:KV]` for a directory or GGUF file. Shapes are
+//! `1.04b` and `0.39b`; types `bf16` or what can be quantized to; modes `exact` and `fast`; KV types `f32`, `f16`, `bf16`, `q8`.
+//! `context=16384` among them adds decoding behind a prompt of that length.
 
 use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::attention::KvType;
+use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
-use headrace_kernels::{Isa, Kernels, roofline};
+use headrace_kernels::{ComputeMode, Isa, Kernels, roofline};
 use headrace_model::{LoadOptions, Model};
+use headrace_quant::BlockType;
 
 type Failure = Box<dyn std::error::Error>;
 /// File names and contents.
 type Files = Vec<(String, Cow<'static, [u8]>)>;
 
-const HIDDEN: usize = 2048;
-const LAYERS: usize = 16;
-const HEADS: usize = 32;
-const KV_HEADS: usize = 8;
+/// Sizes of a model; vocabulary 32,000, tied.
+#[derive(Clone, Copy)]
+struct Shape {
+    hidden: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    inner: usize,
+}
+
+const SHAPES: [(&str, Shape); 2] = [
+    ("1.04b", Shape { hidden: 2048, layers: 16, heads: 32, kv_heads: 8, inner: 8192 }),
+    ("0.39b", Shape { hidden: 896, layers: 24, heads: 14, kv_heads: 2, inner: 4864 }),
+];
+const DEFAULT: [&str; 4] = ["1.04b:bf16:exact", "1.04b:bf16:fast", "1.04b:q8_0:fast", "1.04b:q4_k:fast"];
 const HEAD_DIM: usize = 64;
-const INNER: usize = 8192;
 const VOCAB: usize = 32_000;
+const MAX_POSITIONS: usize = 32_768;
 const PROMPT: usize = 512;
-const DECODE_STEPS: usize = 32;
+const DECODE_STEPS: usize = 24;
 const KV_BLOCKS: usize = 4096;
+
+/// The machine's limits: bytes read and operations done in a second.
+struct Limits {
+    read: f64,
+    f32: f64,
+    bf16: f64,
+    int8: f64,
+}
+
+impl Limits {
+    fn measured(isa: Isa, threads: usize) -> Result<Limits, Failure> {
+        let mut kernels = Kernels::new(isa, threads)?;
+        Ok(Limits {
+            read: roofline::read_bytes_per_second(&mut kernels)?,
+            f32: roofline::flops_per_second(&mut kernels)?,
+            bf16: roofline::bf16_flops_per_second(&mut kernels)?,
+            int8: roofline::int8_ops_per_second(&mut kernels)?,
+        })
+    }
+}
 
 fn main() -> Result<(), Failure> {
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
@@ -32,93 +69,163 @@ fn main() -> Result<(), Failure> {
         Ok(text) => text.parse()?,
         Err(_) => std::thread::available_parallelism()?.get(),
     };
-    let mut kernels = Kernels::new(isa, threads)?;
-    let bandwidth = roofline::read_bytes_per_second(&mut kernels)?;
-    let flops = roofline::flops_per_second(&mut kernels)?;
-    drop(kernels);
-    println!("{isa}, {threads} threads: reads {:.1} GB/s, f32 {:.0} GFLOP/s", bandwidth / 1e9, flops / 1e9);
-
-    let begin = Instant::now();
-    let checkpoint = Checkpoint::from_files(random_files()?)?;
-    println!("random weights in {:.1} s", begin.elapsed().as_secs_f64());
-    let begin = Instant::now();
-    let options = LoadOptions { isa, threads, kv_blocks: KV_BLOCKS, max_positions: Some(8192) };
-    let mut model = Model::load(&checkpoint, options, &mut |_, _| ())?;
-    drop(checkpoint);
-    println!("packed in {:.1} s", begin.elapsed().as_secs_f64());
-
-    let layer_weights = HIDDEN * (2 * HEADS + 2 * KV_HEADS) * HEAD_DIM + 3 * HIDDEN * INNER;
-    let (body, head) = (layer_weights * LAYERS, HIDDEN * VOCAB);
-    println!("{:.2} B parameters", (body + head) as f64 / 1e9);
-    for _ in 0..3 {
-        prefill(&mut model, body, flops)?;
+    let mut models: Vec<String> = std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
+    let mut context = None;
+    models.retain(|text| match text.strip_prefix("context=") {
+        Some(length) => {
+            context = length.parse::<usize>().ok();
+            false
+        }
+        None => true,
+    });
+    if models.is_empty() {
+        models = DEFAULT.map(str::to_owned).to_vec();
     }
-    for batch in [1, 2, 4, 8, 16, 32] {
-        decode(&mut model, batch, 2 * (body + head), bandwidth, flops)?;
+    for model in &models {
+        let limits = Limits::measured(isa, threads)?;
+        println!(
+            "\n{model} on {isa}, {threads} threads: reads {:.1} GB/s; f32 {:.0}, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
+            limits.read / 1e9,
+            limits.f32 / 1e9,
+            limits.bf16 / 1e9,
+            limits.int8 / 1e9
+        );
+        Bench::load(model, isa, threads)?.measure(&limits, context)?;
     }
     Ok(())
 }
 
-fn prefill(model: &mut Model, body: usize, flops: f64) -> Result<(), Failure> {
-    let tokens: Vec<u32> = (0..PROMPT as u32).map(|i| (i * 37 + 11) % VOCAB as u32).collect();
-    let blocks: Vec<u32> = (0..KV_BLOCKS as u32).collect();
-    let chunk = SequenceChunk { tokens: &tokens, start: 0, blocks: &blocks, logits: LogitsWanted::Last };
-    let mut out = Logits::default();
-    let begin = Instant::now();
-    model.step(&[chunk], &mut out)?;
-    let seconds = begin.elapsed().as_secs_f64();
-    let done = 2.0 * body as f64 * PROMPT as f64 / seconds;
-    println!(
-        "prefill {PROMPT}: {:7.1} tokens/s, {:6.0} GFLOP/s, {:4.1} % of the peak",
-        PROMPT as f64 / seconds,
-        done / 1e9,
-        100.0 * done / flops
-    );
-    Ok(())
+struct Bench {
+    model: Model,
+    mode: ComputeMode,
+    /// Multiply-adds of a token beside its output projection, and of that.
+    body: usize,
+    head: usize,
+    bf16: bool,
 }
 
-fn decode(model: &mut Model, batch: usize, bytes: usize, bandwidth: f64, flops: f64) -> Result<(), Failure> {
-    let tables: Vec<Vec<u32>> = (0..batch as u32).map(|s| (s * 64..(s + 1) * 64).collect()).collect();
-    let mut out = Logits::default();
-    let mut step = |position: usize| -> Result<(), Failure> {
-        let token = [(position * 97 % VOCAB) as u32];
-        let chunks: Vec<_> = tables
-            .iter()
-            .map(|blocks| SequenceChunk {
+impl Bench {
+    fn load(text: &str, isa: Isa, threads: usize) -> Result<Bench, Failure> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let shape = SHAPES.iter().find(|(shape, _)| *shape == name);
+        let (checkpoint, quantize, bf16) = match shape {
+            Some(&(_, shape)) => {
+                let kind = parts.next().ok_or("a shape needs a type, as in 1.04b:q8_0:fast")?;
+                (Checkpoint::from_files(random_files(shape)?)?, BlockType::from_name(kind), kind == "bf16")
+            }
+            None => (Checkpoint::open(Path::new(name))?, None, false),
+        };
+        let mode =
+            ComputeMode::from_name(parts.next().unwrap_or("fast")).ok_or("modes are exact and fast")?;
+        let kv = match parts.next() {
+            Some(kv) => KvType::from_name(kv).ok_or("KV types are f32, f16, bf16 and q8")?,
+            None if mode == ComputeMode::Exact => KvType::F32,
+            None => KvType::F16,
+        };
+        let options = LoadOptions { mode, kv, quantize, ..LoadOptions::exact(isa, threads, KV_BLOCKS) };
+        let begin = Instant::now();
+        let model = Model::load(&checkpoint, options, &mut |_, _| ())?;
+        let config = checkpoint.config();
+        let width = (config.heads + config.kv_heads) * config.head_dim;
+        let body = config.layers * config.hidden_size * (2 * width + 3 * config.intermediate_size);
+        let head = config.hidden_size * config.vocab_size;
+        println!(
+            "{:.2} B parameters, {:.2} GB in memory, loaded in {:.1} s, {}",
+            (body + head) as f64 / 1e9,
+            model.shape().weight_bytes as f64 / 1e9,
+            begin.elapsed().as_secs_f64(),
+            model.numerics()
+        );
+        Ok(Bench { model, mode, body, head, bf16 })
+    }
+
+    fn measure(&mut self, limits: &Limits, context: Option<usize>) -> Result<(), Failure> {
+        let (peak, unit) = match (self.mode, self.bf16) {
+            (ComputeMode::Fast, true) => (limits.bf16, "bf16"),
+            (ComputeMode::Fast, false) => (limits.int8, "int8"),
+            (ComputeMode::Exact, _) => (limits.f32, "f32"),
+        };
+        // The first touches its memory for the first time.
+        self.prefill(PROMPT)?;
+        let mut times = [self.prefill(PROMPT)?, self.prefill(PROMPT)?, self.prefill(PROMPT)?];
+        times.sort_by(f64::total_cmp);
+        let done = 2.0 * self.body as f64 * PROMPT as f64 / times[1];
+        println!(
+            "prefill {PROMPT}: {:7.1} tokens/s, {:5.0} Gop/s, {:4.1} % of the {unit} peak",
+            PROMPT as f64 / times[1],
+            done / 1e9,
+            100.0 * done / peak
+        );
+        for batch in [1, 2, 3, 4, 6, 8, 16, 32] {
+            let seconds = self.decode(batch, 0)?;
+            self.show(&format!("decode, batch {batch:2}"), batch, seconds, (limits, peak, unit));
+        }
+        if let Some(length) = context {
+            for start in (0..length).step_by(PROMPT) {
+                self.chunk(start, PROMPT.min(length - start))?;
+            }
+            let seconds = self.decode(1, length)?;
+            self.show(&format!("decode behind {length}"), 1, seconds, (limits, peak, unit));
+        }
+        Ok(())
+    }
+
+    fn show(&self, what: &str, batch: usize, seconds: f64, (limits, peak, unit): (&Limits, f64, &str)) {
+        let read = self.model.shape().weight_bytes as f64 / seconds;
+        let done = 2.0 * (self.body + self.head) as f64 * batch as f64 / seconds;
+        println!(
+            "{what}: {:7.1} tokens/s, {:5.1} GB/s of weights, {:4.1} % of bandwidth, {:4.1} % of the {unit} peak",
+            batch as f64 / seconds,
+            read / 1e9,
+            100.0 * read / limits.read,
+            100.0 * done / peak
+        );
+    }
+
+    fn prefill(&mut self, length: usize) -> Result<f64, Failure> {
+        let begin = Instant::now();
+        self.chunk(0, length)?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    fn chunk(&mut self, start: usize, length: usize) -> Result<(), Failure> {
+        let tokens: Vec<u32> = (0..length as u32).map(|i| (i * 37 + 11) % VOCAB as u32).collect();
+        let blocks: Vec<u32> = (0..KV_BLOCKS as u32).collect();
+        let chunk = SequenceChunk { tokens: &tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
+        Ok(self.model.step(&[chunk], &mut Logits::default())?)
+    }
+
+    /// The median seconds of a step of `batch` sequences of one token each, from position `start` on.
+    fn decode(&mut self, batch: usize, start: usize) -> Result<f64, Failure> {
+        let each = (start + DECODE_STEPS).div_ceil(BLOCK_TOKENS) as u32 + 1;
+        let tables: Vec<Vec<u32>> = (0..batch as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
+        let mut out = Logits::default();
+        let mut times = Vec::new();
+        for position in start..=start + DECODE_STEPS {
+            let token = [(position * 97 % VOCAB) as u32];
+            let chunk = |blocks| SequenceChunk {
                 tokens: &token,
                 start: position,
                 blocks,
                 logits: LogitsWanted::Last,
-            })
-            .collect();
-        Ok(model.step(&chunks, &mut out)?)
-    };
-    step(0)?;
-    let mut times = Vec::new();
-    for position in 1..=DECODE_STEPS {
-        let begin = Instant::now();
-        step(position)?;
-        times.push(begin.elapsed().as_secs_f64());
+            };
+            let chunks: Vec<_> = tables.iter().map(|table| chunk(table.as_slice())).collect();
+            let begin = Instant::now();
+            self.model.step(&chunks, &mut out)?;
+            times.push(begin.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times.get(DECODE_STEPS / 2).copied().unwrap_or(f64::NAN))
     }
-    times.sort_by(f64::total_cmp);
-    let seconds = times.get(DECODE_STEPS / 2).copied().unwrap_or(f64::NAN);
-    let read = bytes as f64 / seconds;
-    println!(
-        "decode batch {batch:2}: {:6.1} tokens/s, {:5.1} GB/s, {:4.1} % of bandwidth, {:4.1} % of the f32 peak",
-        batch as f64 / seconds,
-        read / 1e9,
-        100.0 * read / bandwidth,
-        100.0 * bytes as f64 * batch as f64 / seconds / flops
-    );
-    Ok(())
 }
 
 /// A checkpoint in memory: `config.json`, a tokenizer (which the model does not read) and one file of weights.
-fn random_files() -> Result<Files, Failure> {
+fn random_files(shape: Shape) -> Result<Files, Failure> {
     let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM, "intermediate_size": INNER, "vocab_size": VOCAB, "max_position_embeddings": 8192,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": HEAD_DIM, "intermediate_size": shape.inner, "vocab_size": VOCAB, "max_position_embeddings": MAX_POSITIONS,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu",
         "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1,
     });
@@ -126,37 +233,37 @@ fn random_files() -> Result<Files, Failure> {
     Ok(vec![
         ("config.json".to_owned(), Cow::Owned(serde_json::to_vec(&config)?)),
         ("tokenizer.json".to_owned(), Cow::Owned(std::fs::read(tokenizer)?)),
-        ("model.safetensors".to_owned(), Cow::Owned(random_weights()?)),
+        ("model.safetensors".to_owned(), Cow::Owned(random_weights(shape)?)),
     ])
 }
 
-fn random_weights() -> Result<Vec<u8>, Failure> {
+fn random_weights(shape: Shape) -> Result<Vec<u8>, Failure> {
     let mut tensors: Vec<(String, Vec<usize>)> = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN]),
-        ("model.norm.weight".to_owned(), vec![HIDDEN]),
+        ("model.embed_tokens.weight".to_owned(), vec![VOCAB, shape.hidden]),
+        ("model.norm.weight".to_owned(), vec![shape.hidden]),
     ];
-    for layer in 0..LAYERS {
-        for (name, shape) in [
-            ("input_layernorm", vec![HIDDEN]),
-            ("self_attn.q_proj", vec![HEADS * HEAD_DIM, HIDDEN]),
-            ("self_attn.k_proj", vec![KV_HEADS * HEAD_DIM, HIDDEN]),
-            ("self_attn.v_proj", vec![KV_HEADS * HEAD_DIM, HIDDEN]),
-            ("self_attn.o_proj", vec![HIDDEN, HEADS * HEAD_DIM]),
-            ("post_attention_layernorm", vec![HIDDEN]),
-            ("mlp.gate_proj", vec![INNER, HIDDEN]),
-            ("mlp.up_proj", vec![INNER, HIDDEN]),
-            ("mlp.down_proj", vec![HIDDEN, INNER]),
+    for layer in 0..shape.layers {
+        for (name, dimensions) in [
+            ("input_layernorm", vec![shape.hidden]),
+            ("self_attn.q_proj", vec![shape.heads * HEAD_DIM, shape.hidden]),
+            ("self_attn.k_proj", vec![shape.kv_heads * HEAD_DIM, shape.hidden]),
+            ("self_attn.v_proj", vec![shape.kv_heads * HEAD_DIM, shape.hidden]),
+            ("self_attn.o_proj", vec![shape.hidden, shape.heads * HEAD_DIM]),
+            ("post_attention_layernorm", vec![shape.hidden]),
+            ("mlp.gate_proj", vec![shape.inner, shape.hidden]),
+            ("mlp.up_proj", vec![shape.inner, shape.hidden]),
+            ("mlp.down_proj", vec![shape.hidden, shape.inner]),
         ] {
-            tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
+            tensors.push((format!("model.layers.{layer}.{name}.weight"), dimensions));
         }
     }
     let (mut header, mut end) = (serde_json::Map::new(), 0_usize);
-    for (name, shape) in &tensors {
+    for (name, dimensions) in &tensors {
         let begin = end;
-        end += 2 * shape.iter().product::<usize>();
+        end += 2 * dimensions.iter().product::<usize>();
         header.insert(
             name.clone(),
-            serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}),
+            serde_json::json!({"dtype": "BF16", "shape": dimensions, "data_offsets": [begin, end]}),
         );
     }
     let header = serde_json::to_vec(&header)?;

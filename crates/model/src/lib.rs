@@ -6,6 +6,7 @@ mod error;
 mod load;
 mod memory;
 mod model;
+mod quantize;
 mod rope;
 mod weights;
 

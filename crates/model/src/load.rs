@@ -2,9 +2,10 @@
 //! Must not know: where the checkpoint came from, or how a step is computed.
 
 use headrace_checkpoint::Checkpoint;
-use headrace_kernels::attention::KvStore;
+use headrace_kernels::attention::{KvStore, KvType};
 use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
-use headrace_kernels::{Isa, Kernels};
+use headrace_kernels::{ComputeMode, Isa, Kernels};
+use headrace_quant::BlockType;
 
 use crate::error::ModelError;
 use crate::memory::{kv_bytes_per_block, kv_shape};
@@ -23,6 +24,20 @@ pub struct LoadOptions {
     pub kv_blocks: usize,
     /// A bound on positions below the checkpoint's own.
     pub max_positions: Option<usize>,
+    /// How activations are held in products.
+    pub mode: ComputeMode,
+    /// How keys and values are held.
+    pub kv: KvType,
+    /// What dense matrices are quantized to; norms and biases stay.
+    pub quantize: Option<BlockType>,
+}
+
+impl LoadOptions {
+    /// Compute mode `exact`: f32 activations, keys and values, weights as stored.
+    pub fn exact(isa: Isa, threads: usize, kv_blocks: usize) -> LoadOptions {
+        let (mode, kv) = (ComputeMode::Exact, KvType::F32);
+        LoadOptions { isa, threads, kv_blocks, max_positions: None, mode, kv, quantize: None }
+    }
 }
 
 impl Model {
@@ -55,17 +70,18 @@ impl Model {
             let problem = "leaves room for no token".to_owned();
             return Err(ModelError::Option { name: "max_positions", problem });
         }
-        let mut kernels = Kernels::new(options.isa, options.threads)?;
-        let kv = KvStore::new(kv_shape(config), options.kv_blocks)?;
+        let mut kernels = Kernels::with_mode(options.isa, options.threads, options.mode)?;
+        let kv = KvStore::new(kv_shape(config), options.kv, options.kv_blocks)?;
         let total = checkpoint.weight_bytes();
-        let loader = Loader { checkpoint, pool: kernels.pool(), done: 0, total, progress };
+        let quantize = options.quantize;
+        let loader = Loader { checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
         let weights = loader.load()?;
         let shape = ForwardShape {
             vocab: config.vocab_size,
             max_positions,
             block_tokens: BLOCK_TOKENS,
             block_count: options.kv_blocks,
-            kv_bytes_per_block: kv_bytes_per_block(config),
+            kv_bytes_per_block: kv_bytes_per_block(config, options.kv),
             weight_bytes: weights.bytes(),
         };
         Ok(Model::new(config.clone(), kernels, weights, kv, rope::table(config, max_positions), shape))

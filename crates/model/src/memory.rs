@@ -2,11 +2,13 @@
 //! Must not know: how much there is.
 
 use headrace_checkpoint::{Checkpoint, ModelConfig};
-use headrace_kernels::attention::KvShape;
+use headrace_kernels::attention::{KvShape, KvType};
 use headrace_kernels::matrix::Matrix;
+use headrace_quant::BlockType;
 
 use crate::error::ModelError;
-use crate::weights::{LayerNames, embedding_name, head_name, weight_type};
+use crate::quantize::{Role, target};
+use crate::weights::{LayerNames, embedding_name, embedding_role, head_name, weight_type};
 
 /// The shape of the model's keys and values.
 pub(crate) fn kv_shape(config: &ModelConfig) -> KvShape {
@@ -14,28 +16,32 @@ pub(crate) fn kv_shape(config: &ModelConfig) -> KvShape {
 }
 
 /// Bytes of KV per block of 16 tokens over all layers.
-pub fn kv_bytes_per_block(config: &ModelConfig) -> usize {
-    kv_shape(config).bytes_per_block()
+pub fn kv_bytes_per_block(config: &ModelConfig, kv: KvType) -> usize {
+    kv.block_bytes(kv_shape(config))
 }
 
-/// Bytes that the packed matrices will take (norms and biases, which are small, left out). Errors when a tensor is
-/// missing.
-pub fn weight_bytes(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
+/// Bytes that the packed matrices will take when dense ones are quantized as asked (norms and biases, which are small, left out).
+/// Errors when a tensor is missing.
+pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Result<usize, ModelError> {
     let config = checkpoint.config();
     let mut total = 0_usize;
-    let mut add = |names: &[&str], n: usize, k: usize| -> Result<(), ModelError> {
-        let mut types = Vec::new();
-        for name in names {
-            types.push(weight_type(checkpoint.tensor(name)?.dtype));
+    let mut add = |names: &[(&str, usize)], role: Role, k: usize| -> Result<(), ModelError> {
+        let mut parts = Vec::new();
+        for &(name, rows) in names {
+            // One that is missing or of another type is refused, with its name, by asking for it.
+            let dtype =
+                checkpoint.dtype(name).map_or_else(|| checkpoint.tensor(name).map(|t| t.dtype), Ok)?;
+            let stored = weight_type(dtype);
+            parts.push((target(quantize, stored, role, k), rows));
         }
-        total = total.saturating_add(Matrix::packed_bytes(Matrix::stored_type(types), n, k));
+        total = total.saturating_add(Matrix::packed_bytes(&parts, k));
         Ok(())
     };
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let (queries, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    add(&[embedding_name()], config.vocab_size, hidden)?;
+    add(&[(embedding_name(), config.vocab_size)], embedding_role(config), hidden)?;
     if !config.tie_embeddings {
-        add(&[head_name()], config.vocab_size, hidden)?;
+        add(&[(head_name(), config.vocab_size)], Role::Head, hidden)?;
     }
     for layer in 0..config.layers {
         let names = LayerNames { layer };
@@ -44,10 +50,11 @@ pub fn weight_bytes(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
             names.weight("self_attn.k_proj"),
             names.weight("self_attn.v_proj"),
         );
-        add(&[&q, &k, &v], queries + 2 * kv, hidden)?;
-        add(&[&names.weight("self_attn.o_proj")], hidden, queries)?;
-        add(&[&names.weight("mlp.gate_proj"), &names.weight("mlp.up_proj")], 2 * inner, hidden)?;
-        add(&[&names.weight("mlp.down_proj")], hidden, inner)?;
+        let (gate, up) = (names.weight("mlp.gate_proj"), names.weight("mlp.up_proj"));
+        add(&[(&q, queries), (&k, kv), (&v, kv)], Role::Inner, hidden)?;
+        add(&[(&names.weight("self_attn.o_proj"), hidden)], Role::Inner, queries)?;
+        add(&[(&gate, inner), (&up, inner)], Role::Inner, hidden)?;
+        add(&[(&names.weight("mlp.down_proj"), hidden)], Role::Inner, inner)?;
     }
     Ok(total)
 }

@@ -56,7 +56,7 @@ impl Model {
         rope: RopeTable,
         shape: ForwardShape,
     ) -> Model {
-        let numerics = kernels.numerics();
+        let numerics = kernels.numerics(kv.kv_type());
         let core = Core { kernels, weights, kv, rope, scratch: Scratch::default() };
         Model { config, shape, numerics, core, rows: Rows::default() }
     }

@@ -8,6 +8,7 @@ use headrace_kernels::{RopeTable, math};
 /// and sin are of our own, so that no bit depends on the system's library.
 pub(crate) fn table(config: &ModelConfig, positions: usize) -> RopeTable {
     let frequencies = frequencies(config);
+    let factor = attention_factor(&config.rope.scaling);
     let mut table = RopeTable {
         half: frequencies.len(),
         cos: Vec::with_capacity(frequencies.len().saturating_mul(positions)),
@@ -16,8 +17,8 @@ pub(crate) fn table(config: &ModelConfig, positions: usize) -> RopeTable {
     for position in 0..positions {
         for &frequency in &frequencies {
             let (sin, cos) = math::sin_cos(f64::from(position as f32 * frequency));
-            table.cos.push(cos as f32);
-            table.sin.push(sin as f32);
+            table.cos.push((cos * factor) as f32);
+            table.sin.push((sin * factor) as f32);
         }
     }
     table
@@ -26,20 +27,31 @@ pub(crate) fn table(config: &ModelConfig, positions: usize) -> RopeTable {
 /// Radians a position for each pair of a head: `theta^(−2i / head_dim)`, scaled.
 fn frequencies(config: &ModelConfig) -> Vec<f32> {
     let head_dim = config.head_dim as f64;
+    let (theta, scaling) = (config.rope.theta, &config.rope.scaling);
     (0..config.head_dim / 2)
         .map(|pair| {
-            let plain = f64::from(math::pow(config.rope.theta, -2.0 * pair as f64 / head_dim) as f32);
-            scaled(plain, config.rope.scaling) as f32
+            let plain = f64::from(math::pow(theta, -2.0 * pair as f64 / head_dim) as f32);
+            scaled(plain, pair, Base { theta, head_dim }, scaling) as f32
         })
         .collect()
 }
 
-fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
+/// What a pair's frequency comes from.
+#[derive(Clone, Copy)]
+struct Base {
+    theta: f64,
+    head_dim: f64,
+}
+
+fn scaled(frequency: f64, pair: usize, base: Base, scaling: &RopeScaling) -> f64 {
     match scaling {
         RopeScaling::None => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
+        RopeScaling::Divided { factors } => {
+            factors.get(pair).map_or(frequency, |factor| frequency / f64::from(*factor))
+        }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
-            let original = original_max_positions as f64;
+            let original = *original_max_positions as f64;
             let wavelength = 2.0 * std::f64::consts::PI / frequency;
             if wavelength > original / low_freq_factor {
                 frequency / factor
@@ -50,6 +62,35 @@ fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
                 (1.0 - keep) * frequency / factor + keep * frequency
             }
         }
+        RopeScaling::Yarn { factor, original_max_positions, beta_fast, beta_slow, truncate, .. } => {
+            let original = *original_max_positions as f64;
+            let low = base.pair_of_turns(*beta_fast, original);
+            let high = base.pair_of_turns(*beta_slow, original);
+            let (low, high) = if *truncate { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = (low.max(0.0), high.min(base.head_dim - 1.0));
+            let width = if high == low { 0.001 } else { high - low };
+            let scale = ((pair as f64 - low) / width).clamp(0.0, 1.0);
+            frequency / factor * scale + frequency * (1.0 - scale)
+        }
+    }
+}
+
+impl Base {
+    /// The pair, as a fraction, that turns so often over `positions`.
+    fn pair_of_turns(self, turns: f64, positions: f64) -> f64 {
+        let wavelength = positions / (turns * 2.0 * std::f64::consts::PI);
+        self.head_dim * math::ln(wavelength) / (2.0 * math::ln(self.theta))
+    }
+}
+
+/// What cos and sin are multiplied with.
+fn attention_factor(scaling: &RopeScaling) -> f64 {
+    let RopeScaling::Yarn { factor, attention_factor, mscales, .. } = scaling else { return 1.0 };
+    let grown = |scale: f64| 0.1 * scale * math::ln(*factor) + 1.0;
+    match (attention_factor, mscales) {
+        (Some(given), _) => *given,
+        (None, Some((scale, all))) => grown(*scale) / grown(*all),
+        (None, None) => grown(1.0),
     }
 }
 
@@ -69,13 +110,48 @@ mod tests {
         let between = 2.0 * std::f64::consts::PI / 32.0;
         for (frequency, scaling, expected) in [
             (0.25, RopeScaling::None, 0.25),
+            (0.25, RopeScaling::Divided { factors: [8.0, 2.0].into() }, 0.125),
             (0.25, RopeScaling::Linear { factor: 4.0 }, 0.0625),
-            (1.0, llama3, 1.0),
-            (0.01, llama3, 0.00125),
+            (1.0, llama3.clone(), 1.0),
+            (0.01, llama3.clone(), 0.00125),
             (between, llama3, between * (2.0 / 3.0 / 8.0 + 1.0 / 3.0)),
         ] {
-            let got = scaled(frequency, scaling);
+            let got = scaled(frequency, 1, Base { theta: 10_000.0, head_dim: 16.0 }, &scaling);
             assert!((got - expected).abs() < 1e-12, "{frequency} {scaling:?}: {got}");
         }
+    }
+
+    #[test]
+    fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
+        let yarn = |truncate, attention_factor, mscales| RopeScaling::Yarn {
+            factor: 4.0,
+            original_max_positions: 64,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate,
+            attention_factor,
+            mscales,
+        };
+        // With theta 10000 and 16 dimensions the ramp goes from pair −0.99 (so 0) to 2.016 (so 3, if rounded).
+        let base = Base { theta: 10_000.0, head_dim: 16.0 };
+        for (pair, truncate, expected) in [
+            (0, true, 1.0),
+            (1, true, 2.0 / 3.0 + 1.0 / 3.0 / 4.0),
+            (3, true, 0.25),
+            (7, true, 0.25),
+            (2, false, 1.0 - 0.75 * 2.0 / base.pair_of_turns(1.0, 64.0)),
+        ] {
+            let got = scaled(1.0, pair, base, &yarn(truncate, None, None));
+            assert!((got - expected).abs() < 1e-12, "pair {pair} {truncate}: {got}, expected {expected}");
+        }
+        let ln4 = 4f64.ln();
+        for (given, mscales, expected) in [
+            (None, None, 0.1 * ln4 + 1.0),
+            (Some(1.5), Some((1.0, 1.0)), 1.5),
+            (None, Some((2.0, 1.0)), (0.2 * ln4 + 1.0) / (0.1 * ln4 + 1.0)),
+        ] {
+            assert!((attention_factor(&yarn(true, given, mscales)) - expected).abs() < 1e-12);
+        }
+        assert_eq!(attention_factor(&RopeScaling::None), 1.0);
     }
 }

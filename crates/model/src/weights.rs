@@ -1,11 +1,15 @@
 //! The weights of a decoder, packed for the kernels, and the names they have in Hugging Face checkpoints.
 //! Must not know: how a step is computed.
 
+use std::borrow::Cow;
+
 use headrace_checkpoint::{Checkpoint, DType, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::pool::Pool;
+use headrace_quant::BlockType;
 
 use crate::error::ModelError;
+use crate::quantize::{self, Role};
 
 /// Everything a step reads.
 pub(crate) struct Weights {
@@ -66,11 +70,17 @@ pub(crate) fn weight_type(dtype: DType) -> WeightType {
         DType::F32 => WeightType::F32,
         DType::F16 => WeightType::F16,
         DType::BF16 => WeightType::Bf16,
+        DType::Block(kind) => WeightType::Block(kind),
     }
 }
 
 pub(crate) fn embedding_name() -> &'static str {
     "model.embed_tokens.weight"
+}
+
+/// What the embedding does beside looking tokens up.
+pub(crate) fn embedding_role(config: &ModelConfig) -> Role {
+    if config.tie_embeddings { Role::Head } else { Role::Inner }
 }
 
 pub(crate) fn head_name() -> &'static str {
@@ -97,6 +107,8 @@ impl LayerNames {
 pub(crate) struct Loader<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
     pub(crate) pool: &'a mut Pool,
+    /// What dense matrices are quantized to.
+    pub(crate) quantize: Option<BlockType>,
     pub(crate) done: u64,
     pub(crate) total: u64,
     pub(crate) progress: &'a mut dyn FnMut(u64, u64),
@@ -110,10 +122,11 @@ impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
         let checkpoint = self.checkpoint;
         let config = checkpoint.config();
-        let embedding = self.whole(embedding_name(), config.vocab_size, config.hidden_size)?;
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let embedding = self.whole(embedding_name(), embedding_role(config), vocab, hidden)?;
         let head = match config.tie_embeddings {
             true => None,
-            false => Some(self.whole(head_name(), config.vocab_size, config.hidden_size)?),
+            false => Some(self.whole(head_name(), Role::Head, vocab, hidden)?),
         };
         let final_norm = self.vector("model.norm.weight", config.hidden_size)?;
         checkpoint.release_pages();
@@ -158,9 +171,10 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn whole(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, ModelError> {
+    fn whole(&mut self, name: &str, role: Role, n: usize, k: usize) -> Result<Matrix, ModelError> {
         let tensor = self.tensor(name, &[n, k])?;
-        let part = Part { weight_type: weight_type(tensor.dtype), rows: n, bytes: tensor.bytes, bias: None };
+        let (weight_type, bytes) = self.converted(&tensor, role, k)?;
+        let part = Part { weight_type, rows: n, bytes: &bytes, bias: None };
         Ok(Matrix::pack(self.pool, &[part], k)?)
     }
 
@@ -171,21 +185,38 @@ impl<'a> Loader<'a> {
             let bias = has_bias.then(|| self.vector(&names.bias(part), rows)).transpose()?;
             tensors.push((tensor, rows, bias));
         }
-        let parts: Vec<Part<'_>> = tensors
+        let mut parts = Vec::with_capacity(tensors.len());
+        for (tensor, rows, bias) in &tensors {
+            let (weight_type, bytes) = self.converted(tensor, Role::Inner, k)?;
+            parts.push((weight_type, *rows, bytes, bias.as_deref()));
+        }
+        let parts: Vec<Part<'_>> = parts
             .iter()
-            .map(|(tensor, rows, bias)| Part {
-                weight_type: weight_type(tensor.dtype),
+            .map(|(weight_type, rows, bytes, bias)| Part {
+                weight_type: *weight_type,
                 rows: *rows,
-                bytes: tensor.bytes,
-                bias: bias.as_deref(),
+                bytes,
+                bias: *bias,
             })
             .collect();
         Ok(Matrix::pack(self.pool, &parts, k)?)
     }
 
+    fn converted<'t>(
+        &mut self,
+        tensor: &'t Tensor<'_>,
+        role: Role,
+        k: usize,
+    ) -> Result<(WeightType, Cow<'t, [u8]>), ModelError> {
+        let stored = weight_type(tensor.dtype);
+        let target = quantize::target(self.quantize, stored, role, k);
+        let bytes = quantize::convert(self.pool, tensor.name, (stored, &tensor.bytes), target, k)?;
+        Ok((target, bytes))
+    }
+
     fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
         let tensor = self.tensor(name, &[length])?;
-        let values = weight_type(tensor.dtype).widen(tensor.bytes);
+        let values = weight_type(tensor.dtype).widen(&tensor.bytes);
         if values.len() != length {
             let problem = format!("has {} elements, not {length}", values.len());
             return Err(ModelError::Tensor { name: name.to_owned(), problem });

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
+use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{Isa, argmax, logsumexp};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
@@ -73,7 +74,7 @@ fn checkpoint(dir: &Path, config: &str) -> Checkpoint {
 }
 
 fn load(checkpoint: &Checkpoint, isa: Isa, threads: usize) -> Model {
-    let options = LoadOptions { isa, threads, kv_blocks: 64, max_positions: None };
+    let options = LoadOptions::exact(isa, threads, 64);
     Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
 }
 
@@ -173,8 +174,11 @@ fn oracle_checkpoints_are_reproduced_on_every_instruction_set() {
                 let expected: Expected = expected(&data(name));
                 let checkpoint = checkpoint(&data(name), config);
                 let mut model = load(&checkpoint, isa, 2);
-                assert_eq!(model.shape().kv_bytes_per_block, kv_bytes_per_block(checkpoint.config()));
-                assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint).unwrap());
+                assert_eq!(
+                    model.shape().kv_bytes_per_block,
+                    kv_bytes_per_block(checkpoint.config(), KvType::F32)
+                );
+                assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint, None).unwrap());
                 for (index, case) in expected.cases.iter().enumerate() {
                     check_case(&format!("{name} {config} case {index} on {isa}"), &mut model, isa, case);
                 }
@@ -278,7 +282,7 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
 fn loading_tells_its_progress_and_refuses_impossible_options() {
     let checkpoint = checkpoint(&data("qwen3"), "config.json");
     let mut seen = Vec::new();
-    let options = LoadOptions { isa: Isa::Scalar, threads: 1, kv_blocks: 2, max_positions: Some(20) };
+    let options = LoadOptions { max_positions: Some(20), ..LoadOptions::exact(Isa::Scalar, 1, 2) };
     let model =
         Model::load(&checkpoint, options.clone(), &mut |done, total| seen.push((done, total))).unwrap();
     assert_eq!(model.shape().max_positions, 20);

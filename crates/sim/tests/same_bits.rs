@@ -15,8 +15,12 @@ use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Sampling, Seed};
 use headrace_engine::TokenizerText;
 use headrace_engine_api::{Job, Priority, Tenant};
+use headrace_kernels::ComputeMode;
+use headrace_kernels::attention::KvType;
+use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
 use headrace_kernels::isa::{ISA_VARIABLE, Isa};
 use headrace_model::{LoadOptions, Model};
+use headrace_quant::BlockType;
 use headrace_scheduler::SchedulerConfig;
 use headrace_tokenizer::Tokenizer;
 use support::{Answer, Bench, job, salt};
@@ -49,13 +53,31 @@ impl Rig {
     }
 
     fn bench(&self, setup: &Setup) -> Bench {
+        self.bench_in(setup, ComputeMode::Exact, KvType::F32, None, None)
+    }
+
+    /// The same in any compute mode and format, with a fault in the kernels if asked.
+    fn bench_in(
+        &self,
+        setup: &Setup,
+        mode: ComputeMode,
+        kv: KvType,
+        quantize: Option<BlockType>,
+        fault: Option<Fault>,
+    ) -> Bench {
+        let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap();
         let options = LoadOptions {
-            isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap(),
-            threads: setup.threads,
-            kv_blocks: setup.blocks,
             max_positions: Some(CONTEXT),
+            mode,
+            kv,
+            quantize,
+            ..LoadOptions::exact(isa, setup.threads, setup.blocks)
         };
         let model = Model::load(&self.checkpoint, options, &mut |_, _| {}).unwrap();
+        let model: Box<dyn Forward> = match fault {
+            None => Box::new(model),
+            Some(fault) => Box::new(Broken { inner: model, fault, threads: setup.threads }),
+        };
         let scheduler = SchedulerConfig {
             max_chunk: setup.max_chunk,
             context_window: CONTEXT,
@@ -63,7 +85,7 @@ impl Rig {
             ..SchedulerConfig::default()
         };
         let text = TokenizerText::new(Arc::clone(&self.tokenizer), true);
-        Bench::new(Box::new(model), Arc::new(text), &self.checkpoint.config().eos, scheduler)
+        Bench::new(model, Arc::new(text), &self.checkpoint.config().eos, scheduler)
     }
 
     /// 32 jobs: eight prompts, most with a beginning in common, each asked in four ways.
@@ -125,6 +147,53 @@ fn together(bench: &mut Bench, jobs: &[Job]) -> (Vec<Answer>, u32, u64) {
     (readers.into_iter().map(|reader| reader.answer).collect(), preemptions, cached)
 }
 
+/// A way in which kernels break same bits. Each has been the bug of some engine.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// Sums are cut by the number of rows: a batch mate moves the last bit.
+    ByBatch,
+    /// Attention's splits stand where the chunk begins.
+    ByChunk,
+    /// Each thread sums its share.
+    ByThreads,
+}
+
+/// A model whose logits move by one unit in the last place when the fault says so.
+struct Broken {
+    inner: Model,
+    fault: Fault,
+    threads: usize,
+}
+
+impl Forward for Broken {
+    fn shape(&self) -> &ForwardShape {
+        self.inner.shape()
+    }
+
+    fn numerics(&self) -> &str {
+        self.inner.numerics()
+    }
+
+    fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError> {
+        self.inner.step(batch, out)?;
+        let mut row = 0;
+        for chunk in batch {
+            for _ in 0..chunk.logits.rows(chunk.tokens.len()) {
+                let moved = match self.fault {
+                    Fault::ByBatch => batch.len() > 1,
+                    Fault::ByChunk => chunk.tokens.len() > 1 && chunk.start > 0,
+                    Fault::ByThreads => self.threads > 1,
+                };
+                if let Some(values) = out.row_mut(row).filter(|_| moved) {
+                    values.iter_mut().for_each(|value| *value = value.next_up());
+                }
+                row += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
 fn compare(name: &str, got: &[Answer], expected: &[Answer]) {
     for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert_eq!(got.error, None, "{name}, job {at}");
@@ -176,5 +245,43 @@ fn output_does_not_depend_on_batch_chunks_cache_threads_or_preemption() {
             assert!(cached > 0, "{}: nothing was cached", setup.name);
             compare(&format!("{}, warm", setup.name), &warm, &expected);
         }
+    }
+}
+
+/// Two threads, small chunks, a warm cache and company, against alone on one thread.
+const CROWDED: Setup =
+    Setup { name: "crowded", threads: 2, max_chunk: 24, blocks: PLENTY, prefix_cache: true };
+const ALONE: Setup = Setup { name: "alone", threads: 1, max_chunk: 512, blocks: PLENTY, prefix_cache: false };
+
+#[test]
+fn output_does_not_depend_on_company_in_any_compute_mode_format_or_kv_type() {
+    let rig = Rig::new();
+    let jobs: Vec<Job> = rig.jobs().into_iter().step_by(3).collect();
+    for (mode, kv, quantize) in [
+        (ComputeMode::Fast, KvType::F16, Some(BlockType::Q8_0)),
+        (ComputeMode::Fast, KvType::Q8, Some(BlockType::Q4_0)),
+        (ComputeMode::Fast, KvType::Bf16, None),
+        (ComputeMode::Exact, KvType::F16, Some(BlockType::Q5_1)),
+    ] {
+        let mut alone = rig.bench_in(&ALONE, mode, kv, quantize, None);
+        let expected: Vec<_> = jobs.iter().map(|job| alone.ask(job.clone()).0).collect();
+        let mut crowded = rig.bench_in(&CROWDED, mode, kv, quantize, None);
+        for pass in ["cold", "warm"] {
+            let (got, _, _) = together(&mut crowded, &jobs);
+            compare(&format!("{mode}, kv {}, {quantize:?}, {pass}", kv.name()), &got, &expected);
+        }
+    }
+}
+
+#[test]
+fn kernels_broken_on_purpose_are_caught() {
+    let rig = Rig::new();
+    let jobs: Vec<Job> = rig.jobs().into_iter().step_by(5).collect();
+    for fault in [Fault::ByBatch, Fault::ByChunk, Fault::ByThreads] {
+        let mut alone = rig.bench_in(&ALONE, ComputeMode::Exact, KvType::F32, None, Some(fault));
+        let expected: Vec<_> = jobs.iter().map(|job| alone.ask(job.clone()).0).collect();
+        let mut crowded = rig.bench_in(&CROWDED, ComputeMode::Exact, KvType::F32, None, Some(fault));
+        let (got, _, _) = together(&mut crowded, &jobs);
+        assert!(got != expected, "{fault:?} went unnoticed");
     }
 }

@@ -126,17 +126,25 @@ fn unsupported_architectures_are_refused_by_name_with_the_supported_list() {
 }
 
 #[test]
-fn yarn_is_refused_in_both_spellings() {
+fn yarn_is_read_in_both_spellings_with_its_defaults() {
+    let yarn = |beta_fast, truncate, attention_factor, mscales| RopeScaling::Yarn {
+        factor: 4.0,
+        original_max_positions: 64,
+        beta_fast,
+        beta_slow: 1.0,
+        truncate,
+        attention_factor,
+        mscales,
+    };
     let (_, old, new) = config_pair!("llama-yarn");
-    for (text, field) in [(old, "rope_scaling.rope_type"), (new, "rope_parameters.rope_type")] {
-        let message = ModelConfig::from_json(text).unwrap_err().to_string();
-        assert_eq!(
-            message,
-            format!(
-                "config.json: field \"{field}\": \"yarn\" is not supported; supported are default, linear, llama3"
-            )
-        );
+    for text in [old, new] {
+        let scaling = ModelConfig::from_json(text).unwrap().rope.scaling;
+        assert_eq!(scaling, yarn(32.0, true, None, None));
     }
+    let full = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 8,
+        "truncate": false, "attention_factor": 1.5, "mscale": 1.0, "mscale_all_dim": 0.5});
+    let checkpoint = Files::good().config("rope_scaling", full).open().unwrap();
+    assert_eq!(checkpoint.config().rope.scaling, yarn(8.0, false, Some(1.5), Some((1.0, 0.5))));
 }
 
 #[test]
@@ -208,9 +216,18 @@ fn unsupported_features_are_refused_with_the_field_named() {
     let scaling = |kind: &str| json!({"rope_type": kind, "factor": 4.0});
     check_refused(vec![
         set("rope_scaling", scaling("dynamic"), &["rope_scaling.rope_type", "\"dynamic\"", "linear, llama3"]),
-        set("rope_scaling", scaling("yarn"), &["rope_scaling.rope_type", "\"yarn\""]),
+        set(
+            "rope_scaling",
+            scaling("yarn"),
+            &["rope_scaling.original_max_position_embeddings", "is missing"],
+        ),
+        set(
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 0.5}),
+            &["rope_scaling.beta_fast", "found 0.5", "at least beta_slow 1"],
+        ),
         set("rope_scaling", json!({"type": "longrope"}), &["rope_scaling.type", "\"longrope\""]),
-        set("rope_parameters", scaling("yarn"), &["rope_parameters.rope_type", "\"yarn\""]),
+        set("rope_parameters", scaling("su"), &["rope_parameters.rope_type", "\"su\""]),
         set(
             "rope_parameters",
             json!({"full_attention": {"rope_theta": 1.0}}),

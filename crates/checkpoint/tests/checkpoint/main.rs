@@ -7,6 +7,10 @@ mod configs;
 #[cfg(test)]
 mod directory;
 #[cfg(test)]
+mod gguf;
+#[cfg(test)]
+mod gguf_hostile;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod support;

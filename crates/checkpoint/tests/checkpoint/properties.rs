@@ -35,7 +35,7 @@ fn sound_checkpoint(files: Files) -> Result<(), TestCaseError> {
     for name in checkpoint.tensor_names() {
         if let Ok(tensor) = checkpoint.tensor(name) {
             let elements: usize = tensor.shape.iter().product();
-            prop_assert_eq!(tensor.bytes.len(), elements * tensor.dtype.bytes());
+            prop_assert_eq!(Some(tensor.bytes.len()), tensor.dtype.row_bytes(elements));
         }
     }
     Ok(())

@@ -256,7 +256,7 @@ fn every_tensor_agrees_with_the_safetensors_library() {
         let (ours, theirs) = (checkpoint.tensor(name).unwrap(), oracle.tensor(name).unwrap());
         assert_eq!((ours.name, ours.dtype, ours.shape), (name, DType::BF16, theirs.shape()));
         assert_eq!(ours.bytes, theirs.data());
-        assert_eq!(ours.bytes.len(), ours.shape.iter().product::<usize>() * ours.dtype.bytes());
+        assert_eq!(ours.bytes.len(), ours.dtype.row_bytes(ours.shape.iter().product()).unwrap());
     }
     assert_eq!(checkpoint.weight_bytes(), 267_008);
 }

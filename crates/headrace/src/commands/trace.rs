@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{TraceReader, WaterfallOptions, record_json, table, waterfall};
+use headrace_trace::{TraceReader, WaterfallOptions, operator_json, table, waterfall};
 
 use crate::cli::TraceArgs;
 use crate::commands::{CommandError, data_dir};
@@ -62,7 +62,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
 
 fn show(records: &[TraceRecord], json: bool, one: bool, options: &WaterfallOptions) -> String {
     match records {
-        records if json => records.iter().map(|record| format!("{}\n", record_json(record))).collect(),
+        records if json => records.iter().map(|record| format!("{}\n", operator_json(record))).collect(),
         [record] if one => waterfall(record, options),
         records => table(records, options),
     }

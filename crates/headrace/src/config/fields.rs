@@ -1,6 +1,7 @@
 //! Every setting there is: its name, its kind, its default and what it does. From this one table come the layers'
 //! checks, the environment's names and the reference. Knows nothing of what becomes of a value.
 
+use super::arithmetic::{KV_TYPES, MODES, QUANTIZED};
 use super::value::Kind;
 
 /// One setting.
@@ -137,7 +138,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `limits`.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`.",
     ),
     field(
         "engine.threads",
@@ -150,6 +151,24 @@ pub(crate) const FIELDS: &[Field] = &[
         Kind::Choice(&["scalar", "avx2", "avx512"]),
         "",
         "Instruction set, part of a model's numerics. By default the best of this machine. `HEADRACE_ISA` sets it too.",
+    ),
+    field(
+        "engine.compute",
+        Kind::Choice(MODES),
+        "\"auto\"",
+        "How activations are held, part of a model's numerics: `exact` in f32; `fast` in int8 before quantized weights and in bf16 before bf16 ones. `auto` is `fast` for models whose weights are quantized, `exact` for others.",
+    ),
+    field(
+        "engine.kv_type",
+        Kind::Choice(KV_TYPES),
+        "",
+        "How keys and values are held, part of a model's numerics. By default `f32` in compute mode `exact`, `f16` in `fast`.",
+    ),
+    field(
+        "engine.quantize",
+        Kind::Choice(QUANTIZED),
+        "\"none\"",
+        "What f32, f16 and bf16 weights are quantized to at load. Rows that 256 does not divide take a type with blocks of 32 instead of a K type; the output projection stays at six bits or more.",
     ),
     field(
         "engine.kv_memory",

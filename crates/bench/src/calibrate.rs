@@ -1,0 +1,77 @@
+//! Measures how many tokens a word is, by two short calls. Their failure is told before any load is sent.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::chunk::Chunk;
+use crate::conversation::Writer;
+use crate::target::{Failure, Target};
+use crate::{BenchError, Gauge};
+
+/// Words of the shorter and the longer text, from the best to what fits the smallest context windows. The best are whole
+/// decks, which tell the mean exactly.
+const TEXTS: [(u64, u64); 3] = [(64, 256), (64, 128), (16, 48)];
+
+/// What words weigh for `writer`'s model on the server.
+pub(crate) async fn calibrate(target: &Target, writer: &Writer, model: &str) -> Result<Gauge, BenchError> {
+    let failed = |failure: Failure| BenchError::Probe {
+        url: format!("{}{}", target.base(), target.endpoint()),
+        denied: matches!(failure.status, Some(401 | 403)),
+        why: match failure.message.as_str() {
+            "" => failure.class,
+            message => format!("{} ({message})", failure.class),
+        },
+    };
+    let mut last = None;
+    for (short, long) in TEXTS {
+        let weighed = async {
+            let least = prompt_tokens(target, writer, short).await?;
+            Ok::<_, Failure>(least.zip(prompt_tokens(target, writer, long).await?))
+        };
+        match weighed.await {
+            Ok(Some((least, most))) => {
+                return Ok(Gauge::of_two("usage", (short, least), (long, most)).unwrap_or(Gauge::ASSUMED));
+            }
+            Ok(None) => return Ok(by_tokenize(target, writer, model).await.unwrap_or(Gauge::ASSUMED)),
+            // The text may be too long for the model's context; what is wrong otherwise is wrong for all of them.
+            Err(failure) if failure.status == Some(400) => last = Some(failure),
+            Err(failure) => return Err(failed(failure)),
+        }
+    }
+    last.map_or(Ok(Gauge::ASSUMED), |failure| Err(failed(failure)))
+}
+
+/// Tokens of a prompt of `words` words by the server's usage; `None` where it reports none.
+async fn prompt_tokens(target: &Target, writer: &Writer, words: u64) -> Result<Option<u64>, Failure> {
+    let body = target.ask_endpoint(writer.probe(words)).await?;
+    let chunk = Chunk::read(&body).map_err(|error| Failure {
+        class: "protocol".to_owned(),
+        message: format!("the answer is no completion: {error}"),
+        status: None,
+    })?;
+    Ok(chunk.usage().map(|usage| usage.prompt))
+}
+
+/// vLLM's answer has a count, llama.cpp's only the tokens.
+#[derive(Deserialize)]
+struct Tokenized {
+    count: Option<u64>,
+    tokens: Option<Vec<Value>>,
+}
+
+/// By `/tokenize`, which knows nothing of the template.
+async fn by_tokenize(target: &Target, writer: &Writer, model: &str) -> Option<Gauge> {
+    let mut counts = Vec::new();
+    let (short, long) = *TEXTS.first()?;
+    for words in [short, long] {
+        let text = writer.probe_text(words);
+        let body = json!({"model": model, "prompt": &text, "content": &text}).to_string();
+        let answer = target.ask("tokenize", body.into_bytes()).await.ok()?;
+        let answer: Tokenized = serde_json::from_slice(&answer).ok()?;
+        let tokens = answer.tokens.map(|tokens| tokens.len());
+        counts.push((words, answer.count.or_else(|| u64::try_from(tokens?).ok())?));
+    }
+    let gauge = Gauge::of_two("tokenize", *counts.first()?, *counts.last()?)?;
+    // What is left of a text without words is a begin-of-sequence token at most: rounding, not a template.
+    Some(Gauge { overhead_tokens: 0.0, ..gauge })
+}

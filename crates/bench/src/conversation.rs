@@ -1,0 +1,347 @@
+//! What is sent: prompts made of words to the planned number of tokens, conversations that grow by the server's real
+//! answers, and their JSON. Knows no connection.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::random::{Random, Stream};
+use crate::trace::HASH_BLOCK_TOKENS;
+use crate::words::deal;
+use crate::{AgentRole, Api, Config, Gauge, PlannedCall, Session, Turns};
+
+/// Writes the bodies of a run's calls.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    model: String,
+    api: Api,
+    stream: bool,
+    temperature: f32,
+    ignore_eos: bool,
+    /// Fields of the caller's own; ours of the same name are left out.
+    extra: Map<String, Value>,
+    left_out: Vec<String>,
+    role: AgentRole,
+    text_seed: u64,
+    pub(crate) gauge: Gauge,
+}
+
+/// What was said so far.
+#[derive(Debug)]
+pub(crate) enum Conversation {
+    Messages(Vec<Message>),
+    Text(String),
+}
+
+/// A message of a conversation.
+#[derive(Debug, Serialize)]
+pub(crate) struct Message {
+    role: &'static str,
+    content: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Messages<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f32>,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ignore_eos: Option<bool>,
+    #[serde(flatten)]
+    extra: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Messages<'a> {
+    Made(&'a [Message]),
+    Given(&'a [Box<RawValue>]),
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(config: &Config, model: String, gauge: Gauge) -> Self {
+        let mut extra = config.body.clone();
+        let left_out = extra.keys().cloned().collect();
+        extra.retain(|_, value| !value.is_null());
+        Self {
+            model,
+            api: config.api,
+            stream: config.stream,
+            temperature: config.temperature,
+            ignore_eos: config.ignore_eos,
+            extra,
+            left_out,
+            role: match config.shape.turns {
+                Turns::Agent { role, .. } => role,
+                Turns::Single | Turns::Chat(_) => AgentRole::User,
+            },
+            text_seed: config.text_seed,
+            gauge,
+        }
+    }
+
+    /// A conversation's beginning.
+    pub(crate) fn begin(&self, session: &Session, call: &PlannedCall) -> Conversation {
+        let text = self.prompt(session, call);
+        match self.api {
+            Api::Chat => Conversation::Messages(vec![said("user", text)]),
+            Api::Completions => Conversation::Text(text),
+        }
+    }
+
+    /// The conversation with the answer that came and what `call` says to it.
+    pub(crate) fn go_on(&self, conversation: &mut Conversation, answer: &str, call: &PlannedCall) {
+        let words = self.gauge.words(f64::from(call.tokens));
+        let mut text = String::new();
+        deal(Random::new(self.text_seed, Stream::OwnText, call.index), words, &mut text);
+        match conversation {
+            Conversation::Text(whole) => {
+                whole.push_str(answer);
+                whole.push('\n');
+                whole.push_str(&text);
+            }
+            Conversation::Messages(messages) if self.role == AgentRole::Tool => {
+                let id = format!("call_{}", call.index);
+                let function = json!({"name": "look_up", "arguments": "{}"});
+                messages.push(Message {
+                    tool_calls: Some(json!([{"id": &id, "type": "function", "function": function}])),
+                    ..said("assistant", answer.to_owned())
+                });
+                messages.push(Message { tool_call_id: Some(id), ..said("tool", text) });
+            }
+            Conversation::Messages(messages) => {
+                // Some servers refuse a message without text.
+                let answer = if answer.is_empty() { "…" } else { answer };
+                messages.push(said("assistant", answer.to_owned()));
+                messages.push(said("user", text));
+            }
+        }
+    }
+
+    fn prompt(&self, session: &Session, call: &PlannedCall) -> String {
+        let overhead = self.gauge.overhead_tokens;
+        let mut text = String::new();
+        let mut write = |stream, index, tokens| {
+            let random = Random::new(self.text_seed, stream, index);
+            deal(random, self.gauge.words(tokens), &mut text);
+        };
+        if let Some(blocks) = &call.blocks {
+            let mut left = call.tokens;
+            for block in blocks.iter() {
+                if left == 0 {
+                    break;
+                }
+                write(Stream::BlockText, *block, f64::from(left.min(HASH_BLOCK_TOKENS)));
+                left = left.saturating_sub(HASH_BLOCK_TOKENS);
+            }
+            return text;
+        }
+        // What stands before the prompt's own words: the template's beginning and the shared prefix.
+        let mut before = overhead;
+        if let Some(prefix) = session.prefix {
+            write(Stream::PrefixText, prefix.group, f64::from(prefix.tokens) - overhead);
+            before = before.max(f64::from(prefix.tokens));
+        }
+        write(Stream::OwnText, call.index, f64::from(call.tokens) - before);
+        text
+    }
+
+    /// The body of a call: the conversation, unless the call brings messages of its own.
+    pub(crate) fn body(&self, conversation: &Conversation, call: &PlannedCall) -> Vec<u8> {
+        let (messages, prompt) = match (&call.messages, conversation) {
+            (Some(given), _) => (Some(Messages::Given(given)), None),
+            (None, Conversation::Messages(made)) => (Some(Messages::Made(made)), None),
+            (None, Conversation::Text(text)) => (None, Some(text.as_str())),
+        };
+        self.write(messages, prompt, call.output, self.stream)
+    }
+
+    /// The body of a call that asks for one token of an answer to `words` words.
+    pub(crate) fn probe(&self, words: u64) -> Vec<u8> {
+        let mut text = String::new();
+        deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
+        let chat = [said("user", text.clone())];
+        match self.api {
+            Api::Chat => self.write(Some(Messages::Made(&chat)), None, Some(1), false),
+            Api::Completions => self.write(None, Some(&text), Some(1), false),
+        }
+    }
+
+    /// The text of a probe, for servers that count a text's tokens by themselves.
+    pub(crate) fn probe_text(&self, words: u64) -> String {
+        let mut text = String::new();
+        deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
+        text
+    }
+
+    fn write(
+        &self,
+        messages: Option<Messages<'_>>,
+        prompt: Option<&str>,
+        output: Option<u32>,
+        stream: bool,
+    ) -> Vec<u8> {
+        let ours = |name: &str| !self.left_out.iter().any(|left_out| left_out == name);
+        let body = Body {
+            model: &self.model,
+            messages,
+            prompt,
+            max_tokens: output.filter(|_| ours("max_tokens")),
+            temperature: Some(self.temperature).filter(|_| ours("temperature")),
+            stream,
+            stream_options: (stream && ours("stream_options"))
+                .then_some(StreamOptions { include_usage: true }),
+            ignore_eos: (self.ignore_eos && ours("ignore_eos")).then_some(true),
+            extra: &self.extra,
+        };
+        // Strings, numbers and JSON that was read before: nothing that could fail to be written.
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+fn said(role: &'static str, content: String) -> Message {
+    Message { role, content, tool_calls: None, tool_call_id: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Plan, SharedPrefix};
+
+    const GAUGE: Gauge = Gauge { tokens_per_word: 2.0, overhead_tokens: 10.0, source: "usage" };
+
+    fn writer(config: &Config) -> Writer {
+        Writer::new(config, "m".into(), GAUGE)
+    }
+
+    fn text(conversation: &Conversation) -> &str {
+        match conversation {
+            Conversation::Text(text) => text,
+            Conversation::Messages(messages) => &messages[0].content,
+        }
+    }
+
+    fn words(text: &str) -> usize {
+        text.split_whitespace().count()
+    }
+
+    #[test]
+    fn prompts_have_the_planned_length_and_prefixes_are_shared() {
+        let mut config = Config::new("http://h");
+        config.shape.prefix = Some(SharedPrefix { tokens: 90, groups: 1, share: 1.0 });
+        let writer = writer(&config);
+        let sessions: Vec<Session> = Plan::new(&config).sessions().take(2).collect();
+        let texts: Vec<Conversation> =
+            sessions.iter().map(|session| writer.begin(session, &session.calls[0])).collect();
+        // (128 − 10) / 2 words, of which (90 − 10) / 2 shared.
+        assert_eq!(words(text(&texts[0])), 59);
+        let common: Vec<_> =
+            text(&texts[0]).split(' ').zip(text(&texts[1]).split(' ')).take_while(|(a, b)| a == b).collect();
+        assert_eq!(common.len(), 40);
+        config.shape.prefix = None;
+        let own = writer.begin(&Plan::new(&config).sessions().next().unwrap(), &sessions[0].calls[0]);
+        assert_eq!(words(text(&own)), 59);
+    }
+
+    #[test]
+    fn equal_blocks_of_a_trace_are_equal_text() {
+        let config = Config::new("http://h");
+        let writer = writer(&config);
+        let session = Plan::new(&config).sessions().next().unwrap();
+        let call = |blocks: &[u64], tokens| PlannedCall {
+            tokens,
+            blocks: Some(std::sync::Arc::new(blocks.to_vec())),
+            ..session.calls[0].clone()
+        };
+        let first = writer.begin(&session, &call(&[7, 8], 1_000));
+        let second = writer.begin(&session, &call(&[7, 9], 600));
+        assert_eq!((words(text(&first)), words(text(&second))), (256 + 244, 256 + 44));
+        let same = text(&first).split(' ').zip(text(&second).split(' ')).take_while(|(a, b)| a == b).count();
+        assert!((256..260).contains(&same), "{same}");
+    }
+
+    #[test]
+    fn a_body_has_what_was_asked_for_and_nothing_else() {
+        let mut config = Config::new("http://h");
+        let session = Plan::new(&config).sessions().next().unwrap();
+        let mut call = session.calls[0].clone();
+        let body = |config: &Config, call: &PlannedCall| -> Value {
+            let writer = Writer::new(config, "m".into(), Gauge { overhead_tokens: 126.0, ..GAUGE });
+            serde_json::from_slice(&writer.body(&writer.begin(&session, call), call)).unwrap()
+        };
+        let chat = body(&config, &call);
+        let content = chat["messages"][0]["content"].clone();
+        assert!(content.is_string());
+        assert_eq!(
+            chat,
+            json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 64,
+                "temperature": 0.0, "stream": true, "stream_options": {"include_usage": true}})
+        );
+        config.api = Api::Completions;
+        config.stream = false;
+        config.ignore_eos = true;
+        config.temperature = 0.7;
+        config.body = serde_json::from_str(r#"{"max_tokens":null,"top_k":1}"#).unwrap();
+        assert_eq!(
+            body(&config, &call).to_string(),
+            json!({"model": "m", "prompt": content, "temperature": 0.7, "stream": false, "ignore_eos": true,
+                "top_k": 1})
+            .to_string()
+        );
+        let config = Config::new("http://h");
+        call.messages =
+            Some(vec![RawValue::from_string(r#"{"role":"user","x":1.0}"#.into()).unwrap()].into());
+        call.output = None;
+        let given = body(&config, &call);
+        assert_eq!(
+            (&given["messages"], given.get("max_tokens")),
+            (&json!([{"role": "user", "x": 1.0}]), None)
+        );
+    }
+
+    #[test]
+    fn conversations_grow_by_real_answers() {
+        let mut config = Config::new("http://h");
+        config.shape.turns = Turns::Chat(2);
+        let session = Plan::new(&config).sessions().next().unwrap();
+        let grown = |config: &Config| {
+            let writer = writer(config);
+            let mut conversation = writer.begin(&session, &session.calls[0]);
+            writer.go_on(&mut conversation, "Forty-two", &session.calls[1]);
+            serde_json::from_slice::<Value>(&writer.body(&conversation, &session.calls[1])).unwrap()
+        };
+        let chat = grown(&config);
+        let roles = |body: &Value| {
+            let messages = body["messages"].as_array().unwrap();
+            messages.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(roles(&chat), ["user", "assistant", "user"]);
+        assert_eq!(chat["messages"][1]["content"], "Forty-two");
+        assert_eq!(words(chat["messages"][2]["content"].as_str().unwrap()), 32);
+        config.shape.turns = Turns::Agent { hops: 1, role: AgentRole::Tool };
+        let agent = grown(&config);
+        assert_eq!(roles(&agent), ["user", "assistant", "tool"]);
+        assert_eq!(agent["messages"][1]["tool_calls"][0]["id"], agent["messages"][2]["tool_call_id"]);
+        config.api = Api::Completions;
+        config.shape.turns = Turns::Chat(2);
+        assert!(grown(&config)["prompt"].as_str().unwrap().contains("Forty-two\n"));
+    }
+}

@@ -1,0 +1,398 @@
+//! Which calls are made, and when: a pure function of the configuration. Knows no server and no words: prompts are
+//! numbers of tokens here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::random::{Random, Stream};
+use crate::{Arrivals, Config, Load, Pause, Shape, Stop, TraceCall, Turns, Warmup};
+
+/// What a run does, before it is known how the server answers.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    source: Source,
+    total: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Made { shape: Shape, arrivals: Option<(f64, Arrivals)>, think: Pause, seed: u64 },
+    Recorded(Arc<Vec<Session>>),
+}
+
+/// Calls that follow each other: a conversation, or a single call.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// From 0, in the order of arrival.
+    pub index: u64,
+    /// When the first call is due, from the run's beginning; zero in a closed loop.
+    pub at: Duration,
+    /// What its prompt begins with.
+    pub prefix: Option<Prefix>,
+    /// At least one.
+    pub calls: Vec<PlannedCall>,
+}
+
+/// The beginning of a prompt that others have too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// Which text.
+    pub group: u64,
+    /// How much of it.
+    pub tokens: u32,
+}
+
+/// A call.
+#[derive(Debug, Clone)]
+pub struct PlannedCall {
+    /// From 0, through the whole run.
+    pub index: u64,
+    /// Tokens that it adds to the conversation: the whole prompt for the first, with the prefix.
+    pub tokens: u32,
+    /// Most tokens of the answer.
+    pub output: Option<u32>,
+    /// How long the caller pauses before it.
+    pub pause: Duration,
+    /// When it is due at the earliest, from the run's beginning.
+    pub not_before: Option<Duration>,
+    /// The messages to send, where a trace has them.
+    pub messages: Option<Arc<Vec<Box<RawValue>>>>,
+    /// The blocks that its prompt is made of, where a trace has them.
+    pub blocks: Option<Arc<Vec<u64>>>,
+}
+
+impl Plan {
+    /// The plan of a run.
+    pub fn new(config: &Config) -> Self {
+        // Calls in all; where the warm-up is a time only the run itself can count.
+        let total = match (config.stop, config.warmup) {
+            (Stop { requests: Some(requests), .. }, Warmup::Calls(warm)) => {
+                Some(requests.saturating_add(warm))
+            }
+            _ => None,
+        };
+        let made = |arrivals, think| Source::Made {
+            shape: config.shape.clone(),
+            arrivals,
+            think,
+            seed: config.seed,
+        };
+        match &config.load {
+            Load::Closed { think, .. } => Self { source: made(None, *think), total },
+            Load::Open { rate, arrivals } => {
+                Self { source: made(Some((*rate, *arrivals)), Pause::NONE), total }
+            }
+            Load::Replay { calls, speed } => {
+                let sessions = recorded(calls, *speed, total.unwrap_or(u64::MAX));
+                let calls: usize = sessions.iter().map(|session| session.calls.len()).sum();
+                let total = u64::try_from(calls).ok();
+                Self { source: Source::Recorded(Arc::new(sessions)), total }
+            }
+        }
+    }
+
+    /// How many calls it has, where that is known.
+    pub fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// The sessions in the order of their arrival; without an end where the plan has none.
+    pub fn sessions(&self) -> Sessions {
+        let seed = match &self.source {
+            Source::Made { seed, .. } => *seed,
+            Source::Recorded(_) => 0,
+        };
+        Sessions { plan: self.clone(), next: 0, at: 0.0, gaps: Random::new(seed, Stream::Arrivals, 0) }
+    }
+}
+
+/// See [`Plan::sessions`].
+#[derive(Debug)]
+pub struct Sessions {
+    plan: Plan,
+    next: u64,
+    /// Seconds. A float's 53 bits are finer than a microsecond for centuries.
+    at: f64,
+    gaps: Random,
+}
+
+impl Iterator for Sessions {
+    type Item = Session;
+
+    fn next(&mut self) -> Option<Session> {
+        let index = self.next;
+        let session = match &self.plan.source {
+            Source::Recorded(sessions) => sessions.get(usize::try_from(index).ok()?)?.clone(),
+            Source::Made { shape, arrivals, think, seed } => {
+                let first = index.checked_mul(u64::from(shape.turns.calls()))?;
+                let left = self.plan.total.unwrap_or(u64::MAX).saturating_sub(first);
+                if left == 0 {
+                    return None;
+                }
+                if let Some((rate, arrivals)) = arrivals {
+                    self.at += gap(&mut self.gaps, *rate, *arrivals, index);
+                }
+                let at = Duration::try_from_secs_f64(self.at).ok()?;
+                made(shape, *think, *seed, index, at, left)
+            }
+        };
+        self.next = index.checked_add(1)?;
+        Some(session)
+    }
+}
+
+/// Seconds between an arrival and the one before it; the first comes at once.
+fn gap(random: &mut Random, rate: f64, arrivals: Arrivals, index: u64) -> f64 {
+    if index == 0 {
+        return 0.0;
+    }
+    match arrivals {
+        Arrivals::Poisson => random.exponential() / rate,
+        Arrivals::Bursts(size) if !index.is_multiple_of(u64::from(size.max(1))) => 0.0,
+        Arrivals::Bursts(size) => random.exponential() * f64::from(size) / rate,
+        Arrivals::Gamma(shape) => random.gamma(shape) / (shape * rate),
+    }
+}
+
+fn made(shape: &Shape, think: Pause, seed: u64, index: u64, at: Duration, left: u64) -> Session {
+    let mut lengths = Random::new(seed, Stream::Lengths, index);
+    let mut pauses = Random::new(seed, Stream::Pauses, index);
+    let prefix = shape.prefix.and_then(|shared| {
+        let mut draw = Random::new(seed, Stream::Prefixes, index);
+        let group = draw.below(u64::from(shared.groups));
+        (draw.unit() < shared.share).then_some(Prefix { group, tokens: shared.tokens })
+    });
+    let agent = matches!(shape.turns, Turns::Agent { .. });
+    let turns = u64::from(shape.turns.calls());
+    let calls = (0..turns.min(left)).map(|turn| {
+        let first = turn == 0;
+        let tokens = if first { shape.prompt } else { shape.turn_tokens }.sample(&mut lengths);
+        PlannedCall {
+            index: index.saturating_mul(turns).saturating_add(turn),
+            // At least a word of its own beside the prefix.
+            tokens: tokens.max(prefix.filter(|_| first).map_or(1, |prefix| prefix.tokens.saturating_add(1))),
+            output: Some(shape.output.sample(&mut lengths)),
+            // An agent does not stop to think.
+            pause: if agent && !first { Duration::ZERO } else { think.sample(&mut pauses) },
+            not_before: None,
+            messages: None,
+            blocks: None,
+        }
+    });
+    Session { index, at, prefix, calls: calls.collect() }
+}
+
+/// The sessions of a trace, each beginning with its earliest call.
+fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<Session> {
+    let mut order: Vec<&TraceCall> = calls.iter().collect();
+    // A stable sort: of calls at one moment the first in the file comes first.
+    order.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
+    let start = order.first().map_or(0.0, |call| call.at_ms);
+    let mut sessions: Vec<Session> = Vec::new();
+    let mut known: HashMap<&str, (usize, u32)> = HashMap::new();
+    for (index, call) in (0..most).zip(order) {
+        let at = Duration::try_from_secs_f64((call.at_ms - start) / 1e3 / speed).unwrap_or(Duration::MAX);
+        let prompt = call.prompt_tokens.unwrap_or(1);
+        let told = prompt.saturating_add(call.output_tokens.unwrap_or(0));
+        let place = call.session.as_deref().and_then(|name| known.get(name).copied());
+        let planned = PlannedCall {
+            index,
+            tokens: place.map_or(prompt, |(_, told)| prompt.saturating_sub(told).max(1)),
+            output: call.output_tokens.map(|tokens| tokens.max(1)),
+            pause: Duration::ZERO,
+            not_before: Some(at),
+            messages: call.messages.clone().map(Arc::new),
+            blocks: call.hash_ids.clone().map(Arc::new),
+        };
+        let at_place = match place.and_then(|(place, _)| Some((place, sessions.get_mut(place)?))) {
+            Some((place, session)) => {
+                session.calls.push(planned);
+                place
+            }
+            None => {
+                let prefix = call.prefix_group.zip(call.prefix_tokens);
+                let prefix = prefix.map(|(group, tokens)| Prefix { group, tokens: tokens.min(prompt) });
+                let place = sessions.len();
+                let number = u64::try_from(place).unwrap_or(u64::MAX);
+                sessions.push(Session { index: number, at, prefix, calls: vec![planned] });
+                place
+            }
+        };
+        if let Some(name) = &call.session {
+            known.insert(name, (at_place, told));
+        }
+    }
+    sessions
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{AgentRole, SharedPrefix};
+
+    fn open(rate: f64, arrivals: Arrivals, requests: u64) -> Config {
+        let mut config = Config::new("http://h");
+        config.load = Load::Open { rate, arrivals };
+        config.stop = Stop { requests: Some(requests), duration: None };
+        config
+    }
+
+    fn gaps(arrivals: Arrivals) -> (f64, f64) {
+        let config = open(50.0, arrivals, 40_000);
+        let at: Vec<f64> = Plan::new(&config).sessions().map(|session| session.at.as_secs_f64()).collect();
+        assert_eq!(at.len(), 40_000);
+        let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps.iter().all(|gap| *gap >= 0.0));
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        (1.0 / mean, variance.sqrt() / mean)
+    }
+
+    /// The rate is kept whatever the spread; the coefficient of variation tells the spread.
+    #[test]
+    fn arrivals_keep_their_rate_and_their_spread() {
+        for (arrivals, spread) in [
+            (Arrivals::Poisson, 1.0),
+            (Arrivals::Gamma(1.0), 1.0),
+            (Arrivals::Gamma(0.25), 2.0),
+            (Arrivals::Gamma(100.0), 0.1),
+            // Of each 8 gaps 7 are 0 and one is exponential of mean 8: E[x²] = 2·64/8 = 16, so √(16 − 1).
+            (Arrivals::Bursts(8), 15.0_f64.sqrt()),
+        ] {
+            let (rate, found) = gaps(arrivals);
+            assert!((rate / 50.0 - 1.0).abs() < 0.05, "{arrivals:?}: {rate}");
+            assert!((found / spread - 1.0).abs() < 0.07, "{arrivals:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn bursts_arrive_together() {
+        let plan = Plan::new(&open(8.0, Arrivals::Bursts(4), 10));
+        let at: Vec<Duration> = plan.sessions().map(|session| session.at).collect();
+        assert!(at[0] == at[3] && at[3] < at[4] && at[4] == at[7] && at[7] < at[8] && at[8] == at[9]);
+    }
+
+    #[test]
+    fn shares_and_groups_are_drawn_as_asked() {
+        let mut config = open(1.0, Arrivals::Poisson, 20_000);
+        config.shape.prompt = "512".parse().unwrap();
+        config.shape.prefix = Some(SharedPrefix { tokens: 448, groups: 4, share: 0.9 });
+        let mut groups = [0_u32; 4];
+        for session in Plan::new(&config).sessions() {
+            if let Some(prefix) = session.prefix {
+                groups[prefix.group as usize] += 1;
+                assert_eq!((prefix.tokens, session.calls[0].tokens), (448, 512));
+            }
+        }
+        assert!(groups.iter().all(|n| (4_300..4_700).contains(n)), "{groups:?}");
+    }
+
+    #[test]
+    fn conversations_have_their_turns_and_the_last_is_cut_to_the_number_of_calls() {
+        let mut config = open(1.0, Arrivals::Poisson, 7);
+        config.warmup = Warmup::Calls(1);
+        config.shape.turns = Turns::Chat(3);
+        config.shape.turn_tokens = "16".parse().unwrap();
+        let plan = Plan::new(&config);
+        let sessions: Vec<Session> = plan.sessions().collect();
+        assert_eq!(plan.total(), Some(8));
+        let shape: Vec<Vec<(u64, u32)>> = sessions
+            .iter()
+            .map(|session| session.calls.iter().map(|call| (call.index, call.tokens)).collect())
+            .collect();
+        assert_eq!(
+            shape,
+            [vec![(0, 128), (1, 16), (2, 16)], vec![(3, 128), (4, 16), (5, 16)], vec![(6, 128), (7, 16)]]
+        );
+        config.shape.turns = Turns::Agent { hops: 4, role: AgentRole::User };
+        assert_eq!(Plan::new(&config).sessions().next().unwrap().calls.len(), 5);
+    }
+
+    #[test]
+    fn users_think_and_agents_do_not() {
+        let mut config = Config::new("http://h");
+        config.load = Load::Closed { users: 1, think: "2s".parse().unwrap() };
+        let pauses = |turns| {
+            config.shape.turns = turns;
+            let session = Plan::new(&config).sessions().next().unwrap();
+            session.calls.iter().map(|call| call.pause.as_secs()).collect::<Vec<u64>>()
+        };
+        let mut pauses = pauses;
+        assert_eq!(pauses(Turns::Chat(3)), [2, 2, 2]);
+        assert_eq!(pauses(Turns::Agent { hops: 2, role: AgentRole::User }), [2, 0, 0]);
+    }
+
+    #[test]
+    fn a_trace_becomes_its_conversations() {
+        let call = |at_ms, prompt, output, session: Option<&str>| TraceCall {
+            at_ms,
+            prompt_tokens: Some(prompt),
+            output_tokens: Some(output),
+            session: session.map(str::to_owned),
+            ..TraceCall::default()
+        };
+        let mut config = Config::new("http://h");
+        config.stop = Stop { requests: None, duration: None };
+        config.load = Load::Replay {
+            calls: vec![
+                call(900.0, 50, 5, Some("b")),
+                call(3_100.0, 260, 10, Some("a")),
+                call(100.0, 100, 20, Some("a")),
+                call(500.0, 30, 0, None),
+                call(4_100.0, 40, 9, Some("b")),
+            ],
+            speed: 2.0,
+        };
+        let plan = Plan::new(&config);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        type Row = (f64, Vec<(u64, u32, Option<u32>, f64)>);
+        let rows: Vec<Row> = plan
+            .sessions()
+            .map(|session| {
+                let calls = session.calls.iter();
+                let calls =
+                    calls.map(|call| (call.index, call.tokens, call.output, ms(call.not_before.unwrap())));
+                (ms(session.at), calls.collect())
+            })
+            .collect();
+        // Half the times; a later call adds what its prompt has beyond the last one with its answer, at least a token.
+        assert_eq!(
+            rows,
+            [
+                (0.0, vec![(0, 100, Some(20), 0.0), (3, 140, Some(10), 1_500.0)]),
+                (200.0, vec![(1, 30, Some(1), 200.0)]),
+                (400.0, vec![(2, 50, Some(5), 400.0), (4, 1, Some(9), 2_000.0)]),
+            ]
+        );
+        assert_eq!(plan.total(), Some(5));
+        config.stop.requests = Some(2);
+        assert_eq!(Plan::new(&config).sessions().count(), 2);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The same seed gives the same plan; another one, another.
+        #[test]
+        fn a_plan_is_a_function_of_its_seed(seed in any::<u64>(), turns in 1_u32..4, burst in 1_u32..5) {
+            let mut config = open(20.0, Arrivals::Bursts(burst), 40);
+            config.seed = seed;
+            config.shape.prompt = "lognormal:300,0.5".parse().unwrap();
+            config.shape.output = "uniform:8..64".parse().unwrap();
+            config.shape.turns = Turns::Chat(turns);
+            config.shape.prefix = Some(SharedPrefix { tokens: 64, groups: 3, share: 0.5 });
+            let shown = |config: &Config| format!("{:?}", Plan::new(config).sessions().collect::<Vec<_>>());
+            let first = shown(&config);
+            prop_assert_eq!(&first, &shown(&config));
+            config.text_seed = seed.wrapping_add(9);
+            prop_assert_eq!(&first, &shown(&config));
+            config.seed = seed.wrapping_add(1);
+            prop_assert_ne!(&first, &shown(&config));
+        }
+    }
+}

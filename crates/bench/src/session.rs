@@ -1,0 +1,237 @@
+//! A conversation under way: each call when it is due and a place in flight is free. Knows no schedule and counts
+//! nothing: what happened goes out as events.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+use crate::conversation::{Conversation, Writer};
+use crate::live::Live;
+use crate::target::{Ending, Heard, Target};
+use crate::window::{Phase, Window};
+use crate::{PlannedCall, Session, Sessions};
+
+/// How long a user of a closed loop pauses after a call that failed: a server that refuses at once would otherwise be
+/// asked as fast as the machine can.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
+
+/// What all conversations of a run share.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) target: Target,
+    pub(crate) writer: Writer,
+    pub(crate) window: Window,
+    pub(crate) live: Live,
+    /// Places in flight.
+    pub(crate) slots: Semaphore,
+    pub(crate) start: Instant,
+    /// No call comes due any more.
+    pub(crate) no_more: CancellationToken,
+    /// No call is sent any more, not even one that is due.
+    pub(crate) end: CancellationToken,
+    /// Calls in flight are given up.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// A session whose first body is written.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) session: Session,
+    conversation: Conversation,
+    body: Vec<u8>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Ended(Box<CallRecord>),
+    /// A measured call was due and never sent.
+    Unsent,
+    /// Calls of a conversation whose call before failed.
+    Abandoned(usize),
+}
+
+/// A call that was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct CallRecord {
+    pub(crate) call: PlannedCall,
+    /// The conversation, if it has several calls.
+    pub(crate) session: Option<u64>,
+    pub(crate) prefix: Option<crate::Prefix>,
+    pub(crate) measured: bool,
+    /// When it was due and when it was sent, from the run's beginning.
+    pub(crate) due: Duration,
+    pub(crate) sent: Duration,
+    /// Of the time between, the wait for a place in flight.
+    pub(crate) waited: Duration,
+    pub(crate) heard: Heard,
+}
+
+/// How a conversation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carried {
+    Whole,
+    Failed,
+    /// The run is over.
+    Over,
+}
+
+impl Stage {
+    /// Writes the first body, before it is due.
+    pub(crate) fn prepare(&self, session: Session) -> Option<Prepared> {
+        let call = session.calls.first()?;
+        let conversation = self.writer.begin(&session, call);
+        let body = self.writer.body(&conversation, call);
+        Some(Prepared { session, conversation, body })
+    }
+
+    fn since_start(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+
+    /// Waits until then; `false` if no more calls come due.
+    async fn wait_until(&self, due: Instant) -> bool {
+        tokio::select! {
+            biased;
+            () = self.no_more.cancelled() => false,
+            () = tokio::time::sleep_until(due.into()) => true,
+        }
+    }
+
+    /// Makes all calls of a session, the first of which is due at `due`.
+    pub(crate) async fn carry(
+        &self,
+        prepared: Prepared,
+        due: Instant,
+        events: &UnboundedSender<Event>,
+    ) -> Carried {
+        let Prepared { session, mut conversation, mut body } = prepared;
+        let mut due = due;
+        for (place, call) in session.calls.iter().enumerate() {
+            let next = session.calls.get(place.saturating_add(1));
+            // A conversation goes on with what was really answered.
+            let keep = next.is_some_and(|next| next.messages.is_none());
+            let answer = match self.send(&session, call, std::mem::take(&mut body), due, keep, events).await {
+                Sent::Answered(answer) => answer,
+                Sent::Failed => {
+                    let left = session.calls.len().saturating_sub(place.saturating_add(1));
+                    let _ = events.send(Event::Abandoned(left));
+                    return Carried::Failed;
+                }
+                Sent::Over => return Carried::Over,
+            };
+            let Some(next) = next else { break };
+            let ended = Instant::now();
+            self.writer.go_on(&mut conversation, &answer, next);
+            body = self.writer.body(&conversation, next);
+            // Due when the pause is over and the trace has it, but not before there is something to send.
+            let written = Instant::now();
+            let paused = ended.checked_add(next.pause);
+            let recorded = self.start.checked_add(next.not_before.unwrap_or_default());
+            let (Some(paused), Some(recorded)) = (paused, recorded) else { return Carried::Over };
+            due = written.max(paused).max(recorded);
+            if due > written && !self.wait_until(due).await {
+                return Carried::Over;
+            }
+        }
+        Carried::Whole
+    }
+
+    async fn send(
+        &self,
+        session: &Session,
+        call: &PlannedCall,
+        body: Vec<u8>,
+        due: Instant,
+        keep: bool,
+        events: &UnboundedSender<Event>,
+    ) -> Sent {
+        let phase = self.window.admit(call.index, self.since_start(due));
+        if phase == Phase::Over {
+            self.no_more.cancel();
+            return Sent::Over;
+        }
+        let asked = Instant::now();
+        let (permit, waited) = match self.slots.try_acquire() {
+            Ok(permit) => (permit, Duration::ZERO),
+            Err(_) => {
+                let _counted = self.live.wait();
+                let permit = tokio::select! {
+                    biased;
+                    () = self.end.cancelled() => None,
+                    permit = self.slots.acquire() => permit.ok(),
+                };
+                let Some(permit) = permit else {
+                    if phase == Phase::Measured {
+                        let _ = events.send(Event::Unsent);
+                    }
+                    return Sent::Over;
+                };
+                (permit, asked.elapsed())
+            }
+        };
+        let flying = self.live.fly();
+        let mut heard = Heard::begin(call.output);
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => heard.end = heard.sent.elapsed(),
+            () = self.target.call(body, keep, &self.live, &mut heard) => {}
+        }
+        drop((permit, flying));
+        let answer = std::mem::take(&mut heard.answer);
+        let sent = match heard.ending {
+            Ending::Ok => Sent::Answered(answer),
+            Ending::Failed(_) => Sent::Failed,
+            Ending::CutOff => Sent::Over,
+        };
+        let record = CallRecord {
+            call: call.clone(),
+            session: (session.calls.len() > 1).then_some(session.index),
+            prefix: session.prefix,
+            measured: phase == Phase::Measured,
+            due: self.since_start(due),
+            sent: self.since_start(heard.sent),
+            waited,
+            heard,
+        };
+        // Nobody hears it only when the run itself was dropped.
+        let _ = events.send(Event::Ended(Box::new(record)));
+        sent
+    }
+
+    /// A user of a closed loop: takes the next session when the last has ended.
+    pub(crate) async fn user(&self, sessions: Arc<Mutex<Sessions>>, events: UnboundedSender<Event>) {
+        let mut last = None;
+        while !self.no_more.is_cancelled() {
+            let session = sessions.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(prepared) = session.and_then(|session| self.prepare(session)) else { return };
+            let think = prepared.session.calls.first().map(|call| call.pause).unwrap_or_default();
+            let pause = match last {
+                None => Duration::ZERO,
+                Some(Carried::Failed) => think.max(FAILED_PAUSE),
+                Some(_) => think,
+            };
+            if !pause.is_zero() {
+                let Some(due) = Instant::now().checked_add(pause) else { return };
+                if !self.wait_until(due).await {
+                    return;
+                }
+            }
+            let carried = self.carry(prepared, Instant::now(), &events).await;
+            if carried == Carried::Over {
+                return;
+            }
+            last = Some(carried);
+        }
+    }
+}
+
+/// How a call ended, for the conversation.
+enum Sent {
+    Answered(String),
+    Failed,
+    Over,
+}

@@ -1,0 +1,141 @@
+//! A service level objective and whether one call met it. Knows nothing of how a call was measured.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::{parse_duration, show_duration};
+
+/// What a call must keep to count as good; one that is not given binds nothing. A call that failed is never good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slo {
+    /// Longest time to the first token, from when the call was due.
+    pub ttft: Option<Duration>,
+    /// Longest mean time between tokens of the call.
+    pub itl: Option<Duration>,
+    /// Longest single gap within the call.
+    pub gap: Option<Duration>,
+    /// Longest time to the end, from when the call was due.
+    pub e2e: Option<Duration>,
+}
+
+/// What a call did; `None` where it had no such thing, as an answer of one token has no gap.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Achieved {
+    pub(crate) ttft: Option<Duration>,
+    pub(crate) itl: Option<Duration>,
+    pub(crate) gap: Option<Duration>,
+    pub(crate) e2e: Option<Duration>,
+}
+
+/// Which bounds a call broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Broken {
+    pub(crate) ttft: bool,
+    pub(crate) itl: bool,
+    pub(crate) gap: bool,
+    pub(crate) e2e: bool,
+}
+
+impl Broken {
+    pub(crate) fn any(self) -> bool {
+        self.ttft || self.itl || self.gap || self.e2e
+    }
+}
+
+impl Slo {
+    pub(crate) fn judge(&self, achieved: Achieved) -> Broken {
+        let over = |bound: Option<Duration>, time: Option<Duration>| {
+            bound.zip(time).is_some_and(|(bound, time)| time > bound)
+        };
+        Broken {
+            ttft: over(self.ttft, achieved.ttft),
+            itl: over(self.itl, achieved.itl),
+            gap: over(self.gap, achieved.gap),
+            e2e: over(self.e2e, achieved.e2e),
+        }
+    }
+}
+
+impl FromStr for Slo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut slo = Self::default();
+        for part in text.split(',') {
+            let form = || format!("`{part}` is no bound: write it as ttft=500ms,itl=50ms,gap=1s,e2e=5s");
+            let (name, time) = part.split_once('=').ok_or_else(form)?;
+            let place = match name.trim() {
+                "ttft" => &mut slo.ttft,
+                "itl" | "tpot" => &mut slo.itl,
+                "gap" => &mut slo.gap,
+                "e2e" | "e2el" => &mut slo.e2e,
+                _ => return Err(form()),
+            };
+            let time = parse_duration(time).map_err(|why| format!("{}: {why}", name.trim()))?;
+            if place.replace(time).is_some() {
+                return Err(format!("`{}` is given twice", name.trim()));
+            }
+        }
+        Ok(slo)
+    }
+}
+
+impl fmt::Display for Slo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [("ttft", self.ttft), ("itl", self.itl), ("gap", self.gap), ("e2e", self.e2e)];
+        let given = all.iter().filter_map(|(name, bound)| bound.map(|bound| (name, bound)));
+        for (at, (name, bound)) in given.enumerate() {
+            write!(f, "{}{name}={}", if at == 0 { "" } else { "," }, show_duration(bound))?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Slo {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let text = "ttft=500ms,itl=50ms,gap=1s,e2e=5s";
+        assert_eq!(text.parse::<Slo>().unwrap().to_string(), text);
+        assert_eq!("tpot=5ms".parse::<Slo>().unwrap().to_string(), "itl=5ms");
+        for (text, part) in [
+            ("", "no bound"),
+            ("ttft", "no bound"),
+            ("p99=3s", "no bound"),
+            ("ttft=soon", "ttft: it must"),
+            ("ttft=1s,ttft=2s", "twice"),
+            ("itl=1s,tpot=2s", "twice"),
+        ] {
+            let why = text.parse::<Slo>().unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn bounds_hold_to_the_very_end_and_what_is_not_there_breaks_none() {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let slo: Slo = "ttft=100ms,e2e=1s".parse().unwrap();
+        let rows = [
+            (Achieved { ttft: ms(100), e2e: ms(1_000), ..Achieved::default() }, (false, false)),
+            (Achieved { ttft: ms(101), e2e: ms(1_000), ..Achieved::default() }, (true, false)),
+            (Achieved { ttft: ms(101), e2e: ms(1_001), itl: ms(9_999), gap: ms(9_999) }, (true, true)),
+            (Achieved::default(), (false, false)),
+        ];
+        for (achieved, (ttft, e2e)) in rows {
+            let broken = slo.judge(achieved);
+            assert_eq!(broken, Broken { ttft, e2e, ..Broken::default() }, "{achieved:?}");
+            assert_eq!(broken.any(), ttft || e2e);
+        }
+    }
+}

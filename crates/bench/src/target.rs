@@ -1,0 +1,329 @@
+//! The server: one call is sent and heard to its end, with a time for every event. Tries nothing again and judges
+//! nothing. The receiving path parses each event once and allocates nothing for it.
+
+use std::error::Error as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use headrace_client::{Client, ClientConfig, ModelInfo};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode};
+use secrecy::ExposeSecret;
+
+use crate::chunk::{Chunk, Usage, error_facts};
+use crate::live::Live;
+use crate::sse::{EventReader, TooLong};
+use crate::{Api, BenchError, Config};
+
+/// Longest wait for the body's end after the stream's own, which lets the connection be used again.
+const BODY_END_WAIT: Duration = Duration::from_millis(50);
+/// How long an idle connection is kept: less than the five seconds after which uvicorn, Node and llama-server close it, so
+/// that no call is lost on one that is just being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest body of an error that is read, and longest whole answer, in bytes.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Events that a call's times have room for at first.
+const FIRST_EVENTS: u32 = 8_192;
+
+/// A server that is ready to be called.
+#[derive(Debug)]
+pub(crate) struct Target {
+    http: reqwest::Client,
+    base: String,
+    path: &'static str,
+    stream: bool,
+    timeout: Duration,
+}
+
+/// A call as it was heard.
+#[derive(Debug, Clone)]
+pub(crate) struct Heard {
+    /// When it was sent.
+    pub(crate) sent: Instant,
+    /// When each event with content came, in microseconds from sending.
+    pub(crate) events: Vec<u32>,
+    /// When it was over.
+    pub(crate) end: Duration,
+    pub(crate) usage: Option<Usage>,
+    /// Its text, where that was wanted.
+    pub(crate) answer: String,
+    pub(crate) ending: Ending,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Ok,
+    Failed(Failure),
+    /// The run ended first.
+    CutOff,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// What failures are counted by.
+    pub(crate) class: String,
+    pub(crate) message: String,
+    /// The status, where there was an answer.
+    pub(crate) status: Option<u16>,
+}
+
+impl Failure {
+    fn new(class: &str, message: impl Into<String>) -> Self {
+        Self { class: class.to_owned(), message: message.into(), status: None }
+    }
+}
+
+impl Heard {
+    /// A call that is sent now.
+    pub(crate) fn begin(output: Option<u32>) -> Self {
+        let room = usize::try_from(output.unwrap_or(0).min(FIRST_EVENTS)).unwrap_or(0);
+        Self {
+            sent: Instant::now(),
+            events: Vec::with_capacity(room),
+            end: Duration::ZERO,
+            usage: None,
+            answer: String::new(),
+            ending: Ending::CutOff,
+        }
+    }
+}
+
+impl Target {
+    /// The server and the model to ask it for; connects only where the model is not named.
+    pub(crate) async fn open(config: &Config) -> Result<(Self, ModelInfo), BenchError> {
+        let mut known = ClientConfig::new(&config.url);
+        known.key.clone_from(&config.key);
+        let client = Client::new(known).map_err(BenchError::Server)?;
+        let model = match &config.model {
+            Some(name) => ModelInfo { id: name.clone(), context_window: None },
+            None => {
+                let models = client.models().await.map_err(BenchError::Server)?;
+                models.into_iter().next().ok_or(BenchError::NoModel)?
+            }
+        };
+        let path = match config.api {
+            Api::Chat => "v1/chat/completions",
+            Api::Completions => "v1/completions",
+        };
+        let http = http(config, client.base())?;
+        let (stream, timeout) = (config.stream, config.timeout);
+        Ok((Self { http, base: client.base().to_owned(), path, stream, timeout }, model))
+    }
+
+    /// The server's address without `/v1`.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The endpoint's path.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("/{}", self.path)
+    }
+
+    /// Sends a call and hears it to its end. Dropping the future leaves in `heard` what came so far.
+    pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &Live, heard: &mut Heard) {
+        let sent = heard.sent;
+        let exchange = async {
+            let response = self.post(self.path, body).await?;
+            let mut hearing = Hearing { heard: &mut *heard, keep, live, done: false, failure: None };
+            if self.stream { hearing.stream(response).await } else { hearing.whole(response).await }
+        };
+        let ending = match tokio::time::timeout(self.timeout, exchange).await {
+            Ok(Ok(())) => Ending::Ok,
+            Ok(Err(failure)) => Ending::Failed(failure),
+            Err(_) => Ending::Failed(Failure::new("timeout", "it took longer than --timeout")),
+        };
+        if heard.end.is_zero() {
+            heard.end = sent.elapsed();
+        }
+        heard.ending = ending;
+    }
+
+    /// Sends one body and reads the whole answer.
+    pub(crate) async fn ask(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let exchange = async { read(self.post(path, body).await?, MAX_ANSWER_BYTES).await };
+        let late = |_| Failure::new("timeout", "it took longer than --timeout");
+        tokio::time::timeout(self.timeout, exchange).await.map_err(late)?
+    }
+
+    /// The same for the endpoint under load.
+    pub(crate) async fn ask_endpoint(&self, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        self.ask(self.path, body).await
+    }
+
+    async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Failure> {
+        let url = format!("{}/{path}", self.base);
+        let request = self.http.post(url).header(CONTENT_TYPE, "application/json").body(body);
+        let response = request.send().await.map_err(|error| broken(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        // Of a body that breaks off what came is still the best explanation.
+        let body = read(response, MAX_ERROR_BYTES).await.unwrap_or_default();
+        Err(refused(status, &body))
+    }
+}
+
+/// A client of its own: the calls of a measurement are not tried again, and go through no proxy.
+fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
+    let wrong = |why: String| BenchError::Server(headrace_client::ClientError::Config(why));
+    let mut headers = HeaderMap::new();
+    if let Some(key) = &config.key {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()))
+            .map_err(|_| wrong("the API key has characters that no key has".to_owned()))?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    let mut builder = reqwest::Client::builder()
+        .default_headers(headers)
+        .user_agent(concat!("headrace-bench/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(config.timeout)
+        .pool_max_idle_per_host(usize::MAX)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        // A proxy would be measured with the server.
+        .no_proxy()
+        .tcp_nodelay(true);
+    if base.starts_with("http:") {
+        // Without TLS no roots are needed.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| wrong(causes(&error)))
+}
+
+/// Takes an answer apart while it comes.
+struct Hearing<'h> {
+    heard: &'h mut Heard,
+    keep: bool,
+    live: &'h Live,
+    /// It has said that it is over.
+    done: bool,
+    failure: Option<Failure>,
+}
+
+impl Hearing<'_> {
+    async fn stream(&mut self, mut response: Response) -> Result<(), Failure> {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+        if !kind.starts_with("text/event-stream") {
+            let what = format!("a stream was asked for and `{kind}` came");
+            return Err(Failure::new("no stream", what));
+        }
+        let mut reader = EventReader::default();
+        let mut finished = false;
+        while let Some(bytes) = response.chunk().await.map_err(|error| cut_off(&error))? {
+            let now = self.heard.sent.elapsed();
+            let at = u32::try_from(now.as_micros()).unwrap_or(u32::MAX);
+            let pushed = reader.push(&bytes, |data| finished |= self.event(data, at));
+            pushed.map_err(|TooLong| Failure::new("protocol", "an event is too long"))?;
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            if self.done {
+                self.heard.end = now;
+                let _ = tokio::time::timeout(BODY_END_WAIT, response.chunk()).await;
+                return Ok(());
+            }
+        }
+        // Some servers leave out the last mark; a finish reason and a clean end will do.
+        match finished {
+            true => Ok(()),
+            false => Err(Failure::new("cut off", "the stream ended before the answer did")),
+        }
+    }
+
+    /// One event; whether it told why the answer ended.
+    fn event(&mut self, data: &[u8], at: u32) -> bool {
+        if self.done || self.failure.is_some() {
+            return false;
+        }
+        if data == b"[DONE]" {
+            self.done = true;
+            return false;
+        }
+        let chunk = match Chunk::read(data) {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                self.failure = Some(Failure::new("protocol", format!("an event is no chunk: {error}")));
+                return false;
+            }
+        };
+        if chunk.error.is_some() {
+            let (code, message) = error_facts(data);
+            let class = format!("in stream: {}", code.as_deref().unwrap_or("error"));
+            self.failure = Some(Failure { class, message, status: None });
+            return false;
+        }
+        if chunk.has_content() {
+            self.heard.events.push(at);
+            self.live.events.fetch_add(1, Ordering::Relaxed);
+        }
+        self.take(&chunk);
+        chunk.is_finish()
+    }
+
+    async fn whole(&mut self, response: Response) -> Result<(), Failure> {
+        let body = read(response, MAX_ANSWER_BYTES).await?;
+        self.heard.end = self.heard.sent.elapsed();
+        let at = u32::try_from(self.heard.end.as_micros()).unwrap_or(u32::MAX);
+        let chunk = Chunk::read(&body)
+            .map_err(|error| Failure::new("protocol", format!("the answer is no completion: {error}")))?;
+        self.heard.events.push(at);
+        self.live.events.fetch_add(1, Ordering::Relaxed);
+        self.take(&chunk);
+        Ok(())
+    }
+
+    fn take(&mut self, chunk: &Chunk<'_>) {
+        if let Some(usage) = chunk.usage() {
+            self.heard.usage = Some(usage);
+        }
+        if self.keep && self.heard.answer.len() < MAX_ANSWER_BYTES {
+            self.heard.answer.push_str(chunk.text());
+        }
+    }
+}
+
+async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    while let Some(bytes) = response.chunk().await.map_err(|error| cut_off(&error))? {
+        if body.len().saturating_add(bytes.len()) > most {
+            return Err(Failure::new("protocol", format!("the body is longer than {most} bytes")));
+        }
+        body.extend_from_slice(&bytes);
+    }
+    Ok(body)
+}
+
+fn refused(status: StatusCode, body: &[u8]) -> Failure {
+    let (code, message) = error_facts(body);
+    let status = status.as_u16();
+    let class = code.map_or_else(|| status.to_string(), |code| format!("{status} {code}"));
+    Failure { class, message, status: Some(status) }
+}
+
+fn broken(error: &reqwest::Error) -> Failure {
+    Failure::new(if error.is_connect() { "connect" } else { "connection" }, causes(error))
+}
+
+fn cut_off(error: &reqwest::Error) -> Failure {
+    Failure::new("cut off", causes(error))
+}
+
+/// An error with what caused it. Its own text only names the address, which is said already.
+fn causes(error: &reqwest::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+        source = cause.source();
+    }
+    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
+}

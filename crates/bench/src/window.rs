@@ -1,0 +1,120 @@
+//! Which calls are measured: after the warm-up, before the end. Knows times from the run's beginning only.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::{Config, Stop, Warmup};
+
+/// Where a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is sent and not measured.
+    Warmup,
+    /// It is sent and measured.
+    Measured,
+    /// It is not sent, and none after it.
+    Over,
+}
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    warmup: Warmup,
+    stop: Stop,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the first measured call was due, or when the time of warming up was over.
+    begin: Option<Duration>,
+    measured: u64,
+}
+
+impl Window {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { warmup: config.warmup, stop: config.stop, state: Mutex::default() }
+    }
+
+    /// The phase of call `index`, which is due at `at`.
+    pub(crate) fn admit(&self, index: u64, at: Duration) -> Phase {
+        let (warm, begin) = match self.warmup {
+            Warmup::Calls(calls) => (index < calls, at),
+            Warmup::Time(time) => (at < time, time),
+        };
+        if warm {
+            return Phase::Warmup;
+        }
+        let mut state = self.state();
+        let begin = *state.begin.get_or_insert(begin);
+        let late = self.stop.duration.is_some_and(|length| at >= begin.saturating_add(length));
+        if late || self.stop.requests.is_some_and(|most| state.measured >= most) {
+            return Phase::Over;
+        }
+        state.measured = state.measured.saturating_add(1);
+        Phase::Measured
+    }
+
+    /// When measuring began.
+    pub(crate) fn begin(&self) -> Option<Duration> {
+        match self.warmup {
+            Warmup::Time(time) => Some(time),
+            Warmup::Calls(_) => self.state().begin,
+        }
+    }
+
+    /// When it ends, where that is a time.
+    pub(crate) fn end(&self) -> Option<Duration> {
+        Some(self.begin()?.saturating_add(self.stop.duration?))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing in here can panic half way.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Phase::{Measured, Over, Warmup as Warm};
+
+    #[test]
+    fn phases() {
+        let secs = Duration::from_secs;
+        type Row = (Warmup, Option<u64>, Option<u64>, Vec<(u64, u64, Phase)>, Option<u64>);
+        let rows: Vec<Row> = vec![
+            (
+                Warmup::Calls(0),
+                None,
+                Some(5),
+                vec![(0, 1, Measured), (1, 5, Measured), (2, 6, Over)],
+                Some(1),
+            ),
+            (Warmup::Calls(1), Some(1), None, vec![(0, 0, Warm), (1, 3, Measured), (2, 3, Over)], Some(3)),
+            (
+                Warmup::Time(secs(2)),
+                None,
+                Some(5),
+                vec![(0, 1, Warm), (1, 4, Measured), (2, 6, Measured), (3, 7, Over)],
+                Some(2),
+            ),
+            (
+                Warmup::Time(secs(2)),
+                Some(1),
+                Some(5),
+                vec![(0, 1, Warm), (1, 4, Measured), (2, 5, Over)],
+                Some(2),
+            ),
+            (Warmup::Calls(9), Some(1), None, vec![(0, 0, Warm)], None),
+        ];
+        for (warmup, requests, duration, calls, begin) in rows {
+            let stop = Stop { requests, duration: duration.map(secs) };
+            let window = Window::new(&Config { warmup, stop, ..Config::new("http://h") });
+            for (index, at, phase) in calls {
+                assert_eq!(window.admit(index, secs(at)), phase, "{warmup:?} {stop:?}: call {index}");
+            }
+            assert_eq!(window.begin(), begin.map(secs));
+            assert_eq!(window.end(), begin.zip(duration).map(|(begin, length)| secs(begin + length)));
+        }
+    }
+}

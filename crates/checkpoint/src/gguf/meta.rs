@@ -1,0 +1,168 @@
+//! Typed, ranged access to GGUF's metadata; every refusal names file and key. Must not know what any key is for.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::error::CheckpointError;
+
+use super::value::{Texts, Value};
+
+/// The metadata of one file.
+#[derive(Clone, Copy)]
+pub(super) struct Meta<'a> {
+    file: &'a str,
+    values: &'a BTreeMap<String, Value>,
+}
+
+impl<'a> Meta<'a> {
+    pub(super) fn new(file: &'a str, values: &'a BTreeMap<String, Value>) -> Self {
+        Self { file, values }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.values.get(key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> {
+        self.values.keys().map(String::as_str)
+    }
+
+    /// A whole number in `range`.
+    pub(super) fn count(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, CheckpointError> {
+        self.get(key).map(|value| self.counted(key, value, value, &range)).transpose()
+    }
+
+    pub(super) fn required_count(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, CheckpointError> {
+        self.count(key, range)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A whole number in `range`, or a list of the same one for every layer.
+    pub(super) fn uniform_count(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, CheckpointError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Value::Numbers(numbers) = value else { return self.count(key, range) };
+        let mut each = numbers.iter();
+        let first = each.next().ok_or_else(|| self.wrong(key, value, "a whole number for each layer"))?;
+        if each.any(|other| other != first) {
+            return Err(self.unsupported(key, value, "the same for every layer is"));
+        }
+        self.counted(key, value, &first, &range).map(Some)
+    }
+
+    fn counted(
+        &self,
+        key: &str,
+        whole: &Value,
+        value: &Value,
+        range: &RangeInclusive<usize>,
+    ) -> Result<usize, CheckpointError> {
+        let number = value.integer().and_then(|n| usize::try_from(n).ok());
+        number.filter(|n| range.contains(n)).ok_or_else(|| {
+            self.wrong(key, whole, &format!("a whole number from {} to {}", range.start(), range.end()))
+        })
+    }
+
+    /// A finite number `n` with `more_than < n <= at_most`.
+    pub(super) fn number(
+        &self,
+        key: &str,
+        more_than: f64,
+        at_most: f64,
+    ) -> Result<Option<f64>, CheckpointError> {
+        let expected = || format!("a number above {more_than:e} and at most {at_most:e}");
+        self.filtered(key, |n| n > more_than && n <= at_most, expected)
+    }
+
+    /// A finite number from `at_least` to `at_most`, both included.
+    pub(super) fn number_from(
+        &self,
+        key: &str,
+        at_least: f64,
+        at_most: f64,
+    ) -> Result<Option<f64>, CheckpointError> {
+        let expected = || format!("a number from {at_least} to {at_most}");
+        self.filtered(key, |n| n >= at_least && n <= at_most, expected)
+    }
+
+    fn filtered(
+        &self,
+        key: &str,
+        fits: impl Fn(f64) -> bool,
+        expected: impl Fn() -> String,
+    ) -> Result<Option<f64>, CheckpointError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = value.number().filter(|n| fits(*n));
+        number.map(Some).ok_or_else(|| self.wrong(key, value, &expected()))
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.wrong(key, other, "a truth value")),
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, other, "a text")),
+        }
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Result<Option<&'a Texts>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Texts(texts)) => Ok(Some(texts)),
+            Some(other) => Err(self.wrong(key, other, "a list of texts")),
+        }
+    }
+
+    /// Exactly `count` numbers, if there is such a list.
+    pub(super) fn numbers(&self, key: &str, count: usize) -> Result<Option<Vec<f64>>, CheckpointError> {
+        let expected = || format!("a list of {count} numbers");
+        match self.get(key) {
+            None => Ok(None),
+            Some(value @ Value::Numbers(numbers)) if numbers.len() == count => {
+                let list: Option<Vec<f64>> = numbers.iter().map(|value| value.number()).collect();
+                list.map(Some).ok_or_else(|| self.wrong(key, value, &expected()))
+            }
+            Some(other) => Err(self.wrong(key, other, &expected())),
+        }
+    }
+
+    /// The refusal of a value that makes no sense.
+    pub(super) fn wrong(&self, key: &str, found: &Value, expected: &str) -> CheckpointError {
+        self.problem(key, format!("found {}, expected {expected}", found.shown()))
+    }
+
+    pub(super) fn missing(&self, key: &str) -> CheckpointError {
+        self.problem(key, "is missing and has no default".to_owned())
+    }
+
+    pub(super) fn problem(&self, key: &str, problem: String) -> CheckpointError {
+        CheckpointError::Field { file: self.file.to_owned(), field: key.to_owned(), problem }
+    }
+
+    /// The refusal of a value that makes sense and is not supported.
+    pub(super) fn unsupported(&self, key: &str, found: &Value, supported: &str) -> CheckpointError {
+        CheckpointError::UnsupportedFeature {
+            file: self.file.to_owned(),
+            field: key.to_owned(),
+            found: found.shown(),
+            supported: supported.to_owned(),
+        }
+    }
+}

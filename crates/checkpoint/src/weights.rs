@@ -1,0 +1,207 @@
+//! Where each tensor of a checkpoint is, whichever files hold it, and whether they are what the configuration calls
+//! for. Must not know what the tensors are used for.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::config::ModelConfig;
+use crate::error::{CheckpointError, shown};
+use crate::identity::Identity;
+use crate::inventory::{self, Required, SUPPORTED_DTYPES};
+use crate::source::Contents;
+use crate::tensor::{DType, Tensor};
+
+/// The weight files and where each tensor is.
+pub(crate) struct Weights {
+    pub(crate) files: Vec<WeightFile>,
+    /// By their names in Hugging Face's checkpoints.
+    pub(crate) tensors: BTreeMap<String, Stored>,
+    /// What lists the tensors: the index, or the first file. Errors about absent tensors name it.
+    pub(crate) listed_in: String,
+    /// What calls for them, in errors.
+    pub(crate) called_for_by: &'static str,
+    /// The name that a tensor has in such files, if that is another.
+    pub(crate) alias_of: fn(&str) -> Option<String>,
+}
+
+/// A file that was opened.
+pub(crate) struct WeightFile {
+    pub(crate) name: String,
+    pub(crate) contents: Contents,
+    /// Bytes that say what is in it.
+    pub(crate) header_bytes: usize,
+    /// What the fingerprint knows it as.
+    pub(crate) known_as: String,
+}
+
+/// One tensor's place.
+pub(crate) struct Stored {
+    /// The position in [`Weights::files`].
+    pub(crate) file: usize,
+    /// Its name there, where that is another.
+    pub(crate) alias: Option<String>,
+    /// Element type as the file spells it, and as it is computed with, if it can be.
+    pub(crate) element: (&'static str, Option<DType>),
+    /// Outermost dimension first.
+    pub(crate) shape: Vec<usize>,
+    /// In the file.
+    pub(crate) range: Range<usize>,
+    /// Rows of one head, where the two halves of each rotated head stand interleaved.
+    pub(crate) interleaved: Option<usize>,
+}
+
+impl Weights {
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        let absent = |file: &str| tensor_error(file, name, "presence", "there is no such tensor".to_owned());
+        let Some((name, stored)) = self.tensors.get_key_value(name) else {
+            return Err(absent(&self.listed_in));
+        };
+        // Both are there: positions and ranges were made from these very files.
+        let file = self.files.get(stored.file).ok_or_else(|| absent(&self.listed_in))?;
+        let bytes = file.contents.get(stored.range.clone()).ok_or_else(|| absent(&file.name))?;
+        let refuse = |problem| tensor_error(&file.name, stored.shown_as(name), "dtype", problem);
+        let (spelled, dtype) = stored.element;
+        let dtype = dtype
+            .ok_or_else(|| refuse(format!("{spelled} is not supported; supported are {SUPPORTED_DTYPES}")))?;
+        let bytes = match stored.interleaved {
+            None => Cow::Borrowed(bytes),
+            Some(head) => Cow::Owned(halves(bytes, dtype, &stored.shape, head).ok_or_else(|| {
+                refuse(format!("{spelled} with shape {:?} has no rows of rotated heads", stored.shape))
+            })?),
+        };
+        Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
+    }
+
+    /// Bytes of all tensors together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors.values().map(|stored| stored.range.len() as u64).sum()
+    }
+
+    /// Holds every tensor that `config` calls for against what is there.
+    pub(crate) fn check(&self, config: &ModelConfig) -> Result<(), CheckpointError> {
+        for required in inventory::global(config) {
+            self.check_one(&required)?;
+        }
+        for layer in 0..config.layers {
+            for required in inventory::layer(config, layer) {
+                self.check_one(&required)?;
+            }
+            for (name, why) in inventory::contradictions(config, layer) {
+                if let Some(stored) = self.tensors.get(&name) {
+                    let problem = format!("is there, but {} contradicts it: {why}", self.called_for_by);
+                    let (file, name) = (self.file_name(stored), stored.shown_as(&name));
+                    return Err(tensor_error(file, name, "presence", problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_one(&self, required: &Required) -> Result<(), CheckpointError> {
+        let Required { name, shape, fields } = required;
+        let by = self.called_for_by;
+        let Some(stored) = self.tensors.get(name) else {
+            let hint = match name.as_str() {
+                "lm_head.weight" => " (for a model without it, tie_word_embeddings must be true)",
+                _ => "",
+            };
+            let problem = format!("is missing; {by} calls for shape {shape:?}, {fields}{hint}");
+            let alias = (self.alias_of)(name);
+            return Err(tensor_error(&self.listed_in, alias.as_deref().unwrap_or(name), "presence", problem));
+        };
+        let refuse =
+            |field, problem| tensor_error(self.file_name(stored), stored.shown_as(name), field, problem);
+        if stored.shape != *shape {
+            let problem = format!("is {:?}, but {by} says {shape:?}, {fields}", stored.shape);
+            return Err(refuse("shape", problem));
+        }
+        if let (1, (spelled, Some(DType::Block(_)))) = (shape.len(), stored.element) {
+            return Err(refuse(
+                "dtype",
+                format!("{spelled} is for matrices; for vectors, F32, F16 and BF16 are"),
+            ));
+        }
+        // Everything but the bytes: those are looked at when they are asked for.
+        let head_fits = stored.interleaved.is_none_or(|head| {
+            head.is_multiple_of(2) && shape.first().is_some_and(|rows| rows.is_multiple_of(head.max(1)))
+        });
+        match stored.element {
+            (spelled, None) => {
+                Err(refuse("dtype", format!("{spelled} is not supported; supported are {SUPPORTED_DTYPES}")))
+            }
+            _ if !head_fits => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn identify(&self, identity: &mut Identity) {
+        for file in &self.files {
+            let header = file.contents.get(..file.header_bytes).unwrap_or_default();
+            identity.add(&file.known_as, header);
+        }
+        for (name, stored) in &self.tensors {
+            let bytes = self.files.get(stored.file).and_then(|file| file.contents.get(stored.range.clone()));
+            identity.add_sample(name, bytes.unwrap_or_default());
+        }
+    }
+
+    fn file_name(&self, stored: &Stored) -> &str {
+        self.files.get(stored.file).map_or(self.listed_in.as_str(), |file| &file.name)
+    }
+}
+
+impl Stored {
+    /// The name that whoever looks into the file finds.
+    fn shown_as<'n>(&'n self, name: &'n str) -> &'n str {
+        self.alias.as_deref().unwrap_or(name)
+    }
+}
+
+/// Rows in halves-rotated order, from rows in which the pairs of each head of `head` rows stand side by side.
+fn halves(bytes: &[u8], dtype: DType, shape: &[usize], head: usize) -> Option<Vec<u8>> {
+    let (rows, row_bytes) = match *shape {
+        [rows] => (rows, dtype.row_bytes(1)?),
+        [rows, k] => (rows, dtype.row_bytes(k)?),
+        _ => return None,
+    };
+    let half = head / 2;
+    if half == 0 || !head.is_multiple_of(2) || !rows.is_multiple_of(head) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(bytes.len());
+    for first in (0..rows).step_by(head) {
+        for (side, pair) in (0..2).flat_map(|side| (0..half).map(move |pair| (side, pair))) {
+            let start = row_bytes.checked_mul(first + 2 * pair + side)?;
+            out.extend_from_slice(bytes.get(start..start.checked_add(row_bytes)?)?);
+        }
+    }
+    Some(out)
+}
+
+pub(crate) fn tensor_error(
+    file: &str,
+    tensor: &str,
+    field: &'static str,
+    problem: String,
+) -> CheckpointError {
+    CheckpointError::Tensor { file: file.to_owned(), tensor: shown(tensor), field, problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interleaved_pairs_come_back_as_halves() {
+        // Two heads of four rows, one byte pair a row: within a head, rows 0 2 1 3.
+        let stored: Vec<u8> = (0..8u8).flat_map(|row| [row, 100 + row]).collect();
+        let expected: Vec<u8> =
+            [0u8, 2, 1, 3, 4, 6, 5, 7].into_iter().flat_map(|row| [row, 100 + row]).collect();
+        assert_eq!(halves(&stored, DType::F16, &[8, 1], 4).unwrap(), expected);
+        assert_eq!(halves(&stored, DType::BF16, &[8], 4).unwrap(), expected);
+        for (shape, head) in [(&[6, 1][..], 4), (&[8, 1], 3), (&[8, 1], 0), (&[8, 1, 1], 4), (&[], 2)] {
+            assert_eq!(halves(&stored, DType::F16, shape, head), None, "{shape:?} {head}");
+        }
+    }
+}

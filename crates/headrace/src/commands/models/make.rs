@@ -1,0 +1,366 @@
+//! `headrace models make`: a checkpoint of random weights and a real shape, to measure with. Any engine that reads the
+//! format can load it; what it says is noise.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use headrace_checkpoint::gguf::writer::{Setting, WriteError, Writer};
+use headrace_checkpoint::gguf::{Numbers, from_hugging_face};
+use headrace_checkpoint::{Architecture, DType, ModelConfig, RopeScaling};
+use headrace_quant::quantize_row;
+use serde_json::{Map, Value, json};
+
+use crate::cli::MakeArgs;
+use crate::machine;
+use crate::output;
+use crate::progress::Progress;
+
+use super::noise::Noise;
+use super::plan::{Plan, Tensor};
+use super::words::{TEMPLATE, Words};
+
+/// Tokens of the vocabulary; a model that has more rows has them unused.
+pub(super) const MOST_WORDS: usize = 32_000;
+/// Weights that a thread makes at a time.
+const PIECE_WEIGHTS: usize = 1 << 18;
+
+/// Makes it and says what it is.
+pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
+    let plan = Plan::of(args)?;
+    let dense = plan.tensors.iter().all(|tensor| !matches!(tensor.dtype, DType::Block(_)));
+    if args.format == "safetensors" && !dense {
+        return Err("safetensors files hold f32, f16 and bf16; for block types give --format gguf".to_owned());
+    }
+    if args.out.exists() {
+        return Err(format!("{} is there already; give another path, or remove it", args.out.display()));
+    }
+    plan.fallbacks.iter().for_each(|line| output::note(line));
+    let words = Words::of_size(plan.config.vocab_size.min(MOST_WORDS));
+    match args.format.as_str() {
+        "gguf" => write_gguf(args, &plan, &words)?,
+        _ => write_directory(args, &plan, &words)?,
+    }
+    let weights: u64 = plan.tensors.iter().map(Tensor::weights).sum();
+    let bytes: u64 = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
+    output::say(&format!(
+        "{}: {:.3} billion random weights of seed {} in {:.2} GB ({}), a vocabulary of {} tokens, a ChatML template\n\
+         look into it with `headrace models inspect {0}`, serve it with `headrace up --model {0}`\n",
+        args.out.display(),
+        weights as f64 / 1e9,
+        args.seed,
+        bytes as f64 / 1e9,
+        args.r#type,
+        words.tokens.len(),
+    ));
+    Ok(())
+}
+
+/// The file under another name until it is whole.
+struct Unfinished {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Unfinished {
+    fn create(target: &Path) -> Result<(Self, BufWriter<File>), String> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(".part");
+        let this = Self { path: name.into(), target: target.to_owned() };
+        let file = File::create(&this.path).map_err(|error| this.failed(&error))?;
+        Ok((this, BufWriter::with_capacity(1 << 20, file)))
+    }
+
+    fn failed(&self, error: &dyn std::fmt::Display) -> String {
+        format!("{}: {error}", self.path.display())
+    }
+
+    fn finish(self) -> Result<(), String> {
+        std::fs::rename(&self.path, &self.target).map_err(|error| self.failed(&error))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Gone already when it was finished; otherwise half a checkpoint is of no use to anyone.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn write_gguf(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), String> {
+    let mut writer = Writer::new();
+    describe(&mut writer, args, &plan.config)?;
+    describe_words(&mut writer, words, plan.config.vocab_size);
+    let name_of = |tensor: &Tensor| from_hugging_face(&tensor.name).unwrap_or_else(|| tensor.name.clone());
+    for tensor in &plan.tensors {
+        writer.tensor(&name_of(tensor), tensor.dtype, &tensor.shape).map_err(|error| error.to_string())?;
+    }
+    let (unfinished, file) = Unfinished::create(&args.out)?;
+    let failed = |error: WriteError| unfinished.failed(&error);
+    let mut body = writer.begin(file).map_err(failed)?;
+    let interleaved = (plan.config.architecture == Architecture::Llama).then_some(plan.config.head_dim);
+    let mut maker = Maker::new(args.seed, plan, interleaved, &format!("making {}", args.out.display()));
+    for tensor in &plan.tensors {
+        body.tensor(&maker.bytes(tensor)?).map_err(failed)?;
+    }
+    body.finish().map_err(failed)?;
+    maker.progress.end();
+    unfinished.finish()
+}
+
+/// What a GGUF file says of the model.
+fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Result<(), String> {
+    if config.rope.scaling != RopeScaling::None {
+        return Err("a GGUF file is made without RoPE scaling; remove it from the configuration".to_owned());
+    }
+    let architecture = config.architecture.gguf_name();
+    let mut set = |key: &str, value| writer.set(key, value);
+    set("general.architecture", Setting::Text(architecture.to_owned()));
+    set("general.type", Setting::Text("model".to_owned()));
+    set("general.name", Setting::Text(format!("random weights of seed {}", args.seed)));
+    set("general.quantization_version", Setting::U32(2));
+    set("general.file_type", Setting::U32(file_type(&args.r#type)));
+    for (key, number) in [
+        ("context_length", config.max_positions),
+        ("embedding_length", config.hidden_size),
+        ("block_count", config.layers),
+        ("feed_forward_length", config.intermediate_size),
+        ("attention.head_count", config.heads),
+        ("attention.head_count_kv", config.kv_heads),
+        ("attention.key_length", config.head_dim),
+        ("attention.value_length", config.head_dim),
+        ("rope.dimension_count", config.head_dim),
+        ("vocab_size", config.vocab_size),
+    ] {
+        // Within the limits of configurations, which are far below 2^32.
+        set(&format!("{architecture}.{key}"), Setting::U32(u32::try_from(number).unwrap_or(u32::MAX)));
+    }
+    set(&format!("{architecture}.attention.layer_norm_rms_epsilon"), Setting::F32(config.rms_norm_eps));
+    set(&format!("{architecture}.rope.freq_base"), Setting::F32(config.rope.theta as f32));
+    Ok(())
+}
+
+/// llama.cpp's number for "mostly of this type".
+fn file_type(name: &str) -> u32 {
+    match name.to_ascii_lowercase().as_str() {
+        "f32" => 0,
+        "q4_0" => 2,
+        "q4_1" => 3,
+        "q8_0" => 7,
+        "q5_0" => 8,
+        "q5_1" => 9,
+        "q4_k" => 14,
+        "q5_k" => 16,
+        "q6_k" => 18,
+        "iq4_nl" => 25,
+        "bf16" => 32,
+        "mxfp4" => 38,
+        _ => 1,
+    }
+}
+
+fn describe_words(writer: &mut Writer, words: &Words, rows: usize) {
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    const UNUSED: i32 = 5;
+    let mut tokens = words.tokens.clone();
+    let mut kinds = vec![NORMAL; words.first_control()];
+    kinds.resize(tokens.len(), CONTROL);
+    // llama.cpp takes the number of tokens for the number of rows.
+    tokens.extend((tokens.len()..rows).map(|id| format!("[PAD{id}]")));
+    kinds.resize(tokens.len(), UNUSED);
+    let merges: Vec<String> = words.merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
+    let texts = |list: &[String]| Setting::Texts(list.iter().map(String::as_str).collect());
+    let mut set = |key: &str, value| writer.set(&format!("tokenizer.{key}"), value);
+    set("ggml.model", Setting::Text("gpt2".to_owned()));
+    set("ggml.pre", Setting::Text("llama-bpe".to_owned()));
+    set("ggml.tokens", texts(&tokens));
+    set("ggml.token_type", Setting::Numbers(Numbers::of_i32(&kinds)));
+    set("ggml.merges", texts(&merges));
+    set("ggml.bos_token_id", Setting::U32(words.control("<|endoftext|>")));
+    set("ggml.eos_token_id", Setting::U32(words.control("<|im_end|>")));
+    set("ggml.padding_token_id", Setting::U32(words.control("<|endoftext|>")));
+    set("ggml.add_bos_token", Setting::Bool(false));
+    set("chat_template", Setting::Text(TEMPLATE.to_owned()));
+}
+
+fn write_directory(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), String> {
+    let dir = &args.out;
+    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let dtype = match plan.tensors.first().map(|tensor| tensor.dtype) {
+        Some(DType::F32) => "float32",
+        Some(DType::F16) => "float16",
+        _ => "bfloat16",
+    };
+    let mut members = plan.members.clone();
+    members.insert("torch_dtype".to_owned(), json!(dtype));
+    let tokenizer_config = json!({
+        "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+        "add_bos_token": false, "chat_template": TEMPLATE, "tokenizer_class": "PreTrainedTokenizerFast",
+    });
+    for (name, value) in [
+        ("config.json", Value::Object(members)),
+        ("tokenizer.json", words.json()),
+        ("tokenizer_config.json", tokenizer_config),
+    ] {
+        let path = dir.join(name);
+        std::fs::write(&path, format!("{value:#}\n"))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    write_safetensors(args, plan, &dir.join("model.safetensors"))
+}
+
+fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), String> {
+    let (mut header, mut end) = (Map::new(), 0_usize);
+    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+    for tensor in &plan.tensors {
+        let begin = end;
+        end = end.saturating_add(tensor.bytes());
+        let dtype = tensor.dtype.name().to_ascii_uppercase();
+        let entry = json!({"dtype": dtype, "shape": tensor.shape, "data_offsets": [begin, end]});
+        header.insert(tensor.name.clone(), entry);
+    }
+    let mut text = Value::Object(header).to_string();
+    // The data begins at a multiple of eight, as the format's own library has it.
+    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+    let (unfinished, mut file) = Unfinished::create(path)?;
+    let failed = |error: std::io::Error| unfinished.failed(&error);
+    file.write_all(&(text.len() as u64).to_le_bytes()).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    let mut maker = Maker::new(args.seed, plan, None, &format!("making {}", args.out.display()));
+    for tensor in &plan.tensors {
+        file.write_all(&maker.bytes(tensor)?).map_err(failed)?;
+    }
+    file.flush().map_err(failed)?;
+    maker.progress.end();
+    unfinished.finish()
+}
+
+/// Makes tensors, one after the other, on all processors.
+struct Maker {
+    seed: u64,
+    /// The width of a head, where the halves of rotated heads are to be interleaved.
+    interleaved: Option<usize>,
+    progress: Progress,
+    done: u64,
+    total: u64,
+}
+
+impl Maker {
+    fn new(seed: u64, plan: &Plan, interleaved: Option<usize>, what: &str) -> Self {
+        let total = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
+        Self { seed, interleaved, progress: Progress::new(what), done: 0, total }
+    }
+
+    fn bytes(&mut self, tensor: &Tensor) -> Result<Vec<u8>, String> {
+        let (rows, k) = tensor.rows();
+        let row_bytes =
+            tensor.dtype.row_bytes(k).ok_or_else(|| format!("{}: no whole blocks", tensor.name))?;
+        let rotated = [".q_proj.", ".k_proj."].iter().any(|part| tensor.name.contains(part));
+        let place = Place { head: self.interleaved.filter(|_| rotated), vector: tensor.shape.len() == 1 };
+        let (mean, sigma) = match place.vector {
+            true if tensor.name.ends_with("norm.weight") => (1.0, 0.05),
+            true => (0.0, 0.02),
+            false => (0.0, 1.0 / (k as f32).sqrt()),
+        };
+        let noise = Noise::new(self.seed, &tensor.name, mean, sigma);
+        let mut bytes = vec![0_u8; row_bytes.saturating_mul(rows)];
+        let rows_a_piece = (PIECE_WEIGHTS / k.max(1)).max(1);
+        let pieces = bytes.chunks_mut(rows_a_piece.saturating_mul(row_bytes).max(1)).enumerate();
+        let shared = Mutex::new((pieces, Ok(())));
+        let (mut done, total, progress) = (self.done, self.total, &mut self.progress);
+        let next = || shared.lock().unwrap_or_else(PoisonError::into_inner).0.next();
+        let work = |mut after: Option<&mut dyn FnMut(usize)>| {
+            while let Some((piece, out)) = next() {
+                let made = fill(noise, place, tensor.dtype, piece * rows_a_piece, k, row_bytes, out);
+                if let Err(why) = made {
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).1 = Err(why);
+                    return;
+                }
+                if let Some(after) = &mut after {
+                    after(out.len());
+                }
+            }
+        };
+        let threads = machine::processors().max(1);
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(|| work(None))));
+            // Others are as fast: what this thread has made stands for the share of each.
+            work(Some(&mut |bytes| {
+                done = done.saturating_add(bytes as u64 * threads as u64);
+                progress.bytes(done.min(total), total);
+            }));
+        });
+        shared.into_inner().unwrap_or_else(PoisonError::into_inner).1?;
+        self.done = self.done.saturating_add(bytes.len() as u64);
+        Ok(bytes)
+    }
+}
+
+/// How the rows of a tensor stand in the file.
+#[derive(Clone, Copy)]
+struct Place {
+    head: Option<usize>,
+    vector: bool,
+}
+
+impl Place {
+    /// The row of Hugging Face's order that stands at `row`: neighbours are halves of a head apart.
+    fn row(self, row: usize) -> usize {
+        match self.head {
+            Some(head) if head >= 2 && !self.vector => {
+                let (first, within) = (row - row % head, row % head);
+                first + within % 2 * (head / 2) + within / 2
+            }
+            _ => row,
+        }
+    }
+}
+
+/// Makes the rows from `first` on that `out` has room for.
+fn fill(
+    noise: Noise,
+    place: Place,
+    dtype: DType,
+    first: usize,
+    k: usize,
+    row_bytes: usize,
+    out: &mut [u8],
+) -> Result<(), String> {
+    let mut weights = vec![0.0_f32; k];
+    for (index, row) in out.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+        noise.fill(place.row(first + index), &mut weights);
+        if let (Some(head), true) = (place.head, place.vector) {
+            let all = Place { head: Some(head), vector: false };
+            let plain = weights.clone();
+            for (at, weight) in weights.iter_mut().enumerate() {
+                *weight = plain.get(all.row(at)).copied().unwrap_or(0.0);
+            }
+        }
+        store(dtype, &weights, row)?;
+    }
+    Ok(())
+}
+
+fn store(dtype: DType, weights: &[f32], out: &mut [u8]) -> Result<(), String> {
+    match dtype {
+        DType::F32 => {
+            for (to, weight) in out.as_chunks_mut::<4>().0.iter_mut().zip(weights) {
+                *to = weight.to_le_bytes();
+            }
+        }
+        DType::F16 => {
+            for (to, weight) in out.as_chunks_mut::<2>().0.iter_mut().zip(weights) {
+                *to = half::f16::from_f32(*weight).to_le_bytes();
+            }
+        }
+        DType::BF16 => {
+            for (to, weight) in out.as_chunks_mut::<2>().0.iter_mut().zip(weights) {
+                *to = half::bf16::from_f32(*weight).to_le_bytes();
+            }
+        }
+        DType::Block(kind) => return quantize_row(kind, weights, out).map_err(|error| error.to_string()),
+    }
+    Ok(())
+}

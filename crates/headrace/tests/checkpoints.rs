@@ -1,0 +1,132 @@
+//! `headrace models`: random checkpoints are the same model in every format, and are what `inspect` says.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use headrace_checkpoint::{Checkpoint, DType, Format};
+use serde_json::Value;
+
+fn headrace(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_headrace")).args(args).output().unwrap()
+}
+
+fn make(args: &[&str], out: &Path) -> String {
+    let run = headrace(&[&["models", "make"], args, &[out.to_str().unwrap()]].concat());
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    String::from_utf8(run.stderr).unwrap()
+}
+
+fn inspect(path: &Path) -> Value {
+    let run = headrace(&["models", "inspect", "--json", path.to_str().unwrap()]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    serde_json::from_slice(&run.stdout).unwrap()
+}
+
+#[test]
+fn a_seed_makes_the_same_model_in_every_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, again, folder, other) = (
+        dir.path().join("a.gguf"),
+        dir.path().join("b.gguf"),
+        dir.path().join("c"),
+        dir.path().join("d.gguf"),
+    );
+    make(&["--type", "f32", "--seed", "7"], &file);
+    make(&["--type", "f32", "--seed", "7"], &again);
+    make(&["--type", "f32", "--seed", "7", "--format", "safetensors"], &folder);
+    make(&["--type", "f32", "--seed", "8"], &other);
+    assert_eq!(std::fs::read(&file).unwrap(), std::fs::read(&again).unwrap());
+    let open = |path: &Path| Checkpoint::open(path).unwrap();
+    let (file, folder, other) = (open(&file), open(&folder), open(&other));
+    assert_eq!((file.format(), folder.format()), (Format::Gguf, Format::Safetensors));
+    assert!(file.tensor_names().eq(folder.tensor_names()));
+    for name in file.tensor_names() {
+        let (ours, theirs) = (file.tensor(name).unwrap(), folder.tensor(name).unwrap());
+        assert_eq!((ours.dtype, ours.shape), (theirs.dtype, theirs.shape), "{name}");
+        assert!(ours.bytes == theirs.bytes, "{name}");
+        assert!(ours.bytes != other.tensor(name).unwrap().bytes, "{name}");
+    }
+    let tokenizer = |checkpoint: &Checkpoint| {
+        headrace_tokenizer::Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config())
+            .unwrap()
+    };
+    let text = "<|im_start|>user\nThe people wanted 123 answers.<|im_end|>\n  fn main() {}";
+    let ids = tokenizer(&file).encode(text, true).unwrap();
+    assert_eq!(ids, tokenizer(&folder).encode(text, true).unwrap());
+    assert_eq!(file.chat_template(), folder.chat_template());
+    assert_eq!(file.config().eos[0], folder.config().eos[0]);
+}
+
+#[test]
+fn every_type_is_made_and_found() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in
+        ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4"]
+    {
+        let path = dir.path().join(format!("{name}.gguf"));
+        make(&["--type", name, "--embedding-type", "q8_0"], &path);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let dtype = |tensor: &str| checkpoint.tensor(tensor).unwrap().dtype;
+        assert_eq!(dtype("model.layers.1.mlp.down_proj.weight"), DType::from_name(name).unwrap());
+        assert_eq!(dtype("model.embed_tokens.weight").name(), "q8_0");
+        assert_eq!(dtype("model.norm.weight"), DType::F32);
+        let facts = inspect(&path);
+        assert_eq!((&facts["format"], &facts["fits"]), (&Value::from("gguf"), &Value::from(true)));
+        let total: u64 = facts["tensor_types"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["weights"].as_u64().unwrap())
+            .sum();
+        assert_eq!(facts["parameters"], total);
+        assert_eq!(facts["kv"][0]["type"], "f32");
+        assert_eq!(facts["kv"][0]["bytes_per_token"], 2 * 2 * 2 * 64 * 4);
+    }
+}
+
+#[test]
+fn shapes_come_from_configurations_too_and_rows_that_are_no_blocks_fall_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/qwen3/config.json");
+    let (file, folder) = (dir.path().join("a.gguf"), dir.path().join("b"));
+    let said = make(&["--config", config.to_str().unwrap(), "--type", "q4_k"], &file);
+    assert!(said.contains("rows of 64 are no whole q4_k blocks: q5_0 instead"), "{said}");
+    assert!(said.contains("rows of 112 are no whole q4_k blocks: f16 instead"), "{said}");
+    make(&["--config", config.to_str().unwrap(), "--format", "safetensors"], &folder);
+    for path in [&file, &folder] {
+        let facts = inspect(path);
+        assert_eq!(facts["architecture"], "Qwen3ForCausalLM");
+        assert_eq!((&facts["head_dim"], &facts["tokenizer"]["tokens"]), (&32.into(), &1024.into()));
+    }
+}
+
+#[test]
+fn what_cannot_be_made_or_read_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.gguf");
+    let path = path.to_str().unwrap();
+    std::fs::write(dir.path().join("there.gguf"), "GGUF").unwrap();
+    let there = dir.path().join("there.gguf");
+    for (args, pieces) in [
+        (&["make", "--shape", "2b", path][..], &["`2b` is not a shape", "0.39b"][..]),
+        (&["make", "--type", "q3_k", path], &["`q3_k` is not a type", "mxfp4"]),
+        (&["make", "--format", "safetensors", "--type", "q8_0", path], &["--format gguf"]),
+        (&["make", "--config", "absent.json", path], &["absent.json"]),
+        (&["make", there.to_str().unwrap()], &["is there already"]),
+        (
+            &["inspect", there.to_str().unwrap()],
+            &["there.gguf", "ends inside the version", "download it again"],
+        ),
+        (&["inspect", dir.path().to_str().unwrap(), "--quantize", "q9"], &["`--quantize`", "q8_0"]),
+        (&["inspect", path], &["x.gguf"]),
+    ] {
+        let run = headrace(&[&["models"], args].concat());
+        let message = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(1), "{args:?}: {message}");
+        for piece in pieces {
+            assert!(message.contains(piece), "{args:?}: {message}");
+        }
+    }
+    assert!(!Path::new(path).exists() && !Path::new(&format!("{path}.part")).exists());
+}

@@ -1,0 +1,106 @@
+//! Rows of activations as the register tiles read them: f32 rows side by side, int8 codes with their scales, or bf16
+//! pairs. Must not know: weights or threads. What a row becomes depends on that row alone.
+
+use crate::formats::GROUP;
+use crate::simd_int::Ints;
+
+/// Words of a group of 32 inputs and one row: their scale, and the negated sums of all codes and of the first 16.
+pub(crate) const FACTS: usize = 3;
+/// Words of codes in a group: four codes each.
+pub(crate) const WORDS: usize = GROUP / 4;
+/// Below this a group counts as zero: its reciprocal would leave f32.
+const SMALLEST: f32 = 1e-30;
+
+/// A group of 32 activations as integers: `x ≈ scale · code`, codes −127..=127.
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizedGroup {
+    pub(crate) codes: [i8; GROUP],
+    /// NaN where an activation is not finite, so that the products are too.
+    pub(crate) scale: f32,
+    /// Sums of the first and the last 16 codes.
+    pub(crate) sums: [i32; 2],
+}
+
+/// The scale that codes of a group with this greatest magnitude have, and its reciprocal.
+#[inline(always)]
+pub(crate) fn scale_of(greatest: f32) -> (f32, f32) {
+    if greatest < SMALLEST { (0.0, 0.0) } else { (greatest / 127.0, 127.0 / greatest) }
+}
+
+/// [`Ints::quantize`] in plain Rust: round to nearest, ties to even.
+#[inline(always)]
+pub(crate) fn quantize_group(x: &[f32; GROUP]) -> QuantizedGroup {
+    let mut greatest = 0.0_f32;
+    let mut finite = true;
+    for &value in x {
+        finite &= value.is_finite();
+        greatest = if value.abs() > greatest { value.abs() } else { greatest };
+    }
+    if !finite {
+        return QuantizedGroup { codes: [0; GROUP], scale: f32::NAN, sums: [0; 2] };
+    }
+    let (scale, inverse) = scale_of(greatest);
+    let codes = x.map(|value| (value * inverse).round_ties_even() as i8);
+    let sum = |half: &[i8]| half.iter().map(|&code| i32::from(code)).sum();
+    QuantizedGroup { codes, scale, sums: [sum(&codes[..GROUP / 2]), sum(&codes[GROUP / 2..])] }
+}
+
+/// Quantizes `rows` rows of `k` inputs. `codes` becomes `[padded k / 4][rows]` words of four codes, `facts` becomes `[padded k /
+/// 32][FACTS][rows]`; what is past `k` is zero.
+///
+/// # Safety
+/// As for [`Ints`].
+#[inline(always)]
+pub(crate) unsafe fn quantize<N: Ints>(
+    x: &[f32],
+    k: usize,
+    rows: usize,
+    codes: &mut [i32],
+    facts: &mut [f32],
+) {
+    for (r, row) in x.chunks_exact(k).take(rows).enumerate() {
+        let (groups, _) = row.as_chunks::<GROUP>();
+        let mut words = codes.chunks_exact_mut(WORDS * rows);
+        let mut notes = facts.chunks_exact_mut(FACTS * rows);
+        for ((group, words), notes) in groups.iter().zip(&mut words).zip(&mut notes) {
+            // SAFETY: the caller's contract.
+            let QuantizedGroup { codes, scale, sums } = unsafe { N::quantize(group) };
+            for (word, four) in words.iter_mut().skip(r).step_by(rows).zip(codes.as_chunks::<4>().0) {
+                *word = i32::from_le_bytes(four.map(i8::cast_unsigned));
+            }
+            let sum = sums[0] + sums[1];
+            let negated = |sum: i32| f32::from_bits((-sum).cast_unsigned());
+            let all = [scale, negated(sum), negated(sums[0])];
+            for (note, value) in notes.iter_mut().skip(r).step_by(rows).zip(all) {
+                *note = value;
+            }
+        }
+        for word in words.flatten().skip(r).step_by(rows) {
+            *word = 0;
+        }
+        for note in notes.flatten().skip(r).step_by(rows) {
+            *note = 0.0;
+        }
+    }
+}
+
+/// An f32 rounded to bf16 (to nearest, ties to even; NaN stays NaN).
+#[inline(always)]
+pub(crate) fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+    let quiet = ((bits >> 16) | 0x40) as u16;
+    if value.is_nan() { quiet } else { rounded }
+}
+
+/// Lays `rows` rows of `k` inputs out as `[k / 2 rounded up][rows]` words of two bf16, the first in the low half.
+#[inline(always)]
+pub(crate) fn pair_bf16(x: &[f32], k: usize, rows: usize, pairs: &mut [u32]) {
+    for (r, row) in x.chunks_exact(k).take(rows).enumerate() {
+        for (word, two) in pairs.iter_mut().skip(r).step_by(rows).zip(row.chunks(2)) {
+            let [low, high] =
+                [two.first(), two.get(1)].map(|value| u32::from(to_bf16(*value.unwrap_or(&0.0))));
+            *word = low | (high << 16);
+        }
+    }
+}

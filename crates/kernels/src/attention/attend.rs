@@ -1,0 +1,502 @@
+//! What one item of attention computes: for each split of its keys scores, weights and weighted values; and the merge of what
+//! items of some splits left behind. Must not know: how the work was cut, or by whom it is done.
+
+use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
+use crate::attention::softmax::{self, Peak, Scales};
+use crate::attention::store::{KvStore, KvType, Layout};
+use crate::attention::tile::{Bf16, Element, F16, F32, KvTile, Q8, Wide, X_STRIDE};
+use crate::attention::{SPLIT, Span};
+use crate::forward::BLOCK_TOKENS;
+use crate::gemm;
+use crate::simd::{LANES, Simd};
+
+// A row of weights is a split.
+const _: () = assert!(X_STRIDE == SPLIT);
+
+/// Blocks in a split.
+const BLOCKS: usize = SPLIT / BLOCK_TOKENS;
+/// The most rows that any instruction set's register tile holds.
+const MAX_TILE_ROWS: usize = 12;
+/// Register tiles in an item up to which keys and values are widened again for each, instead of once into scratch.
+const TILES_WITHOUT_SCRATCH: usize = 2;
+/// Blocks ahead of the one being widened that are asked for.
+const WIDEN_AHEAD: usize = 2;
+
+/// One attention operation, as its items see it.
+pub(crate) struct Job<'a> {
+    pub(crate) store: &'a KvStore,
+    pub(crate) layer: usize,
+    pub(crate) spans: &'a [Span<'a>],
+    /// Row-major queries, heads first in a row.
+    pub(crate) queries: *const f32,
+    /// Elements between two rows of them.
+    pub(crate) query_stride: usize,
+    /// Row-major output, `heads · head_dim` wide.
+    pub(crate) out: *mut f32,
+    /// Query heads.
+    pub(crate) heads: usize,
+    /// Factor on the scores.
+    pub(crate) scale: f32,
+    /// What items of some splits leave behind.
+    pub(crate) partials: *mut f32,
+}
+
+/// f32 elements of scratch that one worker needs.
+pub(crate) fn scratch_floats(store: &KvStore) -> usize {
+    let Layout { key_dim, value_dim, .. } = store.layout();
+    let wide = if store.kv_type() == KvType::F32 { 0 } else { SPLIT * (key_dim + value_dim) };
+    let rows = MAX_ITEM_ROWS * (key_dim.next_multiple_of(X_STRIDE) + value_dim);
+    rows + MAX_TILE_ROWS * (SPLIT + value_dim) + wide
+}
+
+/// The scratch of one item.
+struct Scratch<'s> {
+    /// `[key_dim / X_STRIDE][rows][X_STRIDE]`, scaled.
+    queries: &'s mut [f32],
+    /// `[tile rows][SPLIT]`: scores, then weights.
+    scores: &'s mut [f32],
+    /// `[tile rows][value_dim]`: one split's weighted values.
+    split: &'s mut [f32],
+    /// `[rows][value_dim]`: the merged weighted values.
+    merged: &'s mut [f32],
+    /// A split's keys and values in f32, block after block.
+    wide: &'s mut [f32],
+}
+
+impl<'s> Scratch<'s> {
+    fn cut(all: &'s mut [f32], layout: Layout) -> Scratch<'s> {
+        let (queries, all) = all.split_at_mut(MAX_ITEM_ROWS * layout.key_dim.next_multiple_of(X_STRIDE));
+        let (scores, all) = all.split_at_mut(MAX_TILE_ROWS * SPLIT);
+        let (split, all) = all.split_at_mut(MAX_TILE_ROWS * layout.value_dim);
+        let (merged, wide) = all.split_at_mut(MAX_ITEM_ROWS * layout.value_dim);
+        Scratch { queries, scores, split, merged, wide }
+    }
+}
+
+/// Computes one item; `next` is the one that this thread will probably compute next, whose first keys are asked for.
+///
+/// # Safety
+/// As for [`Simd`]; the job's pointers are valid for the item's span, every block id of the span exists in the store and
+/// is not written meanwhile, nobody else touches the item's outputs or its parts of `partials`, and `scratch` is as long as
+/// [`scratch_floats`] says.
+#[inline(always)]
+pub(crate) unsafe fn attend<S: Simd>(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
+    // SAFETY: the caller's contract; the element is the store's.
+    unsafe {
+        match job.store.kv_type() {
+            KvType::F32 => attend_as::<S, F32>(job, item, next, scratch),
+            KvType::F16 => attend_as::<S, F16>(job, item, next, scratch),
+            KvType::Bf16 => attend_as::<S, Bf16>(job, item, next, scratch),
+            KvType::Q8 => attend_as::<S, Q8>(job, item, next, scratch),
+        }
+    }
+}
+
+/// One split of an item's keys.
+struct Split<'a> {
+    /// Its first position.
+    from: usize,
+    /// Its blocks in the store, as far as the item sees them.
+    blocks: &'a [*const u8],
+    /// The blocks as the tiles read them, and how they lie there.
+    read: &'a [*const u8; BLOCKS],
+    layout: Layout,
+    /// The blocks that are read next.
+    ahead: &'a [*const u8; BLOCKS],
+    /// The same blocks as `blocks`, laid out as the store does, for their scales.
+    stored: Layout,
+}
+
+/// # Safety
+/// As for [`attend`]; the store holds `E`s.
+#[inline(always)]
+unsafe fn attend_as<S: Simd, E: Element>(
+    job: &Job<'_>,
+    item: &Item,
+    next: Option<&Item>,
+    scratch: &mut [f32],
+) {
+    let span = &job.spans[item.span];
+    let stored = job.store.layout();
+    let rows = item.rows();
+    let tiles = gemm::group_count(rows, S::ROWS);
+    let widen = E::BYTES < 4 && tiles > TILES_WITHOUT_SCRATCH;
+    let mut scratch = Scratch::cut(scratch, stored);
+    let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
+    let last = item.visible(span, rows - 1);
+    // SAFETY: the caller's contract, here and in the steps below.
+    unsafe {
+        pack_queries(job, item, span, scratch.queries);
+        let mut table = blocks_of(job, item, item.from);
+        for split in item.from..item.to {
+            let from = split * SPLIT;
+            let next = match next {
+                _ if split + 1 < item.to => blocks_of(job, item, split + 1),
+                Some(next) => blocks_of(job, next, next.from),
+                None => table,
+            };
+            let blocks = &table[..(last - from).min(SPLIT).div_ceil(BLOCK_TOKENS)];
+            if widen {
+                let layout = Layout::new(KvType::F32, job.store.shape().head_dim);
+                let read = widen_blocks::<S, E>(blocks, stored, layout, scratch.wide);
+                let part = Split { from, blocks, read: &read, layout, ahead: &read, stored };
+                attend_split::<S, Wide, E>(job, item, &part, &mut scratch, &mut peaks);
+            } else {
+                let part = Split { from, blocks, read: &table, layout: stored, ahead: &next, stored };
+                attend_split::<S, E, E>(job, item, &part, &mut scratch, &mut peaks);
+            }
+            table = next;
+        }
+        if item.partial.is_none() {
+            finish::<S>(job, item, span, scratch.merged, &peaks);
+        }
+    }
+}
+
+/// The heads of a split's blocks in the store, as far as the item sees them; the rest repeats the first.
+#[inline(always)]
+fn blocks_of(job: &Job<'_>, item: &Item, split: usize) -> [*const u8; BLOCKS] {
+    let span = &job.spans[item.span];
+    let last = item.visible(span, item.rows() - 1);
+    let from = split * BLOCKS;
+    let ids = &span.blocks[from..last.div_ceil(BLOCK_TOKENS).min(from + BLOCKS)];
+    let head = |id: u32| job.store.head(job.layer, id, item.kv_head).cast_const();
+    let mut out = [ids.first().map_or(std::ptr::null(), |&id| head(id)); BLOCKS];
+    for (slot, &id) in out.iter_mut().zip(ids) {
+        *slot = head(id);
+    }
+    out
+}
+
+/// The queries of an item, times the scale and log₂ e.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn pack_queries(job: &Job<'_>, item: &Item, span: &Span<'_>, out: &mut [f32]) {
+    let (head_dim, key_dim) = (job.store.shape().head_dim, job.store.layout().key_dim);
+    let scale = job.scale * std::f32::consts::LOG2_E;
+    for row in 0..item.rows() {
+        let query_row = span.query_row + item.first + row / item.heads;
+        let head = item.head + row % item.heads;
+        // SAFETY: the row and the head exist.
+        let query = unsafe {
+            std::slice::from_raw_parts(
+                job.queries.add(query_row * job.query_stride + head * head_dim),
+                head_dim,
+            )
+        };
+        for (piece, part) in query.chunks(X_STRIDE).enumerate() {
+            let at = (piece * MAX_ITEM_ROWS + row) * X_STRIDE;
+            let out = &mut out[at..at + X_STRIDE];
+            for (out, &x) in out.iter_mut().zip(part) {
+                *out = x * scale;
+            }
+            if piece * X_STRIDE + part.len() == head_dim && key_dim > head_dim {
+                // The row of zeros behind an odd number of elements. (Odd, so that the part is not full.)
+                out[part.len()] = 0.0;
+            }
+        }
+    }
+}
+
+/// A split's keys and values in f32 (scales not applied), as a store of f32 would have them.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn widen_blocks<S: Simd, E: Element>(
+    blocks: &[*const u8],
+    stored: Layout,
+    wide: Layout,
+    scratch: &mut [f32],
+) -> [*const u8; BLOCKS] {
+    let start = scratch.as_mut_ptr().cast::<u8>();
+    let mut out = [start.cast_const(); BLOCKS];
+    for (at, slot) in out.iter_mut().enumerate().take(blocks.len()) {
+        if let Some(ahead) = blocks.get(at + WIDEN_AHEAD) {
+            for line in (0..stored.head_bytes).step_by(64) {
+                // SAFETY: a prefetch never faults.
+                unsafe { S::prefetch(ahead.wrapping_add(line)) };
+            }
+        }
+        let to = start.wrapping_add(at * wide.head_bytes);
+        *slot = to.cast_const();
+        let parts = [
+            (0, 0, stored.key_dim / 2),
+            (stored.values, wide.values, stored.value_dim * BLOCK_TOKENS / LANES / 2),
+        ];
+        for (source, target, pairs) in parts {
+            let (source, target) = (blocks[at].wrapping_add(source), to.wrapping_add(target).cast::<f32>());
+            for pair in 0..pairs {
+                // SAFETY: keys and values have so many pairs of rows; the scratch holds a split of them.
+                unsafe {
+                    let (even, odd) = E::pair::<S>(source, pair);
+                    S::store(target.add(2 * pair * LANES), even);
+                    S::store(target.add((2 * pair + 1) * LANES), odd);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// One split, tile by tile: scores, weights, weighted values, and what becomes of them.
+///
+/// # Safety
+/// As for [`attend`]; tiles read `E`s, the store holds `T`s.
+#[inline(always)]
+unsafe fn attend_split<S: Simd, E: Element, T: Element>(
+    job: &Job<'_>,
+    item: &Item,
+    split: &Split<'_>,
+    scratch: &mut Scratch<'_>,
+    peaks: &mut [Option<Peak>; MAX_ITEM_ROWS],
+) {
+    let span = &job.spans[item.span];
+    let tiles = gemm::group_count(item.rows(), S::ROWS);
+    let value_dim = split.layout.value_dim;
+    let scales = T::SCALED.then_some(Scales {
+        blocks: split.blocks,
+        key_offset: split.stored.key_scales,
+        value_offset: split.stored.value_scales,
+    });
+    for tile in 0..tiles {
+        let (first, rows) = gemm::group(item.rows(), tiles, tile);
+        let visible = |row: usize| item.visible(span, first + row).saturating_sub(split.from).min(SPLIT);
+        if visible(rows - 1) == 0 {
+            continue;
+        }
+        let mut now = [None; MAX_TILE_ROWS];
+        // SAFETY: the caller's contract.
+        unsafe {
+            let queries = scratch.queries[first * X_STRIDE..].as_ptr();
+            score::<S, E>(split, queries, rows, visible(rows - 1), scratch.scores);
+            for (row, now) in now.iter_mut().enumerate().take(rows) {
+                if visible(row) > 0 {
+                    let scores = &mut scratch.scores[row * SPLIT..(row + 1) * SPLIT];
+                    *now = Some(softmax::weights::<S>(scores, visible(row), scales));
+                }
+            }
+            weigh::<S, E>(split, scratch.scores, rows, visible, scratch.split);
+            for (row, now) in now.iter().enumerate().take(rows) {
+                let Some(now) = *now else { continue };
+                let (values, at) = (&scratch.split[row * value_dim..(row + 1) * value_dim], first + row);
+                match item.partial {
+                    None => {
+                        let merged = &mut scratch.merged[at * value_dim..(at + 1) * value_dim];
+                        peaks[at] = Some(softmax::merge::<S>(merged, peaks[at], values, now));
+                    }
+                    Some(start) => leave(job, item, start, split.from / SPLIT, at, values, now),
+                }
+            }
+        }
+    }
+}
+
+/// Scores of a tile's rows against the first `keys` keys of the split.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn score<S: Simd, E: Element>(
+    split: &Split<'_>,
+    queries: *const f32,
+    rows: usize,
+    keys: usize,
+    scores: &mut [f32],
+) {
+    let (blocks, widest) = (keys.div_ceil(BLOCK_TOKENS), S::panels(rows));
+    let key_dim = split.layout.key_dim;
+    let mut block = 0;
+    while block < blocks {
+        let width = fitting(widest, blocks - block);
+        for from in (0..key_dim).step_by(X_STRIDE) {
+            let tile = KvTile {
+                x: queries.wrapping_add(from * MAX_ITEM_ROWS),
+                count: X_STRIDE.min(key_dim - from),
+                first: from,
+                segment: key_dim,
+                table: split.read[block..].as_ptr(),
+                segment_step: 0,
+                panel_step: 1,
+                offset: 0,
+                panel_bytes: 0,
+                // The values of the same blocks come next.
+                ahead: split.read[block..].as_ptr(),
+                ahead_offset: split.layout.values,
+                out: scores[block * BLOCK_TOKENS..].as_mut_ptr(),
+                out_stride: SPLIT,
+                accumulate: from > 0,
+            };
+            // SAFETY: the blocks exist; `scores` has SPLIT columns a row.
+            unsafe { S::kv_tile::<E>(rows, width, &tile) };
+        }
+        block += width;
+    }
+}
+
+/// The most panels, of a power of two up to `widest`, that `left` panels fill.
+#[inline(always)]
+fn fitting(widest: usize, left: usize) -> usize {
+    let mut width = widest;
+    while width > left {
+        width /= 2;
+    }
+    width.max(1)
+}
+
+/// The values of the split, weighted. Keys that only some rows of the tile see are taken by those alone, so that what stands
+/// behind a row's position (stale, or another chunk's) never enters its sum.
+///
+/// # Safety
+/// As for [`attend`]; `visible` says how many keys a row sees, no fewer than the row before it.
+#[inline(always)]
+unsafe fn weigh<S: Simd, E: Element>(
+    split: &Split<'_>,
+    weights: &[f32],
+    rows: usize,
+    visible: impl Fn(usize) -> usize + Copy,
+    out: &mut [f32],
+) {
+    let common = visible(0);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if common > 0 {
+            weigh_keys::<S, E>(split, weights.as_ptr(), rows, 0..common, out.as_mut_ptr());
+        }
+        let mut row = 0;
+        while row < rows {
+            let keys = visible(row);
+            let alike = (row..rows).take_while(|&other| visible(other) == keys).count();
+            if keys > common {
+                let out = out[row * split.layout.value_dim..].as_mut_ptr();
+                let weights = weights[row * SPLIT..].as_ptr();
+                weigh_keys::<S, E>(split, weights, alike, common..keys, out);
+            }
+            row += alike;
+        }
+    }
+}
+
+/// # Safety
+/// As for [`weigh`]; `out` has `rows` rows. Keys from other than the first on are added to what it holds.
+#[inline(always)]
+unsafe fn weigh_keys<S: Simd, E: Element>(
+    split: &Split<'_>,
+    weights: *const f32,
+    rows: usize,
+    keys: std::ops::Range<usize>,
+    out: *mut f32,
+) {
+    let (panels, widest) = (split.layout.value_dim / LANES, S::panels(rows));
+    let block = keys.start / BLOCK_TOKENS;
+    let mut panel = 0;
+    while panel < panels {
+        let width = fitting(widest, panels - panel);
+        let within = panel * split.layout.value_panel_bytes;
+        let tile = KvTile {
+            x: weights.wrapping_add(keys.start),
+            count: keys.end - keys.start,
+            first: keys.start % BLOCK_TOKENS,
+            segment: BLOCK_TOKENS,
+            table: split.read[block..].as_ptr(),
+            segment_step: 1,
+            panel_step: 0,
+            offset: split.layout.values + within,
+            panel_bytes: split.layout.value_panel_bytes,
+            // The keys of the next split come next.
+            ahead: split.ahead[block..].as_ptr(),
+            ahead_offset: within,
+            out: out.wrapping_add(panel * LANES),
+            out_stride: split.layout.value_dim,
+            accumulate: keys.start > 0,
+        };
+        // SAFETY: the blocks and panels exist; the rows of `out` have so many panels.
+        unsafe { S::kv_tile::<E>(rows, width, &tile) };
+        panel += width;
+    }
+}
+
+/// Where a row's part of a split stands among what an item leaves behind: its weighted values, its peak.
+#[inline(always)]
+fn place(item: &Item, start: usize, split: usize, row: usize, value_dim: usize) -> (usize, usize) {
+    let start = start + split * Shape::partial_floats(value_dim, item.rows());
+    (start + row * value_dim, start + item.rows() * value_dim + 2 * row)
+}
+
+/// Stores what a split gave a row, to be merged later.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn leave(
+    job: &Job<'_>,
+    item: &Item,
+    start: usize,
+    split: usize,
+    row: usize,
+    values: &[f32],
+    peak: Peak,
+) {
+    let (values_at, peak_at) = place(item, start, split, row, values.len());
+    // SAFETY: the plan gave the item this part of `partials`, and each split has its own.
+    unsafe {
+        std::ptr::copy_nonoverlapping(values.as_ptr(), job.partials.add(values_at), values.len());
+        job.partials.add(peak_at).write(peak.max);
+        job.partials.add(peak_at + 1).write(peak.sum);
+    }
+}
+
+/// Merges what the items of some splits of `item` left behind, in ascending order, and finishes its rows.
+///
+/// # Safety
+/// As for [`attend`]; all of those items are done.
+#[inline(always)]
+pub(crate) unsafe fn merge_parts<S: Simd>(job: &Job<'_>, item: &Item, scratch: &mut [f32]) {
+    let Some(start) = item.partial else { return };
+    let (span, layout) = (&job.spans[item.span], job.store.layout());
+    let scratch = Scratch::cut(scratch, layout);
+    let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
+    // SAFETY: the caller's contract; every split that a row sees has left its part.
+    unsafe {
+        for (row, peak) in peaks.iter_mut().enumerate().take(item.rows()) {
+            let merged = &mut scratch.merged[row * layout.value_dim..(row + 1) * layout.value_dim];
+            for split in 0..item.visible(span, row).div_ceil(SPLIT) {
+                let (values_at, peak_at) = place(item, start, split, row, layout.value_dim);
+                let values = std::slice::from_raw_parts(job.partials.add(values_at), layout.value_dim);
+                let now = Peak { max: *job.partials.add(peak_at), sum: *job.partials.add(peak_at + 1) };
+                *peak = Some(softmax::merge::<S>(merged, *peak, values, now));
+            }
+        }
+        finish::<S>(job, item, span, scratch.merged, &peaks);
+    }
+}
+
+/// Divides by the sums and writes the output rows.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn finish<S: Simd>(
+    job: &Job<'_>,
+    item: &Item,
+    span: &Span<'_>,
+    merged: &mut [f32],
+    peaks: &[Option<Peak>; MAX_ITEM_ROWS],
+) {
+    let (head_dim, value_dim) = (job.store.shape().head_dim, job.store.layout().value_dim);
+    for (row, merged) in merged.chunks_exact_mut(value_dim).enumerate().take(item.rows()) {
+        let out_row = span.out_row + item.first + row / item.heads;
+        let head = item.head + row % item.heads;
+        let sum = peaks[row].map_or(1.0, |peak| peak.sum);
+        // SAFETY: the output has this row and head, and they are the item's.
+        unsafe {
+            for chunk in merged.as_chunks_mut::<LANES>().0 {
+                S::store(chunk.as_mut_ptr(), S::div(S::load(chunk.as_ptr()), S::splat(sum)));
+            }
+            let out = job.out.add((out_row * job.heads + head) * head_dim);
+            std::ptr::copy_nonoverlapping(merged.as_ptr(), out, head_dim);
+        }
+    }
+}

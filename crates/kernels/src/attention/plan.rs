@@ -1,0 +1,198 @@
+//! How attention is cut into items that threads take in turn. Must not know: what an item computes, or its bits: no cut changes
+//! any, so that it may depend on the batch and on the number of threads.
+
+use crate::attention::{SPLIT, Span};
+
+/// The most rows (queries × query heads) in an item.
+pub(crate) const MAX_ITEM_ROWS: usize = 96;
+/// Items that a thread should find, so that the last ones level out.
+const ITEMS_PER_THREAD: usize = 8;
+
+/// Some queries of one span, some query heads of one key/value head, and some splits of the keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    /// Which span.
+    pub(crate) span: usize,
+    pub(crate) kv_head: usize,
+    /// First query head, and how many.
+    pub(crate) head: usize,
+    pub(crate) heads: usize,
+    /// First query within the span, and how many.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// First split, and the one behind the last.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Where what each split gave is stored, to be merged later; `None` for an item with all splits, which merges them itself.
+    pub(crate) partial: Option<usize>,
+}
+
+impl Item {
+    /// Queries × query heads.
+    pub(crate) fn rows(&self) -> usize {
+        self.count * self.heads
+    }
+
+    /// Keys that a row may see.
+    pub(crate) fn visible(&self, span: &Span<'_>, row: usize) -> usize {
+        span.start + self.first + row / self.heads + 1
+    }
+}
+
+/// What is to be cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// Query heads.
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    /// Elements of a value, in whole vectors.
+    pub(crate) value_dim: usize,
+    /// The most rows in a register tile.
+    pub(crate) tile_rows: usize,
+    pub(crate) threads: usize,
+}
+
+impl Shape {
+    /// f32 elements that `rows` rows of one split leave behind: their weighted values, maxima and sums.
+    pub(crate) fn partial_floats(value_dim: usize, rows: usize) -> usize {
+        (rows * (value_dim + 2)).next_multiple_of(16)
+    }
+}
+
+/// The items of an operation. Kept between operations, so that its memory is reused.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// The dearest first, as far as spans go.
+    pub(crate) items: Vec<Item>,
+    /// Items of all splits whose parts `items` leaves behind.
+    pub(crate) merges: Vec<Item>,
+    /// f32 elements that the parts take.
+    pub(crate) partial_floats: usize,
+    /// Spans by falling cost.
+    order: Vec<(usize, usize)>,
+}
+
+impl Plan {
+    /// Cuts the spans.
+    pub(crate) fn make(&mut self, spans: &[Span<'_>], shape: Shape) {
+        self.items.clear();
+        self.merges.clear();
+        self.order.clear();
+        self.partial_floats = 0;
+        let keys = |span: &Span<'_>| span.count.saturating_mul(span.start + span.count);
+        self.order.extend(spans.iter().enumerate().map(|(index, span)| (keys(span), index)));
+        self.order.sort_unstable_by(|a, b| b.cmp(a));
+        let cost = spans.iter().fold(0_usize, |sum, span| sum.saturating_add(keys(span)));
+        // A piece of work that costs more than this is worth cutting.
+        let bound = (cost.saturating_mul(shape.heads) / (shape.threads * ITEMS_PER_THREAD)).max(1);
+        let rows = spans.iter().map(|span| span.count).sum::<usize>().saturating_mul(shape.heads);
+        let rows = (rows / (shape.threads * ITEMS_PER_THREAD)).clamp(shape.tile_rows, MAX_ITEM_ROWS);
+        for at in 0..self.order.len() {
+            let index = self.order[at].1;
+            self.cut(index, &spans[index], shape, rows, bound);
+        }
+    }
+
+    fn cut(&mut self, index: usize, span: &Span<'_>, shape: Shape, rows: usize, bound: usize) {
+        let per_kv = shape.heads / shape.kv_heads.max(1);
+        let heads = per_kv.clamp(1, MAX_ITEM_ROWS);
+        let queries = (rows / heads).max(1);
+        // The last queries, which have the most keys, come first.
+        for tile in (0..span.count.div_ceil(queries)).rev() {
+            let first = tile * queries;
+            let count = queries.min(span.count - first);
+            let keys = span.start + first + count;
+            for kv_head in 0..shape.kv_heads {
+                for head in (0..per_kv).step_by(heads) {
+                    let whole = Item {
+                        span: index,
+                        kv_head,
+                        head: kv_head * per_kv + head,
+                        heads: heads.min(per_kv - head),
+                        first,
+                        count,
+                        from: 0,
+                        to: keys.div_ceil(SPLIT),
+                        partial: None,
+                    };
+                    // Prompts have rows enough to share out; what they would leave behind is not worth its memory.
+                    let few = span.count.saturating_mul(per_kv) <= MAX_ITEM_ROWS;
+                    let cost = whole.rows().saturating_mul(keys);
+                    if shape.threads > 1 && few && cost > bound && whole.to > 1 {
+                        self.cut_keys(whole, cost.div_ceil(bound), shape.value_dim);
+                    } else {
+                        self.items.push(whole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cuts an item into about `pieces` of whole splits.
+    fn cut_keys(&mut self, whole: Item, pieces: usize, value_dim: usize) {
+        let whole = Item { partial: Some(self.partial_floats), ..whole };
+        let step = whole.to.div_ceil(pieces.max(1)).max(1);
+        for from in (0..whole.to).step_by(step) {
+            self.items.push(Item { from, to: (from + step).min(whole.to), ..whole });
+        }
+        self.merges.push(whole);
+        self.partial_floats += whole.to * Shape::partial_floats(value_dim, whole.rows());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_cover_every_query_head_and_split_once_however_they_are_cut() {
+        let blocks = [0_u32; 0];
+        let span = |start, count| Span { query_row: 0, out_row: 0, count, start, blocks: &blocks };
+        let batches = [
+            vec![span(0, 1)],
+            vec![span(16_383, 1)],
+            vec![span(40, 300), span(9000, 1), span(300, 5)],
+            vec![span(511, 1); 40],
+            vec![span(5000, 12), span(0, 1000)],
+        ];
+        let mut plan = Plan::default();
+        for (heads, kv_heads) in [(1, 1), (14, 2), (32, 8), (200, 1)] {
+            for threads in [1, 2, 7] {
+                for spans in &batches {
+                    let shape = Shape { heads, kv_heads, value_dim: 64, tile_rows: 12, threads };
+                    plan.make(spans, shape);
+                    let mut seen = std::collections::BTreeMap::new();
+                    for item in &plan.items {
+                        assert!(item.rows() > 0 && item.rows() <= MAX_ITEM_ROWS && item.from < item.to);
+                        for query in item.first..item.first + item.count {
+                            for head in item.head..item.head + item.heads {
+                                assert_eq!(head / (heads / kv_heads), item.kv_head);
+                                for split in item.from..item.to {
+                                    let times = seen.entry((item.span, query, head, split)).or_insert(0);
+                                    *times += 1;
+                                }
+                            }
+                        }
+                    }
+                    assert!(seen.values().all(|&times| times == 1));
+                    for (index, span) in spans.iter().enumerate() {
+                        for query in 0..span.count {
+                            for head in 0..heads {
+                                let splits = (span.start + query + 1).div_ceil(SPLIT);
+                                assert!((0..splits).all(|s| seen.contains_key(&(index, query, head, s))));
+                            }
+                        }
+                    }
+                    let parts: usize =
+                        plan.merges.iter().map(|m| m.to * Shape::partial_floats(64, m.rows())).sum();
+                    assert_eq!(parts, plan.partial_floats);
+                }
+            }
+        }
+        plan.make(
+            &[span(16_383, 1)],
+            Shape { heads: 2, kv_heads: 2, value_dim: 64, tile_rows: 12, threads: 2 },
+        );
+        assert!(plan.items.len() >= 16 && plan.merges.len() == 2, "a lone long sequence is shared out");
+    }
+}

@@ -1,0 +1,161 @@
+//! Softmax in pieces: the weights of one split of a row, and the merge of a split into those before it (Milakov and Gimelshein
+//! 2018, arXiv 1805.02867). Must not know: keys, values, blocks. Scores are in units of log₂, so that e is never needed.
+
+use crate::simd::{self, LANES, ROUND, Simd};
+
+/// Weights below 2 to this are 2 to this: more would be denormal. Beside the largest weight of its split, which is 1,
+/// such a weight changes no sum.
+const LEAST_EXPONENT: f32 = -126.0;
+/// (2ʳ − 1)/r for |r| ≤ 1/2, highest power first (Cephes `exp2f`).
+const EXP2_POLY: [f32; 6] =
+    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 0.240_226_48, std::f32::consts::LN_2];
+
+/// 2 to the x, for x ≤ 0 or NaN, 16 at a time; 1 exactly for 0. Error below 2 units in the last place.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: the caller's contract.
+    unsafe {
+        // The order of the operands keeps a NaN.
+        let x = S::max(S::splat(LEAST_EXPONENT), x);
+        let t = S::add(x, S::splat(ROUND));
+        let n = S::sub(t, S::splat(ROUND));
+        let r = S::sub(x, n);
+        let mut p = S::splat(EXP2_POLY[0]);
+        for &coefficient in &EXP2_POLY[1..] {
+            p = S::fma(p, r, S::splat(coefficient));
+        }
+        S::times_power_of_two(S::fma(p, r, S::splat(1.0)), n, t)
+    }
+}
+
+/// The maximum of a row's scores in one split, and the sum of 2^(score − maximum).
+#[derive(Clone, Copy)]
+pub(crate) struct Peak {
+    pub(crate) max: f32,
+    pub(crate) sum: f32,
+}
+
+/// Where the scales of a block's 16 keys and values stand.
+#[derive(Clone, Copy)]
+pub(crate) struct Scales<'a> {
+    /// The blocks of the split.
+    pub(crate) blocks: &'a [*const u8],
+    pub(crate) key_offset: usize,
+    pub(crate) value_offset: usize,
+}
+
+/// Replaces the first `keys` (at least one) scores of a row by 2^(score − maximum). With scales, a score is first multiplied by
+/// its key's, and the weight left behind by its value's (the sum is of the weights alone).
+/// What stands behind the first `keys` scores, up to a whole vector, is unspecified before and after.
+///
+/// # Safety
+/// As for [`Simd`]; the blocks exist and have scales.
+#[inline(always)]
+pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: Option<Scales<'_>>) -> Peak {
+    let padded = keys.next_multiple_of(LANES);
+    let scale = |chunk: usize, offset: fn(&Scales<'_>) -> usize| {
+        scales.map(|scales| scales.blocks[chunk].wrapping_add(offset(&scales)).cast::<f32>())
+    };
+    // SAFETY: the caller's contract; every load and store is of a whole chunk, or of a block's 16 scales.
+    unsafe {
+        if scales.is_some() {
+            for (at, chunk) in scores[..padded].as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                if let Some(by) = scale(at, |scales| scales.key_offset) {
+                    S::store(chunk.as_mut_ptr(), S::mul(S::load(chunk.as_ptr()), S::load(by)));
+                }
+            }
+        }
+        scores[keys..padded].fill(f32::NEG_INFINITY);
+        let chunks = scores[..padded].as_chunks_mut::<LANES>().0;
+        let mut most = S::splat(f32::NEG_INFINITY);
+        for chunk in chunks.iter() {
+            // The order of the operands skips a NaN, which the sum will show.
+            most = S::max(S::load(chunk.as_ptr()), most);
+        }
+        let max = largest(simd::lanes::<S>(most));
+        let shift = S::splat(max);
+        let mut sums = S::splat(0.0);
+        for (at, chunk) in chunks.iter_mut().enumerate() {
+            let weight = exp2::<S>(S::sub(S::load(chunk.as_ptr()), shift));
+            sums = S::add(sums, weight);
+            let left = match scale(at, |scales| scales.value_offset) {
+                Some(by) => S::mul(weight, S::load(by)),
+                None => weight,
+            };
+            S::store(chunk.as_mut_ptr(), left);
+        }
+        Peak { max, sum: simd::sum::<S>(sums) }
+    }
+}
+
+/// The largest of 16, none of them NaN, by a tree.
+#[inline(always)]
+fn largest(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// Merges a row's weighted values of one split (`split`) into those of the splits before it; returns the peak of both.
+/// Both slices have the same length, of whole vectors.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn merge<S: Simd>(
+    merged: &mut [f32],
+    before: Option<Peak>,
+    split: &[f32],
+    now: Peak,
+) -> Peak {
+    let Some(before) = before else {
+        merged.copy_from_slice(split);
+        return now;
+    };
+    let max = if now.max > before.max { now.max } else { before.max };
+    let (merged, split) = (merged.as_chunks_mut::<LANES>().0, split.as_chunks::<LANES>().0);
+    // SAFETY: the caller's contract; every load and store is of a whole chunk.
+    unsafe {
+        let old = exp2::<S>(S::splat(before.max - max));
+        let new = exp2::<S>(S::splat(now.max - max));
+        for (merged, split) in merged.iter_mut().zip(split) {
+            let part = S::mul(S::load(split.as_ptr()), new);
+            S::store(merged.as_mut_ptr(), S::fma(S::load(merged.as_ptr()), old, part));
+        }
+        let sum = S::fma(S::splat(before.sum), old, S::mul(S::splat(now.sum), new));
+        Peak { max, sum: simd::lanes::<S>(sum)[0] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Scalar;
+
+    #[test]
+    fn exp2_is_within_two_units_in_the_last_place() {
+        let at = |x: f32| {
+            // SAFETY: plain Rust lanes.
+            unsafe { simd::lanes::<Scalar>(exp2::<Scalar>(Scalar::splat(x)))[0] }
+        };
+        let (mut x, mut worst) = (-125.5_f32, 0.0_f64);
+        while x <= 0.0 {
+            let (got, want) = (f64::from(at(x)), f64::from(x).exp2());
+            let unit = f64::from(f32::EPSILON) * 2.0_f64.powf(want.log2().floor());
+            worst = worst.max((got - want).abs() / unit);
+            x += 0.000_917;
+        }
+        assert!(worst < 2.0, "{worst} units in the last place");
+        assert_eq!((at(0.0), at(-1.0), at(-100.0)), (1.0, 0.5, (-100.0_f32).exp2()));
+        assert_eq!(at(f32::NEG_INFINITY), 2.0_f32.powi(-126));
+        assert!(at(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,191 @@
+//! Where the kernels for quantized and for bf16 weights become functions compiled for one instruction set, and where one of
+//! them is chosen. Must not know: what the kernels compute.
+
+use headrace_quant::BlockType;
+
+use crate::activations;
+use crate::expand;
+use crate::formats::with_format;
+use crate::gemm::Product;
+use crate::gemm_bf16::{self, PairProduct, Pairs};
+use crate::gemm_int::{self, IntProduct};
+use crate::matrix::Section;
+use crate::roofline;
+use crate::simd_int::Ints;
+
+macro_rules! int_entries {
+    ($module:ident, $ints:ty, $(#[$features:meta])*) => {
+        /// The integer kernels compiled for one instruction set. Each needs a processor that has it, valid pointers
+        /// where its arguments hold any, and a section that holds the block type.
+        pub(crate) mod $module {
+            use super::*;
+
+            $(#[$features])*
+            pub(crate) unsafe fn expand_row(section: &Section, kind: BlockType, row: usize, out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { with_format!(kind, F => expand::row::<$ints, F>(section, row, out)) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn expand_columns(
+                product: &Product<'_>,
+                kind: BlockType,
+                first: usize,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { with_format!(kind, F => expand::columns::<$ints, F>(product, first, count)) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn int_columns(
+                product: &IntProduct<'_>,
+                kind: BlockType,
+                first: usize,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { with_format!(kind, F => gemm_int::columns::<$ints, F>(product, first, count)) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn quantize(
+                x: &[f32],
+                k: usize,
+                rows: usize,
+                codes: &mut [i32],
+                facts: &mut [f32],
+            ) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activations::quantize::<$ints>(x, k, rows, codes, facts) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn multiply_ints(rounds: usize) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { roofline::multiply_ints::<$ints>(rounds) }
+            }
+
+            /// The most rows that one register tile holds.
+            pub(crate) unsafe fn row_limit() -> usize {
+                <$ints as Ints>::ROWS
+            }
+        }
+    };
+}
+
+int_entries!(scalar, crate::simd::Scalar,);
+#[cfg(target_arch = "x86_64")]
+int_entries!(avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+int_entries!(vnni256, crate::simd_int_x86::Vnni256, #[target_feature(enable = "avx2,avxvnni,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+int_entries!(
+    vnni512,
+    crate::simd_int_x86::Vnni512,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+);
+
+/// Calls an integer kernel on an instruction set. AVX2 has one path with AVX-VNNI and one without: integer sums are exact, so
+/// both give the same bits.
+macro_rules! dispatch_ints {
+    ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        match $isa {
+            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.is_supported() => unsafe {
+                $crate::entry_ints::vnni512::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx2
+                if $crate::isa::Isa::Avx2.is_supported() && std::arch::is_x86_feature_detected!("avxvnni") =>
+            {
+                // SAFETY: as above.
+                unsafe { $crate::entry_ints::vnni256::$name($($arg),*) }
+            }
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
+                $crate::entry_ints::avx2::$name($($arg),*)
+            },
+            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            _ => unsafe { $crate::entry_ints::scalar::$name($($arg),*) },
+        }
+    };
+}
+pub(crate) use dispatch_ints;
+
+macro_rules! pair_entries {
+    ($module:ident, $pairs:ty, $(#[$features:meta])*) => {
+        /// As above, for bf16 weights and activations.
+        pub(crate) mod $module {
+            use super::*;
+
+            $(#[$features])*
+            pub(crate) unsafe fn pair_columns(product: &PairProduct<'_>, first: usize, count: usize) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { gemm_bf16::columns::<$pairs>(product, first, count) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn pair_rows(x: &[f32], k: usize, rows: usize, pairs: &mut [u32]) {
+                activations::pair_bf16(x, k, rows, pairs);
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn multiply_pairs(rounds: usize) -> f32 {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { roofline::multiply_pairs::<$pairs>(rounds) }
+            }
+
+            /// The most rows that one register tile holds.
+            pub(crate) unsafe fn row_limit() -> usize {
+                <<$pairs as Pairs>::F as crate::simd::Simd>::ROWS
+            }
+        }
+    };
+}
+
+pair_entries!(pairs_scalar, crate::simd::Scalar,);
+#[cfg(target_arch = "x86_64")]
+pair_entries!(pairs_avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+pair_entries!(
+    pairs_avx512,
+    crate::simd_x86::Avx512,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+);
+#[cfg(target_arch = "x86_64")]
+pair_entries!(
+    pairs_bf16,
+    crate::simd_bf16::Bf16Dot,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+);
+
+/// Calls a kernel for bf16 pairs. With AVX-512 the bits depend on whether the processor multiplies pairs: it is part of the
+/// numerics fingerprint (`Isa::multiplies_bf16_pairs`).
+macro_rules! dispatch_pairs {
+    ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        match $isa {
+            // SAFETY: the processor has it, as the guard asks; the arguments are the call site's to argue.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.multiplies_bf16_pairs() => unsafe {
+                $crate::entry_ints::pairs_bf16::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx512 if $crate::isa::Isa::Avx512.is_supported() => unsafe {
+                $crate::entry_ints::pairs_avx512::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
+                $crate::entry_ints::pairs_avx2::$name($($arg),*)
+            },
+            // SAFETY: plain Rust; the arguments are the call site's to argue.
+            _ => unsafe { $crate::entry_ints::pairs_scalar::$name($($arg),*) },
+        }
+    };
+}
+pub(crate) use dispatch_pairs;

@@ -1,0 +1,333 @@
+//! How quantized weights lie in memory for the kernels, format by format, and how a vector of them is read.
+//! Must not know: products, threads, or ggml's own bit layouts (`headrace_quant` unpacks those once, at load).
+//!
+//! Sixteen output columns stand side by side in a *panel*. Along its inputs a panel is a row of *spans* of 64 or 256
+//! inputs; a span begins with its scales (`[group][16]`), then come the codes of its groups of 32 inputs. A line of 64
+//! bytes holds 16 columns × 4 inputs, which is what an integer dot product takes: input `16·HALF + 4·STEP + i` of a
+//! group stands in byte `i` of its column's lane of line (HALF, STEP). Four-bit lines hold HALF 0 in the low and HALF 1 in
+//! the high nibbles; a fifth bit stands in a plane of 64 bits per line, a fifth and sixth in a plane of bit pairs.
+
+use headrace_quant::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES};
+
+use crate::simd::{LANES, Simd};
+use crate::simd_int::{Ints, LINE};
+
+/// Inputs in a group: those that activations share a scale over.
+pub(crate) const GROUP: usize = 32;
+
+/// Where the codes of a group stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Codes {
+    /// A byte each.
+    Bytes,
+    /// Four bits each.
+    Nibbles,
+    /// Four bits each, behind a plane of fifth bits.
+    NibblesAndBit,
+    /// Four bits each, behind a plane of bit pairs.
+    NibblesAndPair,
+}
+
+impl Codes {
+    /// Bytes of a group of 32 inputs × 16 columns.
+    pub(crate) const fn group_bytes(self) -> usize {
+        self.plane_bytes()
+            + match self {
+                Codes::Bytes => 8 * LINE,
+                _ => 4 * LINE,
+            }
+    }
+
+    /// Bytes of the plane before the nibbles.
+    pub(crate) const fn plane_bytes(self) -> usize {
+        match self {
+            Codes::Bytes | Codes::Nibbles => 0,
+            Codes::NibblesAndBit => LINE,
+            Codes::NibblesAndPair => 2 * LINE,
+        }
+    }
+}
+
+/// One packed format. A weight is `scale · (code − zero) + offset`.
+pub(crate) trait Format: Copy + 'static {
+    /// ggml's format that it packs.
+    const KIND: BlockType;
+    /// Inputs of a span.
+    const SPAN: usize;
+    /// Where the codes stand.
+    const CODES: Codes;
+    /// Bytes of a span's scales.
+    const HEAD: usize;
+    /// log₂ of the code that means zero; `None`: code 0.
+    const ZERO: Option<u32>;
+    /// Whether weights have an offset.
+    const OFFSET: bool = false;
+    /// Whether each half of a group has a scale of its own.
+    const HALVES: bool = false;
+    /// Whether a code can be above 63.
+    const WIDE: bool = false;
+    /// What a code stands for, plus zero, where that is not the code itself.
+    const TABLE: Option<[u8; 16]> = None;
+    /// Bytes of a span.
+    const BYTES: usize = Self::HEAD + Self::SPAN / GROUP * Self::CODES.group_bytes();
+
+    /// The scales of 16 columns for one group (one half of it where [`Format::HALVES`]).
+    ///
+    /// # Safety
+    /// As for [`Simd`]; `span` is the start of one.
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V;
+
+    /// The offsets of 16 columns for one group.
+    ///
+    /// # Safety
+    /// As for [`Format::scale`].
+    unsafe fn offset<N: Ints>(_span: *const u8, _group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract.
+        unsafe { N::F::splat(0.0) }
+    }
+
+    /// Line (HALF, STEP) of a group, as unsigned codes.
+    ///
+    /// # Safety
+    /// As for [`Format::scale`].
+    #[inline(always)]
+    unsafe fn line<N: Ints, const HALF: usize, const STEP: usize>(span: *const u8, group: usize) -> N::B {
+        // SAFETY: the caller's contract; every line and plane lies inside the span.
+        unsafe {
+            let base = span.add(Self::HEAD + group * Self::CODES.group_bytes());
+            if matches!(Self::CODES, Codes::Bytes) {
+                return N::load(base.add((4 * HALF + STEP) * LINE));
+            }
+            let both = N::load(base.add(Self::CODES.plane_bytes() + STEP * LINE));
+            let codes = if HALF == 0 { N::low_nibbles(both) } else { N::high_nibbles(both) };
+            match Self::CODES {
+                Codes::NibblesAndBit => N::add_bit_plane(codes, base.add((4 * HALF + STEP) * 8)),
+                Codes::NibblesAndPair => {
+                    let plane = N::load(base.add(HALF * LINE));
+                    match STEP {
+                        0 => N::add_pair_plane::<0>(codes, plane),
+                        1 => N::add_pair_plane::<1>(codes, plane),
+                        2 => N::add_pair_plane::<2>(codes, plane),
+                        _ => N::add_pair_plane::<3>(codes, plane),
+                    }
+                }
+                _ => match &Self::TABLE {
+                    Some(table) => N::look_up(codes, table),
+                    None => codes,
+                },
+            }
+        }
+    }
+}
+
+/// Bytes of 16 halves (f16 or bf16).
+const HALVES_BYTES: usize = 2 * LANES;
+
+/// Formats of 32-weight blocks: spans of two groups; the head holds `[2][16]` f16 scales, then offsets likewise.
+macro_rules! simple {
+    ($(#[$doc:meta])* $name:ident: $kind:ident, $codes:ident, load $load:ident, $($rest:tt)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl Format for $name {
+            const KIND: BlockType = BlockType::$kind;
+            const SPAN: usize = 2 * GROUP;
+            const CODES: Codes = Codes::$codes;
+            const HEAD: usize = 2 * HALVES_BYTES * (1 + Self::OFFSET as usize);
+            $($rest)*
+
+            #[inline(always)]
+            unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+                // SAFETY: the caller's contract: the head holds 2 × 16 scales.
+                unsafe { N::F::$load(span.add(group * HALVES_BYTES).cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+                // SAFETY: the caller's contract: where there are offsets, 2 × 16 of them follow the scales.
+                unsafe {
+                    if !Self::OFFSET {
+                        return N::F::splat(0.0);
+                    }
+                    N::F::$load(span.add((2 + group) * HALVES_BYTES).cast())
+                }
+            }
+        }
+    };
+}
+
+simple!(
+    /// Signed bytes, one scale.
+    Q80: Q8_0, Bytes, load load_f16,
+    const ZERO: Option<u32> = Some(7);
+    const WIDE: bool = true;
+);
+simple!(
+    /// Four bits around 8, one scale.
+    Q40: Q4_0, Nibbles, load load_f16,
+    const ZERO: Option<u32> = Some(3);
+);
+simple!(
+    /// Four bits, scale and offset.
+    Q41: Q4_1, Nibbles, load load_f16,
+    const ZERO: Option<u32> = None;
+    const OFFSET: bool = true;
+);
+simple!(
+    /// Five bits around 16, one scale.
+    Q50: Q5_0, NibblesAndBit, load load_f16,
+    const ZERO: Option<u32> = Some(4);
+);
+simple!(
+    /// Five bits, scale and offset.
+    Q51: Q5_1, NibblesAndBit, load load_f16,
+    const ZERO: Option<u32> = None;
+    const OFFSET: bool = true;
+);
+simple!(
+    /// Four bits into a table of unevenly spaced values.
+    Iq4Nl: Iq4Nl, Nibbles, load load_f16,
+    const ZERO: Option<u32> = Some(7);
+    const WIDE: bool = true;
+    const TABLE: Option<[u8; 16]> = Some(shifted(&IQ4_NL_VALUES, 128));
+);
+simple!(
+    /// FP4 (E2M1) as a table of doubled values; the shared exponent is halved and stands as a bf16.
+    Mxfp4: Mxfp4, Nibbles, load load_bf16,
+    const ZERO: Option<u32> = Some(4);
+    const TABLE: Option<[u8; 16]> = Some(shifted(&MXFP4_VALUES, 16));
+);
+
+const fn shifted(values: &[i8; 16], zero: i16) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = (values[i] as i16 + zero) as u8;
+        i += 1;
+    }
+    table
+}
+
+/// Bytes of the head of a K format: `[16]` f16 scales of scales, `[16]` f16 scales of offsets (zero in Q6_K), then sixteen
+/// vectors of 16 bytes.
+const K_HEAD: usize = 2 * HALVES_BYTES + 16 * LANES;
+/// Inputs of a K format's span.
+const K_SPAN: usize = 256;
+
+/// Formats of 256-weight blocks with 6-bit scales and offsets per 32.
+macro_rules! k_with_offset {
+    ($(#[$doc:meta])* $name:ident: $kind:ident, $codes:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl Format for $name {
+            const KIND: BlockType = BlockType::$kind;
+            const SPAN: usize = K_SPAN;
+            const CODES: Codes = Codes::$codes;
+            const HEAD: usize = K_HEAD;
+            const ZERO: Option<u32> = None;
+            const OFFSET: bool = true;
+
+            #[inline(always)]
+            unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+                // SAFETY: the caller's contract: group < 8, whose scales lie inside the head.
+                unsafe {
+                    let small = N::to_f32(N::widen_u8(span.add(2 * HALVES_BYTES + group * LANES)));
+                    N::F::mul(N::F::load_f16(span.cast()), small)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+                // SAFETY: the caller's contract: group < 8, whose offsets lie inside the head.
+                unsafe {
+                    let small = N::to_f32(N::widen_u8(span.add(2 * HALVES_BYTES + (8 + group) * LANES)));
+                    let scale = N::F::load_f16(span.add(HALVES_BYTES).cast());
+                    N::F::sub(N::F::splat(0.0), N::F::mul(scale, small))
+                }
+            }
+        }
+    };
+}
+
+k_with_offset!(
+    /// Four bits, scale and offset in two levels.
+    Q4K: Q4K, Nibbles
+);
+k_with_offset!(
+    /// Five bits, scale and offset in two levels.
+    Q5K: Q5K, NibblesAndBit
+);
+
+/// Six bits around 32, signed 8-bit scales per 16 inputs.
+#[derive(Clone, Copy)]
+pub(crate) struct Q6K;
+
+impl Format for Q6K {
+    const KIND: BlockType = BlockType::Q6K;
+    const SPAN: usize = K_SPAN;
+    const CODES: Codes = Codes::NibblesAndPair;
+    const HEAD: usize = K_HEAD;
+    const ZERO: Option<u32> = Some(5);
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract: group < 8, so 2·group + HALF < 16.
+        unsafe {
+            let small = N::to_f32(N::widen_i8(span.add(2 * HALVES_BYTES + (2 * group + HALF) * LANES)));
+            N::F::mul(N::F::load_f16(span.cast()), small)
+        }
+    }
+}
+
+/// Evaluates an expression with `F` bound to the packed format of a block type.
+macro_rules! with_format {
+    ($kind:expr, $F:ident => $body:expr) => {
+        match $kind {
+            headrace_quant::BlockType::Q8_0 => {
+                type $F = $crate::formats::Q80;
+                $body
+            }
+            headrace_quant::BlockType::Q4_0 => {
+                type $F = $crate::formats::Q40;
+                $body
+            }
+            headrace_quant::BlockType::Q4_1 => {
+                type $F = $crate::formats::Q41;
+                $body
+            }
+            headrace_quant::BlockType::Q5_0 => {
+                type $F = $crate::formats::Q50;
+                $body
+            }
+            headrace_quant::BlockType::Q5_1 => {
+                type $F = $crate::formats::Q51;
+                $body
+            }
+            headrace_quant::BlockType::Q4K => {
+                type $F = $crate::formats::Q4K;
+                $body
+            }
+            headrace_quant::BlockType::Q5K => {
+                type $F = $crate::formats::Q5K;
+                $body
+            }
+            headrace_quant::BlockType::Q6K => {
+                type $F = $crate::formats::Q6K;
+                $body
+            }
+            headrace_quant::BlockType::Iq4Nl => {
+                type $F = $crate::formats::Iq4Nl;
+                $body
+            }
+            headrace_quant::BlockType::Mxfp4 => {
+                type $F = $crate::formats::Mxfp4;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_format;

@@ -1,0 +1,354 @@
+//! Matrix products of int8 activations with block-quantized weights: the register tile and the walk over one task's columns.
+//! Must not know: threads.
+//!
+//! **One reduction shape.** An output is `start + Σ` over groups of 32 inputs, ascending, of
+//! `(scale_w · scale_x) · (exact integer sum)`, then `offset_w · (scale_x · Σ codes)` where the format has offsets, each a
+//! fused multiply-add onto one chain; `start` is what is added to (the bias, the residual). The chain passes through
+//! memory between blocks of inputs, which changes nothing. Neither rows nor tiles nor threads enter.
+
+use crate::activations::{FACTS, WORDS};
+use crate::formats::{Format, GROUP};
+use crate::gemm::{MAX_PANELS, group, group_count};
+use crate::matrix::Section;
+use crate::simd::{LANES, Simd};
+use crate::simd_int::Ints;
+
+/// Inputs of one pass over several groups of rows: two panels of them stay in the first-level cache.
+const BLOCK_K: usize = 512;
+/// How far ahead of a single pass over the weights they are asked for.
+const PREFETCH_BYTES: usize = 4096;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// A whole product, as its tasks see it.
+pub(crate) struct IntProduct<'a> {
+    pub(crate) section: &'a Section,
+    /// Codes of the rows in groups, as `activations::quantize` leaves them: a group at `codes + first row · padded_k / 4`.
+    pub(crate) codes: *const i32,
+    /// Facts likewise, a group at `facts + first row · padded_k / 32 · FACTS`.
+    pub(crate) facts: *const f32,
+    /// Inputs, padded to whole spans.
+    pub(crate) padded_k: usize,
+    /// How many rows.
+    pub(crate) m: usize,
+    /// The section's first column of the first row.
+    pub(crate) out: *mut f32,
+    /// Elements between two rows of the output.
+    pub(crate) out_stride: usize,
+    pub(crate) accumulate: bool,
+    /// Room for `m` rows of the task's columns: where chains wait between blocks of inputs. The output's own rows would do, but
+    /// they stand at large powers of two from each other and push each other out of the caches.
+    pub(crate) waiting: *mut f32,
+}
+
+/// What one register tile computes: for R rows and P panels of 16 columns, the chains over `spans` spans.
+pub(crate) struct IntTile {
+    pub(crate) spans: usize,
+    /// `[inputs / 4][R]`.
+    pub(crate) codes: *const i32,
+    /// `[inputs / 32][FACTS][R]`: scale, negated sum of all codes, negated sum of the first half's.
+    pub(crate) facts: *const f32,
+    /// P starts of spans.
+    pub(crate) panels: [*const u8; MAX_PANELS],
+    /// Where the chains start, and elements between two rows there; null: at zero.
+    pub(crate) from: *const f32,
+    pub(crate) from_stride: usize,
+    /// `[16·P]`, added at the start, or null.
+    pub(crate) bias: *const f32,
+    pub(crate) out: *mut f32,
+    pub(crate) out_stride: usize,
+    /// Columns of the last panel that exist, 1–16.
+    pub(crate) valid: usize,
+    /// Cache lines of each span (from, to) to ask for at `ahead` bytes behind it.
+    pub(crate) prefetch: (usize, usize),
+    pub(crate) ahead: usize,
+}
+
+/// Walks the two halves of a group, four lines each, with everything about a line a constant.
+macro_rules! lines {
+    ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident) => {
+        lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, [0 1 2 3])
+    };
+    (@ $F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident,
+     [$($step:literal)*]) => {$(
+        {
+            let mut weights = [$F::line::<$N, $half, $step>($at[0], $group); $P];
+            for p in 1..$P {
+                weights[p] = $F::line::<$N, $half, $step>($at[p], $group);
+            }
+            let x = $x.add(($half * 4 + $step) * $R);
+            for r in 0..$R {
+                for p in 0..$P {
+                    $sums[r][p] = if $F::WIDE {
+                        $N::dot::<true>($sums[r][p], weights[p], x.add(r))
+                    } else {
+                        $N::dot::<false>($sums[r][p], weights[p], x.add(r))
+                    };
+                }
+            }
+        }
+    )*};
+}
+
+/// One register tile; see [`IntTile`].
+///
+/// # Safety
+/// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold.
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(tile: &IntTile) {
+    // SAFETY: the caller's contract; r stays below R, p below P, spans below `tile.spans`.
+    unsafe {
+        let mut totals = start::<N, R, P>(tile);
+        let mut at = [std::ptr::null(); P];
+        at.copy_from_slice(&tile.panels[..P]);
+        let (mut x, mut facts) = (tile.codes, tile.facts);
+        for _ in 0..tile.spans {
+            for p in 0..P {
+                for line in tile.prefetch.0..tile.prefetch.1 {
+                    N::F::prefetch(at[p].wrapping_add(tile.ahead + line * CACHE_LINE));
+                }
+            }
+            for group in 0..F::SPAN / GROUP {
+                if F::HALVES {
+                    let mut sums = zero_sums::<N, F, R, P>(facts.add(2 * R), None);
+                    lines!(F, N, R, P, 0, at, group, x, sums);
+                    let scale = scales::<N, F, P, 0>(&at, group);
+                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
+                    let mut sums = zero_sums::<N, F, R, P>(facts.add(R), Some(facts.add(2 * R)));
+                    lines!(F, N, R, P, 1, at, group, x, sums);
+                    let scale = scales::<N, F, P, 1>(&at, group);
+                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
+                } else {
+                    let mut sums = zero_sums::<N, F, R, P>(facts.add(R), None);
+                    lines!(F, N, R, P, 0, at, group, x, sums);
+                    lines!(F, N, R, P, 1, at, group, x, sums);
+                    let scale = scales::<N, F, P, 0>(&at, group);
+                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
+                }
+                if F::OFFSET {
+                    for p in 0..P {
+                        let offset = F::offset::<N>(at[p], group);
+                        for r in 0..R {
+                            let negated = N::to_f32(N::splat_at(facts.add(R + r).cast()));
+                            let sum = N::F::mul(N::F::splat(-*facts.add(r)), negated);
+                            totals[r][p] = N::F::fma(offset, sum, totals[r][p]);
+                        }
+                    }
+                }
+                x = x.add(WORDS * R);
+                facts = facts.add(FACTS * R);
+            }
+            for p in 0..P {
+                at[p] = at[p].add(F::BYTES);
+            }
+        }
+        for r in 0..R {
+            for p in 0..P {
+                let at = tile.out.add(r * tile.out_stride + p * LANES);
+                match p + 1 == P && tile.valid < LANES {
+                    true => store_first::<N::F>(at, totals[r][p], tile.valid),
+                    false => N::F::store(at, totals[r][p]),
+                }
+            }
+        }
+    }
+}
+
+/// The first `count` (below 16) lanes from memory, the rest zero.
+///
+/// # Safety
+/// As for [`Simd`]; `count` elements at `at`.
+#[inline(always)]
+unsafe fn load_first<S: Simd>(at: *const f32, count: usize) -> S::V {
+    let mut held = [0.0_f32; LANES];
+    // SAFETY: the caller's contract.
+    unsafe {
+        std::ptr::copy_nonoverlapping(at, held.as_mut_ptr(), count.min(LANES));
+        S::load(held.as_ptr())
+    }
+}
+
+/// The first `count` (below 16) lanes to memory.
+///
+/// # Safety
+/// As for [`Simd`]; room for `count` elements at `at`.
+#[inline(always)]
+unsafe fn store_first<S: Simd>(at: *mut f32, value: S::V, count: usize) {
+    let mut lanes = [0.0_f32; LANES];
+    // SAFETY: the caller's contract.
+    unsafe {
+        S::store(lanes.as_mut_ptr(), value);
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), at, count.min(LANES));
+    }
+}
+
+/// Where the chains of a tile start.
+///
+/// # Safety
+/// As for [`tile`].
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn start<N: Ints, const R: usize, const P: usize>(tile: &IntTile) -> [[<N::F as Simd>::V; P]; R] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut totals = [[N::F::splat(0.0); P]; R];
+        for r in 0..R {
+            for p in 0..P {
+                if !tile.from.is_null() {
+                    let at = tile.from.add(r * tile.from_stride + p * LANES);
+                    totals[r][p] = match p + 1 == P && tile.valid < LANES {
+                        true => load_first::<N::F>(at, tile.valid),
+                        false => N::F::load(at),
+                    };
+                }
+                if !tile.bias.is_null() {
+                    totals[r][p] = N::F::add(totals[r][p], N::F::load(tile.bias.add(p * LANES)));
+                }
+            }
+        }
+        totals
+    }
+}
+
+/// The scales of a group (or half) of P panels.
+///
+/// # Safety
+/// As for [`tile`].
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn scales<N: Ints, F: Format, const P: usize, const HALF: usize>(
+    at: &[*const u8; P],
+    group: usize,
+) -> [<N::F as Simd>::V; P] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut scales = [F::scale::<N, HALF>(at[0], group); P];
+        for p in 1..P {
+            scales[p] = F::scale::<N, HALF>(at[p], group);
+        }
+        scales
+    }
+}
+
+/// Integer sums at the start of a group (or half): minus zero times the sum of the activations' codes.
+///
+/// # Safety
+/// As for [`tile`]; R negated sums at `negated`, and at `less`, which are taken off them.
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn zero_sums<N: Ints, F: Format, const R: usize, const P: usize>(
+    negated: *const f32,
+    less: Option<*const f32>,
+) -> [[N::I; P]; R] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        const { assert!(matches!(F::ZERO, None | Some(3..=5 | 7)), "a shift below stands for each zero") };
+        let mut starts = [[N::zero(); P]; R];
+        for r in 0..R {
+            let sum = N::splat_at(negated.add(r).cast());
+            let sum = less.map_or(sum, |less| N::sub(sum, N::splat_at(less.add(r).cast())));
+            let start = match F::ZERO {
+                None => N::zero(),
+                Some(3) => N::shift_left::<3>(sum),
+                Some(4) => N::shift_left::<4>(sum),
+                Some(5) => N::shift_left::<5>(sum),
+                Some(_) => N::shift_left::<7>(sum),
+            };
+            starts[r] = [start; P];
+        }
+        starts
+    }
+}
+
+/// Adds the scaled integer sums to the chains.
+///
+/// # Safety
+/// As for [`tile`]; R scales of activations at `facts`.
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn add_scaled<N: Ints, const R: usize, const P: usize>(
+    totals: &mut [[<N::F as Simd>::V; P]; R],
+    sums: &[[N::I; P]; R],
+    scales: &[<N::F as Simd>::V; P],
+    facts: *const f32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for r in 0..R {
+            let x = N::F::splat(*facts.add(r));
+            for p in 0..P {
+                totals[r][p] = N::F::fma(N::to_f32(sums[r][p]), N::F::mul(scales[p], x), totals[r][p]);
+            }
+        }
+    }
+}
+
+/// Computes `count` panels of columns, from panel `first` on, of every row.
+///
+/// # Safety
+/// As for [`Simd`]; the product's pointers are valid, the panels exist, hold `F`, and nobody else touches these columns.
+#[inline(always)]
+pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first: usize, count: usize) {
+    let section = product.section;
+    let groups = group_count(product.m, N::ROWS);
+    let spans = product.padded_k / F::SPAN;
+    let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
+    let lines = F::BYTES.div_ceil(CACHE_LINE);
+    // For every block of inputs all row groups pass over a set of panels together: the panels' block stays in the first-level
+    // cache, the rows' in the second, and the weights are read from memory once.
+    let most = N::panels(group(product.m, groups, 0).1);
+    for from in (0..spans).step_by(block) {
+        let depth = block.min(spans - from);
+        let mut panel = first;
+        while panel < first + count {
+            let width = if panel + most <= first + count { most } else { 1 };
+            // One group walks on; several ask for what they will read next, each for its share.
+            let ahead = match groups {
+                1 => PREFETCH_BYTES,
+                _ if panel + width < first + count => width * section.panel_bytes(),
+                _ => (first * section.panel_bytes() + depth * F::BYTES)
+                    .wrapping_sub(panel * section.panel_bytes()),
+            };
+            for index in 0..groups {
+                let (row, rows) = group(product.m, groups, index);
+                let mut panels = [std::ptr::null(); MAX_PANELS];
+                for (p, slot) in panels.iter_mut().enumerate().take(width) {
+                    *slot = section.panel(panel + p).wrapping_add(from * F::BYTES);
+                }
+                let bias = section.bias().filter(|_| from == 0);
+                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; a group's codes and facts start where
+                // the product's documentation says; the bias is padded to whole panels.
+                unsafe {
+                    let inputs = from * F::SPAN;
+                    let (last, width_all) = (from + depth == spans, count * LANES);
+                    let out = product.out.add(row * product.out_stride + panel * LANES);
+                    let waiting = product.waiting.add(row * width_all + (panel - first) * LANES);
+                    let (start, start_stride) = match from {
+                        0 if !product.accumulate => (std::ptr::null(), 0),
+                        0 => (out.cast_const(), product.out_stride),
+                        _ => (waiting.cast_const(), width_all),
+                    };
+                    let tile = IntTile {
+                        spans: depth,
+                        codes: product.codes.add(row * (product.padded_k / 4) + inputs / 4 * rows),
+                        facts: product
+                            .facts
+                            .add((row * (product.padded_k / GROUP) + inputs / GROUP * rows) * FACTS),
+                        panels,
+                        from: start,
+                        from_stride: start_stride,
+                        bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
+                        out: if last { out } else { waiting },
+                        out_stride: if last { product.out_stride } else { width_all },
+                        valid: (section.n() - (panel + width - 1) * LANES).min(LANES),
+                        prefetch: (lines * index / groups, lines * (index + 1) / groups),
+                        ahead,
+                    };
+                    N::tile::<F>(rows, width, &tile);
+                }
+            }
+            panel += width;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Row-major weights into panels of 16 outputs: the repacking at load.
+//! Must not know: threads, or how a panel is multiplied (`formats` says where everything stands).
+
+use headrace_quant::{BlockScales, BlockType, codes, layout, sub_scales};
+
+use crate::formats::{Codes, Format, GROUP, with_format};
+use crate::matrix::{Part, WeightType};
+use crate::simd::LANES;
+use crate::simd_int::LINE;
+
+/// Elements of one row that are transposed at a time: 16 rows of them stay in the first-level cache.
+const PACK_BLOCK: usize = 64;
+/// Weights of the longest block.
+const LONGEST_BLOCK: usize = 256;
+
+/// Packs panel `panel` of `parts`, all stored as `weight_type` with `k` inputs, into zeroed memory.
+pub(crate) fn panel(weight_type: WeightType, parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8]) {
+    match weight_type {
+        WeightType::F32 => dense::<4>(parts, k, panel, out, |i, lane| i * LANES + lane),
+        WeightType::F16 => dense::<2>(parts, k, panel, out, |i, lane| i * LANES + lane),
+        WeightType::Bf16 => dense::<2>(parts, k, panel, out, |i, lane| (i / 2 * LANES + lane) * 2 + i % 2),
+        WeightType::Block(kind) => with_format!(kind, F => blocks::<F>(parts, k, panel, out)),
+    }
+}
+
+/// Elements of `B` bytes; `place` says at which element of the panel input `i` of a lane stands.
+fn dense<const B: usize>(
+    parts: &[Part<'_>],
+    k: usize,
+    panel: usize,
+    out: &mut [u8],
+    place: impl Fn(usize, usize) -> usize,
+) {
+    let (out, _) = out.as_chunks_mut::<B>();
+    for block in (0..k).step_by(PACK_BLOCK) {
+        let end = (block + PACK_BLOCK).min(k);
+        for lane in 0..LANES {
+            let Some(row) = row_of(parts, panel * LANES + lane, k * B) else { continue };
+            for (i, element) in (block..end).zip(row.as_chunks::<B>().0.iter().skip(block)) {
+                if let Some(target) = out.get_mut(place(i, lane)) {
+                    *target = *element;
+                }
+            }
+        }
+    }
+}
+
+fn blocks<F: Format>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8]) {
+    let Some(row_bytes) = F::KIND.row_bytes(k) else { return };
+    let per_span = F::SPAN / F::KIND.block_weights();
+    let mut unpacked = [0_u8; LONGEST_BLOCK];
+    let mut scales = BlockScales::default();
+    for lane in 0..LANES {
+        let Some(row) = row_of(parts, panel * LANES + lane, row_bytes) else { continue };
+        for (index, block) in row.chunks_exact(F::KIND.block_bytes()).enumerate() {
+            let Some(span) = out.get_mut(index / per_span * F::BYTES..) else { continue };
+            let Some(unpacked) = unpacked.get_mut(..F::KIND.block_weights()) else { continue };
+            // Cannot fail: a whole block, and room for its codes.
+            let _ = codes(F::KIND, block, unpacked);
+            let _ = sub_scales(F::KIND, block, &mut scales);
+            put_scales(F::KIND, span, index % per_span, lane, &scales);
+            let groups = F::KIND.block_weights() / GROUP;
+            for (group, codes) in unpacked.chunks_exact(GROUP).enumerate() {
+                let group = index % per_span * groups + group;
+                if let Some(at) = span.get_mut(F::HEAD + group * F::CODES.group_bytes()..) {
+                    put_codes(F::CODES, at, lane, codes);
+                }
+            }
+        }
+    }
+}
+
+/// The scales of one block: of group `group` in formats of 32, of the whole span in K formats.
+fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scales: &BlockScales) {
+    let mut put_half = |index: usize, bits: u16| {
+        if let Some(target) = span.as_chunks_mut::<2>().0.get_mut(index * LANES + lane) {
+            *target = bits.to_le_bytes();
+        }
+    };
+    match kind {
+        BlockType::Mxfp4 => put_half(group, (layout::mxfp4_scale(scales.e8m0).to_bits() >> 16) as u16),
+        BlockType::Q4_1 | BlockType::Q5_1 => {
+            put_half(group, scales.d);
+            put_half(2 + group, scales.dmin);
+        }
+        BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Iq4Nl => put_half(group, scales.d),
+        BlockType::Q4K | BlockType::Q5K | BlockType::Q6K => {
+            put_half(0, scales.d);
+            put_half(1, scales.dmin);
+            let small = span.iter_mut().skip(4 * LANES + lane).step_by(LANES);
+            let offsets = scales.mins.iter().copied().take(8);
+            let all = scales.scales.iter().map(|scale| scale.cast_unsigned());
+            let both: Vec<u8> = match kind {
+                BlockType::Q6K => all.collect(),
+                _ => all.take(8).chain(offsets).collect(),
+            };
+            for (target, value) in small.zip(both) {
+                *target = value;
+            }
+        }
+    }
+}
+
+/// The codes of one group of one output.
+fn put_codes(kind: Codes, at: &mut [u8], lane: usize, codes: &[u8]) {
+    for (i, &code) in codes.iter().enumerate() {
+        let (half, step, byte) = (i / 16, i % 16 / 4, 4 * lane + i % 4);
+        let line = 4 * half + step;
+        let mut or = |index: usize, bits: u8| {
+            if let Some(target) = at.get_mut(index) {
+                *target |= bits;
+            }
+        };
+        if kind == Codes::Bytes {
+            or(line * LINE + byte, code);
+            continue;
+        }
+        or(kind.plane_bytes() + step * LINE + byte, (code & 15) << (4 * half));
+        match kind {
+            Codes::NibblesAndBit => or(line * 8 + byte / 8, (code >> 4 & 1) << (byte % 8)),
+            Codes::NibblesAndPair => or(half * LINE + byte, (code >> 4 & 3) << (2 * step)),
+            Codes::Bytes | Codes::Nibbles => {}
+        }
+    }
+}
+
+/// The bytes of an output row.
+fn row_of<'a>(parts: &[Part<'a>], mut row: usize, row_bytes: usize) -> Option<&'a [u8]> {
+    for part in parts {
+        if row < part.rows {
+            return part.bytes.get(row * row_bytes..(row + 1) * row_bytes);
+        }
+        row -= part.rows;
+    }
+    None
+}

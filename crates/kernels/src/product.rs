@@ -1,0 +1,270 @@
+//! `out = x · Wᵀ + b`: which kernel multiplies with which weights, and how the work is shared out.
+//! Must not know: architectures.
+
+use headrace_quant::BlockType;
+
+use crate::activations::FACTS;
+use crate::entry::dispatch;
+use crate::entry_ints::{dispatch_ints, dispatch_pairs};
+use crate::error::KernelError;
+use crate::formats::{Format, GROUP, with_format};
+use crate::gemm::{self, Product};
+use crate::gemm_bf16::PairProduct;
+use crate::gemm_int::IntProduct;
+use crate::isa::Isa;
+use crate::kernels::{Kernels, Write, cut_rows};
+use crate::matrix::{Matrix, Section, WeightType};
+use crate::memory::Shared;
+use crate::mode::ComputeMode;
+use crate::pool::Pool;
+use crate::simd::LANES;
+
+/// Multiply-adds below which a product is not worth waking other threads for.
+const SERIAL_PRODUCT: usize = 1 << 16;
+/// Panels in one task of a product that is bound by memory: as many streams as one thread reads side by side.
+const FEW_ROW_PANELS: usize = 4;
+/// Panels in one task of a product with many rows.
+const MANY_ROW_PANELS: usize = 8;
+/// Rows from which a product counts as having many.
+const MANY_ROWS: usize = 32;
+
+/// Rows of activations laid out for the register tiles, kept between products.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    /// f32, in groups.
+    plain: Vec<f32>,
+    /// int8 codes and their facts.
+    codes: Vec<i32>,
+    facts: Vec<f32>,
+    /// bf16 pairs.
+    pairs: Vec<u32>,
+    /// Where chains wait between blocks of inputs, one piece per worker.
+    waiting: Vec<f32>,
+    /// What the current product's rows have been laid out as.
+    ready: Vec<Layout>,
+}
+
+/// A way of laying rows out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Plain,
+    /// int8 codes of inputs padded to so many.
+    Ints(usize),
+    Pairs,
+}
+
+/// What multiplies with a section.
+#[derive(Clone, Copy)]
+enum Path {
+    Dense,
+    Pairs,
+    Widened(BlockType),
+    Ints(BlockType, usize),
+}
+
+impl Path {
+    fn of(section: &Section, mode: ComputeMode) -> Path {
+        match (section.weight_type(), mode) {
+            (WeightType::Block(kind), ComputeMode::Exact) => Path::Widened(kind),
+            (WeightType::Block(kind), ComputeMode::Fast) => {
+                Path::Ints(kind, with_format!(kind, F => section.k().next_multiple_of(F::SPAN)))
+            }
+            (WeightType::Bf16, ComputeMode::Fast) => Path::Pairs,
+            _ => Path::Dense,
+        }
+    }
+
+    fn layout(self) -> Layout {
+        match self {
+            Path::Dense | Path::Widened(_) => Layout::Plain,
+            Path::Pairs => Layout::Pairs,
+            Path::Ints(_, padded) => Layout::Ints(padded),
+        }
+    }
+}
+
+impl Kernels {
+    /// `out = x · Wᵀ + b`: `x` is `m × k`, `out` is `m × n`, both row-major. Each output's bits depend on its own row of `x` and its own
+    /// weights only.
+    pub fn matmul(
+        &mut self,
+        x: &[f32],
+        m: usize,
+        matrix: &Matrix,
+        out: &mut [f32],
+        write: Write,
+    ) -> Result<(), KernelError> {
+        let (n, k) = (matrix.n(), matrix.k());
+        if Some(x.len()) != m.checked_mul(k) || Some(out.len()) != m.checked_mul(n) {
+            let (x, out) = (x.len(), out.len());
+            return Err(KernelError::shape(format!("{x} inputs, {out} outputs for {m} rows of {k} → {n}")));
+        }
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        let (isa, mode) = (self.isa(), self.mode());
+        self.inputs.ready.clear();
+        for section in matrix.sections() {
+            let path = Path::of(section, mode);
+            let (pool, inputs) = self.pool_and_inputs();
+            inputs.lay_out(pool, isa, x, k, path.layout())?;
+            let rows = if m == 1 { x.as_ptr() } else { inputs.plain.as_ptr() };
+            let panels = section.panels();
+            let per_task = panels_per_task(m, section);
+            let per_worker = m * per_task * LANES;
+            if matches!(path, Path::Ints(..)) {
+                grow(&mut inputs.waiting, per_worker * pool.threads());
+            }
+            let task = Task {
+                path,
+                isa,
+                section,
+                plain: Shared(rows.cast_mut()),
+                codes: Shared(inputs.codes.as_mut_ptr()),
+                facts: Shared(inputs.facts.as_mut_ptr()),
+                pairs: Shared(inputs.pairs.as_mut_ptr()),
+                waiting: Shared(inputs.waiting.as_mut_ptr()),
+                per_worker,
+                m,
+                out: Shared(out.as_mut_ptr().wrapping_add(section.first())),
+                out_stride: n,
+                accumulate: write == Write::Add,
+            };
+            pool.run(panels.div_ceil(per_task), |index, worker| {
+                let first = index * per_task;
+                task.run(worker, first, per_task.min(panels - first));
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn panels_per_task(m: usize, section: &Section) -> usize {
+    let work = m.saturating_mul(section.n()).saturating_mul(section.k());
+    match work <= SERIAL_PRODUCT {
+        true => section.panels().max(1),
+        false if m < MANY_ROWS => FEW_ROW_PANELS,
+        false => MANY_ROW_PANELS,
+    }
+}
+
+/// One section's product, as every task sees it.
+struct Task<'a> {
+    path: Path,
+    isa: Isa,
+    section: &'a Section,
+    plain: Shared<f32>,
+    codes: Shared<i32>,
+    facts: Shared<f32>,
+    pairs: Shared<u32>,
+    waiting: Shared<f32>,
+    /// Elements of `waiting` that a worker has.
+    per_worker: usize,
+    m: usize,
+    out: Shared<f32>,
+    out_stride: usize,
+    accumulate: bool,
+}
+
+impl Task<'_> {
+    /// Columns of `count` panels from `first` on. Sound: lengths were checked by `matmul`, the rows are laid out for the path,
+    /// and each task has its columns of `out`, and each worker its piece of `waiting`, to itself.
+    fn run(&self, worker: usize, first: usize, count: usize) {
+        let Task { path, isa, section, m, out_stride, accumulate, .. } = *self;
+        let out = self.out.get();
+        let dense = || Product { section, x: self.plain.get(), m, out, out_stride, accumulate };
+        match path {
+            Path::Dense => dispatch!(isa, columns(&dense(), first, count)),
+            Path::Widened(kind) => dispatch_ints!(isa, expand_columns(&dense(), kind, first, count)),
+            Path::Pairs => {
+                let (x, pairs) = (self.pairs.get().cast_const(), section.k().div_ceil(2));
+                let product = PairProduct { section, x, pairs, m, out, out_stride, accumulate };
+                dispatch_pairs!(isa, pair_columns(&product, first, count));
+            }
+            Path::Ints(kind, padded_k) => {
+                let (codes, facts) = (self.codes.get().cast_const(), self.facts.get().cast_const());
+                let waiting = self.waiting.get().wrapping_add(worker * self.per_worker);
+                let product =
+                    IntProduct { section, codes, facts, padded_k, m, out, out_stride, accumulate, waiting };
+                dispatch_ints!(isa, int_columns(&product, kind, first, count));
+            }
+        }
+    }
+}
+
+impl Inputs {
+    /// Lays `x`, rows of `k`, out in groups as `layout` says, unless it was done for this product.
+    fn lay_out(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        x: &[f32],
+        k: usize,
+        layout: Layout,
+    ) -> Result<(), KernelError> {
+        let m = x.len() / k.max(1);
+        // One plain row is laid out already.
+        if self.ready.contains(&layout) || layout == Layout::Plain && m == 1 {
+            return Ok(());
+        }
+        self.ready.push(layout);
+        let limit = match layout {
+            Layout::Plain => dispatch!(isa, row_limit()),
+            Layout::Ints(_) => dispatch_ints!(isa, row_limit()),
+            Layout::Pairs => dispatch_pairs!(isa, row_limit()),
+        };
+        match layout {
+            Layout::Plain => grow(&mut self.plain, x.len()),
+            Layout::Ints(padded) => {
+                grow(&mut self.codes, m * padded / 4);
+                grow(&mut self.facts, m * padded / GROUP * FACTS);
+            }
+            Layout::Pairs => grow(&mut self.pairs, m * k.div_ceil(2)),
+        }
+        let groups = gemm::group_count(m, limit);
+        let (plain, pairs) = (Shared(self.plain.as_mut_ptr()), Shared(self.pairs.as_mut_ptr()));
+        let (codes, facts) = (Shared(self.codes.as_mut_ptr()), Shared(self.facts.as_mut_ptr()));
+        let (tasks, per_task) = cut_rows(groups, x.len() / groups.max(1));
+        pool.run(tasks, |task, _| {
+            for index in task * per_task..((task + 1) * per_task).min(groups) {
+                let (row, rows) = gemm::group(m, groups, index);
+                let x = &x[row * k..(row + rows) * k];
+                // SAFETY: the groups' ranges are disjoint and inside memory that was grown for all `m` rows above.
+                match layout {
+                    Layout::Plain => {
+                        // SAFETY: as above.
+                        let plain = unsafe { piece(&plain, row * k, rows * k) };
+                        gemm::pack_group(x, k, rows, plain);
+                    }
+                    Layout::Pairs => {
+                        let words = k.div_ceil(2);
+                        // SAFETY: as above.
+                        let pairs = unsafe { piece(&pairs, row * words, rows * words) };
+                        dispatch_pairs!(isa, pair_rows(x, k, rows, pairs));
+                    }
+                    Layout::Ints(padded) => {
+                        let (words, notes) = (padded / 4, padded / GROUP * FACTS);
+                        // SAFETY: as above.
+                        let codes = unsafe { piece(&codes, row * words, rows * words) };
+                        // SAFETY: as above.
+                        let facts = unsafe { piece(&facts, row * notes, rows * notes) };
+                        dispatch_ints!(isa, quantize(x, k, rows, codes, facts));
+                    }
+                }
+            }
+        })
+    }
+}
+
+fn grow<T: Clone + Default>(memory: &mut Vec<T>, length: usize) {
+    if memory.len() < length {
+        memory.resize(length, T::default());
+    }
+}
+
+/// # Safety
+/// `length` elements from `first` on exist, and nobody else uses them while the piece lives.
+unsafe fn piece<'a, T>(memory: &Shared<T>, first: usize, length: usize) -> &'a mut [T] {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts_mut(memory.get().add(first), length) }
+}

@@ -1,0 +1,186 @@
+//! Sixteen i32 lanes and the 64 bytes that feed them, the same on every instruction set: what products of quantized
+//! weights are made of. Must not know: block formats or products. `Scalar` is the reference; x86 is in `simd_int_x86`.
+
+use crate::activations::{self, QuantizedGroup};
+use crate::formats::{Format, GROUP};
+use crate::gemm_int::{self, IntTile};
+use crate::simd::{LANES, Scalar, Simd};
+
+/// Bytes in a line of codes: four for each lane.
+pub(crate) const LINE: usize = 4 * LANES;
+
+/// The integer operations of one instruction set. Integer sums are exact, so all of them give the same bits.
+///
+/// # Safety
+/// As for [`Simd`]; pointers are valid for what a method says it reads.
+pub(crate) trait Ints: Copy + 'static {
+    /// The f32 lanes beside the integer ones.
+    type F: Simd;
+    /// 16 i32 lanes.
+    type I: Copy;
+    /// 64 bytes, four in each lane.
+    type B: Copy;
+    /// The most rows that one register tile holds.
+    const ROWS: usize;
+
+    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    fn panels(rows: usize) -> usize;
+    /// Zero in every lane.
+    unsafe fn zero() -> Self::I;
+    /// One integer in every lane.
+    unsafe fn splat(value: i32) -> Self::I;
+    /// One integer from memory in every lane.
+    unsafe fn splat_at(at: *const i32) -> Self::I;
+    /// `value << SHIFT` in every lane.
+    unsafe fn shift_left<const SHIFT: u32>(value: Self::I) -> Self::I;
+    unsafe fn add(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
+    /// Each lane as f32.
+    unsafe fn to_f32(value: Self::I) -> <Self::F as Simd>::V;
+    /// 16 unsigned bytes as integers.
+    unsafe fn widen_u8(at: *const u8) -> Self::I;
+    /// 16 signed bytes as integers.
+    unsafe fn widen_i8(at: *const u8) -> Self::I;
+    /// 64 bytes from memory.
+    unsafe fn load(at: *const u8) -> Self::B;
+    /// The low four bits of each byte.
+    unsafe fn low_nibbles(bytes: Self::B) -> Self::B;
+    /// The high four bits of each byte.
+    unsafe fn high_nibbles(bytes: Self::B) -> Self::B;
+    /// Each byte (below 16) replaced by its entry in `table`.
+    unsafe fn look_up(bytes: Self::B, table: &[u8; 16]) -> Self::B;
+    /// Adds 16 to every byte whose bit is set in the 64 bits at `plane`; the bytes are below 16.
+    unsafe fn add_bit_plane(bytes: Self::B, plane: *const u8) -> Self::B;
+    /// Adds `16 ·` (bits `2·PAIR`, `2·PAIR + 1` of the byte in `plane`) to every byte; the bytes are below 16.
+    unsafe fn add_pair_plane<const PAIR: u32>(bytes: Self::B, plane: Self::B) -> Self::B;
+    /// Byte `BYTE` (0–3) of each lane as an unsigned integer.
+    unsafe fn byte<const BYTE: u32>(bytes: Self::B) -> Self::I;
+    /// `sums + Σ codes · x` over the four unsigned bytes of each lane and the four signed bytes (−127..=127) at `x`.
+    /// `WIDE` where a code may be above 63.
+    unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I;
+    /// A group of activations as integers; see `activations::quantize_group`, whose bits it has.
+    #[inline(always)]
+    unsafe fn quantize(x: &[f32; GROUP]) -> QuantizedGroup {
+        activations::quantize_group(x)
+    }
+    /// One register tile of a product, compiled for this instruction set; see `gemm_int::tile`.
+    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile);
+}
+
+impl Ints for Scalar {
+    type F = Scalar;
+    type I = [i32; LANES];
+    type B = [u8; LINE];
+    const ROWS: usize = 2;
+
+    fn panels(_rows: usize) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn zero() -> Self::I {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: i32) -> Self::I {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_at(at: *const i32) -> Self::I {
+        // SAFETY: the caller gives a readable integer.
+        [unsafe { at.read_unaligned() }; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left<const SHIFT: u32>(value: Self::I) -> Self::I {
+        value.map(|lane| lane << SHIFT)
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn to_f32(value: Self::I) -> [f32; LANES] {
+        value.map(|lane| lane as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(at: *const u8) -> Self::I {
+        // SAFETY: the caller gives 16 readable bytes.
+        unsafe { at.cast::<[u8; LANES]>().read_unaligned() }.map(i32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn widen_i8(at: *const u8) -> Self::I {
+        // SAFETY: the caller gives 16 readable bytes.
+        unsafe { at.cast::<[i8; LANES]>().read_unaligned() }.map(i32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const u8) -> Self::B {
+        // SAFETY: the caller gives 64 readable bytes.
+        unsafe { at.cast::<Self::B>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn low_nibbles(bytes: Self::B) -> Self::B {
+        bytes.map(|byte| byte & 15)
+    }
+
+    #[inline(always)]
+    unsafe fn high_nibbles(bytes: Self::B) -> Self::B {
+        bytes.map(|byte| byte >> 4)
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(bytes: Self::B, table: &[u8; 16]) -> Self::B {
+        bytes.map(|byte| table[usize::from(byte & 15)])
+    }
+
+    #[inline(always)]
+    unsafe fn add_bit_plane(bytes: Self::B, plane: *const u8) -> Self::B {
+        // SAFETY: the caller gives 8 readable bytes.
+        let bits = u64::from_le_bytes(unsafe { plane.cast::<[u8; 8]>().read_unaligned() });
+        std::array::from_fn(|i| bytes[i] + 16 * ((bits >> i) & 1) as u8)
+    }
+
+    #[inline(always)]
+    unsafe fn add_pair_plane<const PAIR: u32>(bytes: Self::B, plane: Self::B) -> Self::B {
+        std::array::from_fn(|i| bytes[i] + 16 * ((plane[i] >> (2 * PAIR)) & 3))
+    }
+
+    #[inline(always)]
+    unsafe fn byte<const BYTE: u32>(bytes: Self::B) -> Self::I {
+        std::array::from_fn(|lane| i32::from(bytes[4 * lane + BYTE as usize]))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I {
+        // SAFETY: the caller gives a readable word.
+        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
+        std::array::from_fn(|lane| {
+            let products = x.iter().enumerate().map(|(i, &x)| i32::from(codes[4 * lane + i]) * i32::from(x));
+            products.fold(sums[lane], i32::wrapping_add)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn tile<F: Format>(rows: usize, _panels: usize, tile: &IntTile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => gemm_int::tile::<Scalar, F, 1, 1>(tile),
+                _ => gemm_int::tile::<Scalar, F, 2, 1>(tile),
+            }
+        }
+    }
+}
