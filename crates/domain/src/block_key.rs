@@ -2,6 +2,7 @@
 //! A keyed BLAKE3 chain over (tenant salt, model, adapter, tokens); a hit is still verified by token equality.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -65,6 +66,53 @@ impl fmt::Debug for BlockKey {
     }
 }
 
+/// The keys of a prompt's full blocks, which cost more than looking them up: computed once and carried along. They know
+/// which prompt and salt they are of, so that nobody can look up one prompt by the keys of another.
+#[derive(Clone)]
+pub struct PrefixKeys {
+    salt: CacheSalt,
+    ids: Arc<[u32]>,
+    keys: Arc<[BlockKey]>,
+}
+
+impl PrefixKeys {
+    /// The keys of every full block of `ids`.
+    pub fn of(salt: &CacheSalt, ids: &Arc<[u32]>) -> Self {
+        let mut keys: Vec<BlockKey> = Vec::with_capacity(ids.len() / BLOCK_TOKENS);
+        for tokens in ids.chunks_exact(BLOCK_TOKENS) {
+            let key = BlockKey::chain(salt, keys.last(), tokens);
+            keys.push(key);
+        }
+        Self { salt: *salt, ids: Arc::clone(ids), keys: keys.into() }
+    }
+
+    /// Whether they are of this very prompt under this salt.
+    pub fn are_of(&self, salt: &CacheSalt, ids: &Arc<[u32]>) -> bool {
+        self.salt == *salt && Arc::ptr_eq(&self.ids, ids)
+    }
+
+    /// The salt.
+    pub fn salt(&self) -> &CacheSalt {
+        &self.salt
+    }
+
+    /// The prompt.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// One per full block, in order.
+    pub fn keys(&self) -> &[BlockKey] {
+        &self.keys
+    }
+}
+
+impl fmt::Debug for PrefixKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrefixKeys({} blocks)", self.keys.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +136,17 @@ mod tests {
             keys.insert(BlockKey::chain(salt, None, &[2; 16]));
         }
         assert_eq!(keys.len(), salts.len() * 3);
+    }
+
+    #[test]
+    fn prefix_keys_are_of_one_prompt_and_salt_alone() {
+        let ids: Arc<[u32]> = (0..40).collect();
+        let (a, b) =
+            (CacheSalt::derive(&[7; 32], "a", "m", None), CacheSalt::derive(&[7; 32], "b", "m", None));
+        let keys = PrefixKeys::of(&a, &ids);
+        let first = BlockKey::chain(&a, None, &ids[..16]);
+        assert_eq!(keys.keys(), [first, BlockKey::chain(&a, Some(&first), &ids[16..32])]);
+        let twin: Arc<[u32]> = ids.to_vec().into();
+        assert!(keys.are_of(&a, &ids) && !keys.are_of(&b, &ids) && !keys.are_of(&a, &twin));
     }
 }

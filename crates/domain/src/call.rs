@@ -1,5 +1,7 @@
 //! One call as every dialect means it, after parsing and before anything was decided about it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Conversation, SamplingRequest};
@@ -86,4 +88,6 @@ pub struct Call {
     pub explain: bool,
     /// A caller's own salt: it can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
+    /// Within which time of its arrival its first token must come; `None`: whenever it comes.
+    pub timeout: Option<Duration>,
 }

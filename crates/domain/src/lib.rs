@@ -12,7 +12,7 @@ mod sampling;
 mod trace;
 mod usage;
 
-pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt};
+pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, Prompt, PromptItem};
 pub use clock::{Clock, ManualClock, SystemClock, UnixNanos};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
@@ -21,6 +21,7 @@ pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use reply::{FinishReason, ReplyEvent, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use trace::{
-    EngineTrace, NoTrace, Outcome, Stage, StageSpan, TRACE_VERSION, TraceRecord, TraceSink, TracedRefusal,
+    CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, Stage, StageSpan, TRACE_VERSION,
+    TraceRecord, TraceSink, TracedRefusal,
 };
 pub use usage::{TokenClass, Usage};

@@ -136,6 +136,96 @@ pub struct EngineTrace {
     pub cached_blocks: u32,
     /// Prompt blocks in all.
     pub prompt_blocks: u32,
+    /// Why not more of the prompt came from the prefix cache; `None`: all that can did. Of several prompts the first that
+    /// missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub miss: Option<CacheMiss>,
+    /// Nanoseconds of the engine's steps while the request ran, whoever else was in them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub step_ns: u64,
+    /// Of those, the nanoseconds in which the model computed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub forward_ns: u64,
+    /// Of those, the nanoseconds of choosing tokens.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sample_ns: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Why a prompt's blocks were not all found in the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheMiss {
+    /// Why.
+    pub reason: MissReason,
+    /// The prompt token at which it shows: the first that differs, or the first of the block that was not there.
+    pub token: u32,
+    /// The same tokens lie in the cache under another tenant's (or cache salt's) name. For operators alone: to tell a
+    /// caller would tell it what others ask.
+    #[serde(default)]
+    pub elsewhere: bool,
+    /// Where that token stands in what the caller sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<PromptPlace>,
+}
+
+/// Why a block was not found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissReason {
+    /// The prompt does not fill one block before its last token, and only whole blocks are cached.
+    BelowBlock,
+    /// Prompts whose log-probabilities are wanted are computed in full.
+    Bypassed,
+    /// The cache is switched off.
+    Disabled,
+    /// It was there, and its room was needed for others.
+    Evicted,
+    /// The nearest cached prompt goes on with another token here.
+    Differs,
+    /// Nothing that is cached goes on from here.
+    NeverSeen,
+}
+
+impl MissReason {
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BelowBlock => "below_block",
+            Self::Bypassed => "bypassed",
+            Self::Disabled => "disabled",
+            Self::Evicted => "evicted",
+            Self::Differs => "differs",
+            Self::NeverSeen => "never_seen",
+        }
+    }
+}
+
+/// A place in what the caller sent. Indexes and characters count from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "in")]
+pub enum PromptPlace {
+    /// In the text of a message.
+    Message {
+        /// Which message.
+        index: u32,
+        /// Which character of its text.
+        character: u32,
+    },
+    /// Between the texts of messages: what the chat template wrote, tool definitions included.
+    Template {
+        /// The message that follows; as many as there are: none does.
+        before_message: u32,
+    },
+    /// In a raw prompt.
+    Prompt {
+        /// Which prompt.
+        index: u32,
+        /// Which character; of a prompt given as ids, which id.
+        character: u32,
+    },
 }
 
 /// A refusal as the trace keeps it.

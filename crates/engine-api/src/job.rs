@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+use headrace_domain::{
+    CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
+};
 
 /// Who the engine shares itself between. It is a number: the engine learns no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,13 +36,16 @@ pub struct Job {
     pub sampling: Sampling,
     /// Separates prefix caches.
     pub salt: CacheSalt,
+    /// The keys of the prompt's blocks, where they are known already: hashing is what looking them up costs.
+    pub keys: Option<PrefixKeys>,
     /// Whom to charge in the fair queue.
     pub tenant: Tenant,
     /// The tenant's share of the engine relative to others, at least 1.
     pub weight: u32,
     /// How it stands to others.
     pub priority: Priority,
-    /// Nanoseconds of the engine's monotonic clock after which it is dropped if not started; `None`: never.
+    /// Nanoseconds of the engine's monotonic clock by which its first token must be there: refused if that cannot be, and
+    /// dropped if it has not started by then; `None`: whenever it comes.
     pub start_deadline_ns: Option<u64>,
 }
 

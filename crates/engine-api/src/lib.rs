@@ -11,7 +11,7 @@ pub use channel::{EventSender, Events, Receipt, Ticket, TicketControl, channel};
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, LoadReport, SubmitRefusal};
 
-use headrace_domain::CacheSalt;
+use headrace_domain::PrefixKeys;
 
 /// A backend that takes token ids and gives token ids: the embedded engine, or a worker on another host.
 pub trait Engine: Send + Sync {
@@ -22,9 +22,9 @@ pub trait Engine: Send + Sync {
     /// ([`Event::Done`] or [`Event::Failed`]).
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal>;
 
-    /// How many of `ids`, from the first on, lie in the prefix cache at this moment: a hint for placement and for
+    /// How many tokens of a prompt, from the first on, lie in the prefix cache at this moment: a hint for placement and for
     /// the estimate shown, never a promise.
-    fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize;
+    fn cached_prefix(&self, keys: &PrefixKeys) -> usize;
 
     /// How busy it is: a hint that may be a step old.
     fn load(&self) -> LoadReport;

@@ -41,6 +41,30 @@ pub struct LoadReport {
     pub blocks_cached: u32,
     /// Tokens computed per second lately; 0 while unknown.
     pub tokens_per_second: u32,
+    /// Prompt tokens per second in steps of nothing else; 0 while unknown.
+    #[serde(default)]
+    pub prefill_tokens_per_second: u32,
+    /// Tokens generated per second at the present batch; 0 while unknown.
+    #[serde(default)]
+    pub decode_tokens_per_second: u32,
+    /// Nanoseconds of all steps since the start.
+    #[serde(default)]
+    pub step_ns: u64,
+    /// Of those, the ones in which the model computed.
+    #[serde(default)]
+    pub forward_ns: u64,
+    /// Of those, the ones of choosing tokens.
+    #[serde(default)]
+    pub sample_ns: u64,
+}
+
+impl LoadReport {
+    /// The part of the steps' time that went into neither computing nor choosing tokens: scheduling, and handing events
+    /// over. 0 to 1.
+    pub fn scheduling_share(&self) -> f64 {
+        let rest = self.step_ns.saturating_sub(self.forward_ns).saturating_sub(self.sample_ns);
+        if self.step_ns == 0 { 0.0 } else { rest as f64 / self.step_ns as f64 }
+    }
 }
 
 /// Why an engine turns a job away before any work.
@@ -62,10 +86,14 @@ pub enum SubmitRefusal {
         /// What there is.
         limit: u64,
     },
-    /// It cannot start before its own deadline.
+    /// Its first token cannot be there before its own deadline.
     TooLate {
-        /// How long it would wait.
+        /// How long it would wait for others.
         wait: Duration,
+        /// How long its own prompt would take.
+        prefill: Duration,
+        /// When the wait may be short enough; `None`: its own prompt takes longer than it has.
+        retry_after: Option<Duration>,
     },
     /// A value the engine cannot take.
     Invalid {
@@ -90,8 +118,14 @@ impl fmt::Display for SubmitRefusal {
             Self::DoesNotFit { needed, limit } => {
                 write!(f, "the call needs {needed} tokens of KV cache and the engine has {limit}")
             }
-            Self::TooLate { wait } => {
-                write!(f, "the call would wait {:.1} s, longer than its deadline allows", wait.as_secs_f64())
+            Self::TooLate { wait, prefill, .. } => {
+                let (wait, prefill) = (wait.as_secs_f64(), prefill.as_secs_f64());
+                write!(
+                    f,
+                    "the first token would come after {:.1} s ({wait:.1} s of waiting, {prefill:.1} s for the prompt), \
+                     later than the call's `timeout` allows",
+                    wait + prefill
+                )
             }
             Self::Invalid { what } => write!(f, "the engine cannot take this: {what}"),
             Self::Unavailable { why } => write!(f, "the engine is not available: {why}"),

@@ -1,5 +1,5 @@
 //! What the engine adds to a step: sampling, log-probabilities, text and events for a batch of 32 over a vocabulary of
-//! 128,000, beside a model that only copies logits. `cargo bench -p headrace-engine`.
+//! 128,000, beside a model that only copies logits; and what of it is scheduling. `cargo bench -p headrace-engine`.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -83,6 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             prompt: (0..8).collect(),
             sampling,
             salt: CacheSalt::derive(&[0; 32], "t", "m", None),
+            keys: None,
             tenant: Tenant(0),
             weight: 1,
             priority: Priority::Normal,
@@ -93,12 +94,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             tickets.push(stepper.submit(job.clone())?);
         }
         stepper.step();
+        let before = stepper.load();
         let begun = Instant::now();
         for _ in 0..STEPS {
             stepper.step();
         }
         let each = begun.elapsed().as_secs_f64() * 1e6 / f64::from(STEPS) / BATCH as f64;
-        println!("{name}: {each:.0} µs a token");
+        let after = stepper.load();
+        let micros = |ns: u64| ns as f64 / 1e3 / f64::from(STEPS);
+        let sampling = micros(after.sample_ns - before.sample_ns);
+        let computing = micros(after.forward_ns - before.forward_ns);
+        let scheduling = micros(after.step_ns - before.step_ns) - sampling - computing;
+        println!(
+            "{name}: {each:.0} µs a token; of a step of {BATCH} {sampling:.0} µs choosing tokens, {scheduling:.0} µs scheduling"
+        );
         drop(tickets);
     }
     Ok(())

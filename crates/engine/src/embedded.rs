@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use headrace_domain::CacheSalt;
+use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Engine, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::Forward;
 use headrace_tokenizer::Tokenizer;
@@ -26,7 +26,7 @@ pub struct EmbeddedEngine {
 }
 
 impl EmbeddedEngine {
-    /// Starts the loop on a thread named `engine-MODEL`.
+    /// Warms the model up and starts the loop on a thread named `engine-MODEL`.
     ///
     /// # Errors
     /// [`EngineError`] if the configuration does not fit the model, or no thread is to be had.
@@ -49,7 +49,11 @@ impl EmbeddedEngine {
         config: EngineConfig,
     ) -> Result<Self, EngineError> {
         let name = format!("engine-{}", config.model);
-        let stepper = Stepper::new(forward, text, config)?;
+        let mut stepper = Stepper::new(forward, text, config)?;
+        if let Err(error) = stepper.warm_up() {
+            // The first call will show whether that lasts; it then ends with the reason.
+            tracing::warn!(?error, "the model failed while it was warmed up");
+        }
         let shared = Arc::clone(&stepper.shared);
         // A name with a zero byte in it is refused by the system.
         let builder = std::thread::Builder::new().name(name.replace('\0', ""));
@@ -93,8 +97,8 @@ impl Engine for EmbeddedEngine {
         self.shared.submit(job)
     }
 
-    fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
-        self.shared.cached_prefix(salt, ids)
+    fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        self.shared.cached_prefix(keys)
     }
 
     fn load(&self) -> LoadReport {

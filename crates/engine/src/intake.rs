@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{CacheSalt, Sampling};
+use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{Capabilities, Job, LoadReport, Priority, SubmitRefusal, Ticket, channel};
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
@@ -35,6 +35,32 @@ pub(crate) struct Front {
     pub(crate) mode: Mode,
     /// Jobs without their terminal event.
     pub(crate) alive: usize,
+    /// Where the time of the steps went.
+    pub(crate) times: Times,
+}
+
+/// Nanoseconds of all steps since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Times {
+    pub(crate) step_ns: u64,
+    pub(crate) forward_ns: u64,
+    pub(crate) sample_ns: u64,
+}
+
+impl Times {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.step_ns = self.step_ns.saturating_add(other.step_ns);
+        self.forward_ns = self.forward_ns.saturating_add(other.forward_ns);
+        self.sample_ns = self.sample_ns.saturating_add(other.sample_ns);
+    }
+
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            step_ns: self.step_ns.saturating_sub(earlier.step_ns),
+            forward_ns: self.forward_ns.saturating_sub(earlier.forward_ns),
+            sample_ns: self.sample_ns.saturating_sub(earlier.sample_ns),
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -75,7 +101,8 @@ impl Shared {
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
         };
-        let front = Front { scheduler, inbox: Vec::new(), attention: false, mode: Mode::Open, alive: 0 };
+        let (inbox, times) = (Vec::new(), Times::default());
+        let front = Front { scheduler, inbox, attention: false, mode: Mode::Open, alive: 0, times };
         let (work, quiet) = (Condvar::new(), Condvar::new());
         Ok(Arc::new(Self { front: Mutex::new(front), work, quiet, capabilities, text, config }))
     }
@@ -87,10 +114,14 @@ impl Shared {
         let window = self.capabilities.context_window as usize;
         let rules =
             Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(job.prompt.len()));
+        // Hashing is costly: where the caller has not done it, it is done on the caller's thread, outside the lock.
+        let given = job.keys.clone().filter(|keys| keys.are_of(&job.salt, &job.prompt));
+        let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&job.salt, &job.prompt));
         let spec = SequenceSpec {
             prompt: Arc::clone(&job.prompt),
             max_new: job.sampling.max_tokens,
             salt: job.salt,
+            keys: given.or_else(hash),
             tenant: job.tenant.0,
             weight: job.weight,
             class: match job.priority {
@@ -130,14 +161,15 @@ impl Shared {
         self.work.notify_one();
     }
 
-    pub(crate) fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
-        // The hashes, which are what this costs, are made outside the lock.
-        let keys = Scheduler::prefix_keys(salt, ids);
-        self.front.lock().scheduler.cached_by_keys(salt, ids, &keys)
+    pub(crate) fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        self.front.lock().scheduler.cached_prefix(keys)
     }
 
     pub(crate) fn load(&self) -> LoadReport {
-        let load = self.front.lock().scheduler.load();
+        let (load, times) = {
+            let front = self.front.lock();
+            (front.scheduler.load(), front.times)
+        };
         LoadReport {
             running: to_u32(load.running),
             waiting: to_u32(load.waiting),
@@ -146,6 +178,11 @@ impl Shared {
             blocks_free: to_u32(load.blocks_free),
             blocks_cached: to_u32(load.blocks_cached),
             tokens_per_second: load.tokens_per_second,
+            prefill_tokens_per_second: load.prefill_tokens_per_second,
+            decode_tokens_per_second: load.decode_tokens_per_second,
+            step_ns: times.step_ns,
+            forward_ns: times.forward_ns,
+            sample_ns: times.sample_ns,
         }
     }
 
@@ -204,7 +241,11 @@ fn refusal(refused: AddRefusal) -> SubmitRefusal {
             SubmitRefusal::QueueFull { what, limit, retry_after: Duration::from_nanos(retry_after_ns) }
         }
         AddRefusal::DoesNotFit { needed, limit } => SubmitRefusal::DoesNotFit { needed, limit },
-        AddRefusal::TooLate { wait_ns } => SubmitRefusal::TooLate { wait: Duration::from_nanos(wait_ns) },
+        AddRefusal::TooLate { wait_ns, prefill_ns, retry_after_ns } => SubmitRefusal::TooLate {
+            wait: Duration::from_nanos(wait_ns),
+            prefill: Duration::from_nanos(prefill_ns),
+            retry_after: retry_after_ns.map(Duration::from_nanos),
+        },
         AddRefusal::Invalid { what } => SubmitRefusal::Invalid { what },
     }
 }

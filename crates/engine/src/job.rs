@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+use headrace_domain::{
+    BLOCK_TOKENS, CacheMiss, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage,
+};
 use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, PromptScores};
 use headrace_scheduler::SeqId;
 use headrace_tokenizer::StopMatcher;
 
+use crate::intake::Times;
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
 
@@ -54,6 +57,8 @@ pub(crate) struct JobState {
     computed: u64,
     output: u64,
     last_step: u64,
+    /// Where the steps' time had gone when it started.
+    times: Times,
     /// `None` where scores were not asked for or are delivered.
     scores: Option<Vec<TokenLogprob>>,
     /// Events of other choices that wait for the scores, which come first.
@@ -160,6 +165,7 @@ impl JobState {
             computed: 0,
             output: 0,
             last_step: 0,
+            times: Times::default(),
             held: Vec::new(),
         }
     }
@@ -180,7 +186,7 @@ impl JobState {
     }
 
     /// Its first chunk is in the step that begins at `now_ns`.
-    pub(crate) fn start(&mut self, cached_tokens: usize, now_ns: u64) {
+    pub(crate) fn start(&mut self, cached_tokens: usize, miss: Option<CacheMiss>, now_ns: u64, times: Times) {
         if self.started_ns.is_some() {
             return;
         }
@@ -188,6 +194,8 @@ impl JobState {
         self.cached_tokens = cached_tokens as u64;
         self.computed = self.cached_tokens;
         self.trace.queue_ns = now_ns.saturating_sub(self.arrived_ns);
+        self.trace.miss = miss;
+        self.times = times;
         self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
         self.send(Event::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
@@ -287,8 +295,21 @@ impl JobState {
         }
     }
 
-    /// Sends the one terminal event.
-    pub(crate) fn close(self) {
+    /// Whether what it computed is not to be trusted.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        matches!(
+            self.failure,
+            Some(JobError::Panicked { .. } | JobError::NotFinite { .. } | JobError::Internal { .. })
+        )
+    }
+
+    /// Sends the one terminal event. `times` says where the steps' time has gone by now.
+    pub(crate) fn close(mut self, times: Times) {
+        if self.started_ns.is_some() {
+            let own = times.since(self.times);
+            (self.trace.step_ns, self.trace.forward_ns) = (own.step_ns, own.forward_ns);
+            self.trace.sample_ns = own.sample_ns;
+        }
         let usage = Usage {
             input: self.computed.saturating_sub(self.cached_tokens),
             cached_input: self.cached_tokens,

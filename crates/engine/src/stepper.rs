@@ -9,13 +9,13 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, FinishReason};
+use headrace_domain::{BLOCK_TOKENS, FinishReason, PrefixKeys};
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
 use crate::config::{EngineConfig, EngineError};
-use crate::intake::{Front, Mode, Shared};
+use crate::intake::{Front, Mode, Shared, Times};
 use crate::job::JobState;
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
@@ -24,6 +24,8 @@ use crate::text::TextOf;
 
 /// Jobs that are looked at in each step for a reader that went away without a word.
 const READERS_CHECKED_PER_STEP: usize = 32;
+/// Prompt tokens computed before the first job.
+const WARM_UP_TOKENS: usize = 32;
 
 /// What a turn of the loop did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,10 @@ pub struct Stepper {
     over: Vec<usize>,
     steps: u64,
     next_reader: usize,
+    /// Where the time of the step that is being computed goes.
+    times: Times,
+    /// Where the time of all steps went.
+    all_times: Times,
 }
 
 /// The step as copied out of the scheduler, so that the lock is not held while it computes.
@@ -130,6 +136,8 @@ impl Stepper {
             over: Vec::new(),
             steps: 0,
             next_reader: 0,
+            times: Times::default(),
+            all_times: Times::default(),
         })
     }
 
@@ -151,9 +159,29 @@ impl Stepper {
         self.shared.load()
     }
 
-    /// Tokens of `ids`, from the first on, that lie in the prefix cache.
-    pub fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
-        self.shared.cached_prefix(salt, ids)
+    /// Tokens of a prompt, from the first on, that lie in the prefix cache.
+    pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        self.shared.cached_prefix(keys)
+    }
+
+    /// Computes a short prompt and one token after it, in blocks that nobody holds, and forgets both: so that whatever a
+    /// model touches for the first time is not touched on a caller's account. Call it before the first job.
+    ///
+    /// # Errors
+    /// What the model failed with.
+    pub fn warm_up(&mut self) -> Result<(), JobError> {
+        let shape = self.forward.shape();
+        let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
+        let chunk = self.shared.config.scheduler.max_chunk.min(self.shared.config.scheduler.step_tokens);
+        let len = WARM_UP_TOKENS.min(chunk).min(room);
+        let blocks: Vec<u32> = (0..len.saturating_add(1).div_ceil(BLOCK_TOKENS) as u32).collect();
+        let tokens = vec![0; len];
+        let mut step = |tokens: &[u32], start| {
+            let chunk = SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
+            run(&mut *self.forward, &[chunk], &mut self.logits)
+        };
+        step(&tokens, 0)?;
+        if len < room { step(&[0], len) } else { Ok(()) }
     }
 
     /// Whether the scheduler's books agree: for tests.
@@ -179,6 +207,7 @@ impl Stepper {
         }
         // Whoever was cancelled or came too late hears of it before the step computes.
         self.close_over();
+        self.times = Times::default();
         if !self.batch.chunks.is_empty() {
             self.compute();
         }
@@ -187,6 +216,10 @@ impl Stepper {
             let mut front = shared.front.lock();
             if !self.batch.chunks.is_empty() {
                 front.scheduler.commit(&self.outcomes, done_ns);
+                let end_ns = shared.config.clock.monotonic_nanos();
+                self.times.step_ns = end_ns.saturating_sub(now_ns);
+                self.all_times.add(self.times);
+                front.times = self.all_times;
             }
             self.abort_over(&mut front);
         }
@@ -271,7 +304,7 @@ impl Stepper {
             if let Some((job, _)) = self.owner(started.seq)
                 && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
             {
-                job.start(started.cached_tokens, now_ns);
+                job.start(started.cached_tokens, started.miss, now_ns, self.all_times);
             }
         }
         for chunk in &plan.chunks {
@@ -303,9 +336,12 @@ impl Stepper {
     fn compute(&mut self) {
         self.outcomes.clear();
         let count = self.batch.chunks.len();
+        let from_ns = self.now_ns();
         let chunks: Vec<_> = (0..count).map_while(|at| self.batch.chunk(at)).collect();
         let together = run(&mut *self.forward, &chunks, &mut self.logits);
         drop(chunks);
+        let computed_ns = self.now_ns();
+        self.times.forward_ns = computed_ns.saturating_sub(from_ns);
         match together {
             Ok(()) => {
                 let mut row = 0;
@@ -315,6 +351,7 @@ impl Stepper {
                     self.outcomes.push(outcome);
                     row += rows;
                 }
+                self.times.sample_ns = self.now_ns().saturating_sub(computed_ns);
             }
             Err(error) if count == 1 => {
                 let outcome = self.blame(0, error);
@@ -327,19 +364,27 @@ impl Stepper {
                     ?error,
                     "a step failed; computing its sequences one by one"
                 );
-                for at in 0..count {
-                    let alone = match self.batch.chunk(at) {
-                        Some(chunk) => run(&mut *self.forward, &[chunk], &mut self.logits),
-                        None => Err(JobError::Internal { detail: "a chunk without its tokens".to_owned() }),
-                    };
-                    let outcome = match alone {
-                        Ok(()) => self.sample_guarded(at, 0),
-                        Err(error) => self.blame(at, error),
-                    };
-                    self.outcomes.push(outcome);
-                }
+                (0..count).for_each(|at| self.compute_alone(at));
+                self.times.forward_ns = self.now_ns().saturating_sub(from_ns);
             }
         }
+    }
+
+    /// One chunk of a step that failed, by itself.
+    fn compute_alone(&mut self, at: usize) {
+        let alone = match self.batch.chunk(at) {
+            Some(chunk) => run(&mut *self.forward, &[chunk], &mut self.logits),
+            None => Err(JobError::Internal { detail: "a chunk without its tokens".to_owned() }),
+        };
+        let outcome = match alone {
+            Ok(()) => self.sample_guarded(at, 0),
+            Err(error) => self.blame(at, error),
+        };
+        self.outcomes.push(outcome);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.config.clock.monotonic_nanos()
     }
 
     fn blame(&mut self, at: usize, error: JobError) -> Outcome {
@@ -427,8 +472,13 @@ impl Stepper {
     fn abort_over(&mut self, front: &mut Front) {
         for &at in &self.over {
             let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
+            let spoilt = job.is_spoilt();
             for seq in job.choices.iter_mut().filter_map(|choice| choice.seq.take()) {
-                front.scheduler.abort(seq);
+                if spoilt {
+                    front.scheduler.fail(seq)
+                } else {
+                    front.scheduler.abort(seq)
+                };
             }
         }
     }
@@ -438,7 +488,7 @@ impl Stepper {
         let mut closed = 0;
         for at in self.over.drain(..) {
             if let Some(job) = self.jobs.get_mut(at).and_then(Option::take) {
-                job.close();
+                job.close(self.all_times);
                 self.vacant.push(at);
                 closed += 1;
             }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use headrace_domain::{BLOCK_TOKENS, CacheSalt, ModelName};
+use headrace_domain::{BLOCK_TOKENS, ModelName, PrefixKeys};
 use headrace_engine_api::{Job, LoadReport, SharedEngine, SubmitRefusal, Ticket};
 
 /// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
@@ -105,20 +105,20 @@ impl Fleet {
     }
 
     /// The most prompt tokens that any worker of `model` has cached now: an estimate to show.
-    pub fn cached_prefix(&self, model: &ModelName, salt: &CacheSalt, ids: &[u32]) -> usize {
+    pub fn cached_prefix(&self, model: &ModelName, keys: &PrefixKeys) -> usize {
         let workers = self.by_model.get(model).map_or(&[][..], Vec::as_slice);
-        workers.iter().map(|worker| worker.engine.cached_prefix(salt, ids)).max().unwrap_or(0)
+        workers.iter().map(|worker| worker.engine.cached_prefix(keys)).max().unwrap_or(0)
     }
 
     /// Picks the worker with the least work before the first token: what it would have to compute of the prompt, and
     /// what waits there already. Ties go to the one listed first. `None`: nobody serves the model.
-    pub fn place(&self, model: &ModelName, salt: &CacheSalt, ids: &[u32]) -> Option<Placement> {
+    pub fn place(&self, model: &ModelName, keys: &PrefixKeys) -> Option<Placement> {
         let workers = self.by_model.get(model)?;
         let worker = match workers.as_slice() {
             [only] => only,
             many => many
                 .iter()
-                .min_by_key(|worker| worker.cost(ids.len(), worker.engine.cached_prefix(salt, ids)))?,
+                .min_by_key(|worker| worker.cost(keys.ids().len(), worker.engine.cached_prefix(keys)))?,
         };
         worker.dispatched.fetch_add(1, Ordering::Relaxed);
         Some(Placement { worker: Arc::clone(worker) })
@@ -135,6 +135,7 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headrace_domain::CacheSalt;
     use headrace_engine_api::Capabilities;
 
     /// An engine with a fixed load and cache.
@@ -151,8 +152,8 @@ mod tests {
         fn submit(&self, _job: Job) -> Result<Ticket, SubmitRefusal> {
             Err(SubmitRefusal::Unavailable { why: "a test".into() })
         }
-        fn cached_prefix(&self, _salt: &CacheSalt, ids: &[u32]) -> usize {
-            self.cached.min(ids.len())
+        fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+            self.cached.min(keys.ids().len())
         }
         fn load(&self) -> LoadReport {
             self.load
@@ -175,11 +176,13 @@ mod tests {
         Worker::new(id, model, Arc::new(Fixed { capabilities, load, cached }))
     }
 
+    fn keys(len: usize) -> PrefixKeys {
+        PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &vec![1; len].into())
+    }
+
     #[test]
     fn the_least_work_before_the_first_token_wins() {
         let model = ModelName::new("m").unwrap();
-        let salt = CacheSalt::derive(&[0; 32], "t", "m", None);
-        let ids = vec![1; 320];
         for (workers, expected) in [
             (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160)], "b"),
             (vec![worker("a", 0, 0, 0), worker("b", 0, 3, 160)], "a"),
@@ -187,20 +190,19 @@ mod tests {
             (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)], "a"),
         ] {
             let fleet = Fleet::new(workers);
-            assert_eq!(fleet.place(&model, &salt, &ids).unwrap().worker().id(), expected);
+            assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker().id(), expected);
         }
     }
 
     #[test]
     fn what_was_dispatched_counts_before_the_engine_reports_it() {
         let model = ModelName::new("m").unwrap();
-        let salt = CacheSalt::derive(&[0; 32], "t", "m", None);
         let fleet = Fleet::new(vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)]);
-        let first = fleet.place(&model, &salt, &[1]).unwrap();
-        let second = fleet.place(&model, &salt, &[1]).unwrap();
+        let first = fleet.place(&model, &keys(1)).unwrap();
+        let second = fleet.place(&model, &keys(1)).unwrap();
         assert_eq!((first.worker().id(), second.worker().id()), ("a", "b"));
         drop(first);
-        assert_eq!(fleet.place(&model, &salt, &[1]).unwrap().worker().id(), "a");
-        assert!(fleet.place(&ModelName::new("none").unwrap(), &salt, &[1]).is_none());
+        assert_eq!(fleet.place(&model, &keys(1)).unwrap().worker().id(), "a");
+        assert!(fleet.place(&ModelName::new("none").unwrap(), &keys(1)).is_none());
     }
 }

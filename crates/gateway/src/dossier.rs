@@ -1,6 +1,7 @@
 //! What travels with a request through every stage: its id, its dialect, its clock and its trace.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
@@ -80,6 +81,11 @@ impl Dossier {
     /// Nanoseconds since the request's first byte.
     pub(crate) fn elapsed_ns(&self) -> u64 {
         self.clock.monotonic_nanos().saturating_sub(self.start_ns)
+    }
+
+    /// When so much time has passed since the request's first byte, in nanoseconds of the clock's monotonic time.
+    pub(crate) fn deadline_ns(&self, after: Duration) -> u64 {
+        self.start_ns.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Ends `stage`, which began at the last mark.

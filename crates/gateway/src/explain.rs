@@ -1,6 +1,6 @@
 //! The `headrace` block of an answer: its stages, tokens and cost, where the caller asked for them.
 
-use headrace_domain::TraceRecord;
+use headrace_domain::{EngineTrace, TraceRecord};
 use serde_json::{Value, json};
 
 /// The block as it stands at the end of the answer. Times in microseconds from the request's first byte.
@@ -21,10 +21,23 @@ pub(crate) fn block(record: &TraceRecord) -> Value {
         "request_id": record.request_id.to_string(),
         "model": record.model_served,
         "stages": stages,
+        "cache": record.engine.as_ref().map(cache),
         "ttft_us": record.first_token_ns.map(micros),
         "usage": record.usage,
         "cost_nano_dollars": record.cost.get(),
         "cost": record.cost.to_string(),
         "held_nano_dollars": record.held.get(),
+    })
+}
+
+/// What of the prompt was found in the prefix cache, and why not more. Nothing of what others asked is told.
+fn cache(engine: &EngineTrace) -> Value {
+    let miss = engine
+        .miss
+        .map(|miss| json!({ "reason": miss.reason.name(), "token": miss.token, "place": miss.place }));
+    json!({
+        "prompt_blocks": engine.prompt_blocks,
+        "cached_blocks": engine.cached_blocks,
+        "miss": miss,
     })
 }

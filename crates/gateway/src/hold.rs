@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::Stage;
+use headrace_domain::{PrefixKeys, Stage};
 use headrace_ledger::Command;
 use headrace_limits::{RateStanding, Scope};
 use headrace_wire::ErrorKind;
@@ -18,12 +18,10 @@ impl Rendered {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
-        let cached: usize = self
-            .work
-            .prompts
-            .iter()
-            .map(|ids| parts.fleet.cached_prefix(&model.name, &self.work.salt, ids))
-            .sum();
+        // Hashed once: the keys travel on with the request, to placement and into the engine.
+        self.work.keys = self.work.prompts.iter().map(|ids| PrefixKeys::of(&self.work.salt, ids)).collect();
+        let cached: usize =
+            self.work.keys.iter().map(|keys| parts.fleet.cached_prefix(&model.name, keys)).sum();
         tracing::trace!(request = %self.dossier.id, cached, "cached prefix estimated");
         self.dossier.mark(Stage::Cache);
 

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use headrace_domain::{EngineTrace, Usage};
+use headrace_domain::{CacheMiss, EngineTrace, Usage};
 use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
 use headrace_fleet::Placement;
 
@@ -73,6 +73,12 @@ impl Jobs {
         for (receipt, report) in receipts {
             *report = Some(tokio::time::timeout(RECEIPT_WAIT, receipt.report()).await.unwrap_or_default());
         }
+    }
+
+    /// The first prompt whose blocks were not all in the cache, and why.
+    pub(crate) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        let misses = self.jobs.iter().map(|job| job.report.as_ref().and_then(|report| report.engine.miss));
+        misses.enumerate().find_map(|(prompt, miss)| Some((prompt, miss?)))
     }
 
     /// What all jobs took together, and what the engine saw of them (the first job's times, everyone's sums).

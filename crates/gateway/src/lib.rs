@@ -12,6 +12,7 @@ mod front;
 mod gateway;
 mod hold;
 mod jobs;
+mod miss;
 mod moderate;
 mod parse;
 mod place;

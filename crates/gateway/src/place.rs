@@ -54,8 +54,8 @@ fn submit(
     index: usize,
     jobs: &mut Jobs,
 ) -> Result<(), Box<Why>> {
-    let Some(prompt) = work.prompts.get(index) else { return Ok(()) };
-    let Some(placement) = gateway.parts().fleet.place(&work.model.name, &work.salt, prompt) else {
+    let (Some(prompt), Some(keys)) = (work.prompts.get(index), work.keys.get(index)) else { return Ok(()) };
+    let Some(placement) = gateway.parts().fleet.place(&work.model.name, keys) else {
         let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
         let why = Why::new(Stage::Place, 503, ErrorKind::Overloaded, "engine_unavailable", message);
         return Err(Box::new(why.retry_after(std::time::Duration::from_secs(1))));
@@ -67,10 +67,11 @@ fn submit(
         prompt: std::sync::Arc::clone(prompt),
         sampling: work.sampling.clone(),
         salt: work.salt,
+        keys: Some(keys.clone()),
         tenant: work.tenant,
         weight: 1,
         priority: Priority::Normal,
-        start_deadline_ns: None,
+        start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
     };
     let ticket = placement.submit(job).map_err(|refusal| Box::new(Why::from(refusal)))?;
     jobs.add(ticket, placement);

@@ -17,6 +17,7 @@ use crate::delivery::{self, Delivery, DeliverySender};
 use crate::dossier::Dossier;
 use crate::explain;
 use crate::jobs::Jobs;
+use crate::miss;
 use crate::place::Placed;
 use crate::refused::Why;
 use crate::settle::{Bill, Settlement};
@@ -83,7 +84,7 @@ pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Send
     if !matches!(ending, Ending::Completed) {
         jobs.cancel().await;
     }
-    record_engine(&mut dossier, &jobs, &reply, placed_ns);
+    record_engine(&mut dossier, &work, &jobs, &reply, placed_ns);
     finish(&gateway, dossier, &work, reply, line, &jobs, settlement, ending).await;
 }
 
@@ -216,11 +217,12 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, reply: &Reply<'_>, work:
 }
 
 /// Lays the engine's times on the request's time line: queue, prefill and decode of the first job, and what ran beside.
-fn record_engine(dossier: &mut Dossier, jobs: &Jobs, reply: &Reply<'_>, placed_ns: u64) {
+fn record_engine(dossier: &mut Dossier, work: &Work, jobs: &Jobs, reply: &Reply<'_>, placed_ns: u64) {
     let (usage, engine) = jobs.report();
     dossier.record.usage = usage;
     dossier.record.first_token_ns = reply.first_token_ns();
-    if let Some(engine) = engine.filter(|engine| engine.steps > 0) {
+    if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
+        engine.miss = jobs.first_miss().map(|(prompt, miss)| miss::located(work, prompt, miss));
         let prefill = placed_ns.saturating_add(engine.queue_ns);
         let decode = prefill.saturating_add(engine.prefill_ns);
         dossier.add(Stage::Queue, placed_ns, engine.queue_ns);

@@ -250,7 +250,16 @@ impl From<SubmitRefusal> for Why {
             SubmitRefusal::QueueFull { retry_after, .. } => {
                 overloaded("queue_full").retry_after(*retry_after)
             }
-            SubmitRefusal::TooLate { wait } => overloaded("deadline_too_short").retry_after(*wait),
+            SubmitRefusal::TooLate { retry_after: Some(wait), .. } => {
+                overloaded("deadline_too_short").retry_after(*wait)
+            }
+            // Its own prompt takes longer than it has: waiting would not help.
+            SubmitRefusal::TooLate { retry_after: None, .. } => Self::bad_request(
+                Stage::Place,
+                "deadline_too_short",
+                "timeout",
+                format!("{refusal}. Allow more time or shorten the prompt. Nothing was charged."),
+            ),
             SubmitRefusal::Unavailable { .. } => {
                 overloaded("engine_unavailable").retry_after(Duration::from_secs(1))
             }

@@ -32,8 +32,8 @@ impl Moderated {
             let encoded = encode(&model, &call, now);
             (call, encoded)
         };
-        let prompts = match encoded {
-            Ok(prompts) => prompts,
+        let Encoded { prompts, text } = match encoded {
+            Ok(encoded) => encoded,
             Err(why) => return Err(dossier.refuse(*why)),
         };
         let sampling = match resolve(gateway, &model, &call, &prompts, dossier.id.bits()) {
@@ -48,7 +48,9 @@ impl Moderated {
         );
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         dossier.mark(Stage::Render);
-        Ok(Rendered { dossier, principal, work: Work { call, model, prompts, sampling, salt, tenant } })
+        let keys = Vec::new();
+        let work = Work { call, model, prompts, text, sampling, salt, keys, tenant };
+        Ok(Rendered { dossier, principal, work })
     }
 }
 
@@ -67,7 +69,14 @@ fn text_bytes(call: &Call) -> usize {
     }
 }
 
-fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Vec<Arc<[u32]>>, Box<Why>> {
+/// Prompts as ids.
+struct Encoded {
+    prompts: Vec<Arc<[u32]>>,
+    /// A conversation as the template wrote it.
+    text: Option<String>,
+}
+
+fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Box<Why>> {
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let Some(template) = &model.template else {
@@ -86,10 +95,11 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Vec<Arc<[u
                 .tokenizer
                 .encode_segments(&rendered.segments(), false)
                 .map_err(|error| Box::new(failed(&error.to_string())))?;
-            Ok(vec![ids.into()])
+            Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()) })
         }
         Prompt::Raw(items) => {
-            items.iter().enumerate().map(|(index, item)| encode_item(model, index, item)).collect()
+            let each = items.iter().enumerate().map(|(index, item)| encode_item(model, index, item));
+            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None })
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_domain::{CacheSalt, Call, ModelName, Sampling};
+use headrace_domain::{CacheSalt, Call, ModelName, PrefixKeys, Sampling};
 use headrace_identity::Principal;
 use headrace_limits::{LimitSpec, Scope};
 
@@ -68,8 +68,12 @@ pub(crate) struct Work {
     pub(crate) model: Arc<ServedModel>,
     /// One per prompt, in the caller's order.
     pub(crate) prompts: Vec<Arc<[u32]>>,
+    /// What the template made of a conversation.
+    pub(crate) text: Option<String>,
     pub(crate) sampling: Sampling,
     pub(crate) salt: CacheSalt,
+    /// The keys of the prompts' blocks, one list per prompt, once they are known.
+    pub(crate) keys: Vec<PrefixKeys>,
     pub(crate) tenant: headrace_engine_api::Tenant,
 }
 

@@ -116,10 +116,12 @@ fn open(config: &ModelConfig, general: Arithmetic) -> Result<Opened<'_>, String>
         None => (Checkpoint::from_files(demo_files()), DEMO_CREATED_UNIX_S),
         Some(path) => (Checkpoint::open(path), changed(path)),
     };
-    let checkpoint = checkpoint.map_err(|error| match &config.path {
-        Some(path) => format!("{}: {error}", path.display()),
-        None => error.to_string(),
-    })?;
+    let checkpoint =
+        checkpoint.map_err(|error| match config.path.as_deref().filter(|path| path.is_dir()) {
+            Some(path) => format!("{}: {error}", path.display()),
+            // The error of a single file names it.
+            None => error.to_string(),
+        })?;
     let arithmetic = config.arithmetic.or(general);
     let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
     let weight_bytes = u64::try_from(weights).unwrap_or(u64::MAX);

@@ -54,6 +54,7 @@ macro_rules! widened {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(crate) use widened;
 
 impl Pairs for Scalar {

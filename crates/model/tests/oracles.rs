@@ -18,8 +18,15 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ where the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 6] =
-    ["llama-gqa-untied", "llama-mha-f32-sharded", "llama-tied-rope3", "qwen2", "qwen3", "qwen3-tied"];
+const CHECKPOINTS: [&str; 7] = [
+    "llama-gqa-untied",
+    "llama-mha-f32-sharded",
+    "llama-tied-rope3",
+    "llama-yarn",
+    "qwen2",
+    "qwen3",
+    "qwen3-tied",
+];
 
 #[derive(Deserialize)]
 struct Expected {
@@ -162,6 +169,21 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
         let cut = all_rows(model, &case.ids, size, &table);
         for (row, (a, b)) in rows.iter().zip(&cut).enumerate() {
             same_bits(&format!("{what}: row {row} in chunks of {size}"), a, b);
+        }
+    }
+}
+
+/// The same weights as GGUF files, read with names, order of rows and RoPE of their own.
+#[test]
+fn gguf_files_give_the_oracles_answers_on_every_instruction_set() {
+    for isa in isas() {
+        for name in ["llama-gqa-untied", "llama-tied-rope3", "llama-yarn", "qwen2", "qwen3"] {
+            let expected: Expected = expected(&data(name));
+            let checkpoint = Checkpoint::open(&data(&format!("gguf/{name}.gguf"))).unwrap();
+            let mut model = load(&checkpoint, isa, 2);
+            for case in &expected.cases {
+                check_case(&format!("{name}.gguf on {isa}"), &mut model, isa, case);
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 prompt: (0..PROMPT).map(|i| i + next * PROMPT).collect(),
                 max_new: 1000,
                 salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+                keys: None,
                 tenant,
                 weight: 1,
                 class: Class::Normal,
@@ -63,16 +64,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for (what, end_every, refill) in [("decode only", 0, 0), ("10 end and 10 start", 100, 10)] {
         let (mut steps, mut sequences) = (0, 0);
-        let begun = Instant::now();
+        let mut took = Vec::new();
         while steps < 300 {
+            let begun = Instant::now();
             sequences += step(&mut scheduler, end_every);
+            took.push(begun.elapsed().as_secs_f64() * 1e6);
             add(&mut scheduler, refill)?;
             steps += 1;
         }
-        let each = begun.elapsed().as_secs_f64() * 1e6 / f64::from(steps);
+        took.sort_by(f64::total_cmp);
+        let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or(0.0);
         let load = scheduler.load();
         println!(
-            "step, {what}: {each:.0} µs for {} sequences ({} running, {} waiting)",
+            "step, {what}: {:.0} µs, p99 {:.0} µs, for {} sequences ({} running, {} waiting)",
+            at(50),
+            at(99),
             sequences / 300,
             load.running,
             load.waiting

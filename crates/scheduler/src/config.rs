@@ -15,9 +15,9 @@ pub struct SchedulerConfig {
     pub max_score_chunk: usize,
     /// Tokens of one sequence, prompt and output.
     pub context_window: usize,
-    /// Sequences that wait.
+    /// Sequences that wait. The last eighth is kept for tenants that have less than that waiting.
     pub queue_sequences: usize,
-    /// Prompt tokens that wait.
+    /// Prompt tokens that wait; the last eighth as above.
     pub queue_tokens: u64,
     /// How many sequences may start before one that came first and does not fit yet; then its room is reserved.
     pub max_bypass: u32,
@@ -25,6 +25,9 @@ pub struct SchedulerConfig {
     pub dedup_tokens: usize,
     /// Whether full blocks are kept for later sequences with the same prefix and salt.
     pub prefix_cache: bool,
+    /// Whether the blocks that a sequence computed stay findable when it is aborted. Off, those of a call that its client
+    /// gave up are taken back unless another has built on them or waits for them.
+    pub keep_aborted: bool,
 }
 
 impl Default for SchedulerConfig {
@@ -40,6 +43,7 @@ impl Default for SchedulerConfig {
             max_bypass: 8,
             dedup_tokens: 32,
             prefix_cache: true,
+            keep_aborted: false,
         }
     }
 }

@@ -2,14 +2,16 @@
 //! Knows ids and counters, nothing of blocks or budgets.
 //!
 //! A tenant's counter grows by the tokens computed for it, divided by its weight; the tenant with the lowest is served
-//! next. One that becomes active is lifted to the lowest active counter, so that idling earns no credit.
+//! next. One that begins to wait is lifted to the lowest counter of those that wait (nobody waiting: of the one that
+//! did last), less a burst of a few steps: so what it did not ask for earns it no more than that it is served at once.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
+use crate::nearest::ByTenant;
 use crate::{Class, SeqId};
 
 /// Counter units per token at weight 1: room for weights to divide by.
-const SCALE: u64 = 1 << 16;
+pub(crate) const SCALE: u64 = 1 << 16;
 /// Tenants remembered beyond twice the active ones before those that are no longer owed anything are forgotten.
 const REMEMBERED: usize = 1024;
 
@@ -21,71 +23,237 @@ struct Tenant {
     weight: u32,
     /// Its living sequences.
     live: usize,
+    /// Of those, the ones that are not idle work.
+    busy: usize,
+    /// Of those, the ones that hold blocks.
+    running: usize,
+    /// The blocks that they hold, shared ones as often as they are.
+    blocks: usize,
     dirty: bool,
     queues: [VecDeque<SeqId>; 3],
+    /// Tokens that wait, per class.
+    queued_tokens: [u64; 3],
+}
+
+/// What a tenant has waiting in a class.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Queued {
+    pub(crate) tenant: u64,
+    pub(crate) counter: u64,
+    pub(crate) weight: u32,
+    pub(crate) sequences: usize,
+    pub(crate) tokens: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct FairQueue {
-    tenants: HashMap<u64, Tenant>,
-    /// (counter, tenant) of those with living sequences.
-    active: BTreeSet<(u64, u64)>,
+    tenants: ByTenant<Tenant>,
+    /// Tenants with living sequences.
+    active: usize,
     /// (counter, tenant) of those with a sequence waiting, per class.
     waiting: [BTreeSet<(u64, u64)>; 3],
     dirty: Vec<u64>,
     lengths: [usize; 3],
+    /// The counter of the tenant whose last waiting sequence that was not idle work left its queue last.
+    last: u64,
+    /// How far below the lowest counter one that begins to wait may stand.
+    burst: u64,
+    /// How far above another's counter one may stand that passes it, since it has less than its share of the pool.
+    lead: u64,
+    /// Weights of tenants with living sequences that are not idle work.
+    busy_weight: u64,
+    /// Sequences of all tenants that hold blocks, idle work apart.
+    running: usize,
 }
 
 impl FairQueue {
+    /// An empty queue in which a tenant that was quiet may have this many tokens ahead of others, and one that has less
+    /// than its share of the pool may be that much further.
+    pub(crate) fn new(burst_tokens: usize, lead_tokens: usize) -> Self {
+        let units = |tokens: usize| (tokens as u64).saturating_mul(SCALE);
+        let burst = units(burst_tokens);
+        Self { burst, lead: burst.saturating_add(units(lead_tokens)), ..Self::default() }
+    }
+
     /// A sequence of this tenant begins to live.
-    pub(crate) fn enter(&mut self, tenant: u64, weight: u32) {
-        self.settle();
-        let floor = self.active.first().map(|&(counter, _)| counter);
-        self.forget_if_many(floor);
+    pub(crate) fn enter(&mut self, tenant: u64, class: Class, weight: u32) {
+        self.forget_if_many();
         let entry = self.tenants.entry(tenant).or_insert_with(|| Tenant {
             counter: 0,
             placed: 0,
             weight: 1,
             live: 0,
+            busy: 0,
+            running: 0,
+            blocks: 0,
             dirty: false,
             queues: Default::default(),
+            queued_tokens: [0; 3],
         });
-        entry.weight = weight.max(1);
-        if entry.live == 0 {
-            entry.counter = entry.counter.max(floor.unwrap_or(0));
-            entry.placed = entry.counter;
-            self.active.insert((entry.placed, tenant));
+        if entry.busy > 0 {
+            self.busy_weight -= u64::from(entry.weight);
         }
+        entry.weight = weight.max(1);
+        entry.busy += usize::from(class != Class::Idle);
+        if entry.busy > 0 {
+            self.busy_weight += u64::from(entry.weight);
+        }
+        self.active += usize::from(entry.live == 0);
         entry.live += 1;
     }
 
     /// A sequence of this tenant, in no queue any more, is gone.
-    pub(crate) fn leave(&mut self, tenant: u64) {
+    pub(crate) fn leave(&mut self, tenant: u64, class: Class) {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
         entry.live = entry.live.saturating_sub(1);
+        if class != Class::Idle {
+            entry.busy = entry.busy.saturating_sub(1);
+            if entry.busy == 0 {
+                self.busy_weight -= u64::from(entry.weight);
+            }
+        }
         if entry.live == 0 {
-            self.active.remove(&(entry.placed, tenant));
-            entry.placed = entry.counter;
-            if self.active.is_empty() {
+            self.active -= 1;
+            if self.active == 0 {
                 // Nobody competes: nobody owes anything.
                 self.tenants.clear();
                 self.dirty.clear();
+                self.last = 0;
             }
         }
     }
 
-    pub(crate) fn push_back(&mut self, tenant: u64, class: Class, id: SeqId) {
-        self.push(tenant, class, |queue| queue.push_back(id));
+    /// A sequence of this tenant's takes or loses (`false`) its place among those that hold blocks.
+    pub(crate) fn runs(&mut self, tenant: u64, class: Class, begins: bool) {
+        if class == Class::Idle {
+            return;
+        }
+        if let Some(entry) = self.tenants.get_mut(&tenant) {
+            for count in [&mut entry.running, &mut self.running] {
+                *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+            }
+        }
     }
 
-    pub(crate) fn push_front(&mut self, tenant: u64, class: Class, id: SeqId) {
-        self.push(tenant, class, |queue| queue.push_front(id));
+    /// A sequence of this tenant's takes or gives back (below zero) so many blocks.
+    pub(crate) fn holds(&mut self, tenant: u64, class: Class, blocks: isize) {
+        if class == Class::Idle || blocks == 0 {
+            return;
+        }
+        if let Some(entry) = self.tenants.get_mut(&tenant) {
+            entry.blocks = entry.blocks.saturating_add_signed(blocks);
+        }
     }
 
-    fn push(&mut self, tenant: u64, class: Class, put: impl FnOnce(&mut VecDeque<SeqId>)) {
+    /// The blocks that a tenant's sequences hold, idle work apart.
+    pub(crate) fn blocks(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |entry| entry.blocks)
+    }
+
+    /// The other tenant that is furthest beyond its fair share of places (or of `blocks`, where some are asked for), among
+    /// those whose turn this one may pass.
+    pub(crate) fn furthest_beyond(&self, tenant: u64, places: usize, blocks: Option<usize>) -> Option<u64> {
+        let counter = self.counter(tenant);
+        let excess = |&id: &u64, other: &Tenant| match blocks {
+            None => other.running.saturating_sub(self.share(id, places).max(1)),
+            Some(whole) => other.blocks.saturating_sub(self.share(id, whole)),
+        };
+        let others = self.tenants.iter().filter(|(id, other)| {
+            **id != tenant && other.running > 0 && counter <= self.within_lead(other.counter)
+        });
+        let beyond = others.map(|(id, other)| (excess(id, other), *id)).filter(|&(excess, _)| excess > 0);
+        beyond.max().map(|(_, id)| id)
+    }
+
+    /// All tenants' sequences that hold blocks, idle work apart.
+    pub(crate) fn all_running(&self) -> usize {
+        self.running
+    }
+
+    /// A tenant's sequences that hold blocks, idle work apart.
+    pub(crate) fn running(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |entry| entry.running)
+    }
+
+    /// A tenant's fair part of `whole` among those that are there, rounded down. Idle work has none.
+    pub(crate) fn share(&self, tenant: u64, whole: usize) -> usize {
+        let weight = self.tenants.get(&tenant).map_or(1, |entry| u64::from(entry.weight));
+        let part = whole as u128 * u128::from(weight) / u128::from(self.busy_weight.max(weight));
+        usize::try_from(part).unwrap_or(whole)
+    }
+
+    /// The weight by which a tenant's use is divided.
+    pub(crate) fn weight(&self, tenant: u64) -> u64 {
+        self.tenants.get(&tenant).map_or(1, |entry| u64::from(entry.weight))
+    }
+
+    /// What each tenant has waiting in a class.
+    pub(crate) fn queued(&self, class: Class) -> impl Iterator<Item = Queued> + '_ {
+        let set = self.waiting.get(class.index());
+        set.into_iter().flatten().filter_map(move |&(_, tenant)| {
+            let entry = self.tenants.get(&tenant)?;
+            Some(Queued {
+                tenant,
+                counter: entry.counter,
+                weight: entry.weight,
+                sequences: entry.queues.get(class.index())?.len(),
+                tokens: entry.queued_tokens.get(class.index()).copied()?,
+            })
+        })
+    }
+
+    /// Sequences and tokens that a tenant has waiting, of all classes.
+    pub(crate) fn queued_by(&self, tenant: u64) -> (usize, u64) {
+        self.tenants.get(&tenant).map_or((0, 0), |entry| {
+            (entry.queues.iter().map(VecDeque::len).sum(), entry.queued_tokens.iter().sum())
+        })
+    }
+
+    /// The furthest counter of one that may pass this one.
+    pub(crate) fn within_lead(&self, counter: u64) -> u64 {
+        counter.saturating_add(self.lead)
+    }
+
+    /// The counter at which a tenant that begins to wait stands.
+    pub(crate) fn entry_counter(&self, tenant: u64, class: Class) -> u64 {
+        let own = self.counter(tenant);
+        if self.waits_beside(tenant, class) {
+            own
+        } else {
+            own.max(self.floor(class).saturating_sub(self.burst))
+        }
+    }
+
+    /// The first tenant of a class, as (counter, tenant).
+    pub(crate) fn first(&mut self, class: Class) -> Option<(u64, u64)> {
+        self.settle();
+        self.waiting.get(class.index())?.first().copied()
+    }
+
+    /// Puts a new sequence behind its tenant's others.
+    pub(crate) fn push_back(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
+        self.settle();
+        let counter = self.entry_counter(tenant, class);
+        if let Some(entry) = self.tenants.get_mut(&tenant) {
+            entry.counter = counter;
+        }
+        self.touch(tenant);
+        self.settle();
+        self.push(tenant, class, tokens, |queue| queue.push_back(id));
+    }
+
+    /// Puts a sequence that comes back before its tenant's others.
+    pub(crate) fn push_front(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
+        self.push(tenant, class, tokens, |queue| queue.push_front(id));
+    }
+
+    fn push(&mut self, tenant: u64, class: Class, tokens: u64, put: impl FnOnce(&mut VecDeque<SeqId>)) {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
-        if let Some(queue) = entry.queues.get_mut(class.index()) {
+        if let (Some(queue), Some(queued)) =
+            (entry.queues.get_mut(class.index()), entry.queued_tokens.get_mut(class.index()))
+        {
             put(queue);
+            *queued += tokens;
         }
         if let (Some(set), Some(length)) =
             (self.waiting.get_mut(class.index()), self.lengths.get_mut(class.index()))
@@ -96,17 +264,25 @@ impl FairQueue {
     }
 
     /// Takes a sequence out of its queue. Linear in that queue, which is bounded; no dead entry stays behind.
-    pub(crate) fn remove(&mut self, tenant: u64, class: Class, id: SeqId) {
+    pub(crate) fn remove(&mut self, tenant: u64, class: Class, id: SeqId, tokens: u64) {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
-        let Some(queue) = entry.queues.get_mut(class.index()) else { return };
+        let (Some(queue), Some(queued)) =
+            (entry.queues.get_mut(class.index()), entry.queued_tokens.get_mut(class.index()))
+        else {
+            return;
+        };
         let Some(at) = queue.iter().position(|&other| other == id) else { return };
         queue.remove(at);
+        *queued = queued.saturating_sub(tokens);
         let empty = queue.is_empty();
         if let (Some(set), Some(length)) =
             (self.waiting.get_mut(class.index()), self.lengths.get_mut(class.index()))
         {
             if empty {
                 set.remove(&(entry.placed, tenant));
+                if class != Class::Idle {
+                    self.last = entry.counter;
+                }
             }
             *length -= 1;
         }
@@ -117,9 +293,36 @@ impl FairQueue {
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
         let units = tokens.saturating_mul(SCALE) / u64::from(entry.weight);
         entry.counter = entry.counter.saturating_add(units);
-        if !entry.dirty {
+        self.touch(tenant);
+    }
+
+    /// A tenant's counter changed: its places in the sets follow.
+    fn touch(&mut self, tenant: u64) {
+        if let Some(entry) = self.tenants.get_mut(&tenant).filter(|entry| !entry.dirty) {
             entry.dirty = true;
             self.dirty.push(tenant);
+        }
+    }
+
+    /// Whether the tenant has something waiting in a class, or in one that is served beside it.
+    fn waits_beside(&self, tenant: u64, class: Class) -> bool {
+        let queues = self.tenants.get(&tenant).map(|entry| &entry.queues);
+        let waits = |class: Class| queues.and_then(|q| q.get(class.index())).is_some_and(|q| !q.is_empty());
+        match class {
+            Class::Idle => waits(Class::Idle),
+            Class::Normal | Class::High => waits(Class::Normal) || waits(Class::High),
+        }
+    }
+
+    /// The lowest counter of those that wait in a class or one served beside it.
+    fn floor(&self, class: Class) -> u64 {
+        let first = |class: Class| self.waiting.get(class.index()).and_then(BTreeSet::first).map(|&(c, _)| c);
+        match class {
+            Class::Idle => first(Class::Idle).unwrap_or(0),
+            Class::Normal | Class::High => {
+                let lowest = first(Class::Normal).into_iter().chain(first(Class::High)).min();
+                lowest.unwrap_or(self.last)
+            }
         }
     }
 
@@ -132,21 +335,27 @@ impl FairQueue {
         self.lengths.get(class.index()).copied().unwrap_or(0)
     }
 
-    /// Appends at most `limit` waiting sequences of a class, those served first coming first.
-    pub(crate) fn candidates(&mut self, class: Class, limit: usize, into: &mut Vec<SeqId>) {
-        self.settle();
-        let Some(set) = self.waiting.get(class.index()) else { return };
-        for (_, tenant) in set {
-            let Some(queue) = self.tenants.get(tenant).and_then(|t| t.queues.get(class.index())) else {
-                continue;
-            };
-            for &id in queue {
-                if into.len() >= limit {
-                    return;
-                }
-                into.push(id);
-            }
+    /// Appends at most `limit` waiting sequences of the tenant that is served after `after` in a class (`None`: of the
+    /// first), and says which that is, to be passed back for the next.
+    pub(crate) fn candidates(
+        &mut self,
+        class: Class,
+        after: Option<(u64, u64)>,
+        limit: usize,
+        into: &mut Vec<SeqId>,
+    ) -> Option<(u64, u64)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        if after.is_none() {
+            self.settle();
         }
+        let set = self.waiting.get(class.index())?;
+        let &next = match after {
+            None => set.first(),
+            Some(after) => set.range((Excluded(after), Unbounded)).next(),
+        }?;
+        let queue = self.tenants.get(&next.1)?.queues.get(class.index())?;
+        into.extend(queue.iter().take(limit));
+        Some(next)
     }
 
     /// Moves tenants whose counters grew to their new places.
@@ -159,7 +368,7 @@ impl FairQueue {
             if old == new || entry.live == 0 {
                 continue;
             }
-            for set in self.waiting.iter_mut().chain([&mut self.active]) {
+            for set in &mut self.waiting {
                 if set.remove(&old) {
                     set.insert(new);
                 }
@@ -167,11 +376,10 @@ impl FairQueue {
         }
     }
 
-    /// Forgets inactive tenants that would be lifted to `floor` anyway.
-    fn forget_if_many(&mut self, floor: Option<u64>) {
-        if let Some(floor) = floor
-            && self.tenants.len() > self.active.len() * 2 + REMEMBERED
-        {
+    /// Forgets inactive tenants that would be lifted beyond their counters anyway.
+    fn forget_if_many(&mut self) {
+        if self.tenants.len() > self.active * 2 + REMEMBERED {
+            let floor = self.floor(Class::Normal);
             self.tenants.retain(|_, entry| entry.live > 0 || entry.counter > floor);
         }
     }
@@ -196,8 +404,12 @@ impl FairQueue {
             }
         }
         let live = self.tenants.values().filter(|t| t.live > 0).count();
-        if live != self.active.len() {
-            return Err(format!("{live} tenants live, {} active", self.active.len()));
+        if live != self.active {
+            return Err(format!("{live} tenants live, {} active", self.active));
+        }
+        let busy: u64 = self.tenants.values().filter(|t| t.busy > 0).map(|t| u64::from(t.weight)).sum();
+        if busy != self.busy_weight {
+            return Err(format!("weights of {busy} are busy, {} counted", self.busy_weight));
         }
         Ok(queued)
     }

@@ -60,6 +60,11 @@ impl Scheduler {
             }
         }
         ensure!(index.len() == cached, "{} keys for {cached} cached blocks", index.len());
+        let near = self.pool.nearest().audit()?;
+        ensure!(
+            near == (cached, cached),
+            "{near:?} blocks among their siblings and contents, {cached} cached"
+        );
         let free_cached =
             free.iter().filter(|&&b| blocks.get(b as usize).is_some_and(|b| b.cached.is_some()));
         ensure!(free_cached.count() == self.pool.free_cached(), "cached free blocks miscounted");
@@ -140,6 +145,17 @@ impl Scheduler {
         ensure!(tokens == self.waiting_tokens, "{tokens} tokens wait, {} counted", self.waiting_tokens);
         ensure!(deadlines == self.deadlines.len(), "{deadlines} deadlines, {} listed", self.deadlines.len());
         ensure!(count == running.len() + queued.len() + deferred, "{count} sequences live");
+        let mut holding: HashMap<u64, (usize, usize)> = HashMap::new();
+        for sequence in self.running.iter().filter_map(|&id| self.sequences.get(id)) {
+            if sequence.class != crate::Class::Idle {
+                let held = holding.entry(sequence.tenant).or_default();
+                *held = (held.0 + 1, held.1 + sequence.blocks.len());
+            }
+        }
+        for (tenant, held) in holding {
+            let counted = (self.queue.running(tenant), self.queue.blocks(tenant));
+            ensure!(held == counted, "tenant {tenant} holds {held:?} places and blocks, {counted:?} counted");
+        }
         Ok(())
     }
 
@@ -151,5 +167,96 @@ impl Scheduler {
             ensure!(own.contains(key), "{id:?} announced a block that it will not compute");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use headrace_domain::CacheSalt;
+
+    use super::*;
+    use crate::scheduler::Outcome;
+    use crate::{Class, SchedulerConfig, SequenceSpec};
+
+    /// Two running sequences of two tenants that share nothing, one that waits, and some cached blocks.
+    fn busy() -> Scheduler {
+        let config = SchedulerConfig { max_running: 2, ..SchedulerConfig::default() };
+        let mut s = Scheduler::new(config, 64).unwrap();
+        for (tenant, first) in [(1, 0), (2, 1000), (1, 2000)] {
+            let spec = SequenceSpec {
+                prompt: (first..first + 50).collect::<Arc<[u32]>>(),
+                max_new: 9,
+                salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+                keys: None,
+                tenant,
+                weight: 1,
+                class: Class::Normal,
+                start_deadline_ns: None,
+                score_prompt: false,
+            };
+            s.add(&spec, 0).unwrap();
+        }
+        let chunks = s.plan(0).chunks.len();
+        s.commit(&vec![Outcome::Token(5); chunks], 0);
+        s.plan(0);
+        s.check_invariants().unwrap();
+        s
+    }
+
+    fn running(s: &mut Scheduler, at: usize) -> &mut crate::sequence::Sequence {
+        let id = s.running[at];
+        s.sequences.get_mut(id).unwrap()
+    }
+
+    /// The checks can fail: each book is falsified in turn.
+    #[test]
+    fn a_falsified_book_is_caught() {
+        type Falsify = fn(&mut Scheduler);
+        let rows: [(&str, Falsify); 12] = [
+            // One reference fewer, or more, than holders.
+            ("references", |s| {
+                let block = running(s, 0).blocks[0];
+                s.pool.release(block);
+            }),
+            ("references", |s| {
+                let block = running(s, 0).blocks[0];
+                s.pool.share(block, true);
+            }),
+            ("has a block twice", |s| {
+                let blocks = &mut running(s, 0).blocks;
+                let first = blocks[0];
+                blocks.push(first);
+            }),
+            ("of another salt", |s| {
+                running(s, 0).salt = CacheSalt::derive(&[2; 32], "x", "m", None);
+            }),
+            ("of other tokens", |s| {
+                let foreign = running(s, 1).prompt.clone();
+                let own = running(s, 0);
+                own.prompt = foreign;
+                own.replace_tokens();
+            }),
+            ("computed beyond its blocks", |s| running(s, 0).computed = 1000),
+            ("findable before it is computed", |s| running(s, 0).computed = 3),
+            ("blocks promised", |s| s.promised += 1),
+            ("tokens wait", |s| s.waiting_tokens += 1),
+            ("wrongly runs", |s| {
+                s.running.pop();
+            }),
+            ("places and blocks", |s| s.queue.holds(1, Class::Normal, 1)),
+            ("will not compute", |s| {
+                let key = running(s, 1).keys[0];
+                let id = s.running[0];
+                s.announced.insert(key, id);
+            }),
+        ];
+        for (words, falsify) in rows {
+            let mut s = busy();
+            falsify(&mut s);
+            let caught = s.check_invariants().expect_err(words);
+            assert!(caught.contains(words), "{words}: {caught}");
+        }
     }
 }

@@ -10,10 +10,14 @@ mod commit;
 mod config;
 mod fair;
 mod invariants;
+mod miss;
+mod nearest;
 mod plan;
 mod prefix;
+mod rate;
 mod scheduler;
 mod sequence;
+mod wait;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use plan::{ChunkView, LogitsNeed, PlannedChunk, Started, StepPlan};

@@ -1,7 +1,12 @@
 //! What the next step computes: running sequences first, then waiting ones, within one token budget.
 //! Decides; computes nothing and knows no time but the `now` it is given.
 
-use crate::fair::FairQueue;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use headrace_domain::CacheMiss;
+
+use crate::scheduler::Gone;
 use crate::sequence::{Sequence, State, blocks_for};
 use crate::{Class, Scheduler, SeqId};
 
@@ -40,6 +45,8 @@ pub struct Started {
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
+    /// Why not more did; `None`: all that can did.
+    pub miss: Option<CacheMiss>,
 }
 
 /// One step.
@@ -81,6 +88,9 @@ impl StepPlan {
     }
 }
 
+/// Tenants whose first sequences are looked at in one go when there is no room for those before them.
+const TENANTS_LOOKED_AT: usize = 8;
+
 /// What became of looking at one waiting sequence.
 enum Look {
     /// It is in the plan now.
@@ -93,6 +103,10 @@ enum Look {
     NoPlace,
 }
 
+/// A running prefill that waits for its part of the budget: the highest class first, then the tenant served least, then
+/// the oldest.
+type Turn = Reverse<(Reverse<Class>, u64, u64, SeqId)>;
+
 impl Scheduler {
     /// Plans the next step at `now_ns`. Empty if there is nothing to compute. To be followed by
     /// [`Scheduler::commit`] unless it has no chunks.
@@ -100,15 +114,12 @@ impl Scheduler {
         self.plan.clear(now_ns);
         self.expire(now_ns);
         let mut budget = self.config.step_tokens;
-        self.plan_running(false, &mut budget);
-        self.admit_class(Class::High, &mut budget);
-        if self.waiting_in(Class::High) == 0 {
-            self.admit_class(Class::Normal, &mut budget);
-        }
+        self.plan_decodes(false, &mut budget);
+        self.plan_prefills(false, &mut budget);
         // Idle work gets what is left, and only when nobody else is waiting for it.
         if self.waiting() == self.waiting_in(Class::Idle) + self.deferred_idle() {
-            self.plan_running(true, &mut budget);
-            self.admit_class(Class::Idle, &mut budget);
+            self.plan_decodes(true, &mut budget);
+            self.plan_prefills(true, &mut budget);
         }
         &self.plan
     }
@@ -143,27 +154,85 @@ impl Scheduler {
             if deadline >= now_ns {
                 return;
             }
-            self.drop_sequence(id);
+            self.drop_sequence(id, Gone::Aborted);
             self.plan.expired.push(id);
         }
     }
 
-    /// Plans the sequences that run already: those that decode first, since each needs one token and somebody is
-    /// reading along; then prefills, the oldest first.
-    fn plan_running(&mut self, idle: bool, budget: &mut usize) {
-        for decoding in [true, false] {
-            let mut order = std::mem::take(&mut self.scratch);
-            order.clear();
-            let wanted = |s: &Sequence| (s.class == Class::Idle) == idle && (s.remaining() == 1) == decoding;
-            order.extend(self.running.iter().filter(|&&id| self.sequences.get(id).is_some_and(wanted)));
-            for &id in &order {
-                if *budget == 0 {
-                    break;
-                }
-                self.plan_one(id, budget);
+    /// Plans the sequences that decode: each needs one token, and somebody is reading along.
+    fn plan_decodes(&mut self, idle: bool, budget: &mut usize) {
+        let mut order = std::mem::take(&mut self.scratch);
+        order.clear();
+        let wanted = |s: &Sequence| (s.class == Class::Idle) == idle && s.remaining() == 1;
+        order.extend(self.running.iter().filter(|&&id| self.sequences.get(id).is_some_and(wanted)));
+        for &id in &order {
+            if *budget == 0 {
+                break;
             }
-            self.scratch = order;
+            self.plan_one(id, budget);
         }
+        self.scratch = order;
+    }
+
+    /// Shares what is left of the budget between prefills that run and sequences that wait: chunk by chunk it goes to the
+    /// tenant served least, so that neither a long prompt nor a long queue of one stands before another's.
+    fn plan_prefills(&mut self, idle: bool, budget: &mut usize) {
+        let mut turns = self.prefills(idle);
+        let classes: &[Class] = if idle { &[Class::Idle] } else { &[Class::High, Class::Normal] };
+        let mut blocked = false;
+        while *budget > 0 {
+            let waiting =
+                classes.iter().find_map(|&class| self.queue.first(class).map(|first| (class, first)));
+            let next = self.next_prefill(&mut turns);
+            match (next, waiting.filter(|_| !blocked)) {
+                (None, None) => return,
+                (Some((class, counter, id)), Some((other, (theirs, tenant))))
+                    if other < class
+                        || (other == class && counter < theirs)
+                        || (other == class && counter == theirs && self.is_of(id, tenant)) =>
+                {
+                    turns.pop();
+                    self.plan_one(id, budget);
+                }
+                (_, Some((class, _))) => blocked = !self.admit_one(class, budget),
+                (Some((.., id)), None) => {
+                    turns.pop();
+                    self.plan_one(id, budget);
+                }
+            }
+        }
+    }
+
+    fn is_of(&self, id: SeqId, tenant: u64) -> bool {
+        self.sequences.get(id).is_some_and(|sequence| sequence.tenant == tenant)
+    }
+
+    /// The running sequences whose known tokens are not computed yet and who are in no chunk of this step.
+    fn prefills(&self, idle: bool) -> BinaryHeap<Turn> {
+        let mut turns = BinaryHeap::new();
+        for &id in &self.running {
+            let Some(s) = self.sequences.get(id) else { continue };
+            if (s.class == Class::Idle) == idle && s.remaining() > 1 {
+                turns.push(Reverse((Reverse(s.class), self.queue.counter(s.tenant), s.admitted, id)));
+            }
+        }
+        turns
+    }
+
+    /// The prefill whose turn it is, left at the top: its tenant's counter may have grown since it was put there.
+    fn next_prefill(&self, turns: &mut BinaryHeap<Turn>) -> Option<(Class, u64, SeqId)> {
+        while let Some(mut top) = turns.peek_mut() {
+            let Reverse((Reverse(class), counter, admitted, id)) = *top;
+            let sequence = self.sequences.get(id).filter(|s| s.state == State::Running);
+            match sequence.map(|s| self.queue.counter(s.tenant)) {
+                Some(now) if now == counter => return Some((class, counter, id)),
+                Some(now) => *top = Reverse((Reverse(class), now, admitted, id)),
+                None => {
+                    std::collections::binary_heap::PeekMut::pop(top);
+                }
+            }
+        }
+        None
     }
 
     /// Plans a chunk of a running sequence, preempting the least entitled one (possibly this one) while blocks lack.
@@ -178,7 +247,7 @@ impl Scheduler {
         }
         let lacking = blocks_for(start + len).saturating_sub(sequence.blocks.len());
         while self.pool.free() < lacking {
-            match self.victim(|_| true) {
+            match self.victim() {
                 Some(victim) if victim != id => self.preempt(victim, budget),
                 _ => return self.preempt(id, budget),
             }
@@ -187,6 +256,7 @@ impl Scheduler {
         for _ in 0..lacking {
             sequence.blocks.extend(self.pool.take());
         }
+        self.queue.holds(sequence.tenant, sequence.class, lacking as isize);
         let kept = sequence.promised.min(lacking);
         sequence.promised -= kept;
         self.promised -= kept;
@@ -198,18 +268,56 @@ impl Scheduler {
         } else {
             LogitsNeed::None
         };
+        // Prompt tokens are charged once: not those from the cache, nor a recompute, which is not the tenant's doing.
+        let upto = (start + len).min(sequence.prompt.len());
+        let charge = upto.saturating_sub(sequence.charged);
+        sequence.charged = sequence.charged.max(upto);
+        let tenant = sequence.tenant;
+        if charge > 0 {
+            self.queue.charge(tenant, charge as u64);
+        }
         *budget -= len;
         self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end });
     }
 
-    /// The running sequence least entitled to its blocks: idle before others, then the tenant served most, then the
-    /// youngest.
-    fn victim(&self, among: impl Fn(&Sequence) -> bool) -> Option<SeqId> {
-        let rank = |queue: &FairQueue, s: &Sequence| {
-            (s.class, u64::MAX - queue.counter(s.tenant), u64::MAX - s.admitted)
+    /// The running sequence least entitled to its blocks: idle before others, then of the tenant that holds most for its
+    /// weight, then the youngest.
+    fn victim(&self) -> Option<SeqId> {
+        let burden = |s: &Sequence| {
+            let blocks = self.queue.blocks(s.tenant) as u64;
+            blocks.saturating_mul(crate::fair::SCALE) / self.queue.weight(s.tenant)
         };
         let candidates = self.running.iter().filter_map(|&id| self.sequences.get(id).map(|s| (id, s)));
-        candidates.filter(|(_, s)| among(s)).min_by_key(|(_, s)| rank(&self.queue, s)).map(|(id, _)| id)
+        candidates.min_by_key(|(_, s)| (s.class, Reverse(burden(s)), Reverse(s.admitted))).map(|(id, _)| id)
+    }
+
+    fn idle_victim(&self) -> Option<SeqId> {
+        if self.queue.all_running() == self.running.len() {
+            return None;
+        }
+        let idle = |&id: &SeqId| {
+            self.sequences.get(id).filter(|s| s.class == Class::Idle).map(|s| (Reverse(s.admitted), id))
+        };
+        self.running.iter().filter_map(idle).min().map(|(_, id)| id)
+    }
+
+    /// A running sequence of a tenant beyond its fair share, where the one that waits, which needs so many blocks (0: it
+    /// lacks only a place), would stay within its own. So neither places nor blocks are kept by who came first, and
+    /// as nobody is put below its share, nothing goes back and forth.
+    fn over_share(&self, waiting: SeqId, needs_blocks: usize) -> Option<SeqId> {
+        let sequence = self.sequences.get(waiting)?;
+        let (tenant, class) = (sequence.tenant, sequence.class);
+        let places = self.config.max_running;
+        if self.queue.running(tenant) + 1 > self.queue.share(tenant, places).max(1)
+            || self.queue.blocks(tenant) + needs_blocks > self.queue.share(tenant, self.pool.total())
+        {
+            return None;
+        }
+        let blocks = (needs_blocks > 0).then(|| self.pool.total());
+        let other = self.queue.furthest_beyond(tenant, places, blocks)?;
+        let candidates = self.running.iter().filter_map(|&id| self.sequences.get(id).map(|s| (id, s)));
+        let youngest = candidates.filter(|(_, s)| s.tenant == other && s.class <= class);
+        youngest.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }
 
     /// Frees a running sequence's blocks and puts it at the head of its queue. It will be computed again, from
@@ -225,44 +333,87 @@ impl Scheduler {
         sequence.bypassed = 0;
         sequence.queued_tokens = sequence.known().len() as u64;
         self.waiting_tokens += sequence.queued_tokens;
-        self.queue.push_front(sequence.tenant, sequence.class, id);
+        self.queue.runs(sequence.tenant, sequence.class, false);
+        self.queue.push_front(sequence.tenant, sequence.class, id, sequence.queued_tokens);
         self.plan.preempted.push(id);
     }
 
-    /// Admits waiting sequences of one class while budget, places and blocks last. One that does not fit lets a
-    /// bounded number of others pass; after that what becomes free is kept for it.
-    fn admit_class(&mut self, class: Class, budget: &mut usize) {
+    /// Admits one waiting sequence of a class (or lets one wait for another's prefix); `false`: none can be. One that
+    /// does not fit lets a bounded number of others pass; after that what becomes free is kept for it. But nothing is kept
+    /// for a tenant that has its fair share already.
+    fn admit_one(&mut self, class: Class, budget: &mut usize) -> bool {
         let window = self.config.max_bypass as usize + 1;
-        let mut candidates = Vec::new();
-        'again: while *budget > 0 && self.waiting_in(class) > 0 {
-            candidates.clear();
-            self.queue.candidates(class, window, &mut candidates);
-            for (passed, &id) in candidates.iter().enumerate() {
-                match self.look_at(id, budget) {
-                    Look::Admitted => {
-                        for &waiting in candidates.iter().take(passed) {
-                            if let Some(sequence) = self.sequences.get_mut(waiting) {
-                                sequence.bypassed += 1;
-                            }
-                        }
-                        continue 'again;
-                    }
-                    Look::Deferred => continue 'again,
-                    Look::TooBig => {
-                        let waited = self.sequences.get(id).map_or(0, |s| s.bypassed);
-                        if waited >= self.config.max_bypass {
-                            return;
-                        }
-                    }
-                    Look::NoPlace => return,
-                }
+        let mut passed: Vec<SeqId> = Vec::new();
+        let mut order = std::mem::take(&mut self.scratch);
+        let mut after = None;
+        let mut admitted = false;
+        let mut furthest = u64::MAX;
+        for _ in 0..TENANTS_LOOKED_AT {
+            order.clear();
+            let (before, left) = (passed.len(), window.saturating_sub(passed.len()));
+            after = self.queue.candidates(class, after, left, &mut order);
+            let Some((counter, tenant)) = after.filter(|_| left > 0) else { break };
+            if counter > furthest {
+                break;
             }
-            return;
+            let looked = self.admit_of(&order, &mut passed, budget);
+            admitted = looked == Some(true);
+            if admitted {
+                break;
+            }
+            if self.has_its_share(tenant) {
+                passed.truncate(before);
+                // Its turn it keeps: those who pass it have not been served much more.
+                furthest = furthest.min(self.queue.within_lead(counter));
+            } else if looked.is_none() {
+                break;
+            }
         }
+        self.scratch = order;
+        admitted
+    }
+
+    /// Admits one of a tenant's first sequences; `None`: no room, which is to be kept for them.
+    fn admit_of(&mut self, order: &[SeqId], passed: &mut Vec<SeqId>, budget: &mut usize) -> Option<bool> {
+        for &id in order {
+            match self.look_at(id, budget) {
+                Look::Admitted => {
+                    for waiting in passed.iter() {
+                        if let Some(sequence) = self.sequences.get_mut(*waiting) {
+                            sequence.bypassed += 1;
+                        }
+                    }
+                    return Some(true);
+                }
+                Look::Deferred => return Some(true),
+                Look::TooBig => {
+                    let waited = self.sequences.get(id).map_or(0, |s| s.bypassed);
+                    if waited >= self.config.max_bypass {
+                        return None;
+                    }
+                    passed.push(id);
+                }
+                Look::NoPlace => return None,
+            }
+        }
+        // Other tenants' may pass all of these.
+        Some(false)
+    }
+
+    /// Whether a tenant holds its fair share of places or of blocks.
+    fn has_its_share(&self, tenant: u64) -> bool {
+        if self.queue.running(tenant) >= self.queue.share(tenant, self.config.max_running).max(1) {
+            return true;
+        }
+        self.queue.blocks(tenant) >= self.queue.share(tenant, self.pool.total()).max(1)
     }
 
     fn look_at(&mut self, id: SeqId, budget: &mut usize) -> Look {
         let Some(class) = self.sequences.get(id).map(|s| s.class) else { return Look::TooBig };
+        if self.plan.preempted.contains(&id) {
+            // Its blocks were needed in this very step.
+            return Look::NoPlace;
+        }
         loop {
             let prefix = self.find_prefix(id, None);
             if let Some((leader, blocks)) = prefix.leader {
@@ -279,9 +430,12 @@ impl Scheduler {
                 self.admit(id, budget);
                 return Look::Admitted;
             }
-            // Idle work gives way to any other, here and now.
-            let idle = if class == Class::Idle { None } else { self.victim(|s| s.class == Class::Idle) };
-            match idle {
+            // Idle work gives way to any other, here and now; and what goes beyond a fair share to those below theirs.
+            let victim = match class {
+                Class::Idle => None,
+                _ => self.idle_victim().or_else(|| self.over_share(id, if place { needed } else { 0 })),
+            };
+            match victim {
                 Some(victim) => self.preempt(victim, budget),
                 None if place => return Look::TooBig,
                 None => return Look::NoPlace,
@@ -293,11 +447,14 @@ impl Scheduler {
         let mut blocks = Vec::new();
         let prefix = self.find_prefix(id, Some(&mut blocks));
         self.unqueue(id);
-        for &block in &blocks {
-            self.pool.share(block);
-        }
+        let first = self.sequences.get(id).is_some_and(|s| !s.started);
+        let miss = if first { self.explain_miss(id, prefix.hits) } else { None };
         self.admissions += 1;
         let Some(sequence) = self.sequences.get_mut(id) else { return };
+        for (at, &block) in blocks.iter().enumerate() {
+            // What it computed itself before it was preempted is still its own.
+            self.pool.share(block, first || at < sequence.found);
+        }
         sequence.own_tokens();
         sequence.state = State::Running;
         sequence.admitted = self.admissions;
@@ -305,13 +462,16 @@ impl Scheduler {
         sequence.blocks = blocks;
         sequence.promised = blocks_for(sequence.known().len()) - prefix.hits;
         self.promised += sequence.promised;
-        if !sequence.started {
+        self.queue.runs(sequence.tenant, sequence.class, true);
+        self.queue.holds(sequence.tenant, sequence.class, prefix.hits as isize);
+        if first {
+            let cached_tokens = sequence.computed;
             sequence.started = true;
             sequence.deadline = None;
-            let cached_tokens = sequence.computed;
-            // A recompute after preemption is not the tenant's doing and not charged again.
-            self.queue.charge(sequence.tenant, (sequence.prompt.len() - cached_tokens) as u64);
-            self.plan.started.push(Started { seq: id, cached_tokens });
+            sequence.found = prefix.hits;
+            sequence.charged = cached_tokens;
+            self.rate.observe_start(sequence.prompt.len(), sequence.prompt.len() - cached_tokens);
+            self.plan.started.push(Started { seq: id, cached_tokens, miss });
         }
         self.running.push(id);
         self.announce(id, prefix.hits);

@@ -1,8 +1,9 @@
 //! The prefix cache as sequences see it: what they find there, what they announce that they are about to compute, and
 //! who waits for that instead of computing it twice. Knows nothing of budgets or turns.
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
+use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
 
+use crate::blocks::CachedPrefix;
 use crate::sequence::State;
 use crate::{Scheduler, SeqId};
 
@@ -19,25 +20,15 @@ pub(crate) struct Prefix {
 
 /// Full blocks of a prefix that may be taken from the cache: at least the last token is always computed, since its
 /// logits are wanted.
-const fn usable_blocks(tokens: usize) -> usize {
+pub(crate) const fn usable_blocks(tokens: usize) -> usize {
     tokens.saturating_sub(1) / BLOCK_TOKENS
 }
 
 impl Scheduler {
-    /// The keys of the blocks of `ids` that could lie in the cache: the costly part of [`Self::cached_prefix`], which
-    /// needs no scheduler.
-    pub fn prefix_keys(salt: &CacheSalt, ids: &[u32]) -> Vec<BlockKey> {
-        let mut keys: Vec<BlockKey> = Vec::with_capacity(usable_blocks(ids.len()));
-        for tokens in ids.chunks_exact(BLOCK_TOKENS).take(usable_blocks(ids.len())) {
-            let key = BlockKey::chain(salt, keys.last(), tokens);
-            keys.push(key);
-        }
-        keys
-    }
-
-    /// [`Self::cached_prefix`] with the keys of `ids` at hand.
-    pub fn cached_by_keys(&self, salt: &CacheSalt, ids: &[u32], keys: &[BlockKey]) -> usize {
-        let blocks = keys.iter().zip(ids.chunks_exact(BLOCK_TOKENS));
+    /// How many tokens of a prompt, from the first on, lie in the prefix cache: whole blocks, and never the last token.
+    pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        let (salt, ids) = (keys.salt(), keys.ids());
+        let blocks = keys.keys().iter().zip(ids.chunks_exact(BLOCK_TOKENS)).take(usable_blocks(ids.len()));
         let found = blocks.take_while(|(key, tokens)| self.pool.lookup(key, salt, tokens).is_some()).count();
         found * BLOCK_TOKENS
     }
@@ -79,8 +70,8 @@ impl Scheduler {
     pub(crate) fn defer(&mut self, id: SeqId, leader: SeqId, blocks: usize) {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.state = State::Deferred(leader);
-        let (tenant, class) = (sequence.tenant, sequence.class);
-        self.queue.remove(tenant, class, id);
+        let (tenant, class, tokens) = (sequence.tenant, sequence.class, sequence.queued_tokens);
+        self.queue.remove(tenant, class, id, tokens);
         self.deferred += 1;
         if let Some(leader) = self.sequences.get_mut(leader) {
             leader.followers.push((id, blocks));
@@ -103,7 +94,7 @@ impl Scheduler {
             if let Some(follower) = self.sequences.get_mut(id) {
                 follower.state = State::Waiting;
                 self.deferred -= 1;
-                self.queue.push_front(follower.tenant, follower.class, id);
+                self.queue.push_front(follower.tenant, follower.class, id, follower.queued_tokens);
             }
         }
         followers.retain(|&(_, blocks)| blocks > computed_blocks);
@@ -151,12 +142,15 @@ impl Scheduler {
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.ensure_keys(to);
+        sequence.ensure_contents(to);
         for at in from..to {
             let tokens = sequence.known().get(at * BLOCK_TOKENS..).and_then(|rest| rest.first_chunk());
-            if let (Some(&block), Some(&key), Some(&tokens)) =
-                (sequence.blocks.get(at), sequence.keys.get(at), tokens)
+            if let (Some(&block), Some(&key), Some(&content), Some(&tokens)) =
+                (sequence.blocks.get(at), sequence.keys.get(at), sequence.contents.get(at), tokens)
             {
-                self.pool.publish(block, key, sequence.salt, tokens);
+                let parent = at.checked_sub(1).and_then(|before| sequence.keys.get(before)).copied();
+                let prefix = CachedPrefix { key, salt: sequence.salt, tokens, parent, content };
+                self.pool.publish(block, prefix);
             }
         }
         self.withdraw(id, to);

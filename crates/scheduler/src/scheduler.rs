@@ -1,19 +1,25 @@
 //! The scheduler's state, and what comes in from outside a step: new sequences, aborts, questions.
 //! Planning a step is in `plan`, what follows from a computed one in `commit`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
-
-use headrace_domain::{BlockKey, CacheSalt};
 
 use crate::blocks::BlockPool;
 use crate::fair::FairQueue;
+use crate::nearest::ByKey;
+use crate::rate::Rate;
 use crate::sequence::{Sequence, Slab, State, blocks_for};
+use crate::wait::Newcomer;
 use crate::{Class, ConfigProblems, SchedulerConfig, SeqId, SequenceSpec, StepPlan};
 
-/// Half-life of the measured rate, in nanoseconds of computing.
-const RATE_HALF_LIFE_NS: f64 = 5e9;
-const NS_PER_S: f64 = 1e9;
+/// Steps' worth of tokens that a tenant which was quiet may have ahead of the others.
+const BURST_STEPS: usize = 2;
+/// The part of the pool's tokens by which one may be further that has less than its share of the pool.
+const LEAD_OF_POOL: usize = 4;
+/// The part by which a foretold wait is taken longer where a deadline hangs on it.
+const CAUTION: u64 = 8;
+/// The least that anybody is asked to wait, in nanoseconds.
+pub(crate) const LEAST_RETRY_NS: u64 = 1_000_000_000;
 
 /// Decides what each step computes. See the crate's documentation.
 #[derive(Debug)]
@@ -25,7 +31,7 @@ pub struct Scheduler {
     /// In the order of admission.
     pub(crate) running: Vec<SeqId>,
     /// Cold blocks that a running sequence is about to compute, and which.
-    pub(crate) announced: HashMap<BlockKey, SeqId>,
+    pub(crate) announced: ByKey<SeqId>,
     /// (deadline, id) of waiting sequences that have one.
     pub(crate) deadlines: BTreeSet<(u64, SeqId)>,
     pub(crate) plan: StepPlan,
@@ -69,6 +75,10 @@ pub struct Load {
     pub blocks_cached: usize,
     /// Tokens computed per second lately; 0 while unknown.
     pub tokens_per_second: u32,
+    /// Prompt tokens per second in a step of nothing else; 0 while unknown.
+    pub prefill_tokens_per_second: u32,
+    /// Tokens generated per second at the present batch; 0 while unknown.
+    pub decode_tokens_per_second: u32,
 }
 
 /// Why a sequence is not taken. Nothing has been kept of it.
@@ -90,10 +100,14 @@ pub enum AddRefusal {
         /// Tokens there are, in the context or the pool.
         limit: u64,
     },
-    /// It would not start before its deadline.
+    /// Its first token would not be there before its deadline.
     TooLate {
-        /// Nanoseconds it would wait.
+        /// Nanoseconds it would wait for others.
         wait_ns: u64,
+        /// Nanoseconds its own prompt would take.
+        prefill_ns: u64,
+        /// Nanoseconds until the wait is short enough; `None`: its own prompt takes longer than it has.
+        retry_after_ns: Option<u64>,
     },
     /// An empty prompt, or no or more sequences at once than the queue could ever hold.
     Invalid {
@@ -102,31 +116,15 @@ pub enum AddRefusal {
     },
 }
 
-/// Tokens computed per second, recent steps weighing most.
-#[derive(Debug, Default)]
-pub(crate) struct Rate {
-    tokens: f64,
-    nanos: f64,
-}
-
-impl Rate {
-    pub(crate) fn observe(&mut self, tokens: usize, elapsed_ns: u64) {
-        let elapsed = elapsed_ns as f64;
-        let keep = (-elapsed / RATE_HALF_LIFE_NS).exp2();
-        self.tokens = self.tokens * keep + tokens as f64;
-        self.nanos = self.nanos * keep + elapsed;
-    }
-
-    fn per_second(&self) -> f64 {
-        if self.nanos > 0.0 { self.tokens * NS_PER_S / self.nanos } else { 0.0 }
-    }
-
-    /// How long `tokens` take; `None` while nothing was measured.
-    fn nanos_for(&self, tokens: f64) -> Option<u64> {
-        let rate = self.per_second();
-        // A float beyond u64 saturates.
-        (rate > 0.0).then(|| (tokens * NS_PER_S / rate) as u64)
-    }
+/// How a sequence came to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// At its own end.
+    Ended,
+    /// Nobody wants it any more.
+    Aborted,
+    /// What it computed is not to be trusted.
+    Failed,
 }
 
 impl Scheduler {
@@ -136,13 +134,16 @@ impl Scheduler {
     /// [`ConfigProblems`] with every value that cannot work.
     pub fn new(config: SchedulerConfig, block_count: usize) -> Result<Self, ConfigProblems> {
         config.check(block_count)?;
+        let pool_tokens = block_count.saturating_mul(headrace_domain::BLOCK_TOKENS);
+        let queue =
+            FairQueue::new(config.step_tokens.saturating_mul(BURST_STEPS), pool_tokens / LEAD_OF_POOL);
         Ok(Self {
             config,
             sequences: Slab::default(),
             pool: BlockPool::new(block_count),
-            queue: FairQueue::default(),
+            queue,
             running: Vec::new(),
-            announced: HashMap::new(),
+            announced: ByKey::default(),
             deadlines: BTreeSet::new(),
             plan: StepPlan::default(),
             promised: 0,
@@ -180,10 +181,11 @@ impl Scheduler {
         for i in 0..count {
             let sequence = Sequence::new(spec, i == 0);
             let (tenant, class, deadline) = (sequence.tenant, sequence.class, sequence.deadline);
-            self.waiting_tokens += sequence.queued_tokens;
+            let queued = sequence.queued_tokens;
+            self.waiting_tokens += queued;
             let id = self.sequences.insert(sequence);
-            self.queue.enter(tenant, spec.weight);
-            self.queue.push_back(tenant, class, id);
+            self.queue.enter(tenant, class, spec.weight);
+            self.queue.push_back(tenant, class, id, queued);
             if let Some(deadline) = deadline {
                 self.deadlines.insert((deadline, id));
             }
@@ -209,64 +211,93 @@ impl Scheduler {
             let limit = self.config.context_window.min(pool) as u64;
             return Err(AddRefusal::DoesNotFit { needed: needed as u64, limit });
         }
+        self.refuse_full(spec, count)?;
+        match spec.start_deadline_ns {
+            Some(deadline) => self.refuse_late(&Newcomer::of(spec), deadline, now_ns),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what the queue has no room for. Its last eighth is for tenants that have less than that waiting: a flood
+    /// of one does not close the door to others.
+    fn refuse_full(&self, spec: &SequenceSpec, count: usize) -> Result<(), AddRefusal> {
+        let (own, own_tokens) = self.queue.queued_by(spec.tenant);
         let waiting = self.waiting();
+        let (whole, kept) = (self.config.queue_sequences, self.config.queue_sequences / 8);
+        let limit = if own + count > kept { whole - kept } else { whole };
         if waiting + count > limit {
-            let excess = (waiting + count - limit) as f64;
-            let mean = self.waiting_tokens as f64 / waiting.max(1) as f64;
-            let retry_after_ns = self.until_room(excess * mean);
+            let excess = waiting + count - limit;
+            let mean = self.waiting_tokens / waiting.max(1) as u64;
+            let retry_after_ns = self.until_room(excess, mean.saturating_mul(excess as u64));
             return Err(AddRefusal::QueueFull { what: "sequences", limit: limit as u64, retry_after_ns });
         }
-        let (limit, after) = (self.config.queue_tokens, self.waiting_tokens + prompt as u64);
+        let prompt = spec.prompt.len() as u64;
+        let (whole, kept) = (self.config.queue_tokens, self.config.queue_tokens / 8);
+        let limit = if own_tokens + prompt > kept { whole - kept } else { whole };
+        let after = self.waiting_tokens + prompt;
         // One prompt longer than the whole bound is taken when nothing else waits: refusing it would be for ever.
         if after > limit && waiting > 0 {
-            let retry_after_ns = self.until_room((after - limit) as f64);
+            let mean = (self.waiting_tokens / waiting as u64).max(1);
+            let excess = usize::try_from((after - limit).div_ceil(mean)).unwrap_or(waiting).min(waiting);
+            let retry_after_ns = self.until_room(excess, after - limit);
             return Err(AddRefusal::QueueFull { what: "tokens", limit, retry_after_ns });
-        }
-        if let Some(deadline) = spec.start_deadline_ns {
-            let ahead = if self.must_wait() { self.waiting_tokens as f64 } else { 0.0 };
-            let wait_ns = self.rate.nanos_for(ahead).unwrap_or(0);
-            if now_ns.saturating_add(wait_ns) > deadline {
-                return Err(AddRefusal::TooLate { wait_ns });
-            }
         }
         Ok(())
     }
 
-    /// Whether a newcomer queues behind others rather than joining the next step.
-    fn must_wait(&self) -> bool {
-        self.waiting() > 0 || self.running.len() >= self.config.max_running
-    }
-
-    /// Nanoseconds until `tokens` of the queue have been computed. Where every place is taken, one must end first:
-    /// the soonest has that many rounds to go, and in each round every running sequence computes a token.
-    fn until_room(&self, tokens: f64) -> u64 {
-        let mut ahead = tokens;
-        if self.running.len() >= self.config.max_running {
-            let left = |s: &Sequence| s.remaining() + (s.max_new as usize).saturating_sub(s.generated());
-            let soonest = self.running.iter().filter_map(|&id| self.sequences.get(id)).map(left).min();
-            ahead += soonest.unwrap_or(0) as f64 * self.running.len() as f64;
+    /// Refuses what would have no token by its deadline.
+    fn refuse_late(&self, newcomer: &Newcomer<'_>, deadline: u64, now_ns: u64) -> Result<(), AddRefusal> {
+        let Some(forecast) = self.forecast(newcomer) else { return Ok(()) };
+        let (wait_ns, prefill_ns) = (forecast.wait_ns, forecast.prefill_ns);
+        let allowed = deadline.saturating_sub(now_ns);
+        // With a little room: under a steady overload the queue settles where newcomers are just not refused.
+        let needed = wait_ns.saturating_add(wait_ns / CAUTION).saturating_add(prefill_ns);
+        if needed <= allowed && now_ns <= deadline {
+            return Ok(());
         }
-        self.rate.nanos_for(ahead).unwrap_or(0).max(NS_PER_S as u64)
+        let helps = prefill_ns <= allowed && wait_ns > 0;
+        let retry_after_ns = helps.then(|| (needed - allowed).max(LEAST_RETRY_NS));
+        Err(AddRefusal::TooLate { wait_ns, prefill_ns, retry_after_ns })
     }
 
-    /// Forgets a sequence, wherever it is. Its blocks are free at once; the full ones that earlier steps committed
-    /// stay findable. `false`: it had ended already.
+    /// Forgets a sequence, wherever it is. Its blocks are free at once. What it computed of them is findable no longer,
+    /// unless others have built on it or wait for it (or [`SchedulerConfig::keep_aborted`]). `false`: it had ended already.
     pub fn abort(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id)
+        self.drop_sequence(id, Gone::Aborted)
+    }
+
+    /// Forgets a sequence whose computation went wrong. Nothing that it computed stays findable, unless others have built
+    /// on it. `false`: it had ended already.
+    pub fn fail(&mut self, id: SeqId) -> bool {
+        self.drop_sequence(id, Gone::Failed)
     }
 
     /// Takes a sequence out of everything it stands in.
-    pub(crate) fn drop_sequence(&mut self, id: SeqId) -> bool {
-        let Some(state) = self.sequences.get(id).map(|s| s.state) else { return false };
+    pub(crate) fn drop_sequence(&mut self, id: SeqId, gone: Gone) -> bool {
+        let Some(sequence) = self.sequences.get(id) else { return false };
+        let (state, tenant, class) = (sequence.state, sequence.tenant, sequence.class);
         match state {
             State::Running => {
+                let keep = match gone {
+                    Gone::Ended => true,
+                    Gone::Aborted => self.config.keep_aborted || !sequence.followers.is_empty(),
+                    Gone::Failed => false,
+                };
+                let own = if keep { &[][..] } else { sequence.blocks.get(sequence.found..).unwrap_or(&[]) };
+                let own = own.to_vec();
+                self.queue.runs(tenant, class, false);
                 self.release_blocks(id);
+                // From the end, so that those used up first stand first again.
+                own.iter().rev().for_each(|&block| self.pool.take_back(block));
                 self.running.retain(|&other| other != id);
             }
             State::Waiting | State::Deferred(_) => self.unqueue(id),
         }
         if let Some(sequence) = self.sequences.remove(id) {
-            self.queue.leave(sequence.tenant);
+            if gone == Gone::Ended && sequence.started {
+                self.rate.observe_end(sequence.generated(), sequence.max_new as usize);
+            }
+            self.queue.leave(tenant, class);
         }
         true
     }
@@ -275,12 +306,13 @@ impl Scheduler {
     pub(crate) fn unqueue(&mut self, id: SeqId) {
         let Some(sequence) = self.sequences.get(id) else { return };
         let (tenant, class, state) = (sequence.tenant, sequence.class, sequence.state);
-        self.waiting_tokens = self.waiting_tokens.saturating_sub(sequence.queued_tokens);
+        let sequence_tokens = sequence.queued_tokens;
+        self.waiting_tokens = self.waiting_tokens.saturating_sub(sequence_tokens);
         if let Some(deadline) = sequence.deadline {
             self.deadlines.remove(&(deadline, id));
         }
         match state {
-            State::Waiting => self.queue.remove(tenant, class, id),
+            State::Waiting => self.queue.remove(tenant, class, id, sequence_tokens),
             State::Deferred(leader) => {
                 self.deferred -= 1;
                 if let Some(leader) = self.sequences.get_mut(leader) {
@@ -296,18 +328,14 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         self.promised -= sequence.promised;
         sequence.promised = 0;
+        // A pool has fewer blocks than half of what a machine word counts.
+        self.queue.holds(sequence.tenant, sequence.class, -(sequence.blocks.len() as isize));
         sequence.computed = 0;
         for block in sequence.blocks.drain(..).rev() {
             self.pool.release(block);
         }
         self.withdraw(id, usize::MAX);
         self.wake_followers(id, usize::MAX);
-    }
-
-    /// How many of `ids`, from the first on, lie in the prefix cache: whole blocks, and never the last token. The
-    /// keys can be computed before the scheduler is at hand, with [`crate::Scheduler::prefix_keys`].
-    pub fn cached_prefix(&self, salt: &CacheSalt, ids: &[u32]) -> usize {
-        self.cached_by_keys(salt, ids, &Self::prefix_keys(salt, ids))
     }
 
     /// Sequences that wait.
@@ -327,6 +355,7 @@ impl Scheduler {
 
     /// How busy it is.
     pub fn load(&self) -> Load {
+        let (prefill, decode) = self.speeds();
         Load {
             running: self.running.len(),
             waiting: self.waiting(),
@@ -336,6 +365,8 @@ impl Scheduler {
             blocks_cached: self.pool.free_cached(),
             // A float beyond u32 saturates.
             tokens_per_second: self.rate.per_second() as u32,
+            prefill_tokens_per_second: prefill as u32,
+            decode_tokens_per_second: decode as u32,
         }
     }
 
@@ -352,7 +383,10 @@ impl fmt::Display for AddRefusal {
             Self::DoesNotFit { needed, limit } => {
                 write!(f, "{needed} tokens are needed and there are {limit}")
             }
-            Self::TooLate { wait_ns } => write!(f, "it would wait {} ms", wait_ns / 1_000_000),
+            Self::TooLate { wait_ns, prefill_ns, .. } => {
+                let (wait, prefill) = (wait_ns / 1_000_000, prefill_ns / 1_000_000);
+                write!(f, "it would wait {wait} ms and its prompt takes {prefill} ms")
+            }
             Self::Invalid { what } => write!(f, "not a sequence: {what}"),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
+use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 
 /// Names a sequence for as long as it lives; a later sequence in the same slot has another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,13 +49,16 @@ pub struct SequenceSpec {
     pub max_new: u32,
     /// Separates prefix caches.
     pub salt: CacheSalt,
+    /// The keys of the prompt's blocks, where they are known already; those of another prompt or salt are passed over.
+    pub keys: Option<PrefixKeys>,
     /// Whom to charge.
     pub tenant: u64,
     /// The tenant's share relative to others; 0 counts as 1.
     pub weight: u32,
     /// How it stands to others.
     pub class: Class,
-    /// Dropped if not started by then, in the caller's nanoseconds. In a group it binds the first sequence.
+    /// When its first token must be there, in the caller's nanoseconds: refused if that cannot be, and dropped if it
+    /// has not started by then. In a group it binds the first sequence.
     pub start_deadline_ns: Option<u64>,
     /// Whether the first sequence of this spec needs the logits of every prompt position. Such a sequence takes
     /// nothing from the prefix cache: what is cached has no logits.
@@ -78,6 +81,8 @@ pub(crate) struct Sequence {
     pub(crate) prompt: Arc<[u32]>,
     /// Prompt and output; empty until first admitted, so that a long queue costs no copies.
     tokens: Vec<u32>,
+    /// The keys of the prompt's blocks, until `keys` needs them.
+    given_keys: Option<PrefixKeys>,
     pub(crate) max_new: u32,
     pub(crate) salt: CacheSalt,
     pub(crate) tenant: u64,
@@ -92,6 +97,8 @@ pub(crate) struct Sequence {
     pub(crate) blocks: Vec<u32>,
     /// Keys of the full blocks of `known()`, as far as they were needed.
     pub(crate) keys: Vec<BlockKey>,
+    /// The same tokens chained without the salt, as far as they were needed.
+    pub(crate) contents: Vec<u64>,
     /// Blocks that its known tokens still need: spoken for, not yet taken.
     pub(crate) promised: usize,
     /// What it counts in the queue's token bound while it waits.
@@ -101,6 +108,10 @@ pub(crate) struct Sequence {
     /// Number of its admission: higher is younger.
     pub(crate) admitted: u64,
     pub(crate) started: bool,
+    /// Blocks that it found in the cache when it started: those behind them it computed itself.
+    pub(crate) found: usize,
+    /// Prompt tokens that its tenant need not be charged for any more: found in the cache, or charged.
+    pub(crate) charged: usize,
     /// Who waits for its prefix, and for how many blocks of it.
     pub(crate) followers: Vec<(SeqId, usize)>,
     /// Blocks of its prompt that it announced as being computed: `[from, to)`.
@@ -112,6 +123,7 @@ impl Sequence {
         Self {
             prompt: Arc::clone(&spec.prompt),
             tokens: Vec::new(),
+            given_keys: spec.keys.clone().filter(|keys| keys.are_of(&spec.salt, &spec.prompt)),
             max_new: spec.max_new,
             salt: spec.salt,
             tenant: spec.tenant,
@@ -124,12 +136,15 @@ impl Sequence {
             computed: 0,
             blocks: Vec::new(),
             keys: Vec::new(),
+            contents: Vec::new(),
             promised: 0,
             // The others of a group take the first one's prefix from the cache.
             queued_tokens: if first { spec.prompt.len() as u64 } else { 1 },
             bypassed: 0,
             admitted: 0,
             started: false,
+            found: 0,
+            charged: 0,
             followers: Vec::new(),
             announced: (0, 0),
         }
@@ -154,6 +169,13 @@ impl Sequence {
         }
     }
 
+    /// For tests of the checks.
+    #[cfg(test)]
+    pub(crate) fn replace_tokens(&mut self) {
+        let prompt = std::sync::Arc::clone(&self.prompt);
+        self.tokens.iter_mut().zip(prompt.iter()).for_each(|(own, other)| *own = *other);
+    }
+
     pub(crate) fn remaining(&self) -> usize {
         self.known().len().saturating_sub(self.computed)
     }
@@ -165,6 +187,10 @@ impl Sequence {
 
     /// Computes keys so that at least the first `blocks` full blocks have theirs.
     pub(crate) fn ensure_keys(&mut self, blocks: usize) {
+        if let Some(given) = self.given_keys.take_if(|_| blocks > 0) {
+            self.keys.clear();
+            self.keys.extend_from_slice(given.keys());
+        }
         while self.keys.len() < blocks {
             let at = self.keys.len() * BLOCK_TOKENS;
             let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };

@@ -8,7 +8,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use headrace_domain::{BLOCK_TOKENS, CacheSalt};
-use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+use headrace_scheduler::{
+    AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
+};
+
+/// Seeds without `HEADRACE_SEEDS`: fewer in an unoptimized build.
+const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
+
+/// The most tokens of others of its class that a running sequence stands still for: tenants with lower counters have
+/// their turn first, and a counter is ahead by what the pool holds (912 tokens at most here) and a burst (1024), times the
+/// weights (1 to 4) of three other tenants.
+const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
 
 struct Rng(u64);
 
@@ -39,7 +49,11 @@ struct Known {
     max_new: usize,
     tenant: u64,
     salt: u64,
-    dead: bool,
+    class: Class,
+    /// Holds blocks.
+    runs: bool,
+    /// Tokens computed for others of its class since it last came a step further while it ran.
+    still: usize,
 }
 
 struct World {
@@ -75,6 +89,7 @@ impl World {
             max_bypass: rng.below(5) as u32,
             dedup_tokens: 16 * (1 + rng.below(3) as usize),
             prefix_cache: !rng.one_in(6),
+            keep_aborted: rng.one_in(3),
         };
         let blocks = 17 + rng.below(40) as usize;
         Self {
@@ -102,6 +117,7 @@ impl World {
             prompt: Arc::clone(&prompt),
             max_new,
             salt: CacheSalt::derive(&[3; 32], &name, "m", None),
+            keys: None,
             tenant,
             weight: 1 + tenant as u32,
             class: [Class::Idle, Class::Normal, Class::Normal, Class::High][self.rng.below(4) as usize],
@@ -116,7 +132,8 @@ impl World {
                 for id in ids {
                     let (tokens, prompt) = (prompt.to_vec(), prompt.len());
                     let max_new = max_new as usize;
-                    let known = Known { tokens, prompt, max_new, tenant, salt: tenant, dead: false };
+                    let (salt, class) = (tenant, spec.class);
+                    let known = Known { tokens, prompt, max_new, tenant, salt, class, runs: false, still: 0 };
                     assert!(self.known.insert(id, known).is_none());
                 }
             }
@@ -141,6 +158,7 @@ impl World {
         for id in &plan.expired {
             self.known.remove(id).unwrap();
         }
+        self.check_turns(&plan);
         for started in &plan.started {
             self.cached += started.cached_tokens;
             assert!(started.cached_tokens < self.known[&started.seq].prompt);
@@ -172,6 +190,34 @@ impl World {
         self.scheduler.check_invariants().unwrap();
     }
 
+    /// Nobody who runs is passed over without end, and idle work runs only when nobody else could.
+    fn check_turns(&mut self, plan: &StepPlan) {
+        for id in &plan.preempted {
+            let known = self.known.get_mut(id).unwrap();
+            (known.runs, known.still) = (false, 0);
+        }
+        let mut computed: HashMap<SeqId, usize> = HashMap::new();
+        for chunk in &plan.chunks {
+            computed.insert(chunk.seq, chunk.len);
+            self.known.get_mut(&chunk.seq).unwrap().runs = true;
+        }
+        let of = |class: Class| -> usize {
+            plan.chunks.iter().filter(|c| self.known[&c.seq].class == class).map(|c| c.len).sum()
+        };
+        let by_class = [of(Class::Idle), of(Class::Normal), of(Class::High)];
+        for (id, known) in &mut self.known {
+            let served = computed.contains_key(id);
+            if known.class != Class::Idle && !served {
+                assert_eq!(by_class[0], 0, "idle work runs while {id:?} waits (runs: {})", known.runs);
+            }
+            known.still = match known.runs && !served {
+                true => known.still + by_class[known.class as usize],
+                false => 0,
+            };
+            assert!(known.still <= STILL_TOKENS, "{id:?} stood still for {} tokens of others", known.still);
+        }
+    }
+
     fn outcome(&mut self, id: SeqId, reaches_end: bool, hash: u64) -> Outcome {
         if self.rng.one_in(200) {
             self.failed += 1;
@@ -194,14 +240,14 @@ impl World {
     }
 
     fn cancel_one(&mut self) {
-        let mut ids: Vec<_> = self.known.iter().filter(|(_, k)| !k.dead).map(|(id, _)| *id).collect();
+        let mut ids: Vec<_> = self.known.keys().copied().collect();
         ids.sort();
         if !ids.is_empty() {
             let id = ids[self.rng.below(ids.len() as u64) as usize];
             assert!(self.scheduler.abort(id));
             assert!(!self.scheduler.abort(id));
             let gone = self.known.remove(&id).unwrap();
-            assert!(gone.tenant < 4);
+            assert!(gone.tenant < 4 && gone.tokens.len() >= gone.prompt);
             self.scheduler.check_invariants().unwrap();
         }
     }
@@ -222,7 +268,7 @@ impl World {
 
 #[test]
 fn books_agree_and_every_slot_holds_what_its_reader_expects() {
-    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
     let (mut ended, mut failed, mut preempted, mut cached, mut refused) = (0, 0, 0, 0, 0);
     for seed in 0..seeds {
         let run = std::panic::catch_unwind(|| {
@@ -269,5 +315,7 @@ fn the_same_seed_plans_the_same_steps() {
         }
         plans
     };
-    assert_eq!(trace(7), trace(7));
+    for seed in 0..20 {
+        assert_eq!(trace(seed), trace(seed), "seed {seed}");
+    }
 }

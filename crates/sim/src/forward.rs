@@ -1,6 +1,7 @@
 //! A model without weights: its logits are a hash of the token history *as it stands in the KV blocks*, so that a wrong
 //! block table, a stale block or a missed write shows as a wrong token. Faults come on demand.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_kernels::forward::{
@@ -22,8 +23,24 @@ pub enum Fault {
     Panic,
     /// Keys and values of the culprit's chunk (or of the whole call) are NaN, and with them every logit that sees them.
     NotFinite,
+    /// Keys and values are right, and the culprit's logits are infinite: upwards, or all of them downwards.
+    Infinite {
+        /// Upwards.
+        up: bool,
+    },
     /// The step gives an error.
     Error,
+}
+
+/// How much was computed; shared with the test that looks.
+#[derive(Debug, Clone, Default)]
+pub struct Computed(Arc<AtomicU64>);
+
+impl Computed {
+    /// Tokens so far, each time that one was computed.
+    pub fn tokens(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
 /// When it goes wrong.
@@ -66,6 +83,7 @@ pub struct ScriptedForward {
     shape: ForwardShape,
     slots: Vec<u64>,
     faults: Faults,
+    computed: Computed,
     calls: u64,
 }
 
@@ -80,12 +98,18 @@ impl ScriptedForward {
             kv_bytes_per_block: BLOCK_TOKENS * size_of::<u64>(),
             weight_bytes: 0,
         };
-        Self { shape, slots: vec![GARBAGE; block_count * BLOCK_TOKENS], faults: Faults::default(), calls: 0 }
+        let slots = vec![GARBAGE; block_count * BLOCK_TOKENS];
+        Self { shape, slots, faults: Faults::default(), computed: Computed::default(), calls: 0 }
     }
 
     /// The handle by which things go wrong.
     pub fn faults(&self) -> Faults {
         self.faults.clone()
+    }
+
+    /// The count of what is computed.
+    pub fn computed(&self) -> Computed {
+        self.computed.clone()
     }
 
     fn slot(&self, chunk: &SequenceChunk<'_>, position: usize) -> Option<usize> {
@@ -120,7 +144,7 @@ impl ScriptedForward {
     }
 
     /// Reads the history back from the blocks and writes the wanted rows from `row` on.
-    fn answer(&self, chunk: &SequenceChunk<'_>, row: &mut usize, out: &mut Logits) {
+    fn answer(&self, chunk: &SequenceChunk<'_>, fault: Option<Fault>, row: &mut usize, out: &mut Logits) {
         let end = chunk.start + chunk.tokens.len();
         let (mut history, mut nan) = (0u64, false);
         for position in 0..end {
@@ -135,7 +159,12 @@ impl ScriptedForward {
             if wanted && let Some(logits) = out.row_mut(*row) {
                 for (id, logit) in logits.iter_mut().enumerate() {
                     let unit = (mix(history.wrapping_add(id as u64)) >> 40) as f32 / (1u64 << 24) as f32;
-                    *logit = if nan && id == 0 { f32::NAN } else { (unit * 2.0 - 1.0) * SPREAD };
+                    *logit = match fault {
+                        Some(Fault::Infinite { up: true }) if id == 3 => f32::INFINITY,
+                        Some(Fault::Infinite { up: false }) => f32::NEG_INFINITY,
+                        _ if nan && id == 0 => f32::NAN,
+                        _ => (unit * 2.0 - 1.0) * SPREAD,
+                    };
                 }
                 *row += 1;
             }
@@ -157,13 +186,13 @@ impl Forward for ScriptedForward {
         let rows = batch.iter().map(|chunk| chunk.logits.rows(chunk.tokens.len())).sum();
         out.reset(rows, self.shape.vocab);
         let faults: Vec<_> = batch.iter().map(|chunk| self.faults.of(self.calls, chunk)).collect();
-        let fatal = faults.iter().flatten().find(|fault| **fault != Fault::NotFinite);
+        let fatal = faults.iter().flatten().find(|fault| matches!(fault, Fault::Panic | Fault::Error));
         for (at, chunk) in batch.iter().enumerate() {
             self.check(at, chunk)?;
             // A step that fails leaves what it was to write in disorder.
             let spoilt = match (fatal, faults.get(at)) {
                 (Some(_), _) => Some(GARBAGE),
-                (None, Some(Some(_))) => Some(NOT_FINITE),
+                (None, Some(Some(Fault::NotFinite))) => Some(NOT_FINITE),
                 _ => None,
             };
             self.store(chunk, |p, token| spoilt.unwrap_or_else(|| mix((p as u64) << 32 | u64::from(token))))
@@ -176,8 +205,9 @@ impl Forward for ScriptedForward {
             None => {}
         }
         let mut row = 0;
-        for chunk in batch {
-            self.answer(chunk, &mut row, out);
+        for (chunk, fault) in batch.iter().zip(faults) {
+            self.computed.0.fetch_add(chunk.tokens.len() as u64, Ordering::SeqCst);
+            self.answer(chunk, fault, &mut row, out);
         }
         Ok(())
     }

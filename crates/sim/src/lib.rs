@@ -5,6 +5,6 @@ mod forward;
 mod scripted_engine;
 mod vocabulary;
 
-pub use forward::{Fault, Faults, ScriptedForward, Trigger};
+pub use forward::{Computed, Fault, Faults, ScriptedForward, Trigger};
 pub use scripted_engine::ScriptedEngine;
 pub use vocabulary::ToyVocabulary;

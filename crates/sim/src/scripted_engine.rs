@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use headrace_domain::{CacheSalt, EngineTrace, FinishReason, TokenLogprob, Usage};
+use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, TokenLogprob, Usage};
 use headrace_engine_api::{
     Capabilities, Engine, Event, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket, channel,
 };
@@ -77,7 +77,7 @@ impl Engine for ScriptedEngine {
         Ok(ticket)
     }
 
-    fn cached_prefix(&self, _salt: &CacheSalt, _ids: &[u32]) -> usize {
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
         0
     }
 

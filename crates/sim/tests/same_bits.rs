@@ -151,11 +151,11 @@ fn together(bench: &mut Bench, jobs: &[Job]) -> (Vec<Answer>, u32, u64) {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// Sums are cut by the number of rows: a batch mate moves the last bit.
-    ByBatch,
+    Batch,
     /// Attention's splits stand where the chunk begins.
-    ByChunk,
+    Chunk,
     /// Each thread sums its share.
-    ByThreads,
+    Threads,
 }
 
 /// A model whose logits move by one unit in the last place when the fault says so.
@@ -180,9 +180,9 @@ impl Forward for Broken {
         for chunk in batch {
             for _ in 0..chunk.logits.rows(chunk.tokens.len()) {
                 let moved = match self.fault {
-                    Fault::ByBatch => batch.len() > 1,
-                    Fault::ByChunk => chunk.tokens.len() > 1 && chunk.start > 0,
-                    Fault::ByThreads => self.threads > 1,
+                    Fault::Batch => batch.len() > 1,
+                    Fault::Chunk => chunk.tokens.len() > 1 && chunk.start > 0,
+                    Fault::Threads => self.threads > 1,
                 };
                 if let Some(values) = out.row_mut(row).filter(|_| moved) {
                     values.iter_mut().for_each(|value| *value = value.next_up());
@@ -277,7 +277,7 @@ fn output_does_not_depend_on_company_in_any_compute_mode_format_or_kv_type() {
 fn kernels_broken_on_purpose_are_caught() {
     let rig = Rig::new();
     let jobs: Vec<Job> = rig.jobs().into_iter().step_by(5).collect();
-    for fault in [Fault::ByBatch, Fault::ByChunk, Fault::ByThreads] {
+    for fault in [Fault::Batch, Fault::Chunk, Fault::Threads] {
         let mut alone = rig.bench_in(&ALONE, ComputeMode::Exact, KvType::F32, None, Some(fault));
         let expected: Vec<_> = jobs.iter().map(|job| alone.ask(job.clone()).0).collect();
         let mut crowded = rig.bench_in(&CROWDED, ComputeMode::Exact, KvType::F32, None, Some(fault));

@@ -1,14 +1,24 @@
 //! A record as the API shows it to its owner: units in the names, money in both spellings. The stored form is the
 //! codec's and may differ. Knows nothing of who may see it.
 
-use headrace_domain::{EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord};
+use headrace_domain::{CacheMiss, EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord};
 use serde_json::{Map, Value, json};
 
 use crate::metrics::inter_token_ns;
 use crate::units::format_utc;
 use crate::waterfall::Group;
 
-/// The record as JSON. Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first
+/// The record as operators see it: [`record_json`], and what must not be told to its owner.
+pub fn operator_json(record: &TraceRecord) -> Value {
+    let mut json = record_json(record);
+    let miss = record.engine.as_ref().and_then(|engine| engine.miss);
+    if let (Some(miss), Some(shown)) = (miss, json.pointer_mut("/engine/cache_miss")) {
+        shown["cached_for_another_tenant"] = miss.elsewhere.into();
+    }
+    json
+}
+
+/// The record as JSON, as its owner may see it: nothing in it depends on what other tenants asked. Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first
 /// byte where they are a start; money is integer nano-dollars and a string of dollars.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = record
@@ -85,7 +95,15 @@ fn engine(engine: &EngineTrace) -> Value {
         "preemptions": engine.preemptions,
         "cached_blocks": engine.cached_blocks,
         "prompt_blocks": engine.prompt_blocks,
+        "cache_miss": engine.miss.as_ref().map(miss),
+        "step_us": micros(engine.step_ns),
+        "forward_us": micros(engine.forward_ns),
+        "sample_us": micros(engine.sample_ns),
     })
+}
+
+fn miss(miss: &CacheMiss) -> Value {
+    json!({ "reason": miss.reason.name(), "token": miss.token, "place": miss.place })
 }
 
 fn outcome(outcome: &Outcome) -> Value {

@@ -19,7 +19,7 @@ mod waterfall;
 
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;
-pub use json::record_json;
+pub use json::{operator_json, record_json};
 pub use metrics::{InFlight, Metrics, MetricsConfig};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};

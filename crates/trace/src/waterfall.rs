@@ -1,7 +1,9 @@
 //! Draws one request for the person who asks why it was slow, refused or dear: a row per stage on a time axis, then
 //! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
 
-use headrace_domain::{EngineTrace, Outcome, Stage, StageSpan, TraceRecord};
+use headrace_domain::{
+    CacheMiss, EngineTrace, MissReason, Outcome, PromptPlace, Stage, StageSpan, TraceRecord,
+};
 
 use crate::axis::{Axis, Part};
 use crate::json::mean_batch;
@@ -258,16 +260,19 @@ impl Drawing<'_> {
         if let Some(engine) = &record.engine {
             if engine.prompt_blocks > 0 {
                 let (hit, all) = (engine.cached_blocks, engine.prompt_blocks);
-                self.fact(
-                    "cache",
-                    &format!("{hit} of {all} prompt blocks found ({})", percent(hit.into(), all.into())),
-                );
+                let found =
+                    format!("{hit} of {all} prompt blocks found ({})", percent(hit.into(), all.into()));
+                let why = engine.miss.map(|miss| format!(" · {}", miss_text(&miss))).unwrap_or_default();
+                self.fact("cache", &format!("{found}{why}"));
             }
             self.fact(
                 "queue",
                 &format!("{} ahead · waited {}", engine.queue_depth, humane_duration(engine.queue_ns)),
             );
             self.fact("batch", &batch_text(engine));
+            if let Some(text) = steps_text(engine) {
+                self.fact("steps", &text);
+            }
         }
         if let Some(speed) = speed_text(record) {
             self.fact("speed", &speed);
@@ -379,6 +384,48 @@ fn batch_text(engine: &EngineTrace) -> String {
         text.push_str(&format!(" · preempted {}×", engine.preemptions));
     }
     text
+}
+
+/// Why not more of the prompt was found, in words. For operators: it says whether others have the same text cached.
+fn miss_text(miss: &CacheMiss) -> String {
+    let token = grouped(miss.token.into());
+    let mut text = match miss.reason {
+        MissReason::BelowBlock => "the prompt is shorter than a block".to_owned(),
+        MissReason::Bypassed => "not looked for: the prompt's log-probabilities are wanted".to_owned(),
+        MissReason::Disabled => "the cache is switched off".to_owned(),
+        MissReason::Evicted => format!("evicted from token {token} on"),
+        MissReason::Differs => format!("the nearest cached prompt differs at token {token}"),
+        MissReason::NeverSeen => format!("never seen from token {token} on"),
+    };
+    match miss.place {
+        Some(PromptPlace::Message { index, character }) => {
+            text.push_str(&format!(": message {index}, character {character}"));
+        }
+        Some(PromptPlace::Template { before_message }) => {
+            text.push_str(&format!(": in the template before message {before_message}"));
+        }
+        Some(PromptPlace::Prompt { index, character }) => {
+            text.push_str(&format!(": prompt {index}, character {character}"));
+        }
+        None => {}
+    }
+    if miss.elsewhere {
+        text.push_str(" (cached for another tenant)");
+    }
+    text
+}
+
+/// Where the time of the engine's steps went while the request ran.
+fn steps_text(engine: &EngineTrace) -> Option<String> {
+    let rest = engine.step_ns.saturating_sub(engine.forward_ns).saturating_sub(engine.sample_ns);
+    (engine.step_ns > 0).then(|| {
+        format!(
+            "{} computing · {} choosing tokens · {} scheduling and delivering",
+            percent(engine.forward_ns, engine.step_ns),
+            percent(engine.sample_ns, engine.step_ns),
+            percent(rest, engine.step_ns)
+        )
+    })
 }
 
 fn speed_text(record: &TraceRecord) -> Option<String> {

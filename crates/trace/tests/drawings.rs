@@ -6,8 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use headrace_domain::TraceRecord;
-use headrace_trace::{WaterfallOptions, decode_record, encode_record, record_json, table, waterfall};
+use headrace_domain::{CacheMiss, MissReason, PromptPlace, TraceRecord};
+use headrace_trace::{
+    WaterfallOptions, decode_record, encode_record, operator_json, record_json, table, waterfall,
+};
 
 const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
 
@@ -86,6 +88,44 @@ fn the_api_shows_units_in_its_names() {
     for name in RECORDS {
         let json = serde_json::to_string_pretty(&record_json(&record(name))).unwrap();
         check(&format!("{name}.api.json"), &(json + "\n"));
+    }
+}
+
+#[test]
+fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone() {
+    let rows = [
+        (MissReason::BelowBlock, 0, None, "the prompt is shorter than a block"),
+        (MissReason::Evicted, 32, None, "evicted from token 32 on"),
+        (
+            MissReason::Differs,
+            1051,
+            Some(PromptPlace::Message { index: 2, character: 17 }),
+            "the nearest cached prompt differs at token 1,051: message 2, character 17",
+        ),
+        (
+            MissReason::NeverSeen,
+            16,
+            Some(PromptPlace::Template { before_message: 1 }),
+            "never seen from token 16 on: in the template before message 1",
+        ),
+    ];
+    let told = "cached for another tenant";
+    for (reason, token, place, sentence) in rows {
+        for elsewhere in [false, true] {
+            let mut record = record("completed");
+            let engine = record.engine.as_mut().unwrap();
+            engine.miss = Some(CacheMiss { reason, token, elsewhere, place });
+            (engine.step_ns, engine.forward_ns, engine.sample_ns) = (1_000_000, 970_000, 20_000);
+            let drawn = waterfall(&record, &WaterfallOptions { width: 240, color: false });
+            assert!(drawn.contains(sentence), "{drawn}");
+            assert_eq!(drawn.contains(told), elsewhere);
+            assert!(drawn.contains("97.0% computing · 2.0% choosing tokens"), "{drawn}");
+            let (owner, operator) = (record_json(&record), operator_json(&record));
+            assert_eq!(owner["engine"]["cache_miss"]["reason"], reason.name());
+            assert!(!owner.to_string().contains("another_tenant"), "its owner is not told what others ask");
+            assert_eq!(operator["engine"]["cache_miss"]["cached_for_another_tenant"], elsewhere);
+            assert_eq!(decode_record(&encode_record(&record).unwrap()).unwrap(), record);
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         echo: knobs.echo,
         explain: knobs.explain,
         cache_salt: knobs.cache_salt,
+        timeout: knobs.timeout,
     })
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         echo: false,
         explain: knobs.explain,
         cache_salt: knobs.cache_salt,
+        timeout: knobs.timeout,
     })
 }
 

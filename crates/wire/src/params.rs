@@ -2,12 +2,16 @@
 //! Knows nothing of messages, prompts or tools.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use headrace_domain::{Endpoint, SamplingRequest};
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read, code};
 use crate::json::{Kind, Reader};
+
+/// The longest `timeout`, in seconds.
+const MOST_TIMEOUT_S: f64 = 86_400.0;
 
 /// What OpenAI's endpoints and the Messages endpoint have in common, as read so far.
 pub(crate) struct Knobs<'l> {
@@ -28,6 +32,7 @@ pub(crate) struct Knobs<'l> {
     pub(crate) echo: bool,
     pub(crate) explain: bool,
     pub(crate) cache_salt: Option<String>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// What all endpoints' calls have, checked as a whole.
@@ -55,6 +60,7 @@ impl<'l> Knobs<'l> {
             echo: false,
             explain: false,
             cache_salt: None,
+            timeout: None,
         }
     }
 
@@ -83,6 +89,10 @@ impl<'l> Knobs<'l> {
                     })
                 })?;
                 self.explain = explain;
+            }
+            "timeout" => {
+                let seconds = r.optional(|r| decimal(r, Low::Above(0.0), MOST_TIMEOUT_S))?;
+                self.timeout = seconds.map(Duration::from_secs_f32);
             }
             "cache_salt" => self.cache_salt = r.optional(|r| label(r, limits))?,
             _ => return Ok(false),

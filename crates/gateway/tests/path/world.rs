@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    CacheSalt, Clock, Endpoint, FinishReason, ModelName, NanoDollars, OrgId, ProjectId, RequestId,
-    SamplingDefaults, SystemClock, TraceRecord, TraceSink, Usage,
+    CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
+    ProjectId, RequestId, SamplingDefaults, SystemClock, TraceRecord, TraceSink, Usage,
 };
 use headrace_engine_api::{
     Capabilities, Engine, Event, EventSender, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
@@ -41,6 +41,8 @@ pub(crate) enum Script {
     ThenFail(u32),
     /// Turns every job away.
     Full,
+    /// Turns every job away as too late; for good, or for three seconds.
+    TooLate { for_good: bool },
     /// Panics on submission.
     Panic,
 }
@@ -51,6 +53,8 @@ pub(crate) struct Scripted {
     pub(crate) script: Mutex<Script>,
     pub(crate) jobs: Mutex<Vec<Job>>,
     pub(crate) cancelled: Arc<Mutex<u32>>,
+    /// What it says of the prefix cache.
+    pub(crate) miss: Mutex<Option<CacheMiss>>,
 }
 
 impl Engine for Scripted {
@@ -64,14 +68,24 @@ impl Engine for Scripted {
             let retry_after = Duration::from_millis(2500);
             return Err(SubmitRefusal::QueueFull { what: "sequences", limit: 7, retry_after });
         }
+        if let Script::TooLate { for_good } = script {
+            self.jobs.lock().unwrap().push(job);
+            return Err(SubmitRefusal::TooLate {
+                wait: Duration::from_secs(8),
+                prefill: Duration::from_secs(2),
+                retry_after: (!for_good).then_some(Duration::from_millis(2500)),
+            });
+        }
         assert_ne!(script, Script::Panic, "the script says so");
         let (sender, ticket) = channel(Arc::new(|| {}));
         let prompt = job.prompt.len() as u64;
         self.jobs.lock().unwrap().push(job.clone());
         sender.send(Event::Started { cached_tokens: 0 });
+        let miss = *self.miss.lock().unwrap();
+        let engine = EngineTrace { steps: 1, prompt_blocks: 9, cached_blocks: 4, miss, ..Default::default() };
         let report = |output: u64| JobReport {
             usage: Usage { input: prompt, output, ..Usage::default() },
-            ..JobReport::default()
+            engine: if miss.is_some() { engine.clone() } else { EngineTrace::default() },
         };
         match script {
             Script::Answer => {
@@ -99,12 +113,12 @@ impl Engine for Scripted {
                     sender.finish(last);
                 });
             }
-            Script::Full | Script::Panic => {}
+            Script::Full | Script::TooLate { .. } | Script::Panic => {}
         }
         Ok(ticket)
     }
 
-    fn cached_prefix(&self, _salt: &CacheSalt, _ids: &[u32]) -> usize {
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
         0
     }
 
@@ -199,6 +213,7 @@ impl World {
             script: Mutex::new(Script::Answer),
             jobs: Mutex::default(),
             cancelled: Arc::default(),
+            miss: Mutex::default(),
         });
         let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
             {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::support::{Bench, Reader, greedy, job, roomy, salt};
+use crate::support::{Bench, Reader, greedy, job, keys, roomy};
 use headrace_domain::{FinishReason, Sampling, Seed};
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_scheduler::SchedulerConfig;
@@ -277,7 +277,7 @@ fn a_panic_or_nan_ends_one_job_and_the_next_answer_is_right() {
             assert_eq!(reader.answer, expected, "{fault:?}");
         }
         assert_eq!(
-            bench.stepper.cached_prefix(&salt(0), &poisoned),
+            bench.stepper.cached_prefix(&keys(0, &poisoned)),
             32,
             "the good ones' prefix alone is cached"
         );
@@ -299,11 +299,11 @@ fn no_block_behind_a_nan_is_ever_shared() {
     let (answer, report) = bench.ask(job(&poisoned, greedy(5)));
     assert_eq!(answer.error, Some(JobError::NotFinite { position: 95 }));
     assert_eq!(report.usage.input, 64);
-    assert_eq!(bench.stepper.cached_prefix(&salt(0), &poisoned), 64);
+    assert_eq!(bench.stepper.cached_prefix(&keys(0, &poisoned)), 0, "not even what was right");
     faults.clear();
     let free = Sampling { ignore_eos: true, ..greedy(5) };
     let healed = bench.ask(job(&poisoned, free.clone()));
-    assert_eq!((healed.0.error.is_none(), healed.1.usage.cached_input), (true, 64));
+    assert_eq!((healed.0.error.is_none(), healed.1.usage.cached_input), (true, 0));
     let fresh =
         Bench::new(Box::new(ScriptedForward::new(VOCAB, 512, 64)), Arc::new(ToyVocabulary), &[EOS], roomy())
             .ask(job(&poisoned, free));

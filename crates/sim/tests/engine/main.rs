@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
+mod contained;
+mod prefixes;
 mod same_answers;
 mod support;
 mod thread;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{CacheSalt, FinishReason, ManualClock, RequestId, Sampling, TokenLogprob};
+use headrace_domain::{CacheSalt, FinishReason, ManualClock, PrefixKeys, RequestId, Sampling, TokenLogprob};
 use headrace_engine::{EngineConfig, Progress, Stepper, TextOf};
 use headrace_engine_api::{Event, Events, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 use headrace_kernels::Isa;
@@ -87,6 +87,11 @@ pub(crate) fn salt(tenant: u64) -> CacheSalt {
     CacheSalt::derive(&[5; 32], &tenant.to_string(), "m", None)
 }
 
+/// The keys of a prompt of a tenant's.
+pub(crate) fn keys(tenant: u64, prompt: &[u32]) -> PrefixKeys {
+    PrefixKeys::of(&salt(tenant), &prompt.into())
+}
+
 pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
     Job {
         request: RequestId::from_bits(1),
@@ -94,6 +99,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         prompt: prompt.into(),
         sampling,
         salt: salt(0),
+        keys: None,
         tenant: Tenant(0),
         weight: 1,
         priority: Priority::Normal,

@@ -10,7 +10,7 @@ use headrace_kernels::Isa;
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyVocabulary};
 
-use crate::support::{Bench, Reader, greedy, job, roomy};
+use crate::support::{Bench, Reader, greedy, job, keys, roomy};
 
 fn config(scheduler: SchedulerConfig) -> EngineConfig {
     EngineConfig {
@@ -65,7 +65,19 @@ fn callers_on_many_threads_each_get_the_answer_of_a_job_alone() {
     }
     let load = engine.load();
     assert_eq!((load.blocks_free, load.running, load.waiting), (load.blocks_total, 0, 0));
-    assert!(engine.cached_prefix(&job(&[1], greedy(1)).salt, &prompt(0)) >= 48);
+    assert!(engine.cached_prefix(&keys(0, &prompt(0))) >= 48);
+}
+
+#[test]
+fn an_engine_is_warm_before_it_is_there() {
+    let forward = ScriptedForward::new(64, 4096, 512);
+    let computed = forward.computed();
+    let limits = config(SchedulerConfig::default());
+    let engine = EmbeddedEngine::start_with(Box::new(forward), Arc::new(ToyVocabulary), limits).unwrap();
+    assert_eq!(computed.tokens(), 33, "a short prompt and one token after it");
+    assert_eq!(engine.cached_prefix(&keys(0, &[0; 32])), 0);
+    let load = engine.load();
+    assert_eq!((load.blocks_free, load.blocks_cached), (load.blocks_total, 0));
 }
 
 #[test]

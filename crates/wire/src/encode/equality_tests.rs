@@ -65,6 +65,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         echo,
         explain: asked.explain,
         cache_salt: None,
+        timeout: None,
     }
 }
 

@@ -43,7 +43,7 @@ fn every_parameter_is_honoured() {
         "max_tokens": 5, "max_completion_tokens": 5, "min_tokens": 2, "ignore_eos": true, "n": 3, "best_of": 3,
         "seed": -1, "logprobs": true, "top_logprobs": 20, "prompt_logprobs": 1, "return_token_ids": true,
         "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
-        "headrace": {"explain": true}, "cache_salt": "s",
+        "headrace": {"explain": true}, "cache_salt": "s", "timeout": 2.5,
     }));
     let call = parse(&body).unwrap();
     let sampling = &call.sampling;
@@ -60,6 +60,7 @@ fn every_parameter_is_honoured() {
     assert_eq!((sampling.n, sampling.seed), (3, Some(u64::MAX)));
     assert_eq!((sampling.logprobs, sampling.prompt_logprobs), (Some(20), Some(1)));
     assert!(call.stream && call.include_usage && call.return_token_ids && call.explain);
+    assert_eq!(call.timeout, Some(std::time::Duration::from_millis(2500)));
     assert_eq!(call.cache_salt.as_deref(), Some("s"));
 }
 
@@ -140,6 +141,9 @@ fn bad_parameters_are_named() {
             "unsupported_parameter",
         ),
         (json!({"headrace": {"explain": 1}}), "headrace.explain", "invalid_type"),
+        (json!({"timeout": 0}), "timeout", "decimal_below_min_value"),
+        (json!({"timeout": 1e9}), "timeout", "decimal_above_max_value"),
+        (json!({"timeout": "5"}), "timeout", "invalid_type"),
         (json!({"headrace": {"x": 1}}), "headrace.x", "unknown_parameter"),
         (json!({"cache_salt": ""}), "cache_salt", "empty_string"),
         (json!({"model": ""}), "model", "empty_string"),

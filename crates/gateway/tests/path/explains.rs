@@ -1,0 +1,87 @@
+//! What callers are told about waiting and about the cache: a `timeout` reaches the engine and its refusal comes back with
+//! an honest way out; a miss names the message and character, and never what other tenants asked.
+
+use headrace_domain::{CacheMiss, Endpoint, MissReason, PromptPlace};
+use serde_json::{Value, json};
+
+use crate::world::{MODEL, Script, Setup, World, chat_body, header, read};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_becomes_the_jobs_deadline_and_its_refusal_says_when_to_come_back() {
+    let world = World::new(Setup::default());
+    let with = |timeout: Value| {
+        let mut body = chat_body(false);
+        body["timeout"] = timeout;
+        body
+    };
+    for (timeout, deadline) in [(json!(2.5), Some(2_500_000_000)), (Value::Null, None)] {
+        let answer = world.call(Endpoint::ChatCompletions, with(timeout)).await;
+        assert_eq!(answer.status, 200);
+        let job = world.engine.jobs.lock().unwrap().pop().unwrap();
+        // The request's first byte came at nanosecond 0 of the clock.
+        assert_eq!(job.start_deadline_ns, deadline);
+        let keys = job.keys.expect("hashed once, in the stage `cache`");
+        assert!(keys.are_of(&job.salt, &job.prompt));
+    }
+    for (for_good, status, retry) in [(false, 503, Some("3")), (true, 400, None)] {
+        world.script(Script::TooLate { for_good });
+        let answer = world.call(Endpoint::ChatCompletions, with(json!(5))).await;
+        assert_eq!((answer.status, header(&answer, "retry-after")), (status, retry));
+        let error: Value = serde_json::from_str(&read(answer).await).unwrap();
+        let error = &error["error"];
+        assert_eq!((&error["code"], &error["stage"]), (&json!("deadline_too_short"), &json!("place")));
+        assert_eq!(error["param"], if for_good { json!("timeout") } else { Value::Null });
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("8.0 s of waiting, 2.0 s for the prompt"), "{message}");
+    }
+    world.balance_when_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
+    let world = World::new(Setup::default());
+    let words = "the quick brown fox jumps over the lazy dog and runs";
+    let body = json!({
+        "model": MODEL, "max_tokens": 4, "headrace": {"explain": true},
+        "messages": [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": words},
+        ],
+    });
+    world.call(Endpoint::ChatCompletions, body.clone()).await;
+    let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
+    let mut places = Vec::new();
+    for token in 0..tokens {
+        for elsewhere in [false, true] {
+            let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere, place: None };
+            *world.engine.miss.lock().unwrap() = Some(miss);
+            let answer = read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
+            assert!(!answer.contains("elsewhere") && !answer.contains("another"), "{answer}");
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            let told = &answer["headrace"]["cache"];
+            assert_eq!((&told["prompt_blocks"], &told["cached_blocks"]), (&json!(9), &json!(4)));
+            let told = &told["miss"];
+            assert_eq!((&told["reason"], &told["token"]), (&json!("differs"), &json!(token)));
+            let kept = world.last_trace().engine.as_ref().unwrap().miss.unwrap();
+            assert_eq!((kept.elsewhere, kept.token), (elsewhere, token));
+            assert_eq!(told["place"], serde_json::to_value(kept.place).unwrap());
+            places.push(kept.place.expect("this tokenizer gives its text back"));
+        }
+    }
+    // From the template into the first message, out of it, into the second and out again; characters ascend.
+    assert!(matches!(places.first(), Some(PromptPlace::Template { before_message: 0 })), "{places:?}");
+    assert!(matches!(places.last(), Some(PromptPlace::Template { before_message: 2 })), "{places:?}");
+    let of = |message: u32| -> Vec<u32> {
+        let at = places.iter().filter_map(|place| match place {
+            PromptPlace::Message { index, character } if *index == message => Some(*character),
+            _ => None,
+        });
+        at.collect()
+    };
+    for (message, text) in [(0, "Be kind."), (1, words)] {
+        let characters = of(message);
+        assert!(characters.is_sorted() && characters.first() == Some(&0), "{characters:?}");
+        assert!(characters.iter().all(|&at| (at as usize) < text.len()), "{characters:?}");
+        assert!(characters.len() >= 4, "{characters:?}");
+    }
+}

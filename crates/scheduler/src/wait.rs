@@ -1,0 +1,200 @@
+//! How long a newcomer would wait: from what is ahead of it in its class, by the tenants' turns, and from what steps cost
+//! lately, prefill and decode apart. An honest guess: nobody knows how long answers will be. Knows no clock.
+
+use headrace_domain::PrefixKeys;
+
+use crate::fair::SCALE;
+use crate::rate::StepCost;
+use crate::scheduler::LEAST_RETRY_NS;
+use crate::sequence::{Sequence, blocks_for};
+use crate::{Class, Scheduler, SequenceSpec};
+
+/// Who asks.
+#[derive(Debug)]
+pub(crate) struct Newcomer<'a> {
+    tenant: u64,
+    weight: u32,
+    class: Class,
+    prompt: usize,
+    keys: Option<&'a PrefixKeys>,
+}
+
+/// What awaits it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forecast {
+    /// Nanoseconds until its first chunk is computed.
+    pub(crate) wait_ns: u64,
+    /// Nanoseconds from there to its first token.
+    pub(crate) prefill_ns: u64,
+}
+
+/// Work that is done before somebody's turn comes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ahead {
+    sequences: f64,
+    /// Prompt tokens to be computed.
+    tokens: f64,
+}
+
+impl<'a> Newcomer<'a> {
+    pub(crate) fn of(spec: &'a SequenceSpec) -> Self {
+        let keys = spec.keys.as_ref().filter(|keys| keys.are_of(&spec.salt, &spec.prompt));
+        let keys = keys.filter(|_| !spec.score_prompt);
+        Self {
+            tenant: spec.tenant,
+            weight: spec.weight.max(1),
+            class: spec.class,
+            prompt: spec.prompt.len(),
+            keys,
+        }
+    }
+}
+
+impl Scheduler {
+    /// What awaits a newcomer; `None` while nothing was measured.
+    pub(crate) fn forecast(&self, newcomer: &Newcomer<'_>) -> Option<Forecast> {
+        let cost = self.rate.cost()?;
+        let cached = newcomer.keys.filter(|_| self.config.prefix_cache).map_or(0, |k| self.cached_prefix(k));
+        let own = newcomer.prompt.saturating_sub(cached);
+        let ahead = self.ahead_of(newcomer);
+        let decoding = self.decoding();
+        let wait = self.steps_until_place(newcomer, own, ahead.sequences);
+        // An arrival waits half a step for the one that is under way.
+        let busy = if self.running.is_empty() { 0.0 } else { 0.5 };
+        let wait = self.nanos(&cost, wait.max(busy), ahead.tokens, decoding);
+        let prefill = self.nanos(&cost, 1.0, own as f64, decoding);
+        // Floats beyond u64 saturate.
+        Some(Forecast { wait_ns: wait as u64, prefill_ns: prefill as u64 })
+    }
+
+    /// Nanoseconds until `sequences` that wait, of so many prompt tokens, have left the queue; at least a second.
+    pub(crate) fn until_room(&self, sequences: usize, tokens: u64) -> u64 {
+        let Some(cost) = self.rate.cost() else { return LEAST_RETRY_NS };
+        let steps = self.steps_until_ended(sequences as f64 - self.places_free(1.0));
+        let tokens = tokens as f64 * self.rate.computed_share();
+        (self.nanos(&cost, steps, tokens, self.decoding()) as u64).max(LEAST_RETRY_NS)
+    }
+
+    /// Prompt tokens per second in steps of nothing else, and generated ones at the present batch.
+    pub(crate) fn speeds(&self) -> (f64, f64) {
+        let Some(cost) = self.rate.cost() else { return (0.0, 0.0) };
+        let per_second = |tokens: f64, nanos: f64| if nanos > 0.0 { tokens * 1e9 / nanos } else { 0.0 };
+        let chunk = self.config.max_chunk.min(self.config.step_tokens) as f64;
+        let batch = self.decoding().max(1) as f64;
+        (
+            per_second(chunk, cost.fixed + cost.prefill * chunk),
+            per_second(batch, cost.fixed + cost.decode * batch),
+        )
+    }
+
+    /// What the steps take in which `tokens` prompt tokens are computed beside `decoding` sequences, and at least `steps`
+    /// of them.
+    fn nanos(&self, cost: &StepCost, steps: f64, tokens: f64, decoding: usize) -> f64 {
+        let budget = self.config.step_tokens.saturating_sub(decoding).max(1);
+        let steps = steps.max(tokens / budget as f64);
+        let steps = if tokens > 0.0 { steps.max(1.0) } else { steps };
+        steps * (cost.fixed + cost.decode * decoding as f64) + tokens * cost.prefill
+    }
+
+    fn decoding(&self) -> usize {
+        let decodes = |s: &&Sequence| s.remaining() == 1 && s.class != Class::Idle;
+        self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(decodes).count()
+    }
+
+    /// What is computed before the newcomer's turn: higher classes, what its own tenant has waiting, and of every other
+    /// tenant so much as brings its counter to where the newcomer's will be.
+    fn ahead_of(&self, newcomer: &Newcomer<'_>) -> Ahead {
+        let share = self.rate.computed_share();
+        let mut ahead = Ahead::default();
+        let (tenant, class) = (newcomer.tenant, newcomer.class);
+        let mut target = self.queue.entry_counter(tenant, class) as f64;
+        for queued in self.queue.queued(class).filter(|queued| queued.tenant == tenant) {
+            ahead.sequences += queued.sequences as f64;
+            ahead.tokens += queued.tokens as f64 * share;
+            target += self.service(queued.sequences as f64, queued.tokens as f64 * share) * SCALE as f64
+                / f64::from(newcomer.weight);
+        }
+        for &other in Class::SERVED.iter().filter(|&&other| other >= class) {
+            for queued in self.queue.queued(other).filter(|q| other > class || q.tenant != tenant) {
+                let (sequences, tokens) = (queued.sequences as f64, queued.tokens as f64 * share);
+                let all = self.service(sequences, tokens).max(1.0);
+                let behind = (target - queued.counter as f64) * f64::from(queued.weight) / SCALE as f64;
+                let part = if other > class { 1.0 } else { (behind / all).clamp(0.0, 1.0) };
+                ahead.sequences += sequences * part;
+                ahead.tokens += tokens * part;
+            }
+        }
+        // Prefills under way go on before it where their tenants have been served less.
+        for sequence in self.running.iter().filter_map(|&id| self.sequences.get(id)) {
+            let before = sequence.class > class
+                || (sequence.class == class && self.queue.counter(sequence.tenant) as f64 <= target);
+            if before && sequence.remaining() > 1 {
+                ahead.tokens += sequence.remaining() as f64;
+            }
+        }
+        ahead
+    }
+
+    /// What sequences of so many prompt tokens will be charged, their answers included.
+    fn service(&self, sequences: f64, tokens: f64) -> f64 {
+        tokens + sequences * self.rate.output_mean().unwrap_or(0.0)
+    }
+
+    /// Steps until there is a place (and blocks) for the newcomer behind `ahead` others. A tenant within its fair share
+    /// gets one at once.
+    fn steps_until_place(&self, newcomer: &Newcomer<'_>, own: usize, ahead: f64) -> f64 {
+        if newcomer.class != Class::Idle {
+            let queued: usize = self
+                .queue
+                .queued(newcomer.class)
+                .filter(|q| q.tenant == newcomer.tenant)
+                .map(|q| q.sequences)
+                .sum();
+            let holds = self.queue.running(newcomer.tenant) + queued + 1;
+            let competes = self.running.iter().filter_map(|&id| self.sequences.get(id));
+            let alone = !competes.into_iter().any(|s| s.tenant != newcomer.tenant);
+            if !alone && holds <= self.queue.share(newcomer.tenant, self.config.max_running) {
+                return 0.0;
+            }
+        }
+        self.steps_until_ended(ahead + 1.0 - self.places_free(own as f64))
+    }
+
+    /// How many more sequences could start now, each of so many prompt tokens. What idle work holds is free.
+    fn places_free(&self, tokens: f64) -> f64 {
+        let busy =
+            self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| s.class != Class::Idle);
+        let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
+        let places = self.config.max_running.saturating_sub(count);
+        let blocks = self.pool.total().saturating_sub(held + count.div_ceil(4));
+        let waiting = self.waiting();
+        let mean = if waiting > 0 { self.waiting_tokens as f64 / waiting as f64 } else { tokens };
+        let each = blocks_for(mean.max(1.0) as usize).max(1);
+        (places as f64).min((blocks / each) as f64)
+    }
+
+    /// Steps until so many running sequences have ended, one after the other's place being taken again.
+    fn steps_until_ended(&self, count: f64) -> f64 {
+        if count <= 0.0 || self.running.is_empty() {
+            return 0.0;
+        }
+        let share = self.rate.output_share();
+        let left = |s: &Sequence| {
+            let bound = (s.max_new as usize).saturating_sub(s.generated());
+            // Who has outlived the usual length may go on to its bound.
+            let usual = (s.max_new as f64 * share) as usize;
+            let expected = usual.saturating_sub(s.generated()).max(bound / 4).min(bound);
+            expected.max(1)
+        };
+        let busy =
+            self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| s.class != Class::Idle);
+        let mut left: Vec<usize> = busy.map(left).collect();
+        left.sort_unstable();
+        let places = left.len().max(1);
+        let rounds = (count.ceil() as usize).saturating_sub(1);
+        let nth = left.get(rounds % places).copied().unwrap_or(0) as f64;
+        let mean =
+            self.rate.output_mean().unwrap_or_else(|| left.iter().sum::<usize>() as f64 / places as f64);
+        nth + (rounds / places) as f64 * mean
+    }
+}

@@ -1,0 +1,164 @@
+//! Why a prompt was not all in the cache: each reason, and the token at which it shows. One scene a row.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use headrace_domain::{CacheMiss, CacheSalt, MissReason, PrefixKeys};
+use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+
+fn spec(tenant: u64, prompt: &[u32]) -> SequenceSpec {
+    SequenceSpec {
+        prompt: prompt.into(),
+        max_new: 1,
+        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+        keys: None,
+        tenant,
+        weight: 1,
+        class: Class::Normal,
+        start_deadline_ns: None,
+        score_prompt: false,
+    }
+}
+
+/// Computes one sequence to its end; what it found, and why not more.
+fn run(s: &mut Scheduler, spec: &SequenceSpec) -> (usize, Option<CacheMiss>) {
+    s.add(spec, 0).unwrap();
+    let mut found = None;
+    while !s.is_idle() {
+        let plan = s.plan(0).clone();
+        found = found.or(plan.started.first().map(|started| (started.cached_tokens, started.miss)));
+        let outcome = |reaches| if reaches { Outcome::Ended } else { Outcome::Advanced };
+        let outcomes: Vec<_> = plan.chunks.iter().map(|chunk| outcome(chunk.reaches_end)).collect();
+        s.commit(&outcomes, 0);
+        s.check_invariants().unwrap();
+    }
+    found.unwrap()
+}
+
+fn numbers(from: u32, len: u32) -> Vec<u32> {
+    (from..from + len).collect()
+}
+
+#[test]
+fn each_reason_is_told_with_the_token_where_it_shows() {
+    let config = SchedulerConfig::default();
+    let mut s = Scheduler::new(config.clone(), 64).unwrap();
+    let base = numbers(0, 100);
+    assert_eq!(run(&mut s, &spec(1, &base)).1.map(|m| (m.reason, m.token)), Some((MissReason::NeverSeen, 0)));
+    let change = |at: usize| {
+        let mut changed = base.clone();
+        changed[at] = 9999;
+        changed
+    };
+    let scored = SequenceSpec { score_prompt: true, ..spec(1, &base) };
+    let longer = [&base[..], &numbers(500, 60)].concat();
+    let rows = [
+        ("all that can be found is", spec(1, &base), 96, None),
+        (
+            "shorter than a block and a token",
+            spec(1, &base[..16]),
+            0,
+            Some((MissReason::BelowBlock, 0, false)),
+        ),
+        (
+            "another token in the third block",
+            spec(1, &change(37)),
+            32,
+            Some((MissReason::Differs, 37, false)),
+        ),
+        ("at the very beginning", spec(1, &change(0)), 0, Some((MissReason::Differs, 0, false))),
+        ("at a block's first token", spec(1, &change(80)), 80, Some((MissReason::Differs, 80, false))),
+        ("beyond what was cached", spec(1, &longer), 96, Some((MissReason::NeverSeen, 96, false))),
+        ("another tenant asked the same", spec(2, &base), 0, Some((MissReason::NeverSeen, 0, true))),
+        ("scored", scored, 0, Some((MissReason::Bypassed, 0, false))),
+    ];
+    for (what, spec, cached, miss) in rows {
+        let found = run(&mut s, &spec);
+        assert_eq!(found.0, cached, "{what}");
+        assert_eq!(found.1.map(|m| (m.reason, m.token, m.elsewhere)), miss, "{what}");
+    }
+    let mut off = Scheduler::new(SchedulerConfig { prefix_cache: false, ..config }, 64).unwrap();
+    assert_eq!(run(&mut off, &spec(1, &base)).1.map(|m| m.reason), Some(MissReason::Disabled));
+}
+
+#[test]
+fn the_nearest_of_several_cached_prompts_is_meant() {
+    let mut s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+    let branch = |at: u32| [&numbers(0, at)[..], &numbers(1000 + at, 60 - at)].concat();
+    for at in [17, 25, 21] {
+        run(&mut s, &spec(1, &branch(at)));
+    }
+    let found = run(&mut s, &spec(1, &numbers(0, 60)));
+    assert_eq!((found.0, found.1.map(|m| (m.reason, m.token))), (16, Some((MissReason::Differs, 25))));
+}
+
+#[test]
+fn what_lost_its_room_was_evicted() {
+    let mut s = Scheduler::new(SchedulerConfig::default(), 10).unwrap();
+    let first = spec(1, &numbers(0, 100));
+    run(&mut s, &first);
+    run(&mut s, &spec(1, &numbers(5000, 150)));
+    let found = run(&mut s, &first);
+    assert_eq!((found.0, found.1.map(|m| (m.reason, m.token))), (0, Some((MissReason::Evicted, 0))));
+}
+
+#[test]
+fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rely_on_it() {
+    let config = SchedulerConfig { max_chunk: 32, step_tokens: 64, ..SchedulerConfig::default() };
+    for (keep_aborted, fail, steps, expected) in [
+        // In prefill, in decode.
+        (false, false, 2, 0),
+        (false, false, 6, 0),
+        (true, false, 2, 64),
+        (true, false, 6, 96),
+        (false, true, 2, 0),
+        (true, true, 6, 0),
+    ] {
+        let mut s = Scheduler::new(SchedulerConfig { keep_aborted, ..config.clone() }, 64).unwrap();
+        let job = SequenceSpec { max_new: 50, ..spec(1, &numbers(0, 100)) };
+        let keys = PrefixKeys::of(&job.salt, &job.prompt);
+        let step = |s: &mut Scheduler| {
+            let plan = s.plan(0).clone();
+            let next = |reaches| if reaches { Outcome::Token(7) } else { Outcome::Advanced };
+            let outcomes: Vec<_> = plan.chunks.iter().map(|chunk| next(chunk.reaches_end)).collect();
+            s.commit(&outcomes, 0);
+            s.check_invariants().unwrap();
+        };
+        let id = s.add(&job, 0).unwrap();
+        (0..steps).for_each(|_| step(&mut s));
+        assert!(if fail { s.fail(id) } else { s.abort(id) });
+        s.check_invariants().unwrap();
+        assert_eq!(s.cached_prefix(&keys), expected, "keep {keep_aborted}, fail {fail}, {steps} steps");
+        let load = s.load();
+        assert_eq!((load.blocks_free, load.blocks_cached), (64, expected / 16));
+        // Once another has built on them they are that one's too.
+        let id = s.add(&job, 0).unwrap();
+        (0..6).for_each(|_| step(&mut s));
+        let other = s.add(&job, 0).unwrap();
+        step(&mut s);
+        assert!(s.abort(other) && s.fail(id));
+        assert_eq!(s.cached_prefix(&keys), 96);
+    }
+}
+
+#[test]
+fn keys_of_another_prompt_or_salt_are_passed_over() {
+    let mut s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+    let one = spec(1, &numbers(0, 100));
+    run(&mut s, &one);
+    let other: Arc<[u32]> = numbers(700, 100).into();
+    let foreign = CacheSalt::derive(&[1; 32], "2", "m", None);
+    for keys in [PrefixKeys::of(&one.salt, &other), PrefixKeys::of(&foreign, &one.prompt)] {
+        let mut asked = SequenceSpec { keys: Some(keys), ..one.clone() };
+        assert_eq!(run(&mut s, &asked).0, 96);
+        asked.prompt = numbers(900, 100).into();
+        assert_eq!(run(&mut s, &asked).0, 0);
+        let again = spec(1, &numbers(900, 100));
+        assert_eq!(run(&mut s, &again).0, 96, "it was cached under its own keys");
+        s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+        run(&mut s, &one);
+    }
+    let right = SequenceSpec { keys: Some(PrefixKeys::of(&one.salt, &one.prompt)), ..one };
+    assert_eq!(run(&mut s, &right).0, 96);
+}

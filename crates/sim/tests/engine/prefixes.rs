@@ -1,0 +1,136 @@
+//! Shared prompts through the step loop: a cold prefix is computed once for all who bring it, keys that travel with a job
+//! change nothing, a warm-up leaves nothing behind, and each report says why its prompt missed.
+
+use std::sync::Arc;
+
+use headrace_domain::{CacheMiss, MissReason, Sampling};
+use headrace_engine_api::{Job, Tenant};
+use headrace_scheduler::SchedulerConfig;
+use headrace_sim::{Computed, ScriptedForward, ToyVocabulary};
+
+use crate::support::{Bench, Reader, greedy, job, keys, roomy, salt};
+
+const PREFIX: usize = 448;
+const USERS: u32 = 16;
+
+fn world(scheduler: SchedulerConfig) -> (Bench, Computed) {
+    let forward = ScriptedForward::new(64, 1024, 1024);
+    let computed = forward.computed();
+    (Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[], scheduler), computed)
+}
+
+/// The prefix that all share, and a question of 64 tokens of one's own.
+fn prompt(user: u32) -> Vec<u32> {
+    let shared = (0..PREFIX as u32).map(|i| i * 11 % 64);
+    shared.chain((0..64).map(|i| (user * 17 + i * 3 + 1) % 64)).collect()
+}
+
+fn sampling(max_tokens: u32) -> Sampling {
+    Sampling { ignore_eos: true, ..greedy(max_tokens) }
+}
+
+#[test]
+fn sixteen_users_with_one_cold_prefix_compute_it_once() {
+    let limits = SchedulerConfig { context_window: 1024, step_tokens: 256, max_chunk: 128, ..roomy() };
+    // (what, steps between arrivals, whether the first goes away and after how many steps)
+    let rows: [(&str, usize, Option<usize>); 5] = [
+        ("all at once", 0, None),
+        ("one a step", 1, None),
+        ("all at once, the first goes away midway", 0, Some(2)),
+        ("one a step, the first goes away midway", 1, Some(2)),
+        ("all at once, the first goes away in the queue", 0, Some(0)),
+    ];
+    let mut expected = Vec::new();
+    for user in 0..USERS {
+        expected.push(world(limits.clone()).0.ask(job(&prompt(user), sampling(8))).0);
+    }
+    for (what, pause, leaves) in rows {
+        let (mut bench, computed) = world(limits.clone());
+        let (first, control) = bench.stepper.submit(job(&prompt(0), sampling(8))).unwrap().split();
+        let (mut readers, mut leaving) = (vec![Reader::new(first)], Some(control));
+        let mut steps = 0;
+        for user in 1..USERS {
+            for _ in 0..pause {
+                bench.step();
+                steps += 1;
+            }
+            readers.push(bench.submit(job(&prompt(user), sampling(8))));
+            if leaves == Some(steps) && pause > 0 {
+                drop(leaving.take().map(|control| control.cancel()));
+            }
+        }
+        while let Some(at) = leaves.filter(|_| leaving.is_some()) {
+            if steps >= at {
+                drop(leaving.take().map(|control| control.cancel()));
+            } else {
+                bench.step();
+                steps += 1;
+            }
+        }
+        bench.run();
+        let mut questions = 0;
+        for (user, reader) in readers.iter_mut().enumerate() {
+            reader.pump();
+            if user > 0 || leaves.is_none() {
+                assert_eq!(reader.answer, expected[user], "{what}: user {user}");
+                questions += 1;
+            }
+        }
+        // Eight generated tokens, of which the last is never an input.
+        let own = questions * (64 + 7);
+        let total = computed.tokens();
+        assert_eq!(total, PREFIX as u64 + own, "{what}: {total} tokens computed");
+    }
+}
+
+#[test]
+fn keys_that_travel_with_a_job_change_nothing_but_who_hashes() {
+    let limits = SchedulerConfig { context_window: 1024, ..roomy() };
+    let (mut bench, _) = world(limits);
+    let plain = job(&prompt(1), sampling(8));
+    let first = bench.ask(plain.clone());
+    let given =
+        Job { keys: Some(headrace_domain::PrefixKeys::of(&plain.salt, &plain.prompt)), ..plain.clone() };
+    let second = bench.ask(given);
+    assert_eq!((first.0, second.1.usage.cached_input), (second.0.clone(), 496));
+    // Those of another prompt are passed over.
+    let foreign = Job { keys: Some(keys(0, &prompt(2))), ..plain };
+    assert_eq!(bench.ask(foreign).0, second.0);
+}
+
+#[test]
+fn a_warm_up_leaves_nothing_behind() {
+    let limits = SchedulerConfig { context_window: 1024, ..roomy() };
+    let expected = world(limits.clone()).0.ask(job(&[0; 48], sampling(8))).0;
+    let (mut bench, computed) = world(limits);
+    bench.stepper.warm_up().unwrap();
+    assert_eq!(computed.tokens(), 33, "a short prompt and one token");
+    assert_eq!(bench.stepper.cached_prefix(&keys(0, &[0; 48])), 0);
+    let load = bench.stepper.load();
+    assert_eq!((load.blocks_free, load.blocks_cached, load.step_ns), (load.blocks_total, 0, 0));
+    let (answer, report) = bench.ask(job(&[0; 48], sampling(8)));
+    assert_eq!((answer, report.usage.cached_input), (expected, 0));
+}
+
+#[test]
+fn a_report_says_why_its_prompt_missed() {
+    let (mut bench, _) = world(SchedulerConfig { context_window: 1024, ..roomy() });
+    let base = prompt(1);
+    let mut changed = base.clone();
+    changed[300] = 63 - changed[300];
+    let elsewhere = Job { salt: salt(7), tenant: Tenant(7), ..job(&base, sampling(2)) };
+    let scored = Sampling { prompt_logprobs: Some(0), ..sampling(2) };
+    let miss = |reason, token, elsewhere| Some(CacheMiss { reason, token, elsewhere, place: None });
+    let rows = [
+        ("cold", job(&base, sampling(2)), miss(MissReason::NeverSeen, 0, false)),
+        ("the same again", job(&base, sampling(2)), None),
+        ("one token differs", job(&changed, sampling(2)), miss(MissReason::Differs, 300, false)),
+        ("another tenant", elsewhere, miss(MissReason::NeverSeen, 0, true)),
+        ("short", job(&base[..9], sampling(2)), miss(MissReason::BelowBlock, 0, false)),
+        ("scored", job(&base, scored), miss(MissReason::Bypassed, 0, false)),
+    ];
+    for (what, job, expected) in rows {
+        let (_, report) = bench.ask(job);
+        assert_eq!(report.engine.miss, expected, "{what}");
+    }
+}
