@@ -182,9 +182,13 @@ fn a_model_that_cannot_be_served_is_refused_with_its_name_and_reason() {
         (output.status.code(), said(&output))
     };
     let (code, text) = up("/does/not/exist");
-    assert_eq!((code, text.contains("there is no such directory")), (Some(2), true), "{text}");
+    assert_eq!((code, text.contains("there is no such file or directory")), (Some(2), true), "{text}");
     let (code, text) = up(model.to_str().unwrap());
-    assert_eq!((code, text.contains("holds no config.json")), (Some(2), true), "{text}");
+    assert_eq!(
+        (code, text.contains("holds neither config.json nor a .gguf file")),
+        (Some(2), true),
+        "{text}"
+    );
     std::fs::write(model.join("config.json"), r#"{"architectures":["Gpt9ForCausalLM"],"model_type":"gpt9"}"#)
         .unwrap();
     let (code, text) = up(model.to_str().unwrap());

@@ -102,11 +102,14 @@ impl World {
         }
     }
 
-    /// How far service for weight may differ: what a tenant holds in the pool may go on while another's turn has come,
-    /// on either side, a prompt may pass by, and one that was quiet has a burst of steps ahead.
+    /// How far service for weight may drift over any stretch. At any moment a tenant may be ahead by what it holds in the
+    /// pool, which goes on while another's turn has come, by the lead of one below its share of the pool (a quarter of
+    /// it), by a burst of two steps, and by a request that passed; and the stretch may lead from one tenant's greatest
+    /// lead to the other's.
     fn bound(&self) -> f64 {
         let held = (self.pool_tokens as u64).max(LONGEST_PROMPT);
-        (held + held / 4 + LONGEST_PROMPT + LONGEST_ANSWER + 2 * self.step_tokens as u64) as f64
+        let lead = held + held / 4 + 2 * self.step_tokens as u64 + LONGEST_PROMPT + LONGEST_ANSWER;
+        2.0 * lead as f64
     }
 
     fn refill(&mut self) {

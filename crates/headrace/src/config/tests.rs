@@ -98,7 +98,7 @@ fn every_fault_is_reported_at_once() {
     for expected in [
         "server.tls_cert: needs `server.tls_key`",
         "scheduler.max_running: 64 running sequences",
-        "models[0]: /does/not/exist: there is no such directory",
+        "models[0]: /does/not/exist: there is no such file or directory",
         "models[1]: unknown field `colour`",
         "models[2]: `threads`",
         "prices: model `a` has no price",
