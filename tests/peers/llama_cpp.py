@@ -12,6 +12,7 @@ where calls are alike. Nothing else should run on the machine; the order of the 
 import argparse
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -105,12 +106,12 @@ def free_port():
         return sock.getsockname()[1]
 
 
-def wait_for(port, process, log):
+def wait_for(port, path, process, log):
     for _ in range(1200):
         if process.poll() is not None:
             sys.exit(f"the server ended early:\n{log.read_text()[-2000:]}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
                 if answer.status == 200:
                     return
         except OSError:
@@ -123,7 +124,7 @@ def measure(program, name, argv, port, load, scratch, key=None):
     with log.open("w") as out:
         process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, cwd=scratch)
     try:
-        wait_for(port, process, log)
+        wait_for(port, "/readyz" if key else "/health", process, log)
         report = scratch / "report.json"
         if key:
             key = key.read_text().strip()
@@ -166,9 +167,10 @@ def main():
                 scratch = Path(scratch)
                 if who == "headrace":
                     key = scratch / "key"
+                    key.write_text("sk-peer-" + secrets.token_hex(24))
                     argv = [args.program, "up", "--listen", f"127.0.0.1:{port}", "--data-dir", scratch / "data"]
                     argv += ["--threads", args.threads, "--model", f"m={path}"]
-                    argv += ["--set", f"first_start.key_file={key}", "--compute", "fast"]
+                    argv += ["--set", f"first_start.key_file={key}", "--set", "first_start.credit=1000", "--compute", "fast"]
                 else:
                     key = None
                     argv = [sys.executable, "-c", PEER, path, slots, context, args.threads, port]
