@@ -408,6 +408,42 @@ pub(crate) enum ModelsCommand {
         after_help = "Examples:\n  headrace models make --shape 0.39b --type q8_0 /tmp/0.39b-q8_0.gguf\n  headrace models make --config Qwen3-0.6B/config.json --format safetensors --type bf16 /tmp/qwen3"
     )]
     Make(MakeArgs),
+    /// Measure what compute modes and KV types cost a model: its perplexity on a text, beside that of exact f32
+    #[command(
+        after_help = "Examples:\n  headrace models perplexity --text README.md\n  headrace models perplexity ~/models/Qwen3-0.6B --text book.txt --quantize q8_0 --kv-type f16,q8"
+    )]
+    Perplexity(PerplexityArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PerplexityArgs {
+    /// A Hugging Face directory or a GGUF file [default: the built-in demo model]
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<PathBuf>,
+    /// The text, UTF-8; control tokens spelt out in it count as such
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens that are read together; the first of each window is not predicted [default: 512, or what the model takes]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<usize>,
+    /// Stop after so many tokens of the text
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) limit: Option<usize>,
+    /// Compute modes to measure
+    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_value = "exact,fast")]
+    pub(crate) compute: Vec<String>,
+    /// KV types to measure
+    #[arg(long, value_name = "TYPE,…", value_delimiter = ',', default_value = "f32,f16,bf16,q8")]
+    pub(crate) kv_type: Vec<String>,
+    /// Quantize dense weights at load, for every row alike
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantize: Option<String>,
+    /// Threads [default: the processors]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

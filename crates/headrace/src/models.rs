@@ -112,16 +112,8 @@ pub(crate) fn start(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Runni
 }
 
 fn open(config: &ModelConfig, general: Arithmetic) -> Result<Opened<'_>, String> {
-    let (checkpoint, created_unix_s) = match &config.path {
-        None => (Checkpoint::from_files(demo_files()), DEMO_CREATED_UNIX_S),
-        Some(path) => (Checkpoint::open(path), changed(path)),
-    };
-    let checkpoint =
-        checkpoint.map_err(|error| match config.path.as_deref().filter(|path| path.is_dir()) {
-            Some(path) => format!("{}: {error}", path.display()),
-            // The error of a single file names it.
-            None => error.to_string(),
-        })?;
+    let checkpoint = open_checkpoint(config.path.as_deref())?;
+    let created_unix_s = config.path.as_deref().map_or(DEMO_CREATED_UNIX_S, changed);
     let arithmetic = config.arithmetic.or(general);
     let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
     let weight_bytes = u64::try_from(weights).unwrap_or(u64::MAX);
@@ -129,13 +121,30 @@ fn open(config: &ModelConfig, general: Arithmetic) -> Result<Opened<'_>, String>
     Ok(Opened { config, checkpoint, arithmetic, mode, kv, weight_bytes, created_unix_s })
 }
 
+/// A directory or file, or the demo model.
+///
+/// # Errors
+/// Why it is refused, beginning with its path.
+pub(crate) fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String> {
+    let Some(path) = path else {
+        return Checkpoint::from_files(demo_files()).map_err(|error| error.to_string());
+    };
+    Checkpoint::open(path).map_err(|error| match path.is_dir() {
+        true => format!("{}: {error}", path.display()),
+        // The error of a single file begins with its name.
+        false => error.to_string(),
+    })
+}
+
 /// Whether most weights are blocks, or will be.
 fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: Arithmetic) -> bool {
-    let blocks = |name: &&str| matches!(checkpoint.dtype(name), Some(DType::Block(_)));
-    let all = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight")).count();
-    let quantized =
-        checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight")).filter(blocks).count();
-    arithmetic.quantize.is_some() || 2 * quantized > all
+    let matrices = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight"));
+    let count = |(all, blocks), name| match checkpoint.dtype(name) {
+        Some(DType::Block(_)) => (all + 1, blocks + 1),
+        _ => (all + 1, blocks),
+    };
+    let (all, blocks) = matrices.fold((0, 0), count);
+    arithmetic.quantize.is_some() || 2 * blocks > all
 }
 
 fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {

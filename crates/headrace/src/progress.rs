@@ -26,6 +26,16 @@ impl Progress {
 
     /// `done` of `total` bytes are done.
     pub(crate) fn bytes(&mut self, done: u64, total: u64) {
+        const MIB: u64 = 1 << 20;
+        self.show(done, total, &|| format!("{} of {} MiB", done / MIB, total / MIB));
+    }
+
+    /// `done` of `total` tokens are done.
+    pub(crate) fn tokens(&mut self, done: u64, total: u64) {
+        self.show(done, total, &|| format!("{done} of {total} tokens"));
+    }
+
+    fn show(&mut self, done: u64, total: u64, amount: &dyn Fn() -> String) {
         let now = Instant::now();
         let period = if self.terminal { PERIODS.0 } else { PERIODS.1 };
         let due = match self.shown {
@@ -36,7 +46,7 @@ impl Progress {
             return;
         }
         self.shown = Some(now);
-        let line = line(&self.what, done, total);
+        let line = line(&self.what, done, total, &amount());
         let mut out = std::io::stderr().lock();
         // A terminal that is gone misses nothing but this line.
         let _ = if self.terminal {
@@ -56,17 +66,19 @@ impl Progress {
     }
 }
 
-fn line(what: &str, done: u64, total: u64) -> String {
-    const MIB: u64 = 1 << 20;
+fn line(what: &str, done: u64, total: u64, amount: &str) -> String {
     let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
-    format!("{what}: {percent} % ({} of {} MiB)", done / MIB, total / MIB)
+    format!("{what}: {percent} % ({amount})")
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn lines() {
-        assert_eq!(super::line("loading m", 512 << 20, 1 << 30), "loading m: 50 % (512 of 1024 MiB)");
-        assert_eq!(super::line("loading m", 0, 0), "loading m: 100 % (0 of 0 MiB)");
+        assert_eq!(
+            super::line("loading m", 512, 1024, "512 of 1024 MiB"),
+            "loading m: 50 % (512 of 1024 MiB)"
+        );
+        assert_eq!(super::line("loading m", 0, 0, "0 of 0 MiB"), "loading m: 100 % (0 of 0 MiB)");
     }
 }

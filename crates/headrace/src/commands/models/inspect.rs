@@ -10,26 +10,17 @@ use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
 use serde_json::{Value, json};
 
+use super::quantized;
 use crate::cli::InspectArgs;
-use crate::config::arithmetic::{KV_TYPES, QUANTIZED};
+use crate::config::arithmetic::KV_TYPES;
 use crate::machine;
-use crate::models::{RESERVE_BYTES, Words};
+use crate::models::{RESERVE_BYTES, Words, open_checkpoint};
 use crate::output;
 
 /// Says it.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
-    let quantize =
-        match args.quantize.as_deref() {
-            None => None,
-            Some(name) => Some(BlockType::from_name(name).ok_or_else(|| {
-                format!("`--quantize` cannot be `{name}`; there are {}", QUANTIZED.join(", "))
-            })?),
-        };
-    let checkpoint = Checkpoint::open(&args.path).map_err(|error| match args.path.is_dir() {
-        true => format!("{}: {error}", args.path.display()),
-        // The error begins with the file's name.
-        false => error.to_string(),
-    })?;
+    let quantize = quantized(args.quantize.as_deref())?;
+    let checkpoint = open_checkpoint(Some(&args.path))?;
     let facts = Facts::of(&checkpoint, quantize)?;
     match args.json {
         true => output::say(&format!("{:#}\n", facts.json(&args.path))),

@@ -1,0 +1,323 @@
+//! `headrace models perplexity`: what compute modes and KV types cost a model in quality, as its perplexity on a text
+//! beside that of `exact` with f32 keys and values over the same weights. Must not know: how anything is computed.
+
+use std::time::{Duration, Instant};
+
+use headrace_checkpoint::Checkpoint;
+use headrace_domain::BLOCK_TOKENS;
+use headrace_kernels::attention::KvType;
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
+use headrace_model::{LoadOptions, Model};
+use headrace_quant::BlockType;
+use serde_json::{Value, json};
+
+use super::quantized;
+use crate::cli::PerplexityArgs;
+use crate::config::arithmetic::Arithmetic;
+use crate::machine;
+use crate::models::{Words, open_checkpoint};
+use crate::output;
+use crate::progress::Progress;
+
+/// Tokens of a window unless told otherwise.
+const USUAL_WINDOW: usize = 512;
+/// Tokens of one step: their logits are held at once.
+const STEP_TOKENS: usize = 128;
+/// What everything is compared with.
+const REFERENCE: Way = (ComputeMode::Exact, KvType::F32);
+
+/// How a model is computed.
+type Way = (ComputeMode, KvType);
+
+/// Measures and shows.
+pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
+    let quantize = quantized(args.quantize.as_deref())?;
+    let ways = ways(&args.compute, &args.kv_type)?;
+    let checkpoint = open_checkpoint(args.path.as_deref())?;
+    let most = checkpoint.config().max_positions;
+    let window = args.window.unwrap_or(USUAL_WINDOW.min(most));
+    if !(2..=most).contains(&window) {
+        return Err(format!("`--window` is {window}; it must be 2 to {most}, the model's context"));
+    }
+    let text = std::fs::read_to_string(&args.text)
+        .map_err(|error| format!("--text {}: {error}", args.text.display()))?;
+    let windows = Windows::of(&text, &Words::of(&checkpoint)?, window, args.limit)?;
+    let setting = Setting {
+        checkpoint: &checkpoint,
+        isa: Isa::choose(std::env::var("HEADRACE_ISA").ok().as_deref()).map_err(|error| error.to_string())?,
+        threads: args.threads.unwrap_or_else(machine::processors),
+        quantize,
+        window,
+    };
+    let reference = setting.measure(REFERENCE, &windows)?;
+    let mut rows = Vec::new();
+    for way in ways {
+        let read = if way == REFERENCE { None } else { Some(setting.measure(way, &windows)?) };
+        rows.push(Row::of(way, read.as_ref().unwrap_or(&reference), &reference));
+    }
+    match args.json {
+        true => {
+            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+            let facts = json!({
+                "tokens": windows.scored(), "window": window, "quantize": quantize.map(BlockType::name),
+                "instruction_set": setting.isa.to_string(), "rows": rows,
+            });
+            output::say(&format!("{facts:#}\n"));
+        }
+        false => output::say(&table(&rows, &windows, quantize)),
+    }
+    Ok(())
+}
+
+/// Every mode with every KV type; what all are compared with comes first.
+fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
+    let mut ways = vec![REFERENCE];
+    for mode in modes {
+        for kv in kv_types {
+            let asked = Arithmetic::parse(Some(mode), Some(kv), None)?;
+            let (Some(mode), Some(kv)) = (asked.mode, asked.kv) else {
+                return Err("`--compute` takes exact and fast: `auto` is one of them".to_owned());
+            };
+            if !ways.contains(&(mode, kv)) {
+                ways.push((mode, kv));
+            }
+        }
+    }
+    Ok(ways)
+}
+
+/// A text, cut into sequences that are read on their own.
+struct Windows(Vec<Vec<u32>>);
+
+impl Windows {
+    fn of(text: &str, words: &Words, window: usize, limit: Option<usize>) -> Result<Self, String> {
+        let encode = |text| words.tokenizer.encode(text, true).map_err(|error| error.to_string());
+        // What the tokenizer puts before a text stands before every window.
+        let begin = encode("")?;
+        let begin: Vec<u32> = begin.into_iter().take(1).collect();
+        let ids = words.tokenizer.encode(text, false).map_err(|error| error.to_string())?;
+        let ids = ids.get(..limit.unwrap_or(usize::MAX).min(ids.len())).unwrap_or_default();
+        let piece = window - begin.len().min(window - 1);
+        let pieces = ids.chunks(piece).map(|piece| [&begin, piece].concat());
+        let windows: Vec<Vec<u32>> = pieces.filter(|window| window.len() > 1).collect();
+        match windows.is_empty() {
+            true => Err("the text has no two tokens: nothing can be predicted".to_owned()),
+            false => Ok(Self(windows)),
+        }
+    }
+
+    /// Tokens that are predicted.
+    fn scored(&self) -> usize {
+        self.0.iter().map(|window| window.len() - 1).sum()
+    }
+}
+
+/// What all rows have in common.
+struct Setting<'a> {
+    checkpoint: &'a Checkpoint,
+    isa: Isa,
+    threads: usize,
+    quantize: Option<BlockType>,
+    window: usize,
+}
+
+/// What a model said of every predicted token.
+struct Reading {
+    /// −ln p of the token that came.
+    losses: Vec<f64>,
+    /// The likeliest token there.
+    likeliest: Vec<Option<usize>>,
+    took: Duration,
+}
+
+impl Setting<'_> {
+    fn measure(&self, (mode, kv): Way, windows: &Windows) -> Result<Reading, String> {
+        let options = LoadOptions {
+            isa: self.isa,
+            threads: self.threads,
+            kv_blocks: self.window.div_ceil(BLOCK_TOKENS),
+            max_positions: Some(self.window),
+            mode,
+            kv,
+            quantize: self.quantize,
+        };
+        let what = format!("{mode}, {} keys and values", kv.name());
+        let mut progress = Progress::new(&format!("loading {what}"));
+        let model = Model::load(self.checkpoint, options, &mut |done, total| progress.bytes(done, total));
+        progress.end();
+        let mut model = model.map_err(|error| error.to_string())?;
+        self.checkpoint.release_pages();
+        let mut progress = Progress::new(&format!("reading {what}"));
+        let read = read(&mut model, self.isa, windows, &mut |done, total| progress.tokens(done, total));
+        progress.end();
+        read
+    }
+}
+
+/// Has a model predict every window.
+fn read(
+    model: &mut dyn Forward,
+    isa: Isa,
+    windows: &Windows,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Reading, String> {
+    let total = windows.scored();
+    let mut reading = Reading {
+        losses: Vec::with_capacity(total),
+        likeliest: Vec::with_capacity(total),
+        took: Duration::ZERO,
+    };
+    let mut logits = Logits::default();
+    let start = Instant::now();
+    for window in &windows.0 {
+        let blocks: Vec<u32> = (0..).take(window.len().div_ceil(BLOCK_TOKENS)).collect();
+        for (index, tokens) in window.chunks(STEP_TOKENS).enumerate() {
+            let start = index * STEP_TOKENS;
+            let chunk = SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::All };
+            model.step(&[chunk], &mut logits).map_err(|error| error.to_string())?;
+            for (row, &next) in window.iter().skip(start + 1).take(tokens.len()).enumerate() {
+                let row = logits.row(row).unwrap_or_default();
+                let logit = row.get(next as usize).copied().unwrap_or(f32::NEG_INFINITY);
+                reading.losses.push(f64::from(logsumexp(isa, row)) - f64::from(logit));
+                reading.likeliest.push(argmax(isa, row));
+            }
+            progress(reading.losses.len() as u64, total as u64);
+        }
+    }
+    reading.took = start.elapsed();
+    Ok(reading)
+}
+
+/// What is shown of one way.
+struct Row {
+    way: Way,
+    perplexity: f64,
+    /// By how much the perplexity is above the reference's, as a fraction of it.
+    shift: f64,
+    /// Standard error of the shift, token by token.
+    error: f64,
+    /// Share of tokens at which the likeliest token is the reference's.
+    agrees: f64,
+    tokens_per_second: f64,
+}
+
+impl Row {
+    fn of(way: Way, read: &Reading, reference: &Reading) -> Self {
+        let count = read.losses.len().max(1) as f64;
+        let differences = || read.losses.iter().zip(&reference.losses).map(|(own, other)| own - other);
+        let mean = differences().sum::<f64>() / count;
+        let spread = differences().map(|d| (d - mean) * (d - mean)).sum::<f64>() / count;
+        let same = read.likeliest.iter().zip(&reference.likeliest).filter(|(own, other)| own == other);
+        Self {
+            way,
+            perplexity: (read.losses.iter().sum::<f64>() / count).exp(),
+            shift: mean.exp_m1(),
+            error: (spread / count).sqrt(),
+            agrees: same.count() as f64 / count,
+            tokens_per_second: count / read.took.as_secs_f64().max(1e-9),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "compute": self.way.0.name(), "kv_type": self.way.1.name(), "perplexity": self.perplexity,
+            "shift": self.shift, "shift_standard_error": self.error, "same_likeliest_token": self.agrees,
+            "tokens_per_second": self.tokens_per_second,
+        })
+    }
+}
+
+fn table(rows: &[Row], windows: &Windows, quantize: Option<BlockType>) -> String {
+    let cells = rows.iter().enumerate().map(|(index, row)| {
+        let shift = match index {
+            0 => "—".to_owned(),
+            _ => format!("{:+.3} % ± {:.3}", 100.0 * row.shift, 100.0 * row.error),
+        };
+        vec![
+            row.way.0.to_string(),
+            row.way.1.name().to_owned(),
+            format!("{:.4}", row.perplexity),
+            shift,
+            format!("{:.2} %", 100.0 * row.agrees),
+            format!("{:.0}", row.tokens_per_second),
+        ]
+    });
+    let head = ["compute", "KV type", "perplexity", "shift", "same likeliest token", "tokens/s"];
+    let weights = quantize.map_or_else(String::new, |kind| format!(", weights quantized to {}", kind.name()));
+    let count = windows.scored();
+    format!(
+        "{}\n{count} tokens predicted in {} windows{weights}. Shifts are from the first row, with their standard error.\n",
+        output::table(&head, cells.collect()),
+        windows.0.len(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_kernels::forward::{ForwardError, ForwardShape};
+
+    use super::*;
+
+    /// Predicts the next of 0, 1, 2, 3, 0, … with these odds against each other token.
+    struct Counts(ForwardShape, f32);
+
+    impl Forward for Counts {
+        fn shape(&self) -> &ForwardShape {
+            &self.0
+        }
+
+        fn numerics(&self) -> &str {
+            "a test"
+        }
+
+        fn step(&mut self, batch: &[SequenceChunk<'_>], out: &mut Logits) -> Result<(), ForwardError> {
+            out.reset(batch[0].tokens.len(), 4);
+            for (row, &token) in batch[0].tokens.iter().enumerate() {
+                let row = out.row_mut(row).unwrap();
+                row.fill(0.0);
+                row[(token as usize + 1) % 4] = self.1.ln();
+            }
+            Ok(())
+        }
+    }
+
+    fn reading(odds: f32, windows: &Windows) -> Reading {
+        let shape = ForwardShape {
+            vocab: 4,
+            max_positions: 1000,
+            block_tokens: BLOCK_TOKENS,
+            block_count: 100,
+            kv_bytes_per_block: 1,
+            weight_bytes: 1,
+        };
+        read(&mut Counts(shape, odds), Isa::supported()[0], windows, &mut |_, _| {}).unwrap()
+    }
+
+    #[test]
+    fn perplexity_is_one_over_the_geometric_mean_of_the_probabilities() {
+        let counting: Vec<u32> = (0..300).map(|i| i % 4).collect();
+        let windows = Windows(vec![counting.clone(), counting[..2].to_vec()]);
+        assert_eq!(windows.scored(), 300);
+        let (level, right) = (reading(1.0, &windows), reading(3.0, &windows));
+        let row = Row::of(REFERENCE, &right, &level);
+        // Every token was given 3/6, where it would have had 1/4.
+        assert!((row.perplexity - 2.0).abs() < 1e-6, "{}", row.perplexity);
+        assert!((row.shift + 0.5).abs() < 1e-6 && row.error < 1e-6, "{} ± {}", row.shift, row.error);
+        // Of equals the lowest is the likeliest: it is 0 at every place, and right at each fourth.
+        let expected = counting.iter().skip(1).filter(|&&token| token == 0).count() as f64 / 300.0;
+        assert!((row.agrees - expected).abs() < 1e-9, "{} for {expected}", row.agrees);
+        let wrong = Windows(vec![vec![0, 3, 2, 1]]);
+        let row = Row::of(REFERENCE, &reading(3.0, &wrong), &reading(1.0, &wrong));
+        assert!((row.perplexity - 6.0).abs() < 1e-6 && (row.shift - 0.5).abs() < 1e-6, "{}", row.perplexity);
+    }
+
+    #[test]
+    fn ways_are_what_was_asked_for_behind_the_reference() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let found = ways(&names(&["fast"]), &names(&["q8", "q8", "f32"])).unwrap();
+        assert_eq!(found, [REFERENCE, (ComputeMode::Fast, KvType::Q8), (ComputeMode::Fast, KvType::F32)]);
+        assert!(ways(&names(&["auto"]), &names(&["q8"])).unwrap_err().contains("auto"));
+        assert!(ways(&names(&["fast"]), &names(&["q4"])).unwrap_err().contains("q4"));
+    }
+}
