@@ -2,7 +2,7 @@
 //! embedding is looked up. Must not know: threads. The values are ggml's, bit for bit.
 
 use crate::formats::{Format, GROUP};
-use crate::gemm::{self, BLOCK_K, MAX_PANELS, Product, Tile, group, group_count};
+use crate::gemm::{self, Ahead, BLOCK_K, MAX_PANELS, Product, Tile, group, group_count};
 use crate::matrix::Section;
 use crate::simd::{LANES, Simd};
 use crate::simd_int::Ints;
@@ -82,6 +82,7 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &Product<'_>, first: u
                         bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
                         accumulate: product.accumulate || from > 0,
                         valid: (section.n() - panel * LANES).min(LANES),
+                        ahead: Ahead::always(0),
                     };
                     N::F::tile::<gemm::F32>(rows, 1, &tile);
                 }

@@ -10,8 +10,11 @@ use crate::simd::{LANES, Simd};
 
 /// Inputs in one chain. Part of the numerics: changing it changes bits.
 pub(crate) const BLOCK_K: usize = 512;
-/// How far ahead of the multiplication weights are asked for.
-const PREFETCH_BYTES: usize = 2048;
+/// Bytes that a pass over the weights asks for ahead of itself, over all panels that it reads side by side: more than
+/// memory delivers while it takes to answer, and little of what the first-level cache holds.
+pub(crate) const AHEAD_BYTES: usize = 8 << 10;
+/// How far ahead, in each panel, where weights are in a cache already.
+pub(crate) const NEAR_BYTES: usize = 2048;
 /// The most panels in a tile.
 pub(crate) const MAX_PANELS: usize = 4;
 
@@ -111,6 +114,33 @@ pub(crate) struct Tile {
     pub(crate) accumulate: bool,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
+    /// Where the weights stand that it asks for.
+    pub(crate) ahead: Ahead,
+}
+
+/// How far behind the weights that are multiplied those stand that are asked for, in bytes: `near` for the first so many units
+/// (pairs of inputs, spans of quantized ones), `then` for the others.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) near: usize,
+    pub(crate) units: usize,
+    pub(crate) then: usize,
+}
+
+impl Ahead {
+    /// Always so many bytes behind.
+    pub(crate) const fn always(bytes: usize) -> Ahead {
+        Ahead { near: bytes, units: usize::MAX, then: bytes }
+    }
+
+    /// For reading `width` panels side by side, in units of `unit` bytes, from byte `from` of each on: what will be read soon,
+    /// and at the end of the panels the beginning of those that stand `step` panels further.
+    pub(crate) fn walk(section: &Section, width: usize, step: usize, unit: usize, from: usize) -> Ahead {
+        let near = AHEAD_BYTES / width;
+        let to_next = (step * section.panel_bytes()).wrapping_sub(section.filled_bytes());
+        let left = section.filled_bytes().saturating_sub(from + near);
+        Ahead { near, units: left / unit, then: near.wrapping_add(to_next) }
+    }
 }
 
 /// One register tile; see [`Tile`].
@@ -126,11 +156,12 @@ pub(crate) unsafe fn tile<S: Simd, W: Weight, const R: usize, const P: usize>(ti
         let mut panels = [std::ptr::null(); P];
         panels.copy_from_slice(&tile.panels[..P]);
         let mut x = tile.x;
-        for _ in 0..tile.k / 2 {
+        for pair in 0..tile.k / 2 {
             if P > 1 {
+                let ahead = if pair < tile.ahead.units { tile.ahead.near } else { tile.ahead.then };
                 for p in 0..P {
                     for line in 0..W::PAIR_BYTES / 64 {
-                        S::prefetch(panels[p].wrapping_add(PREFETCH_BYTES + 64 * line));
+                        S::prefetch(panels[p].wrapping_add(ahead).wrapping_add(64 * line));
                     }
                 }
             }
@@ -318,6 +349,10 @@ unsafe fn columns_of<S: Simd, W: Weight>(product: &Product<'_>, first: usize, co
                     *slot = section.panel(panel + p).wrapping_add(from / 2 * W::PAIR_BYTES);
                 }
                 let bias = section.bias().filter(|_| from == 0);
+                let ahead = match groups {
+                    1 => Ahead::walk(section, width, count, W::PAIR_BYTES, from / 2 * W::PAIR_BYTES),
+                    _ => Ahead::always(NEAR_BYTES),
+                };
                 // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds the group at `row · k`; the
                 // bias is padded to whole panels.
                 unsafe {
@@ -333,6 +368,7 @@ unsafe fn columns_of<S: Simd, W: Weight>(product: &Product<'_>, first: usize, co
                             bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
                             accumulate: product.accumulate || from > 0,
                             valid: (n - (panel + width - 1) * LANES).min(LANES),
+                            ahead,
                         },
                     );
                 }

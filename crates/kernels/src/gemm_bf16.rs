@@ -4,12 +4,10 @@
 //! **One reduction shape.** As in `gemm`: blocks of 512 inputs, each one chain from zero in ascending order, added up in
 //! ascending order; a link of the chain takes two inputs, with the rounding of the instruction set's pair product.
 
-use crate::gemm::{self, BLOCK_K, MAX_PANELS, Tile, group, group_count};
+use crate::gemm::{self, Ahead, BLOCK_K, MAX_PANELS, NEAR_BYTES, Tile, group, group_count};
 use crate::matrix::Section;
 use crate::simd::{LANES, Scalar, Simd};
 
-/// How far ahead of the multiplication weights are asked for.
-const PREFETCH_BYTES: usize = 2048;
 /// Bytes of two inputs × 16 outputs.
 const PAIR_BYTES: usize = 4 * LANES;
 
@@ -85,9 +83,10 @@ pub(crate) unsafe fn tile<D: Pairs, const R: usize, const P: usize>(tile: &Tile)
         let mut panels = [std::ptr::null(); P];
         panels.copy_from_slice(&tile.panels[..P]);
         let mut x = tile.x.cast::<u32>();
-        for _ in 0..tile.k {
+        for pair in 0..tile.k {
+            let ahead = if pair < tile.ahead.units { tile.ahead.near } else { tile.ahead.then };
             for p in 0..P {
-                D::F::prefetch(panels[p].wrapping_add(PREFETCH_BYTES));
+                D::F::prefetch(panels[p].wrapping_add(ahead));
             }
             let mut weights = [D::load(panels[0]); P];
             for p in 1..P {
@@ -156,6 +155,10 @@ pub(crate) unsafe fn columns<D: Pairs>(product: &PairProduct<'_>, first: usize, 
                     *slot = section.panel(panel + p).wrapping_add(from * PAIR_BYTES);
                 }
                 let bias = section.bias().filter(|_| from == 0);
+                let ahead = match groups {
+                    1 => Ahead::walk(section, width, count, PAIR_BYTES, from * PAIR_BYTES),
+                    _ => Ahead::always(NEAR_BYTES),
+                };
                 // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; `x` holds the group at `row · pairs`;
                 // the bias is padded to whole panels.
                 unsafe {
@@ -168,6 +171,7 @@ pub(crate) unsafe fn columns<D: Pairs>(product: &PairProduct<'_>, first: usize, 
                         bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
                         accumulate: product.accumulate || from > 0,
                         valid: (section.n() - (panel + width - 1) * LANES).min(LANES),
+                        ahead,
                     };
                     D::tile(rows, width, &tile);
                 }

@@ -8,15 +8,13 @@
 
 use crate::activations::{FACTS, WORDS};
 use crate::formats::{Format, GROUP};
-use crate::gemm::{MAX_PANELS, group, group_count};
+use crate::gemm::{Ahead, MAX_PANELS, group, group_count};
 use crate::matrix::Section;
 use crate::simd::{LANES, Simd};
 use crate::simd_int::Ints;
 
 /// Inputs of one pass over several groups of rows: two panels of them stay in the first-level cache.
 const BLOCK_K: usize = 512;
-/// How far ahead of a single pass over the weights they are asked for.
-const PREFETCH_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
@@ -59,9 +57,10 @@ pub(crate) struct IntTile {
     pub(crate) out_stride: usize,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    /// Cache lines of each span (from, to) to ask for at `ahead` bytes behind it.
-    pub(crate) prefetch: (usize, usize),
-    pub(crate) ahead: usize,
+    /// Of how many groups of 32 inputs it asks for one's weights ahead, and how many it passes before the first.
+    pub(crate) every: usize,
+    pub(crate) before: usize,
+    pub(crate) ahead: Ahead,
 }
 
 /// Walks the two halves of a group, four lines each, with everything about a line a constant.
@@ -103,13 +102,21 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
         let mut at = [std::ptr::null(); P];
         at.copy_from_slice(&tile.panels[..P]);
         let (mut x, mut facts) = (tile.codes, tile.facts);
-        for _ in 0..tile.spans {
-            for p in 0..P {
-                for line in tile.prefetch.0..tile.prefetch.1 {
-                    N::F::prefetch(at[p].wrapping_add(tile.ahead + line * CACHE_LINE));
-                }
-            }
+        let mut until_turn = tile.before;
+        for span in 0..tile.spans {
+            let ahead = if span < tile.ahead.units { tile.ahead.near } else { tile.ahead.then };
             for group in 0..F::SPAN / GROUP {
+                if until_turn == 0 {
+                    until_turn = tile.every;
+                    let bytes = F::CODES.group_bytes();
+                    let from = if group == 0 { 0 } else { F::HEAD + group * bytes };
+                    for p in 0..P {
+                        for line in (from..F::HEAD + (group + 1) * bytes).step_by(CACHE_LINE) {
+                            N::F::prefetch(at[p].wrapping_add(ahead).wrapping_add(line));
+                        }
+                    }
+                }
+                until_turn -= 1;
                 if F::HALVES {
                     let mut sums = zero_sums::<N, F, R, P>(facts.add(2 * R), None);
                     lines!(F, N, R, P, 0, at, group, x, sums);
@@ -294,7 +301,6 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
     let groups = group_count(product.m, N::ROWS);
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
-    let lines = F::BYTES.div_ceil(CACHE_LINE);
     // For every block of inputs all row groups pass over a set of panels together: the panels' block stays in the first-level
     // cache, the rows' in the second, and the weights are read from memory once.
     let most = N::panels(group(product.m, groups, 0).1);
@@ -303,12 +309,17 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
         let mut panel = first;
         while panel < first + count {
             let width = if panel + most <= first + count { most } else { 1 };
-            // One group walks on; several ask for what they will read next, each for its share.
-            let ahead = match groups {
-                1 => PREFETCH_BYTES,
-                _ if panel + width < first + count => width * section.panel_bytes(),
-                _ => (first * section.panel_bytes() + depth * F::BYTES)
-                    .wrapping_sub(panel * section.panel_bytes()),
+            // One group of rows walks on; several ask together, each for its share, for what all of them pass over next.
+            let ahead = if groups == 1 {
+                Ahead::walk(section, width, width, F::BYTES, 0)
+            } else {
+                let next = match (panel + width < first + count, from + depth < spans) {
+                    (true, _) => (panel + width, from),
+                    (false, true) => (first, from + depth),
+                    (false, false) => (first + count, 0),
+                };
+                let at = |(panel, span)| section.panel_bytes() * panel + F::BYTES * span;
+                Ahead::always(at(next).wrapping_sub(at((panel, from))))
             };
             for index in 0..groups {
                 let (row, rows) = group(product.m, groups, index);
@@ -342,7 +353,8 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
                         out: if last { out } else { waiting },
                         out_stride: if last { product.out_stride } else { width_all },
                         valid: (section.n() - (panel + width - 1) * LANES).min(LANES),
-                        prefetch: (lines * index / groups, lines * (index + 1) / groups),
+                        every: groups,
+                        before: index,
                         ahead,
                     };
                     N::tile::<F>(rows, width, &tile);

@@ -271,6 +271,11 @@ impl Section {
         self.panel_bytes
     }
 
+    /// Bytes of a panel's weights.
+    pub(crate) fn filled_bytes(&self) -> usize {
+        filled_bytes(self.weight_type, self.k)
+    }
+
     /// The start of a panel, aligned to a cache line. `panel` must be below `panels`.
     pub(crate) fn panel(&self, panel: usize) -> *const u8 {
         debug_assert!(panel < self.panels());

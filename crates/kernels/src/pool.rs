@@ -35,7 +35,8 @@ const INSIDE: u64 = OPEN - 1;
 struct Inner {
     gate: AtomicU64,
     job: UnsafeCell<Job>,
-    next: AtomicUsize,
+    /// The task to be taken next in each stretch, one per thread.
+    next: Box<[Counter]>,
     stop: AtomicBool,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
@@ -49,11 +50,27 @@ unsafe impl Sync for Inner {}
 // SAFETY: the raw pointer in `job` is only followed inside `run`, whose closure is `Sync`.
 unsafe impl Send for Inner {}
 
+/// On a cache line of its own (two, as they are fetched in pairs), so that threads do not slow each other down.
+#[repr(align(128))]
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
 #[derive(Clone, Copy)]
 struct Job {
     tasks: usize,
+    /// How many stretches of consecutive tasks there are.
+    stretches: usize,
     data: *const (),
     call: unsafe fn(*const (), usize, usize),
+}
+
+impl Job {
+    /// The tasks of a stretch.
+    fn stretch(&self, index: usize) -> std::ops::Range<usize> {
+        let at =
+            |index: usize| self.tasks / self.stretches * index + (self.tasks % self.stretches).min(index);
+        at(index)..at(index + 1)
+    }
 }
 
 /// # Safety
@@ -74,8 +91,8 @@ impl Pool {
         let threads = threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Inner {
             gate: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { tasks: 0, data: std::ptr::null(), call: call_nothing }),
-            next: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { tasks: 0, stretches: 1, data: std::ptr::null(), call: call_nothing }),
+            next: (0..threads).map(|_| Counter::default()).collect(),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
@@ -101,20 +118,39 @@ impl Pool {
 
     /// Runs `task(index, worker)` for every index below `tasks`, each once, in any order, on any thread; `worker` is
     /// below [`Pool::threads`] and no two tasks run at once under one worker number. Returns when all are done. A panic in a task
-    /// skips the tasks not yet begun and is returned as an error.
+    /// skips the tasks not yet begun and is returned as an error. Tasks are begun in ascending order.
     pub fn run<F: Fn(usize, usize) + Sync>(&mut self, tasks: usize, task: F) -> Result<(), KernelError> {
+        self.run_in(1, tasks, task)
+    }
+
+    /// As [`Pool::run`], but each thread begins with a stretch of consecutive tasks of its own and helps the others when it is done
+    /// with that: for tasks that read memory one behind the other, so that a thread can ask for what it will read next.
+    pub fn run_in_stretches<F: Fn(usize, usize) + Sync>(
+        &mut self,
+        tasks: usize,
+        task: F,
+    ) -> Result<(), KernelError> {
+        self.run_in(self.threads(), tasks, task)
+    }
+
+    fn run_in<F: Fn(usize, usize) + Sync>(
+        &mut self,
+        stretches: usize,
+        tasks: usize,
+        task: F,
+    ) -> Result<(), KernelError> {
         let inner = &*self.shared;
         let _flush = FlushGuard::new();
-        let job = Job { tasks, data: (&raw const task).cast(), call: call::<F> };
+        let job = Job { tasks, stretches, data: (&raw const task).cast(), call: call::<F> };
         if tasks <= 1 || self.workers.is_empty() {
-            inner.next.store(0, Ordering::Relaxed);
+            inner.lay_out(job);
             inner.take_tasks(job, 0);
             return inner.verdict();
         }
         // SAFETY: the gate is closed and nobody is inside: the previous `run` waited for that, and `&mut self` keeps
         // out another caller.
         unsafe { *inner.job.get() = job };
-        inner.next.store(0, Ordering::Relaxed);
+        inner.lay_out(job);
         let number = inner.gate.load(Ordering::Relaxed) & !(ONE_JOB - 1);
         inner.gate.store(number.wrapping_add(ONE_JOB) | OPEN, Ordering::SeqCst);
         inner.wake_sleepers();
@@ -190,17 +226,30 @@ impl Inner {
             .is_ok()
     }
 
+    /// Sets every stretch to its first task.
+    fn lay_out(&self, job: Job) {
+        for (index, next) in self.next.iter().enumerate().take(job.stretches) {
+            next.0.store(job.stretch(index).start, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes tasks of the worker's own stretch, then of the others.
     fn take_tasks(&self, job: Job, worker: usize) {
-        loop {
-            let task = self.next.fetch_add(1, Ordering::Relaxed);
-            if task >= job.tasks {
-                return;
-            }
-            // SAFETY: `data` is the closure that `run` borrows until every worker has left.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, task, worker) }));
-            if let Err(payload) = result {
-                lock(&self.panicked).get_or_insert_with(|| panic_message(&*payload));
-                self.next.store(job.tasks, Ordering::Relaxed);
+        for step in 0..job.stretches {
+            let index = (worker + step) % job.stretches;
+            let Some(next) = self.next.get(index) else { return };
+            let end = job.stretch(index).end;
+            loop {
+                let task = next.0.fetch_add(1, Ordering::Relaxed);
+                if task >= end {
+                    break;
+                }
+                // SAFETY: `data` is the closure that `run` borrows until every worker has left.
+                let result = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, task, worker) }));
+                if let Err(payload) = result {
+                    lock(&self.panicked).get_or_insert_with(|| panic_message(&*payload));
+                    self.next.iter().for_each(|next| next.0.store(job.tasks, Ordering::Relaxed));
+                }
             }
         }
     }
@@ -255,12 +304,13 @@ mod tests {
             for tasks in [0, 1, 2, 7, 100] {
                 for _ in 0..50 {
                     let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                    pool.run(tasks, |task, worker| {
+                    let task = |task: usize, worker| {
                         assert!(worker < threads);
                         counts[task].fetch_add(1, Ordering::Relaxed);
-                    })
-                    .unwrap();
-                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                    };
+                    pool.run(tasks, task).unwrap();
+                    pool.run_in_stretches(tasks, task).unwrap();
+                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2));
                 }
             }
         }
@@ -270,10 +320,31 @@ mod tests {
     fn a_panic_is_an_error_and_the_pool_survives() {
         for threads in [1, 2, 3] {
             let mut pool = Pool::new(threads).unwrap();
-            let error = pool.run(10, |task, _| assert!(task != 3, "task {task} fell")).unwrap_err();
-            assert_eq!(error, KernelError::Panicked { message: "task 3 fell".to_owned() });
+            let fall = |task, _| assert!(task != 3, "task {task} fell");
+            for error in [pool.run(10, fall), pool.run_in_stretches(10, fall)] {
+                assert_eq!(error, Err(KernelError::Panicked { message: "task 3 fell".to_owned() }));
+            }
             pool.run(10, |_, _| ()).unwrap();
         }
+    }
+
+    #[test]
+    fn a_thread_without_work_of_its_own_helps_the_others() {
+        let mut pool = Pool::new(2).unwrap();
+        let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let own = AtomicUsize::new(0);
+        // The first task waits until the other thread has done everything else: its own half, and the rest of this one.
+        pool.run_in_stretches(100, |task, worker| {
+            own.fetch_add(usize::from((task < 50) == (worker == 0)), Ordering::Relaxed);
+            if taken[worker].fetch_add(1, Ordering::SeqCst) == 0 && worker == 0 {
+                while taken[1].load(Ordering::SeqCst) < 99 {
+                    std::thread::yield_now();
+                }
+            }
+        })
+        .unwrap();
+        assert_eq!(taken.map(AtomicUsize::into_inner), [1, 99]);
+        assert_eq!(own.into_inner(), 51, "each begins with its own");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Kernels {
                 out_stride: n,
                 accumulate: write == Write::Add,
             };
-            pool.run(panels.div_ceil(per_task), |index, worker| {
+            pool.run_in_stretches(panels.div_ceil(per_task), |index, worker| {
                 let first = index * per_task;
                 task.run(worker, first, per_task.min(panels - first));
             })?;

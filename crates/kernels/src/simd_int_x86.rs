@@ -36,8 +36,8 @@ impl Ints for Vnni512 {
     type B = __m512i;
     const ROWS: usize = 6;
 
-    fn panels(rows: usize) -> usize {
-        if rows <= 2 { 4 } else { 2 }
+    fn panels(_rows: usize) -> usize {
+        2
     }
 
     #[inline(always)]
@@ -197,7 +197,7 @@ impl Ints for Vnni512 {
             rows,
             panels,
             tile,
-            [(1, 4), (2, 4), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+            [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
         )
     }
 }
