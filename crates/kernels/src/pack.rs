@@ -87,14 +87,10 @@ fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scale
         BlockType::Q4K | BlockType::Q5K | BlockType::Q6K => {
             put_half(0, scales.d);
             put_half(1, scales.dmin);
-            let small = span.iter_mut().skip(4 * LANES + lane).step_by(LANES);
-            let offsets = scales.mins.iter().copied().take(8);
-            let all = scales.scales.iter().map(|scale| scale.cast_unsigned());
-            let both: Vec<u8> = match kind {
-                BlockType::Q6K => all.collect(),
-                _ => all.take(8).chain(offsets).collect(),
-            };
-            for (target, value) in small.zip(both) {
+            let kept = if kind == BlockType::Q6K { 16 } else { 8 };
+            let small = scales.scales.iter().map(|scale| scale.cast_unsigned()).take(kept);
+            let all = small.chain(scales.mins.iter().copied()).take(16);
+            for (target, value) in span.iter_mut().skip(4 * LANES + lane).step_by(LANES).zip(all) {
                 *target = value;
             }
         }

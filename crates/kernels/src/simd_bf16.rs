@@ -6,67 +6,11 @@ use std::arch::x86_64::*;
 use crate::gemm::Tile;
 use crate::gemm_bf16::{self, Pairs, widened};
 use crate::simd::Simd;
-use crate::simd_x86::{Avx2, Avx512};
+use crate::simd_x86::{Avx2, Avx512, by_shape, by_shape_256, by_shape_512};
 
 /// AVX-512 with BF16.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dot;
-
-macro_rules! pair_tiles {
-    ($pairs:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
-        #[target_feature(enable = $features)]
-        unsafe fn compiled<const R: usize, const P: usize>(tile: &Tile) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { gemm_bf16::tile::<$pairs, R, P>(tile) }
-        }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
-        unsafe {
-            match ($rows, $panels) {
-                $(($r, $p) => compiled::<$r, $p>($tile),)*
-                _ => debug_assert!(false, "no register tile of that shape"),
-            }
-        }
-    }};
-}
-
-/// The shapes of [`Avx512`]'s tiles.
-macro_rules! tiles_512 {
-    ($pairs:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr) => {
-        pair_tiles!(
-            $pairs,
-            $features,
-            $rows,
-            $panels,
-            $tile,
-            [
-                (1, 4),
-                (2, 4),
-                (3, 4),
-                (4, 4),
-                (5, 4),
-                (6, 4),
-                (7, 2),
-                (8, 2),
-                (9, 2),
-                (10, 2),
-                (11, 2),
-                (12, 2),
-                (1, 1),
-                (2, 1),
-                (3, 1),
-                (4, 1),
-                (5, 1),
-                (6, 1),
-                (7, 1),
-                (8, 1),
-                (9, 1),
-                (10, 1),
-                (11, 1),
-                (12, 1),
-            ]
-        )
-    };
-}
 
 impl Pairs for Bf16Dot {
     type F = Avx512;
@@ -93,7 +37,7 @@ impl Pairs for Bf16Dot {
 
     #[inline(always)]
     unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        tiles_512!(Bf16Dot, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", rows, panels, tile)
+        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", <T: Pairs = Bf16Dot>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
     }
 }
 
@@ -102,7 +46,7 @@ impl Pairs for Avx512 {
 
     #[inline(always)]
     unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        tiles_512!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", rows, panels, tile)
+        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", <T: Pairs = Avx512>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
     }
 }
 
@@ -111,13 +55,6 @@ impl Pairs for Avx2 {
 
     #[inline(always)]
     unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        pair_tiles!(
-            Avx2,
-            "avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
-            [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
+        by_shape_256!("avx2,fma,f16c", <T: Pairs = Avx2>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
     }
 }

@@ -7,24 +7,7 @@ use crate::activations::{self, QuantizedGroup};
 use crate::formats::{Format, GROUP};
 use crate::gemm_int::{self, IntTile};
 use crate::simd_int::Ints;
-use crate::simd_x86::{Avx2, Avx512};
-
-macro_rules! int_tiles {
-    ($ints:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
-        #[target_feature(enable = $features)]
-        unsafe fn compiled<F: Format, const R: usize, const P: usize>(tile: &IntTile) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { gemm_int::tile::<$ints, F, R, P>(tile) }
-        }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
-        unsafe {
-            match ($rows, $panels) {
-                $(($r, $p) => compiled::<F, $r, $p>($tile),)*
-                _ => debug_assert!(false, "no register tile of that shape"),
-            }
-        }
-    }};
-}
+use crate::simd_x86::{Avx2, Avx512, by_shape};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -191,12 +174,12 @@ impl Ints for Vnni512 {
 
     #[inline(always)]
     unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
-        int_tiles!(
-            Vnni512,
+        by_shape!(
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
+            <T: Format = F>,
+            gemm_int::tile::<Vnni512, T, R, P>,
+            IntTile,
+            (rows, panels, tile),
             [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
         )
     }
@@ -391,7 +374,14 @@ macro_rules! two_registers {
 
             #[inline(always)]
             unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
-                int_tiles!($name, $features, rows, panels, tile, [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1)])
+                by_shape!(
+                    $features,
+                    <T: Format = F>,
+                    gemm_int::tile::<$name, T, R, P>,
+                    IntTile,
+                    (rows, panels, tile),
+                    [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1)]
+                )
             }
         }
     };

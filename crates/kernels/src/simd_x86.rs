@@ -21,39 +21,49 @@ macro_rules! op512 {
     };
 }
 
-macro_rules! tiles {
-    ($simd:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
+/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
+macro_rules! by_shape {
+    (
+        $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
+        ($rows:expr, $panels:expr, $work:expr), [$(($r:literal, $p:literal)),* $(,)?]
+    ) => {{
         #[target_feature(enable = $features)]
-        unsafe fn compiled<W: Weight, const R: usize, const P: usize>(tile: &Tile) {
+        unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
             // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { gemm::tile::<$simd, W, R, P>(tile) }
+            unsafe { $tile(work) }
         }
         // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
         unsafe {
             match ($rows, $panels) {
-                $(($r, $p) => compiled::<W, $r, $p>($tile),)*
+                $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
                 _ => debug_assert!(false, "no register tile of that shape"),
             }
         }
     }};
 }
+pub(crate) use by_shape;
 
-macro_rules! kv_tiles {
-    ($simd:ty, $features:literal, $rows:expr, $panels:expr, $tile:expr, [$(($r:literal, $p:literal)),* $(,)?]) => {{
-        #[target_feature(enable = $features)]
-        unsafe fn compiled<E: Element, const R: usize, const P: usize>(tile: &KvTile) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { attention::tile::<$simd, E, R, P>(tile) }
-        }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
-        unsafe {
-            match ($rows, $panels) {
-                $(($r, $p) => compiled::<E, $r, $p>($tile),)*
-                _ => debug_assert!(false, "no register tile of that shape"),
-            }
-        }
-    }};
+/// The same for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
+macro_rules! by_shape_512 {
+    ($($call:tt)*) => {
+        by_shape!(
+            $($call)*,
+            [
+                (1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 2), (8, 2), (9, 2), (10, 2), (11, 2), (12, 2),
+                (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (9, 1), (10, 1), (11, 1), (12, 1),
+            ]
+        )
+    };
 }
+pub(crate) use by_shape_512;
+
+/// The same on AVX2.
+macro_rules! by_shape_256 {
+    ($($call:tt)*) => {
+        by_shape!($($call)*, [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)])
+    };
+}
+pub(crate) use by_shape_256;
 
 impl Simd for Avx512 {
     type V = __m512;
@@ -156,82 +166,19 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
-        kv_tiles!(
-            Avx512,
+        by_shape!(
             "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
-            [
-                (1, 4),
-                (1, 2),
-                (1, 1),
-                (2, 4),
-                (2, 2),
-                (2, 1),
-                (3, 4),
-                (3, 2),
-                (3, 1),
-                (4, 4),
-                (4, 2),
-                (4, 1),
-                (5, 4),
-                (5, 2),
-                (5, 1),
-                (6, 4),
-                (6, 2),
-                (6, 1),
-                (7, 2),
-                (7, 1),
-                (8, 2),
-                (8, 1),
-                (9, 2),
-                (9, 1),
-                (10, 2),
-                (10, 1),
-                (11, 2),
-                (11, 1),
-                (12, 2),
-                (12, 1)
-            ]
+            <T: Element = E>,
+            attention::tile::<Avx512, T, R, P>,
+            KvTile,
+            (rows, panels, tile),
+            [(1, 4), (1, 2), (1, 1), (2, 4), (2, 2), (2, 1), (3, 4), (3, 2), (3, 1), (4, 4), (4, 2), (4, 1), (5, 4), (5, 2), (5, 1), (6, 4), (6, 2), (6, 1), (7, 2), (7, 1), (8, 2), (8, 1), (9, 2), (9, 1), (10, 2), (10, 1), (11, 2), (11, 1), (12, 2), (12, 1)]
         )
     }
 
     #[inline(always)]
     unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
-        tiles!(
-            Avx512,
-            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
-            [
-                (1, 4),
-                (2, 4),
-                (3, 4),
-                (4, 4),
-                (5, 4),
-                (6, 4),
-                (7, 2),
-                (8, 2),
-                (9, 2),
-                (10, 2),
-                (11, 2),
-                (12, 2),
-                (1, 1),
-                (2, 1),
-                (3, 1),
-                (4, 1),
-                (5, 1),
-                (6, 1),
-                (7, 1),
-                (8, 1),
-                (9, 1),
-                (10, 1),
-                (11, 1),
-                (12, 1),
-            ]
-        )
+        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", <T: Weight = W>, gemm::tile::<Avx512, T, R, P>, Tile, (rows, panels, tile))
     }
 }
 
@@ -402,25 +349,18 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
-        kv_tiles!(
-            Avx2,
+        by_shape!(
             "avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
+            <T: Element = E>,
+            attention::tile::<Avx2, T, R, P>,
+            KvTile,
+            (rows, panels, tile),
             [(1, 4), (1, 2), (1, 1), (2, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
         )
     }
 
     #[inline(always)]
     unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
-        tiles!(
-            Avx2,
-            "avx2,fma,f16c",
-            rows,
-            panels,
-            tile,
-            [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
+        by_shape_256!("avx2,fma,f16c", <T: Weight = W>, gemm::tile::<Avx2, T, R, P>, Tile, (rows, panels, tile))
     }
 }
