@@ -104,3 +104,41 @@ pub(crate) fn pair_bf16(x: &[f32], k: usize, rows: usize, pairs: &mut [u32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry_ints::dispatch_ints;
+    use crate::isa::Isa;
+
+    /// A row's codes and its facts (scale, both negated sums), as each instruction set has them.
+    fn quantized(isa: Isa, row: &[f32; GROUP]) -> (Vec<i8>, f32, [i32; 2]) {
+        let (mut codes, mut facts) = ([0_i32; WORDS], [0.0_f32; FACTS]);
+        dispatch_ints!(isa, quantize(row, GROUP, 1, &mut codes, &mut facts));
+        let codes = codes.iter().flat_map(|word| word.to_le_bytes()).map(u8::cast_signed).collect();
+        (codes, facts[0], [facts[1], facts[2]].map(|sum| sum.to_bits().cast_signed()))
+    }
+
+    #[test]
+    fn codes_are_rounded_to_the_nearest_ties_to_even_on_every_instruction_set() {
+        let mut ties = [0.0_f32; GROUP];
+        ties[..9].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 3.499, -3.501]);
+        let codes = [127, 0, 2, 2, 0, -2, -126, 3, -4];
+        let sum = codes.iter().map(|&code| i32::from(code)).sum::<i32>();
+        let mut wild = ties;
+        wild[31] = f32::INFINITY;
+        let faint = [1e-31_f32; GROUP];
+        for isa in Isa::supported() {
+            let (found, scale, sums) = quantized(isa, &ties);
+            assert_eq!((&found[..9], scale, sums), (&codes[..], 1.0, [-sum, -sum]), "{isa}");
+            assert!(found[9..].iter().all(|&code| code == 0), "{isa}");
+            let (found, scale, sums) = quantized(isa, &wild);
+            assert!(scale.is_nan() && sums == [0, 0] && found.iter().all(|&code| code == 0), "{isa}");
+            assert_eq!(quantized(isa, &faint), (vec![0; GROUP], 0.0, [0, 0]), "{isa}");
+            // The second half alone is in the first sum only.
+            let mut second = [0.0_f32; GROUP];
+            second[20] = -5.0;
+            assert_eq!(quantized(isa, &second).2, [127, 0], "{isa}");
+        }
+    }
+}
