@@ -65,6 +65,16 @@ pub enum Prompt {
     Raw(Vec<PromptItem>),
 }
 
+/// How a call stands to others (OpenAI's `service_tier`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServiceTier {
+    /// The usual.
+    #[default]
+    Standard,
+    /// Only when nothing else waits: work that has time.
+    Flex,
+}
+
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -90,4 +100,6 @@ pub struct Call {
     pub cache_salt: Option<String>,
     /// Within which time of its arrival its first token must come; `None`: whenever it comes.
     pub timeout: Option<Duration>,
+    /// How it stands to others.
+    pub tier: ServiceTier,
 }

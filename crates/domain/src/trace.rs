@@ -183,6 +183,8 @@ pub enum MissReason {
     Disabled,
     /// It was there, and its room was needed for others.
     Evicted,
+    /// It was there, and nobody had used it for longer than prefixes are kept.
+    Expired,
     /// The nearest cached prompt goes on with another token here.
     Differs,
     /// Nothing that is cached goes on from here.
@@ -197,6 +199,7 @@ impl MissReason {
             Self::Bypassed => "bypassed",
             Self::Disabled => "disabled",
             Self::Evicted => "evicted",
+            Self::Expired => "expired",
             Self::Differs => "differs",
             Self::NeverSeen => "never_seen",
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock, ModelName, RequestId, SamplingDefaults, TraceRecord, TraceSink};
+use headrace_domain::{Clock, ModelName, OrgId, RequestId, SamplingDefaults, TraceRecord, TraceSink};
 use headrace_engine_api::Capabilities;
 use headrace_fleet::Fleet;
 use headrace_identity::Directory;
@@ -92,6 +92,8 @@ pub struct GatewayConfig {
     pub render_inline_bytes: usize,
     /// What a request may say.
     pub wire: WireLimits,
+    /// Shares of an engine, relative to the 1 of every organisation that is not named.
+    pub weights: BTreeMap<OrgId, u32>,
     /// Separates the prefix caches of tenants. Never leaves the server.
     pub cache_secret: [u8; 32],
     /// This process, new at each start.
@@ -110,6 +112,7 @@ impl GatewayConfig {
             keep_alive: Duration::from_secs(15),
             render_inline_bytes: 32 * 1024,
             wire: WireLimits::default(),
+            weights: BTreeMap::new(),
             cache_secret,
             owner,
         }

@@ -13,7 +13,7 @@ const BROKEN_TAIL_BYTES: usize = 12;
 pub(crate) fn located(work: &Work, prompt: usize, miss: CacheMiss) -> CacheMiss {
     let place = match miss.reason {
         MissReason::BelowBlock | MissReason::Bypassed | MissReason::Disabled => None,
-        MissReason::Evicted | MissReason::Differs | MissReason::NeverSeen => {
+        MissReason::Evicted | MissReason::Expired | MissReason::Differs | MissReason::NeverSeen => {
             place(work, prompt, miss.token as usize)
         }
     };

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headrace_domain::Stage;
+use headrace_domain::{ServiceTier, Stage};
 use headrace_engine_api::{Job, Priority};
 use headrace_ledger::ReleaseReason;
 use headrace_wire::ErrorKind;
@@ -69,8 +69,11 @@ fn submit(
         salt: work.salt,
         keys: Some(keys.clone()),
         tenant: work.tenant,
-        weight: 1,
-        priority: Priority::Normal,
+        weight: work.weight,
+        priority: match work.call.tier {
+            ServiceTier::Standard => Priority::Normal,
+            ServiceTier::Flex => Priority::Idle,
+        },
         start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
     };
     let ticket = placement.submit(job).map_err(|refusal| Box::new(Why::from(refusal)))?;

@@ -47,9 +47,10 @@ impl Moderated {
             call.cache_salt.as_deref(),
         );
         let tenant = Tenant(tenant_number(principal.org.as_str()));
+        let weight = gateway.config().weights.get(&principal.org).copied().unwrap_or(1);
         dossier.mark(Stage::Render);
         let keys = Vec::new();
-        let work = Work { call, model, prompts, text, sampling, salt, keys, tenant };
+        let work = Work { call, model, prompts, text, sampling, salt, keys, tenant, weight };
         Ok(Rendered { dossier, principal, work })
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Work {
     /// The keys of the prompts' blocks, one list per prompt, once they are known.
     pub(crate) keys: Vec<PrefixKeys>,
     pub(crate) tenant: headrace_engine_api::Tenant,
+    /// The tenant's share of an engine relative to others.
+    pub(crate) weight: u32,
 }
 
 /// Its limits and its money are taken.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
-use headrace_domain::{ModelName, NanoDollars};
+use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -35,6 +35,8 @@ pub(crate) const DEMO_PATH: &str = "builtin:demo";
 /// The demo model's name.
 pub(crate) const DEMO_NAME: &str = "headrace-demo";
 
+/// The greatest weight of an organisation.
+const MOST_WEIGHT: u32 = 1000;
 /// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
 /// and what `up --model` charges where nothing is configured.
 const PLAY_INPUT: i64 = 100_000_000;
@@ -48,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) prices: PriceList,
     pub(crate) aliases: BTreeMap<ModelName, ModelName>,
+    /// Shares of an engine; 1 where none stands.
+    pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,
     pub(crate) rules: Option<Rules>,
     pub(crate) gateway: GatewaySettings,
@@ -128,6 +132,14 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// One `[[scheduler.weights]]` table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WeightTable {
+    org: OrgId,
+    weight: u32,
+}
+
 /// One `[[models]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +172,7 @@ impl Config {
             engine: read.engine(),
             scheduler: read.scheduler(),
             aliases: read.aliases(),
+            weights: read.weights(),
             limits: read.limits(),
             rules: read.rules(),
             gateway: read.gateway(),
@@ -370,6 +383,21 @@ impl Reader {
         aliases
     }
 
+    fn weights(&mut self) -> BTreeMap<OrgId, u32> {
+        let mut weights = BTreeMap::new();
+        for (what, table) in self.tables::<WeightTable>("scheduler.weights") {
+            let twice = weights.insert(table.org.clone(), table.weight).is_some();
+            let why = match table.weight {
+                _ if twice => format!("`org` {} stands there twice", table.org),
+                1..=MOST_WEIGHT => continue,
+                weight => format!("`weight` is {weight}; it must be 1 to {MOST_WEIGHT}"),
+            };
+            let origin = self.settings.origin("scheduler.weights");
+            self.settings.problem(&what, origin, why);
+        }
+        weights
+    }
+
     fn limits(&self) -> DefaultLimits {
         let of = |kind: &str| RateLimits {
             requests_per_minute: self.count(&format!("limits.{kind}.requests_per_minute")),
@@ -421,7 +449,11 @@ impl Reader {
             max_bypass: self.count("scheduler.max_bypass").unwrap_or(0),
             dedup_tokens: size("scheduler.dedup_tokens"),
             prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(Parsed::Flag(true))),
-            ..SchedulerConfig::default()
+            prefix_lifetime_ns: match self.parsed("scheduler.prefix_lifetime") {
+                Some(Parsed::Duration(lifetime)) => u64::try_from(lifetime.as_nanos()).ok(),
+                _ => None,
+            },
+            keep_aborted: matches!(self.parsed("scheduler.keep_aborted"), Some(Parsed::Flag(true))),
         };
         // The pool's size is not known yet; any will do for the fields that are.
         if let Err(problems) = config.check(1) {

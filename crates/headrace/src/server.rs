@@ -268,6 +268,7 @@ impl House {
             keep_alive,
             render_inline_bytes,
             wire: self.config.wire.clone(),
+            weights: self.config.weights.clone(),
             ..GatewayConfig::new(self.data_dir.cache_salt(), self.owner)
         };
         Gateway::new(parts, config).map_err(|error| error.to_string())

@@ -30,6 +30,8 @@ pub(crate) struct Block {
     next: u32,
     /// Whether another sequence than the one that computed it has built on it.
     relied_on: bool,
+    /// When its last holder let go of it.
+    freed_ns: u64,
     pub(crate) cached: Option<CachedPrefix>,
 }
 
@@ -44,12 +46,15 @@ pub(crate) struct BlockPool {
     free_cached: usize,
     index: ByKey<u32>,
     nearest: Nearest,
+    /// How long a free block's prefix stays findable.
+    lifetime_ns: u64,
+    now_ns: u64,
 }
 
 impl BlockPool {
-    /// `count` blocks, all free and empty. `count` was checked to fit `u32`.
-    pub(crate) fn new(count: usize) -> Self {
-        let empty = Block { refs: 0, prev: NONE, next: NONE, relied_on: false, cached: None };
+    /// `count` blocks, all free and empty. `count` was checked to fit `u32`. What nobody holds stays findable for so long.
+    pub(crate) fn new(count: usize, lifetime_ns: u64) -> Self {
+        let empty = Block { refs: 0, prev: NONE, next: NONE, relied_on: false, freed_ns: 0, cached: None };
         let mut pool = Self {
             blocks: vec![empty; count],
             head: NONE,
@@ -58,11 +63,18 @@ impl BlockPool {
             free_cached: 0,
             index: ByKey::with_capacity_and_hasher(count, Default::default()),
             nearest: Nearest::new(count),
+            lifetime_ns,
+            now_ns: 0,
         };
         for block in (0..count as u32).rev() {
             pool.push_front(block);
         }
         pool
+    }
+
+    /// It is so late now. Time does not go back.
+    pub(crate) fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -113,9 +125,13 @@ impl BlockPool {
 
     /// Makes a block findable no longer, unless somebody holds it or has built on it.
     pub(crate) fn take_back(&mut self, block: u32) {
-        if !self.is_free(block) || self.blocks[block as usize].relied_on {
-            return;
+        if self.is_free(block) && !self.blocks[block as usize].relied_on {
+            self.forget(block);
         }
+    }
+
+    /// Makes a free block findable no longer: it is used up first now.
+    fn forget(&mut self, block: u32) {
         self.unlink(block);
         if let Some(cached) = self.blocks[block as usize].cached.take() {
             self.index.remove(&cached.key);
@@ -129,15 +145,18 @@ impl BlockPool {
         let entry = &mut self.blocks[block as usize];
         entry.refs = entry.refs.saturating_sub(1);
         if entry.refs == 0 {
+            entry.freed_ns = self.now_ns;
             if entry.cached.is_some() { self.push_back(block) } else { self.push_front(block) }
         }
     }
 
-    /// Makes a full, computed block findable. If another block already stands for the same prefix this one stays
-    /// unknown and is used up first when freed.
+    /// Makes a full, computed block findable. If another block already stands for the same prefix, and has not expired, this
+    /// one stays unknown and is used up first when freed.
     pub(crate) fn publish(&mut self, block: u32, prefix: CachedPrefix) {
-        if self.index.contains_key(&prefix.key) {
-            return;
+        match self.index.get(&prefix.key) {
+            Some(&other) if self.has_expired(other) => self.forget(other),
+            Some(_) => return,
+            None => {}
         }
         let entry = &mut self.blocks[block as usize];
         if entry.cached.is_none() {
@@ -147,8 +166,24 @@ impl BlockPool {
         }
     }
 
-    /// The block that stands for `key`, if its salt and tokens are equal too: a colliding hash finds nothing.
+    /// Whether nobody has used a block for longer than prefixes live.
+    fn has_expired(&self, block: u32) -> bool {
+        let entry = &self.blocks[block as usize];
+        entry.refs == 0 && self.now_ns.saturating_sub(entry.freed_ns) > self.lifetime_ns
+    }
+
+    /// The block that stands for `key`, if its salt and tokens are equal too (a colliding hash finds nothing) and it has not
+    /// expired.
     pub(crate) fn lookup(&self, key: &BlockKey, salt: &CacheSalt, tokens: &[u32]) -> Option<u32> {
+        self.stored(key, salt, tokens).filter(|&block| !self.has_expired(block))
+    }
+
+    /// Whether a block stands for `key` that may not be used any more.
+    pub(crate) fn holds_expired(&self, key: &BlockKey, salt: &CacheSalt, tokens: &[u32]) -> bool {
+        self.stored(key, salt, tokens).is_some_and(|block| self.has_expired(block))
+    }
+
+    fn stored(&self, key: &BlockKey, salt: &CacheSalt, tokens: &[u32]) -> Option<u32> {
         let block = *self.index.get(key)?;
         let cached = self.blocks[block as usize].cached.as_ref()?;
         (cached.salt == *salt && cached.tokens == tokens).then_some(block)
@@ -237,7 +272,7 @@ mod tests {
 
     #[test]
     fn uncached_blocks_are_used_before_cached_ones_and_those_oldest_first() {
-        let mut pool = BlockPool::new(4);
+        let mut pool = BlockPool::new(4, u64::MAX);
         let taken: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
         assert_eq!(taken, [0, 1, 2, 3]);
         assert_eq!(pool.take(), None);
@@ -256,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_hit_needs_equal_key_salt_and_tokens() {
-        let mut pool = BlockPool::new(2);
+        let mut pool = BlockPool::new(2, u64::MAX);
         let (a, b) = (salt("a"), salt("b"));
         let tokens = [9; BLOCK_TOKENS];
         let published = prefix(&a, tokens);
@@ -275,9 +310,35 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_used_for_its_lifetime_is_found_no_longer_and_can_be_published_anew() {
+        let mut pool = BlockPool::new(3, 100);
+        let salt = salt("a");
+        let tokens = [9; BLOCK_TOKENS];
+        let published = prefix(&salt, tokens);
+        let key = published.key;
+        let first = pool.take().unwrap();
+        pool.publish(first, published.clone());
+        pool.set_now(1000);
+        assert_eq!(pool.lookup(&key, &salt, &tokens), Some(first), "held, however long");
+        pool.release(first);
+        for (now, found) in [(1000, true), (1100, true), (1101, false), (5, false)] {
+            pool.set_now(now);
+            assert_eq!(pool.lookup(&key, &salt, &tokens).is_some(), found, "{now}");
+            assert_eq!(pool.holds_expired(&key, &salt, &tokens), !found, "{now}");
+        }
+        let second = pool.take().unwrap();
+        assert_ne!(first, second, "blocks without a prefix are used up first");
+        pool.publish(second, published);
+        assert_eq!(pool.lookup(&key, &salt, &tokens), Some(second));
+        pool.release(second);
+        assert_eq!((pool.free(), pool.free_cached()), (3, 1));
+        assert_eq!(pool.nearest.audit(), Ok((1, 1)));
+    }
+
+    #[test]
     fn a_block_is_taken_back_only_while_nobody_has_built_on_it() {
         for (relied_on, found) in [(false, None), (true, Some(0))] {
-            let mut pool = BlockPool::new(2);
+            let mut pool = BlockPool::new(2, u64::MAX);
             let salt = salt("a");
             let tokens = [9; BLOCK_TOKENS];
             let published = prefix(&salt, tokens);

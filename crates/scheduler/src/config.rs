@@ -25,6 +25,8 @@ pub struct SchedulerConfig {
     pub dedup_tokens: usize,
     /// Whether full blocks are kept for later sequences with the same prefix and salt.
     pub prefix_cache: bool,
+    /// How long a cached block that nobody holds stays findable; `None`: until its room is needed.
+    pub prefix_lifetime_ns: Option<u64>,
     /// Whether the blocks that a sequence computed stay findable when it is aborted. Off, those of a call that its client
     /// gave up are taken back unless another has built on them or waits for them.
     pub keep_aborted: bool,
@@ -43,6 +45,7 @@ impl Default for SchedulerConfig {
             max_bypass: 8,
             dedup_tokens: 32,
             prefix_cache: true,
+            prefix_lifetime_ns: None,
             keep_aborted: false,
         }
     }

@@ -39,6 +39,9 @@ impl Scheduler {
         let before = hits.checked_sub(1).and_then(|last| sequence.keys.get(last));
         let start = hits * BLOCK_TOKENS;
         let wanted = sequence.prompt.get(start..start + BLOCK_TOKENS)?;
+        if self.pool.holds_expired(key, &sequence.salt, wanted) {
+            return miss(MissReason::Expired, start, false);
+        }
         let nearest = self.pool.nearest();
         if nearest.was_evicted(key) {
             return miss(MissReason::Evicted, start, false);

@@ -112,6 +112,7 @@ impl Scheduler {
     /// [`Scheduler::commit`] unless it has no chunks.
     pub fn plan(&mut self, now_ns: u64) -> &StepPlan {
         self.plan.clear(now_ns);
+        self.pool.set_now(now_ns);
         self.expire(now_ns);
         let mut budget = self.config.step_tokens;
         self.plan_decodes(false, &mut budget);

@@ -137,10 +137,11 @@ impl Scheduler {
         let pool_tokens = block_count.saturating_mul(headrace_domain::BLOCK_TOKENS);
         let queue =
             FairQueue::new(config.step_tokens.saturating_mul(BURST_STEPS), pool_tokens / LEAD_OF_POOL);
+        let lifetime_ns = config.prefix_lifetime_ns.unwrap_or(u64::MAX);
         Ok(Self {
             config,
             sequences: Slab::default(),
-            pool: BlockPool::new(block_count),
+            pool: BlockPool::new(block_count, lifetime_ns),
             queue,
             running: Vec::new(),
             announced: ByKey::default(),
@@ -177,6 +178,7 @@ impl Scheduler {
         now_ns: u64,
         ids: &mut Vec<SeqId>,
     ) -> Result<(), AddRefusal> {
+        self.pool.set_now(now_ns);
         self.refuse(spec, count, now_ns)?;
         for i in 0..count {
             let sequence = Sequence::new(spec, i == 0);

@@ -23,10 +23,14 @@ fn spec(tenant: u64, prompt: &[u32]) -> SequenceSpec {
 
 /// Computes one sequence to its end; what it found, and why not more.
 fn run(s: &mut Scheduler, spec: &SequenceSpec) -> (usize, Option<CacheMiss>) {
-    s.add(spec, 0).unwrap();
+    run_at(s, spec, 0)
+}
+
+fn run_at(s: &mut Scheduler, spec: &SequenceSpec, now_ns: u64) -> (usize, Option<CacheMiss>) {
+    s.add(spec, now_ns).unwrap();
     let mut found = None;
     while !s.is_idle() {
-        let plan = s.plan(0).clone();
+        let plan = s.plan(now_ns).clone();
         found = found.or(plan.started.first().map(|started| (started.cached_tokens, started.miss)));
         let outcome = |reaches| if reaches { Outcome::Ended } else { Outcome::Advanced };
         let outcomes: Vec<_> = plan.chunks.iter().map(|chunk| outcome(chunk.reaches_end)).collect();
@@ -101,6 +105,21 @@ fn what_lost_its_room_was_evicted() {
     run(&mut s, &spec(1, &numbers(5000, 150)));
     let found = run(&mut s, &first);
     assert_eq!((found.0, found.1.map(|m| (m.reason, m.token))), (0, Some((MissReason::Evicted, 0))));
+}
+
+#[test]
+fn what_nobody_asked_for_in_its_lifetime_has_expired() {
+    let config = SchedulerConfig { prefix_lifetime_ns: Some(1_000), ..SchedulerConfig::default() };
+    let mut s = Scheduler::new(config, 64).unwrap();
+    let job = spec(1, &numbers(0, 100));
+    let reason = |found: (usize, Option<CacheMiss>)| (found.0, found.1.map(|m| (m.reason, m.token)));
+    run_at(&mut s, &job, 0);
+    // Each use begins its life anew.
+    for now in [1_000, 2_000] {
+        assert_eq!(reason(run_at(&mut s, &job, now)), (96, None), "{now}");
+    }
+    assert_eq!(reason(run_at(&mut s, &job, 3_001)), (0, Some((MissReason::Expired, 0))));
+    assert_eq!(reason(run_at(&mut s, &job, 3_002)), (96, None), "it was computed again");
 }
 
 #[test]

@@ -89,6 +89,7 @@ impl World {
             max_bypass: rng.below(5) as u32,
             dedup_tokens: 16 * (1 + rng.below(3) as usize),
             prefix_cache: !rng.one_in(6),
+            prefix_lifetime_ns: rng.one_in(3).then(|| 1_000 + rng.below(40_000)),
             keep_aborted: rng.one_in(3),
         };
         let blocks = 17 + rng.below(40) as usize;

@@ -394,6 +394,7 @@ fn miss_text(miss: &CacheMiss) -> String {
         MissReason::Bypassed => "not looked for: the prompt's log-probabilities are wanted".to_owned(),
         MissReason::Disabled => "the cache is switched off".to_owned(),
         MissReason::Evicted => format!("evicted from token {token} on"),
+        MissReason::Expired => format!("expired from token {token} on"),
         MissReason::Differs => format!("the nearest cached prompt differs at token {token}"),
         MissReason::NeverSeen => format!("never seen from token {token} on"),
     };

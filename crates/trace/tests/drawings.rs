@@ -96,6 +96,7 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
     let rows = [
         (MissReason::BelowBlock, 0, None, "the prompt is shorter than a block"),
         (MissReason::Evicted, 32, None, "evicted from token 32 on"),
+        (MissReason::Expired, 32, None, "expired from token 32 on"),
         (
             MissReason::Differs,
             1051,

@@ -48,6 +48,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         explain: knobs.explain,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
+        tier: knobs.tier,
     })
 }
 

@@ -15,7 +15,7 @@ mod equality_tests;
 mod golden_tests;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Endpoint, ReplyEvent, RequestId, Usage};
+use headrace_domain::{Call, Endpoint, ReplyEvent, RequestId, ServiceTier, Usage};
 
 use crate::ErrorFacts;
 
@@ -30,6 +30,8 @@ pub struct ReplyMeta {
     pub model: String,
     /// What stands for model, mode and numerics: OpenAI's `system_fingerprint`.
     pub system_fingerprint: String,
+    /// OpenAI's `service_tier`; said where it is not the usual one.
+    pub tier: ServiceTier,
 }
 
 /// Writes one answer. The order of calls is `begin`, any number of `event` and `keep_alive`, then either `finish` or

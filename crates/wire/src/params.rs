@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headrace_domain::{Endpoint, SamplingRequest};
+use headrace_domain::{Endpoint, SamplingRequest, ServiceTier};
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read, code};
@@ -33,6 +33,7 @@ pub(crate) struct Knobs<'l> {
     pub(crate) explain: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) tier: ServiceTier,
 }
 
 /// What all endpoints' calls have, checked as a whole.
@@ -61,6 +62,7 @@ impl<'l> Knobs<'l> {
             explain: false,
             cache_salt: None,
             timeout: None,
+            tier: ServiceTier::Standard,
         }
     }
 
@@ -131,6 +133,7 @@ impl<'l> Knobs<'l> {
             "n" => self.n = r.optional(|r| integer(r, 1, limits.max_n))?,
             "best_of" => self.best_of = r.optional(|r| integer(r, 1, limits.max_n))?,
             "return_token_ids" => self.return_token_ids = r.optional(Reader::bool)?.unwrap_or(false),
+            "service_tier" => self.tier = r.optional(service_tier)?.unwrap_or_default(),
             "stream_options" => {
                 self.stream_options = r.optional(|r| self.include_usage_of(r))?.is_some();
             }
@@ -306,6 +309,14 @@ fn require_whole(text: &str) -> Read<&str> {
         ));
     }
     Ok(text)
+}
+
+fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
+    match r.string()?.as_ref() {
+        "auto" | "default" => Ok(ServiceTier::Standard),
+        "flex" => Ok(ServiceTier::Flex),
+        _ => Err(Fault::new(code::UNSUPPORTED, "there are `auto`, `default` and `flex`; leave it out")),
+    }
 }
 
 /// vLLM's spelling: −1 and 0 switch it off.

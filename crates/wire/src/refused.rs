@@ -63,7 +63,6 @@ const OPENAI: &[Row] = &[
     ("prompt_cache_key", Label, "it is a hint"),
     ("metadata", Labels, "it labels the call"),
     ("store", Bool(false), "answers are not stored; leave it out or send false"),
-    ("service_tier", Words(&["auto", "default"]), "there is one tier; leave it out"),
     (
         "prompt_cache_retention",
         Words(&["in_memory", "in-memory"]),

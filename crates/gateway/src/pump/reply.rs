@@ -35,6 +35,7 @@ impl<'a> Reply<'a> {
             created_unix_s: dossier.record.started.seconds(),
             model: work.call.model.clone(),
             system_fingerprint: work.model.capabilities.numerics.clone(),
+            tier: work.call.tier,
         };
         let choices = u32::try_from(work.prompts.len()).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
         let family = family(work);

@@ -1,5 +1,6 @@
 //! How calls end: well, cancelled, stalled, failed, panicked. Each is settled once and traced once.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_domain::{Endpoint, NanoDollars, Outcome, Stage};
@@ -133,6 +134,7 @@ async fn a_failure_after_the_first_byte_is_an_error_event_and_never_looks_like_s
     world.script(Script::ThenFail(2));
     let answer = world.chat(true).await;
     assert_eq!(answer.status, 200);
+    world.engine.may_fail.store(true, Ordering::SeqCst);
     let body = read(answer).await;
     assert!(body.contains("not_finite") && !body.contains("[DONE]"), "{body}");
     let _ = world.balance_when_idle().await;

@@ -2,9 +2,10 @@
 //! an honest way out; a miss names the message and character, and never what other tenants asked.
 
 use headrace_domain::{CacheMiss, Endpoint, MissReason, PromptPlace};
+use headrace_engine_api::Priority;
 use serde_json::{Value, json};
 
-use crate::world::{MODEL, Script, Setup, World, chat_body, header, read};
+use crate::world::{MODEL, Script, Setup, WEIGHT, World, chat_body, header, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeout_becomes_the_jobs_deadline_and_its_refusal_says_when_to_come_back() {
@@ -33,6 +34,25 @@ async fn a_timeout_becomes_the_jobs_deadline_and_its_refusal_says_when_to_come_b
         assert_eq!(error["param"], if for_good { json!("timeout") } else { Value::Null });
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("8.0 s of waiting, 2.0 s for the prompt"), "{message}");
+    }
+    world.balance_when_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flex_call_runs_when_nothing_else_waits_with_the_weight_of_its_organisation() {
+    let world = World::new(Setup::default());
+    for (tier, priority, said) in [
+        (Value::Null, Priority::Normal, Value::Null),
+        (json!("default"), Priority::Normal, Value::Null),
+        (json!("flex"), Priority::Idle, json!("flex")),
+    ] {
+        let mut body = chat_body(false);
+        body["service_tier"] = tier;
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        let answer: Value = serde_json::from_str(&read(answer).await).unwrap();
+        assert_eq!(answer["service_tier"], said, "{answer}");
+        let job = world.engine.jobs.lock().unwrap().pop().unwrap();
+        assert_eq!((job.priority, job.weight), (priority, WEIGHT));
     }
     world.balance_when_idle().await;
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(crate) enum Script {
     Answer,
     /// Sends so many tokens of 100 bytes and then nothing until cancelled.
     ThenWait(u32),
-    /// Sends so many tokens and then fails.
+    /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
     ThenFail(u32),
     /// Turns every job away.
     Full,
@@ -51,6 +52,7 @@ pub(crate) enum Script {
 pub(crate) struct Scripted {
     capabilities: Capabilities,
     pub(crate) script: Mutex<Script>,
+    pub(crate) may_fail: Arc<AtomicBool>,
     pub(crate) jobs: Mutex<Vec<Job>>,
     pub(crate) cancelled: Arc<Mutex<u32>>,
     /// What it says of the prefix cache.
@@ -99,7 +101,14 @@ impl Engine for Scripted {
             Script::ThenFail(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, "ha "));
                 let error = JobError::NotFinite { position: 9 };
-                sender.finish(Event::Failed { error, report: report(u64::from(tokens)) });
+                let last = Event::Failed { error, report: report(u64::from(tokens)) };
+                let may_fail = Arc::clone(&self.may_fail);
+                std::thread::spawn(move || {
+                    while !may_fail.load(Ordering::SeqCst) && !sender.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    sender.finish(last);
+                });
             }
             Script::ThenWait(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, &"x".repeat(100)));
@@ -167,6 +176,9 @@ pub(crate) struct World {
 }
 
 /// How a world differs from the usual.
+/// The share of the one organisation.
+pub(crate) const WEIGHT: u32 = 7;
+
 pub(crate) struct Setup {
     pub(crate) credit: NanoDollars,
     pub(crate) limits: RateLimits,
@@ -211,6 +223,7 @@ impl World {
         let engine = Arc::new(Scripted {
             capabilities: capabilities(),
             script: Mutex::new(Script::Answer),
+            may_fail: Arc::default(),
             jobs: Mutex::default(),
             cancelled: Arc::default(),
             miss: Mutex::default(),
@@ -238,8 +251,11 @@ impl World {
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
         };
-        let config =
-            GatewayConfig { stall_timeout: setup.stall, ..GatewayConfig::new([9; 32], Owner::new(1)) };
+        let config = GatewayConfig {
+            stall_timeout: setup.stall,
+            weights: BTreeMap::from([(org.clone(), WEIGHT)]),
+            ..GatewayConfig::new([9; 32], Owner::new(1))
+        };
         let gateway = Gateway::new(parts, config).unwrap();
         let key = secret.expose_secret().to_owned();
         Self { gateway, engine, ledger, journal, limits, directory, traces, key, org, project }

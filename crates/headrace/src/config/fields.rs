@@ -224,6 +224,24 @@ pub(crate) const FIELDS: &[Field] = &[
         "Whether computed prefixes are kept for later calls of the same tenant.",
     ),
     field(
+        "scheduler.prefix_lifetime",
+        Kind::Duration,
+        "",
+        "How long a cached prefix that no call uses stays findable [default: until its room is needed].",
+    ),
+    field(
+        "scheduler.keep_aborted",
+        Kind::Flag,
+        "false",
+        "Whether what a call had computed when its client went away stays in the prefix cache.",
+    ),
+    field(
+        "scheduler.weights",
+        Kind::Tables,
+        "",
+        "Tables with `org` and `weight` (1 to 1000): an organisation's share of an engine relative to others, which have 1.",
+    ),
+    field(
         "prices",
         Kind::Tables,
         "",

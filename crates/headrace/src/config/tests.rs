@@ -1,7 +1,10 @@
 //! The configuration from end to end: defaults that equal the rooms' own, and faults that are all found.
 
-use super::*;
+use std::collections::BTreeMap;
+
 use headrace_trace::RecorderConfig;
+
+use super::*;
 
 fn read(text: &str) -> Result<Config, String> {
     let mut settings = Settings::defaults();
@@ -49,6 +52,12 @@ fn a_whole_file_is_understood() {
         output = 2
         [aliases]
         "gpt-4o-mini" = "demo-2026"
+        [scheduler]
+        prefix_lifetime = "5m"
+        keep_aborted = true
+        [[scheduler.weights]]
+        org = "acme"
+        weight = 3
         [limits.key]
         requests_per_minute = 9
         [[moderation.rules]]
@@ -63,6 +72,9 @@ fn a_whole_file_is_understood() {
     assert_eq!(config.limits.key.requests_per_minute, Some(9));
     assert_eq!(config.rules.map(|rules| rules.len()), Some(1));
     assert_eq!(config.aliases.len(), 1);
+    assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));
+    assert_eq!(config.scheduler.prefix_lifetime_ns, Some(300_000_000_000));
+    assert!(config.scheduler.keep_aborted);
 }
 
 #[test]
@@ -72,6 +84,12 @@ fn every_fault_is_reported_at_once() {
         tls_cert = "a.pem"
         [scheduler]
         step_tokens = 4
+        [[scheduler.weights]]
+        org = "acme"
+        weight = 0
+        [[scheduler.weights]]
+        org = "acme"
+        weight = 1
         [[models]]
         name = "a"
         path = "/does/not/exist"
@@ -97,6 +115,8 @@ fn every_fault_is_reported_at_once() {
     let Err(said) = read(text) else { panic!() };
     for expected in [
         "server.tls_cert: needs `server.tls_key`",
+        "scheduler.weights[0]: `weight` is 0; it must be 1 to 1000",
+        "scheduler.weights[1]: `org` acme stands there twice",
         "scheduler.max_running: 64 running sequences",
         "models[0]: /does/not/exist: there is no such file or directory",
         "models[1]: unknown field `colour`",

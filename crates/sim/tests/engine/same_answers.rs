@@ -107,6 +107,7 @@ impl World {
             context_window: CONTEXT,
             max_bypass: rng.below(4) as u32,
             prefix_cache: !rng.one_in(5),
+            prefix_lifetime_ns: rng.one_in(4).then(|| rng.below(20_000_000)),
             ..SchedulerConfig::default()
         };
         // From so few that there is always preemption to plenty.

@@ -66,6 +66,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         explain: asked.explain,
         cache_salt: None,
         timeout: None,
+        tier: headrace_domain::ServiceTier::Standard,
     }
 }
 
@@ -202,6 +203,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
         created_unix_s: 1_700_000_000,
         model: "mödel \"x\"".into(),
         system_fingerprint: "fp".into(),
+        tier: headrace_domain::ServiceTier::Standard,
     };
     let explain = json!({"cost": "1"});
     let mut out = BytesMut::new();

@@ -2,7 +2,7 @@
 //! Knows nothing of what stands in a choice.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Dialect, Endpoint, FinishReason, RequestId, TokenLogprob, Usage};
+use headrace_domain::{Call, Dialect, Endpoint, FinishReason, RequestId, ServiceTier, TokenLogprob, Usage};
 
 use super::{KEEP_ALIVE, ReplyMeta, Wanted};
 use crate::ErrorFacts;
@@ -92,6 +92,9 @@ pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMet
     value(out, &meta.model);
     raw(out, ",\"system_fingerprint\":");
     value(out, &meta.system_fingerprint);
+    if meta.tier == ServiceTier::Flex {
+        raw(out, ",\"service_tier\":\"flex\"");
+    }
     raw(out, ",\"choices\":");
 }
 

@@ -28,6 +28,7 @@ fn start(call: &Call) -> Box<dyn ReplyEncoder> {
         created_unix_s: 17,
         model: "m".into(),
         system_fingerprint: "f".into(),
+        tier: headrace_domain::ServiceTier::Standard,
     };
     encoder(call, meta)
 }

@@ -43,7 +43,7 @@ fn every_parameter_is_honoured() {
         "max_tokens": 5, "max_completion_tokens": 5, "min_tokens": 2, "ignore_eos": true, "n": 3, "best_of": 3,
         "seed": -1, "logprobs": true, "top_logprobs": 20, "prompt_logprobs": 1, "return_token_ids": true,
         "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
-        "headrace": {"explain": true}, "cache_salt": "s", "timeout": 2.5,
+        "headrace": {"explain": true}, "cache_salt": "s", "timeout": 2.5, "service_tier": "flex",
     }));
     let call = parse(&body).unwrap();
     let sampling = &call.sampling;
@@ -61,6 +61,7 @@ fn every_parameter_is_honoured() {
     assert_eq!((sampling.logprobs, sampling.prompt_logprobs), (Some(20), Some(1)));
     assert!(call.stream && call.include_usage && call.return_token_ids && call.explain);
     assert_eq!(call.timeout, Some(std::time::Duration::from_millis(2500)));
+    assert_eq!(call.tier, headrace_domain::ServiceTier::Flex);
     assert_eq!(call.cache_salt.as_deref(), Some("s"));
 }
 
@@ -170,7 +171,8 @@ fn bad_parameters_are_named() {
         (json!({"web_search_options": {}}), "web_search_options", "unsupported_parameter"),
         (json!({"logits_processors": ["os.system"]}), "logits_processors", "unsupported_parameter"),
         (json!({"store": true}), "store", "unsupported_parameter"),
-        (json!({"service_tier": "flex"}), "service_tier", "unsupported_parameter"),
+        (json!({"service_tier": "priority"}), "service_tier", "unsupported_parameter"),
+        (json!({"service_tier": 1}), "service_tier", "invalid_type"),
         (json!({"parallel_tool_calls": false}), "parallel_tool_calls", "unsupported_parameter"),
         (json!({"chat_template": "{{ x }}"}), "chat_template", "unsupported_parameter"),
         (json!({"chat_template": ""}), "chat_template", "unsupported_parameter"),
