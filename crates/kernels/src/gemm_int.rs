@@ -7,16 +7,14 @@
 //! memory between blocks of inputs, which changes nothing. Neither rows nor tiles nor threads enter.
 
 use crate::activations::{FACTS, WORDS};
-use crate::formats::{Format, GROUP};
+use crate::formats::{Codes, Format, GROUP};
 use crate::gemm::{Ahead, MAX_PANELS, group, group_count};
 use crate::matrix::Section;
 use crate::simd::{LANES, Simd};
-use crate::simd_int::Ints;
+use crate::simd_int::{Ints, LINE};
 
 /// Inputs of one pass over several groups of rows: two panels of them stay in the first-level cache.
 const BLOCK_K: usize = 512;
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
 
 /// A whole product, as its tasks see it.
 pub(crate) struct IntProduct<'a> {
@@ -57,23 +55,33 @@ pub(crate) struct IntTile {
     pub(crate) out_stride: usize,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    /// Of how many groups of 32 inputs it asks for one's weights ahead, and how many it passes before the first.
+    /// Of how many groups of 32 inputs it asks for one's weights ahead (1: of every group, line by line), and how many it passes
+    /// before the first.
     pub(crate) every: usize,
     pub(crate) before: usize,
     pub(crate) ahead: Ahead,
 }
 
-/// Walks the two halves of a group, four lines each, with everything about a line a constant.
+/// Walks one half of a group, four lines, with everything about a line a constant. Asks for each line `$ahead` bytes behind it
+/// if `$ask`.
 macro_rules! lines {
-    ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident) => {
-        lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, [0 1 2 3])
+    ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $ask:ident, $ahead:ident) => {
+        lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, $ask, $ahead, [0 1 2 3])
     };
-    (@ $F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident,
+    (@ $F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $ask:ident, $ahead:ident,
      [$($step:literal)*]) => {$(
         {
             let mut weights = [$F::line::<$N, $half, $step>($at[0], $group); $P];
             for p in 1..$P {
                 weights[p] = $F::line::<$N, $half, $step>($at[p], $group);
+            }
+            // The other half of four-bit codes stands in the same lines.
+            if $ask && ($half == 0 || matches!($F::CODES, Codes::Bytes)) {
+                let line = $F::HEAD + $group * $F::CODES.group_bytes() + $F::CODES.plane_bytes();
+                for p in 0..$P {
+                    let line = $at[p].wrapping_add(line + ($half * 4 + $step) * LINE);
+                    $N::F::prefetch(line.wrapping_add($ahead));
+                }
             }
             let x = $x.add(($half * 4 + $step) * $R);
             for r in 0..$R {
@@ -96,7 +104,36 @@ macro_rules! lines {
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
 pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(tile: &IntTile) {
-    // SAFETY: the caller's contract; r stays below R, p below P, spans below `tile.spans`.
+    // SAFETY: the caller's contract; r stays below R, p below P.
+    unsafe {
+        // What waits for memory asks for it line by line: a burst would itself wait for room to be remembered in.
+        let totals = match tile.every {
+            1 => chains::<N, F, R, P, true>(tile),
+            _ => chains::<N, F, R, P, false>(tile),
+        };
+        for r in 0..R {
+            for p in 0..P {
+                let at = tile.out.add(r * tile.out_stride + p * LANES);
+                match p + 1 == P && tile.valid < LANES {
+                    true => store_first::<N::F>(at, totals[r][p], tile.valid),
+                    false => N::F::store(at, totals[r][p]),
+                }
+            }
+        }
+    }
+}
+
+/// The chains of a tile, from their starts to the end of its spans. With `ASK` every line of codes is asked for, ahead of
+/// time, where one is read.
+///
+/// # Safety
+/// As for [`tile`].
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: bool>(
+    tile: &IntTile,
+) -> [[<N::F as Simd>::V; P]; R] {
+    // SAFETY: the caller's contract; p stays below P, spans below `tile.spans`.
     unsafe {
         let mut totals = start::<N, R, P>(tile);
         let mut at = [std::ptr::null(); P];
@@ -106,43 +143,18 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
         for span in 0..tile.spans {
             let ahead = if span < tile.ahead.units { tile.ahead.near } else { tile.ahead.then };
             for group in 0..F::SPAN / GROUP {
-                if until_turn == 0 {
-                    until_turn = tile.every;
-                    let bytes = F::CODES.group_bytes();
-                    let from = if group == 0 { 0 } else { F::HEAD + group * bytes };
-                    for p in 0..P {
-                        for line in (from..F::HEAD + (group + 1) * bytes).step_by(CACHE_LINE) {
-                            N::F::prefetch(at[p].wrapping_add(ahead).wrapping_add(line));
-                        }
-                    }
-                }
-                until_turn -= 1;
-                if F::HALVES {
-                    let mut sums = zero_sums::<N, F, R, P>(facts.add(2 * R), None);
-                    lines!(F, N, R, P, 0, at, group, x, sums);
-                    let scale = scales::<N, F, P, 0>(&at, group);
-                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
-                    let mut sums = zero_sums::<N, F, R, P>(facts.add(R), Some(facts.add(2 * R)));
-                    lines!(F, N, R, P, 1, at, group, x, sums);
-                    let scale = scales::<N, F, P, 1>(&at, group);
-                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
+                let codes = F::HEAD + group * F::CODES.group_bytes();
+                let from = if group == 0 { 0 } else { codes };
+                if ASK {
+                    ask::<N, P>(&at, from..codes + F::CODES.plane_bytes(), ahead);
                 } else {
-                    let mut sums = zero_sums::<N, F, R, P>(facts.add(R), None);
-                    lines!(F, N, R, P, 0, at, group, x, sums);
-                    lines!(F, N, R, P, 1, at, group, x, sums);
-                    let scale = scales::<N, F, P, 0>(&at, group);
-                    add_scaled::<N, R, P>(&mut totals, &sums, &scale, facts);
-                }
-                if F::OFFSET {
-                    for p in 0..P {
-                        let offset = F::offset::<N>(at[p], group);
-                        for r in 0..R {
-                            let negated = N::to_f32(N::splat_at(facts.add(R + r).cast()));
-                            let sum = N::F::mul(N::F::splat(-*facts.add(r)), negated);
-                            totals[r][p] = N::F::fma(offset, sum, totals[r][p]);
-                        }
+                    if until_turn == 0 {
+                        until_turn = tile.every;
+                        ask::<N, P>(&at, from..codes + F::CODES.group_bytes(), ahead);
                     }
+                    until_turn -= 1;
                 }
+                group_of::<N, F, R, P, ASK>(&mut totals, &at, group, x, facts, ahead);
                 x = x.add(WORDS * R);
                 facts = facts.add(FACTS * R);
             }
@@ -150,14 +162,65 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
                 at[p] = at[p].add(F::BYTES);
             }
         }
-        for r in 0..R {
+        totals
+    }
+}
+
+/// Adds a group of 32 inputs to the chains. With `ASK` asks for each line of codes `ahead` bytes behind it.
+///
+/// # Safety
+/// As for [`tile`].
+#[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
+#[inline(always)]
+unsafe fn group_of<N: Ints, F: Format, const R: usize, const P: usize, const ASK: bool>(
+    totals: &mut [[<N::F as Simd>::V; P]; R],
+    at: &[*const u8; P],
+    group: usize,
+    x: *const i32,
+    facts: *const f32,
+    ahead: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if F::HALVES {
+            let mut sums = zero_sums::<N, F, R, P>(facts.add(2 * R), None);
+            lines!(F, N, R, P, 0, at, group, x, sums, ASK, ahead);
+            let scale = scales::<N, F, P, 0>(at, group);
+            add_scaled::<N, R, P>(totals, &sums, &scale, facts);
+            let mut sums = zero_sums::<N, F, R, P>(facts.add(R), Some(facts.add(2 * R)));
+            lines!(F, N, R, P, 1, at, group, x, sums, ASK, ahead);
+            let scale = scales::<N, F, P, 1>(at, group);
+            add_scaled::<N, R, P>(totals, &sums, &scale, facts);
+        } else {
+            let mut sums = zero_sums::<N, F, R, P>(facts.add(R), None);
+            lines!(F, N, R, P, 0, at, group, x, sums, ASK, ahead);
+            lines!(F, N, R, P, 1, at, group, x, sums, ASK, ahead);
+            let scale = scales::<N, F, P, 0>(at, group);
+            add_scaled::<N, R, P>(totals, &sums, &scale, facts);
+        }
+        if F::OFFSET {
             for p in 0..P {
-                let at = tile.out.add(r * tile.out_stride + p * LANES);
-                match p + 1 == P && tile.valid < LANES {
-                    true => store_first::<N::F>(at, totals[r][p], tile.valid),
-                    false => N::F::store(at, totals[r][p]),
+                let offset = F::offset::<N>(at[p], group);
+                for r in 0..R {
+                    let negated = N::to_f32(N::splat_at(facts.add(R + r).cast()));
+                    let sum = N::F::mul(N::F::splat(-*facts.add(r)), negated);
+                    totals[r][p] = N::F::fma(offset, sum, totals[r][p]);
                 }
             }
+        }
+    }
+}
+
+/// Asks for the lines `ahead` bytes behind some of each panel's span.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn ask<N: Ints, const P: usize>(at: &[*const u8; P], bytes: std::ops::Range<usize>, ahead: usize) {
+    for at in at {
+        for line in bytes.clone().step_by(LINE) {
+            // SAFETY: a prefetch never faults.
+            unsafe { N::F::prefetch(at.wrapping_add(ahead).wrapping_add(line)) };
         }
     }
 }
