@@ -127,6 +127,29 @@ async fn a_stall_shows_in_every_call_that_was_due_in_it() {
     assert!(report.remarks.iter().any(|remark| remark.contains("--max-in-flight")), "{:?}", report.remarks);
 }
 
+/// The generator itself stands still for half a second, on its only thread: those who came due meanwhile waited for that.
+#[tokio::test]
+async fn a_stall_of_the_generator_shows_too() {
+    struct Stalls(u32);
+    impl Watch for Stalls {
+        fn show(&mut self, _snapshot: &Snapshot) {
+            self.0 += 1;
+            if self.0 == 2 {
+                std::thread::sleep(ms(500));
+            }
+        }
+    }
+    let server = Server::start(Script::default()).await;
+    let mut config = config(&server, 150);
+    config.shape.output = Length::constant(2);
+    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Gamma(1_000.0) };
+    let report = run(&config, &mut Stalls(0), CancellationToken::new()).await.unwrap();
+    assert_eq!(report.calls.ok, 150);
+    let (due, lag) = (report.latency.from_due.ttft_ms, report.latency.send_lag_ms);
+    assert!(due.max > 450.0 && due.p90 > 250.0 && lag.p90 > 250.0, "{due:?} {lag:?}");
+    assert!(report.remarks.iter().any(|remark| remark.contains("could not keep up")), "{:?}", report.remarks);
+}
+
 #[tokio::test]
 async fn calls_that_could_not_be_sent_are_counted_and_are_no_goodput() {
     let server = Server::start(Script { first: ms(150), ..Script::default() }).await;
