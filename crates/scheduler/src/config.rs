@@ -35,7 +35,7 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            step_tokens: 512,
+            step_tokens: 128,
             max_running: 64,
             max_chunk: 512,
             max_score_chunk: 32,

@@ -189,7 +189,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "",
         "Threads for sockets and requests. By default half of the processors, at least 2.",
     ),
-    field("scheduler.step_tokens", COUNT, "512", "Tokens computed in one step, prefill and decode together."),
+    field("scheduler.step_tokens", COUNT, "128", "Tokens computed in one step, prefill and decode together."),
     field("scheduler.max_running", COUNT, "64", "Sequences that are computed at a time."),
     field("scheduler.max_chunk", COUNT, "512", "Tokens of one sequence computed in one step."),
     field(
