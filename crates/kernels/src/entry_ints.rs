@@ -66,9 +66,9 @@ macro_rules! int_entries {
                 unsafe { roofline::multiply_ints::<$ints>(rounds) }
             }
 
-            /// The most rows that one register tile holds.
-            pub(crate) unsafe fn row_limit() -> usize {
-                <$ints as Ints>::ROWS
+            /// The most rows in a register tile of a product of `m` rows.
+            pub(crate) unsafe fn row_limit(m: usize) -> usize {
+                <$ints as Ints>::rows(m)
             }
         }
     };

@@ -361,7 +361,7 @@ unsafe fn add_scaled<N: Ints, const R: usize, const P: usize>(
 #[inline(always)]
 pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first: usize, count: usize) {
     let section = product.section;
-    let groups = group_count(product.m, N::ROWS);
+    let groups = group_count(product.m, N::rows(product.m));
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
     // For every block of inputs all row groups pass over a set of panels together: the panels' block stays in the first-level

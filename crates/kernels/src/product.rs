@@ -210,7 +210,7 @@ impl Inputs {
         self.ready.push(layout);
         let limit = match layout {
             Layout::Plain => dispatch!(isa, row_limit()),
-            Layout::Ints(_) => dispatch_ints!(isa, row_limit()),
+            Layout::Ints(_) => dispatch_ints!(isa, row_limit(m)),
             Layout::Pairs => dispatch_pairs!(isa, row_limit()),
         };
         match layout {

@@ -20,9 +20,8 @@ pub(crate) trait Ints: Copy + 'static {
     type I: Copy;
     /// 64 bytes, four in each lane.
     type B: Copy;
-    /// The most rows that one register tile holds.
-    const ROWS: usize;
-
+    /// The most rows in a register tile of a product of `m` rows.
+    fn rows(m: usize) -> usize;
     /// Panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
     /// Zero in every lane.
@@ -71,7 +70,10 @@ impl Ints for Scalar {
     type F = Scalar;
     type I = [i32; LANES];
     type B = [u8; LINE];
-    const ROWS: usize = 2;
+
+    fn rows(_m: usize) -> usize {
+        2
+    }
 
     fn panels(_rows: usize) -> usize {
         1

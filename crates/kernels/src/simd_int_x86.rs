@@ -17,10 +17,14 @@ impl Ints for Vnni512 {
     type F = Avx512;
     type I = __m512i;
     type B = __m512i;
-    const ROWS: usize = 6;
 
-    fn panels(_rows: usize) -> usize {
-        2
+    // Up to eight rows wait for memory, and wait least in one pass over the weights.
+    fn rows(m: usize) -> usize {
+        if m <= 8 { 8 } else { 6 }
+    }
+
+    fn panels(rows: usize) -> usize {
+        if rows <= 6 { 2 } else { 1 }
     }
 
     #[inline(always)]
@@ -180,7 +184,7 @@ impl Ints for Vnni512 {
             gemm_int::tile::<Vnni512, T, R, P>,
             IntTile,
             (rows, panels, tile),
-            [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+            [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]
         )
     }
 }
@@ -227,7 +231,10 @@ macro_rules! two_registers {
             type F = Avx2;
             type I = (Half, Half);
             type B = (Half, Half);
-            const ROWS: usize = 4;
+
+            fn rows(_m: usize) -> usize {
+                4
+            }
 
             fn panels(rows: usize) -> usize {
                 if rows == 1 { 4 } else { 1 }
