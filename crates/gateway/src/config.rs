@@ -73,12 +73,15 @@ pub struct ServedModel {
     pub limits: LimitSpec,
 }
 
+/// The most that is kept back of a hold's life to settle it in.
+const SETTLE_WITHIN: Duration = Duration::from_secs(60);
+
 /// Bounds, each with its unit.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
     /// Length of an answer whose caller names none, in tokens.
     pub default_max_tokens: u32,
-    /// How long a hold lives if nobody settles it.
+    /// How long a hold lives if nobody settles it. Calls end before it does: [`GatewayConfig::longest_call`].
     pub hold_lifetime: Duration,
     /// How long a reader may take nothing while something waits for it.
     pub stall_timeout: Duration,
@@ -116,6 +119,12 @@ impl GatewayConfig {
             cache_secret,
             owner,
         }
+    }
+
+    /// How long a call may take: as long as its hold lives, less the time to settle it. Work without a hold would be work that
+    /// nobody pays for, out of money that others may hold by then.
+    pub(crate) fn longest_call(&self) -> Duration {
+        self.hold_lifetime.saturating_sub(SETTLE_WITHIN.min(self.hold_lifetime / 10))
     }
 }
 

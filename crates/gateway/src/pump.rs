@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use headrace_domain::{Outcome, Stage, Usage};
 use headrace_ledger::SettleOutcome;
-use headrace_wire::ErrorKind;
+use headrace_wire::{ErrorKind, LimitFacts};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
@@ -98,7 +98,10 @@ async fn run(
     settlement: &mut Settlement,
 ) -> Ending {
     let config = gateway.config();
-    let period = (config.stall_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let longest = config.longest_call();
+    let period = (config.stall_timeout / 4)
+        .min(config.hold_lifetime / 20)
+        .clamp(Duration::from_millis(10), Duration::from_secs(1));
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
     loop {
@@ -131,6 +134,9 @@ async fn run(
             },
             _ = tick.tick() => {
                 (silent, waited) = (silent + period, waited + period);
+                if Duration::from_nanos(dossier.elapsed_ns()) >= longest {
+                    return Ending::Failed(Box::new(too_long(longest)));
+                }
                 let stalled = Duration::from_nanos(line.sender.stalled_ns());
                 if line.head.is_none() && stalled >= config.stall_timeout {
                     return Ending::Stalled { waited: stalled };
@@ -323,6 +329,23 @@ fn engine_died() -> Why {
         "The engine stopped. What was not delivered is not charged. Try again.",
     )
     .retry_after(Duration::from_secs(1))
+}
+
+fn too_long(longest: Duration) -> Why {
+    let seconds = longest.as_secs();
+    let mut why = Why::new(
+        Stage::Decode,
+        504,
+        ErrorKind::Timeout,
+        "call_too_long",
+        format!(
+            "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). What was \
+             not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
+        ),
+    );
+    let (rule, scope) = ("hold_lifetime".to_owned(), "seconds".to_owned());
+    why.limit = Some(LimitFacts { rule, scope, limit: seconds, observed: seconds });
+    why
 }
 
 fn cut_off() -> Why {

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_domain::{Endpoint, NanoDollars, Outcome, Stage};
+use headrace_domain::{Clock, Endpoint, NanoDollars, Outcome, Stage, SystemClock};
 use headrace_gateway::AnswerBody;
+use headrace_ledger::{Command, Receipt};
 
 use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read};
 
@@ -126,6 +127,35 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     assert!(trace.cost.get() < full, "not the full charge: {} of {full}", trace.cost);
     assert_eq!(trace.cost.get() + trace.loss.get(), full, "the rest is our loss");
     assert!(trace.loss.get() > 0);
+}
+
+/// What waits or runs for longer than its money is held ends while it still is: work without a hold would be free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_ends_before_its_hold_does_and_is_settled() {
+    let world = World::new(Setup { hold: Duration::from_millis(800), ..Setup::default() });
+    world.script(Script::ThenWait(0));
+    let answer = world.chat(false).await;
+    assert_eq!(answer.status, 504);
+    let body = read(answer).await;
+    assert!(body.contains("call_too_long") && body.contains("hold_lifetime"), "{body}");
+    assert_eq!(world.balance_when_idle().await, dollars("1"), "nothing was delivered");
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
+
+    world.script(Script::ThenWait(2));
+    let body = read(world.chat(true).await).await;
+    assert!(body.contains("call_too_long") && !body.contains("[DONE]"), "{body}");
+    let left = world.balance_when_idle().await;
+    let trace = world.last_trace();
+    assert!(trace.cost > NanoDollars::ZERO, "what was delivered is charged");
+    assert_eq!(left.get(), dollars("1").get() - trace.cost.get());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let expired = world.ledger.transact(vec![Command::ExpireHolds], SystemClock::new().now());
+    let receipts = expired.verdicts.into_iter().map(|verdict| verdict.into_result().unwrap());
+    assert!(
+        receipts
+            .into_iter()
+            .all(|receipt| matches!(receipt, Receipt::ReleasedMany { holds, .. } if holds.is_empty()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -183,13 +183,15 @@ pub(crate) struct Setup {
     pub(crate) credit: NanoDollars,
     pub(crate) limits: RateLimits,
     pub(crate) stall: Duration,
+    pub(crate) hold: Duration,
     pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let credit = NanoDollars::from_dollars("1").unwrap();
-        Self { credit, limits: RateLimits::default(), stall: Duration::from_millis(200), rules: Vec::new() }
+        let (stall, hold) = (Duration::from_millis(200), Duration::from_secs(3600));
+        Self { credit, limits: RateLimits::default(), stall, hold, rules: Vec::new() }
     }
 }
 
@@ -253,6 +255,7 @@ impl World {
         };
         let config = GatewayConfig {
             stall_timeout: setup.stall,
+            hold_lifetime: setup.hold,
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             ..GatewayConfig::new([9; 32], Owner::new(1))
         };

@@ -278,7 +278,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "gateway.hold_lifetime",
         Kind::Duration,
         "\"1h\"",
-        "How long a hold lives if nobody settles it: longer than any call.",
+        "How long a hold lives if nobody settles it. A call, waiting included, is ended up to a minute before.",
     ),
     field(
         "gateway.stall_timeout",
