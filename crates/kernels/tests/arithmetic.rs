@@ -7,6 +7,10 @@ use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, RopeTable, Write};
 use proptest::prelude::*;
 
+mod common;
+
+use common::numbers;
+
 const TYPES: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::Bf16];
 
 fn isas() -> Vec<Isa> {
@@ -16,19 +20,6 @@ fn isas() -> Vec<Isa> {
         }
     }
     Isa::supported()
-}
-
-/// Numbers in −1..1 from a seed (xorshift64).
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
 }
 
 /// Bytes of `values` stored as `weight_type`, and the values as stored.

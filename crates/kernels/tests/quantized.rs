@@ -7,21 +7,12 @@ use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::{ComputeMode, Isa, Kernels, Write};
 use headrace_quant::BlockType;
 
+mod common;
+
+use common::numbers;
+
 fn types() -> Vec<WeightType> {
     BlockType::ALL.into_iter().map(WeightType::Block).chain([WeightType::Bf16, WeightType::F16]).collect()
-}
-
-/// Numbers in −1..1 from a seed (xorshift64).
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
 }
 
 /// `values` stored as `weight_type`.

@@ -10,6 +10,10 @@ use std::collections::HashMap;
 use headrace_domain::{BLOCK_TOKENS, CacheSalt};
 use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
+mod common;
+
+use common::Rng;
+
 /// Seeds without `HEADRACE_SEEDS`.
 const SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2000 };
 const LONGEST_PROMPT: u64 = 150;
@@ -29,22 +33,6 @@ enum Broken {
     Favourite,
     /// It takes whoever came first.
     FirstCome,
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }
 
 struct Live {

@@ -8,6 +8,10 @@ use std::collections::HashMap;
 use headrace_domain::{CacheSalt, PrefixKeys};
 use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
+mod common;
+
+use common::Rng;
+
 /// About a small model on two cores.
 const FIXED_NS: u64 = 8_000_000;
 const PREFILL_NS: u64 = 1_000_000;
@@ -15,28 +19,6 @@ const DECODE_NS: u64 = 1_500_000;
 /// The tenant whose wait is measured.
 const QUIET: u64 = 2;
 const SECOND: u64 = 1_000_000_000;
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn between(&mut self, (low, high): (u64, u64)) -> u64 {
-        low + self.next() % (high - low + 1)
-    }
-
-    /// Times between arrivals of a Poisson stream.
-    fn exponential(&mut self, mean_ns: f64) -> u64 {
-        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (-(1.0 - unit).ln() * mean_ns) as u64
-    }
-}
 
 /// Who sends what.
 #[derive(Clone)]

@@ -12,6 +12,10 @@ use headrace_scheduler::{
     AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
 };
 
+mod common;
+
+use common::{Rng, mix};
+
 /// Seeds without `HEADRACE_SEEDS`: fewer in an unoptimized build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
 
@@ -19,29 +23,6 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
 /// their turn first, and a counter is ahead by what the pool holds (912 tokens at most here) and a burst (1024), times the
 /// weights (1 to 4) of three other tenants.
 const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 struct Known {
     tokens: Vec<u32>,
