@@ -21,7 +21,7 @@ use crate::simd::LANES;
 
 /// Multiply-adds below which a product is not worth waking other threads for.
 const SERIAL_PRODUCT: usize = 1 << 16;
-/// Panels in one task of a product that is bound by memory: as many streams as one thread reads side by side.
+/// Panels in one task of a product that is bound by memory: the most that one tile reads side by side.
 const FEW_ROW_PANELS: usize = 4;
 /// Panels in one task of a product with many rows.
 const MANY_ROW_PANELS: usize = 8;

@@ -88,6 +88,11 @@ impl Tokenizer {
         self.surround(add_special, |ids| self.encode_into(text, Trust::Whole, ids))
     }
 
+    /// What stands before a text that is encoded with `add_special`, such as the token that begins every sequence.
+    pub fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
     /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
     /// that may is that for unknown characters, in vocabularies that cannot write every character.
     ///

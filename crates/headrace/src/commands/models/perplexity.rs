@@ -7,6 +7,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_domain::BLOCK_TOKENS;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
@@ -45,7 +46,7 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     let windows = Windows::of(&text, &Words::of(&checkpoint)?, window, args.limit)?;
     let setting = Setting {
         checkpoint: &checkpoint,
-        isa: Isa::choose(std::env::var("HEADRACE_ISA").ok().as_deref()).map_err(|error| error.to_string())?,
+        isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).map_err(|error| error.to_string())?,
         threads: args.threads.unwrap_or_else(machine::processors),
         quantize,
         window,
@@ -92,14 +93,12 @@ struct Windows(Vec<Vec<u32>>);
 
 impl Windows {
     fn of(text: &str, words: &Words, window: usize, limit: Option<usize>) -> Result<Self, String> {
-        let encode = |text| words.tokenizer.encode(text, true).map_err(|error| error.to_string());
         // What the tokenizer puts before a text stands before every window.
-        let begin = encode("")?;
-        let begin: Vec<u32> = begin.into_iter().take(1).collect();
+        let begin = words.tokenizer.prefix();
         let ids = words.tokenizer.encode(text, false).map_err(|error| error.to_string())?;
         let ids = ids.get(..limit.unwrap_or(usize::MAX).min(ids.len())).unwrap_or_default();
         let piece = window - begin.len().min(window - 1);
-        let pieces = ids.chunks(piece).map(|piece| [&begin, piece].concat());
+        let pieces = ids.chunks(piece).map(|piece| [begin, piece].concat());
         let windows: Vec<Vec<u32>> = pieces.filter(|window| window.len() > 1).collect();
         match windows.is_empty() {
             true => Err("the text has no two tokens: nothing can be predicted".to_owned()),
