@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
-use headrace_kernels::{ComputeMode, Isa, KernelError, Kernels, Write, roofline};
+use headrace_kernels::roofline::{self, ReadLimit};
+use headrace_kernels::{ComputeMode, Isa, KernelError, Kernels, Write};
 use headrace_quant::BlockType;
 
 type Failure = Box<dyn std::error::Error>;
@@ -19,9 +20,10 @@ const ROWS: [usize; 11] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 512];
 /// Outputs and inputs of the matrices.
 const SHAPE: (usize, usize) = (8192, 2048);
 
-/// The machine's limits: bytes read and operations done in a second.
+/// The machine's limits: bytes read (measured again beside every pass, since it moves) and operations done in a second.
 struct Limits {
-    read: f64,
+    kernels: Kernels,
+    read: ReadLimit,
     f32: f64,
     bf16: f64,
     int8: f64,
@@ -38,22 +40,23 @@ fn main() -> Result<(), Failure> {
     let asked: Vec<usize> = arguments.map(|text| text.parse()).collect::<Result<_, _>>()?;
     let rows = if asked.is_empty() { ROWS.to_vec() } else { asked };
     let mut kernels = Kernels::new(isa, threads)?;
-    let limits = Limits {
-        read: roofline::read_bytes_per_second(&mut kernels)?,
+    let read = ReadLimit::new(&mut kernels)?;
+    let mut limits = Limits {
+        read,
         f32: roofline::flops_per_second(&mut kernels)?,
         bf16: roofline::bf16_flops_per_second(&mut kernels)?,
         int8: roofline::int8_ops_per_second(&mut kernels)?,
+        kernels,
     };
     println!(
-        "{isa}, {threads} threads: reads {:.1} GB/s; f32 {:.0} GFLOP/s, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
-        limits.read / 1e9,
+        "{isa}, {threads} threads: f32 {:.0} GFLOP/s, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
         limits.f32 / 1e9,
         limits.bf16 / 1e9,
         limits.int8 / 1e9
     );
     println!(
-        "{:>14} {:>4} {:>9} {:>10} {:>9} {:>10}",
-        "weights/mode", "rows", "GB/s", "% of read", "Gop/s", "% of peak"
+        "{:>14} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "weights/mode", "rows", "GB/s", "of GB/s", "% of read", "Gop/s", "% of peak"
     );
     let dense = [WeightType::F32, WeightType::F16, WeightType::Bf16];
     let blocks = BlockType::ALL.into_iter().map(WeightType::Block);
@@ -69,7 +72,7 @@ fn main() -> Result<(), Failure> {
                 matrices = Some(copies(&mut kernels, weight_type)?);
             }
             for &m in &rows {
-                measure(&mut kernels, matrices.as_deref().unwrap_or_default(), &name, m, &limits)?;
+                measure(&mut kernels, matrices.as_deref().unwrap_or_default(), &name, m, &mut limits)?;
             }
         }
     }
@@ -119,34 +122,42 @@ fn measure(
     matrices: &[Matrix],
     name: &str,
     m: usize,
-    limits: &Limits,
+    limits: &mut Limits,
 ) -> Result<(), Failure> {
     let Some(first) = matrices.first() else { return Ok(()) };
     let (n, k) = SHAPE;
     let x: Vec<f32> = (0..m * k).map(|i| (i % 31) as f32 * 0.1 - 1.5).collect();
     let mut out = vec![0.0; m * n];
     let matrices = if m > 32 { matrices.get(..2).unwrap_or(matrices) } else { matrices };
-    let mut best = f64::INFINITY;
+    let (mut times, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..PASSES {
         let begin = Instant::now();
         for matrix in matrices {
             kernels.matmul(&x, m, matrix, &mut out, Write::Set)?;
         }
-        best = best.min(begin.elapsed().as_secs_f64() / matrices.len() as f64);
+        times.push(begin.elapsed().as_secs_f64() / matrices.len() as f64);
+        reads.push(limits.read.measure(&mut limits.kernels)?);
     }
+    let (took, limit) = (median(&mut times), median(&mut reads));
     let peak = match first.weight_types().next() {
         Some((WeightType::Block(_), _)) if kernels.mode() == ComputeMode::Fast => limits.int8,
         Some((WeightType::Bf16, _)) if kernels.mode() == ComputeMode::Fast => limits.bf16,
         _ => limits.f32,
     };
-    let read = first.read_bytes() as f64 / best;
-    let done = (2 * m * n * k) as f64 / best;
+    let read = first.read_bytes() as f64 / took;
+    let done = (2 * m * n * k) as f64 / took;
     println!(
-        "{name:>14} {m:>4} {:>9.1} {:>10.1} {:>9.0} {:>10.1}",
+        "{name:>14} {m:>4} {:>9.1} {:>9.1} {:>9.1} {:>9.0} {:>9.1}",
         read / 1e9,
-        100.0 * read / limits.read,
+        limit / 1e9,
+        100.0 * read / limit,
         done / 1e9,
         100.0 * done / peak
     );
     Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

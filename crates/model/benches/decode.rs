@@ -13,7 +13,8 @@ use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
-use headrace_kernels::{ComputeMode, Isa, Kernels, roofline};
+use headrace_kernels::roofline::{self, ReadLimit};
+use headrace_kernels::{ComputeMode, Isa, Kernels};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
@@ -43,9 +44,10 @@ const PROMPT: usize = 512;
 const DECODE_STEPS: usize = 24;
 const KV_BLOCKS: usize = 4096;
 
-/// The machine's limits: bytes read and operations done in a second.
+/// The machine's limits: bytes read (measured again beside every step, since it moves) and operations done in a second.
 struct Limits {
-    read: f64,
+    kernels: Kernels,
+    read: ReadLimit,
     f32: f64,
     bf16: f64,
     int8: f64,
@@ -55,10 +57,11 @@ impl Limits {
     fn measured(isa: Isa, threads: usize) -> Result<Limits, Failure> {
         let mut kernels = Kernels::new(isa, threads)?;
         Ok(Limits {
-            read: roofline::read_bytes_per_second(&mut kernels)?,
+            read: ReadLimit::new(&mut kernels)?,
             f32: roofline::flops_per_second(&mut kernels)?,
             bf16: roofline::bf16_flops_per_second(&mut kernels)?,
             int8: roofline::int8_ops_per_second(&mut kernels)?,
+            kernels,
         })
     }
 }
@@ -82,15 +85,14 @@ fn main() -> Result<(), Failure> {
         models = DEFAULT.map(str::to_owned).to_vec();
     }
     for model in &models {
-        let limits = Limits::measured(isa, threads)?;
+        let mut limits = Limits::measured(isa, threads)?;
         println!(
-            "\n{model} on {isa}, {threads} threads: reads {:.1} GB/s; f32 {:.0}, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
-            limits.read / 1e9,
+            "\n{model} on {isa}, {threads} threads: f32 {:.0}, bf16 {:.0} GFLOP/s, int8 {:.0} GOP/s",
             limits.f32 / 1e9,
             limits.bf16 / 1e9,
             limits.int8 / 1e9
         );
-        Bench::load(model, isa, threads)?.measure(&limits, context)?;
+        Bench::load(model, isa, threads)?.measure(&mut limits, context)?;
     }
     Ok(())
 }
@@ -140,7 +142,7 @@ impl Bench {
         Ok(Bench { model, mode, body, head, bf16 })
     }
 
-    fn measure(&mut self, limits: &Limits, context: Option<usize>) -> Result<(), Failure> {
+    fn measure(&mut self, limits: &mut Limits, context: Option<usize>) -> Result<(), Failure> {
         let (peak, unit) = match (self.mode, self.bf16) {
             (ComputeMode::Fast, true) => (limits.bf16, "bf16"),
             (ComputeMode::Fast, false) => (limits.int8, "int8"),
@@ -158,27 +160,28 @@ impl Bench {
             100.0 * done / peak
         );
         for batch in [1, 2, 3, 4, 6, 8, 16, 32] {
-            let seconds = self.decode(batch, 0)?;
-            self.show(&format!("decode, batch {batch:2}"), batch, seconds, (limits, peak, unit));
+            let took = self.decode(batch, 0, limits)?;
+            self.show(&format!("decode, batch {batch:2}"), batch, took, (peak, unit));
         }
         if let Some(length) = context {
             for start in (0..length).step_by(PROMPT) {
                 self.chunk(start, PROMPT.min(length - start))?;
             }
-            let seconds = self.decode(1, length)?;
-            self.show(&format!("decode behind {length}"), 1, seconds, (limits, peak, unit));
+            let took = self.decode(1, length, limits)?;
+            self.show(&format!("decode behind {length}"), 1, took, (peak, unit));
         }
         Ok(())
     }
 
-    fn show(&self, what: &str, batch: usize, seconds: f64, (limits, peak, unit): (&Limits, f64, &str)) {
+    fn show(&self, what: &str, batch: usize, (seconds, limit): (f64, f64), (peak, unit): (f64, &str)) {
         let read = self.model.shape().weight_bytes as f64 / seconds;
         let done = 2.0 * (self.body + self.head) as f64 * batch as f64 / seconds;
         println!(
-            "{what}: {:7.1} tokens/s, {:5.1} GB/s of weights, {:4.1} % of bandwidth, {:4.1} % of the {unit} peak",
+            "{what}: {:7.1} tokens/s, {:5.1} GB/s of weights, {:4.1} % of the {:.1} that memory gave, {:4.1} % of the {unit} peak",
             batch as f64 / seconds,
             read / 1e9,
-            100.0 * read / limits.read,
+            100.0 * read / limit,
+            limit / 1e9,
             100.0 * done / peak
         );
     }
@@ -196,12 +199,13 @@ impl Bench {
         Ok(self.model.step(&[chunk], &mut Logits::default())?)
     }
 
-    /// The median seconds of a step of `batch` sequences of one token each, from position `start` on.
-    fn decode(&mut self, batch: usize, start: usize) -> Result<f64, Failure> {
+    /// The median seconds of a step of `batch` sequences of one token each, from position `start` on; and the median bytes a
+    /// second that memory gave between them.
+    fn decode(&mut self, batch: usize, start: usize, limits: &mut Limits) -> Result<(f64, f64), Failure> {
         let each = (start + DECODE_STEPS).div_ceil(BLOCK_TOKENS) as u32 + 1;
         let tables: Vec<Vec<u32>> = (0..batch as u32).map(|s| (s * each..(s + 1) * each).collect()).collect();
         let mut out = Logits::default();
-        let mut times = Vec::new();
+        let (mut times, mut reads) = (Vec::new(), Vec::new());
         for position in start..=start + DECODE_STEPS {
             let token = [(position * 97 % VOCAB) as u32];
             let chunk = |blocks| SequenceChunk {
@@ -214,10 +218,15 @@ impl Bench {
             let begin = Instant::now();
             self.model.step(&chunks, &mut out)?;
             times.push(begin.elapsed().as_secs_f64());
+            reads.push(limits.read.measure(&mut limits.kernels)?);
         }
-        times.sort_by(f64::total_cmp);
-        Ok(times.get(DECODE_STEPS / 2).copied().unwrap_or(f64::NAN))
+        Ok((median(&mut times), median(&mut reads)))
     }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A checkpoint in memory: `config.json`, a tokenizer (which the model does not read) and one file of weights.
