@@ -14,7 +14,7 @@ use crate::roofline;
 use crate::simd_int::Ints;
 
 macro_rules! int_entries {
-    ($module:ident, $ints:ty, $(#[$features:meta])*) => {
+    ($module:ident, $ints:ty, $sums:literal, $(#[$features:meta])*) => {
         /// The integer kernels compiled for one instruction set. Each needs a processor that has it, valid pointers
         /// where its arguments hold any, and a section that holds the block type.
         pub(crate) mod $module {
@@ -63,7 +63,12 @@ macro_rules! int_entries {
             $(#[$features])*
             pub(crate) unsafe fn multiply_ints(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { roofline::multiply_ints::<$ints>(rounds) }
+                unsafe { roofline::multiply_ints::<$ints, $sums>(rounds) }
+            }
+
+            /// Sums that `multiply_ints` keeps: enough to hide their latency, and no more than there are registers for.
+            pub(crate) unsafe fn sum_registers() -> usize {
+                $sums
             }
 
             /// The most rows in a register tile of a product of `m` rows.
@@ -74,15 +79,16 @@ macro_rules! int_entries {
     };
 }
 
-int_entries!(scalar, crate::simd::Scalar,);
+int_entries!(scalar, crate::simd::Scalar, 2,);
 #[cfg(target_arch = "x86_64")]
-int_entries!(avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+int_entries!(avx2, crate::simd_x86::Avx2, 6, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
-int_entries!(vnni256, crate::simd_int_x86::Vnni256, #[target_feature(enable = "avx2,avxvnni,fma,f16c")]);
+int_entries!(vnni256, crate::simd_int_x86::Vnni256, 6, #[target_feature(enable = "avx2,avxvnni,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
 int_entries!(
     vnni512,
     crate::simd_int_x86::Vnni512,
+    12,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 );
 

@@ -20,7 +20,7 @@ pub(crate) const LINE: usize = LANES * 4;
 const READ_BYTES: usize = 768 << 20;
 /// Multiply-adds of one vector per register and thread in one measurement.
 const ROUNDS: usize = 4_000_000;
-/// Registers that integer and bf16 products run in: enough to hide their latency.
+/// Registers that bf16 products run in: enough to hide their latency.
 pub(crate) const REGISTERS: usize = 12;
 /// The best of so many: other load on the machine can only slow one down.
 const TRIES: usize = 5;
@@ -87,10 +87,11 @@ pub fn flops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
 /// int8 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
 pub fn int8_ops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let isa = kernels.isa();
+    let registers = dispatch_ints!(isa, sum_registers());
     let best = fastest(kernels, || {
         std::hint::black_box(dispatch_ints!(isa, multiply_ints(ROUNDS)));
     })?;
-    Ok((2 * kernels.pool().threads() * REGISTERS * simd_int::LINE * ROUNDS) as f64 / best)
+    Ok((2 * kernels.pool().threads() * registers * simd_int::LINE * ROUNDS) as f64 / best)
 }
 
 /// bf16 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
@@ -161,17 +162,17 @@ pub(crate) unsafe fn multiply_add<S: Simd, const R: usize>(rounds: usize) -> f32
     }
 }
 
-/// `rounds` integer products in each of [`REGISTERS`] independent registers.
+/// `rounds` integer products in each of `R` independent sums.
 ///
 /// # Safety
 /// As for [`Ints`].
 #[inline(always)]
-pub(crate) unsafe fn multiply_ints<N: Ints>(rounds: usize) -> f32 {
+pub(crate) unsafe fn multiply_ints<N: Ints, const R: usize>(rounds: usize) -> f32 {
     // SAFETY: the caller's contract.
     unsafe {
         let codes = N::load(std::hint::black_box([3_u8; simd_int::LINE]).as_ptr());
         let word = std::hint::black_box(0x0102_0304);
-        let mut sums = [N::zero(); REGISTERS];
+        let mut sums = [N::zero(); R];
         for _ in 0..rounds {
             for sum in &mut sums {
                 *sum = N::dot::<false>(*sum, codes, &raw const word);
