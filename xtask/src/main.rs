@@ -1,6 +1,7 @@
 //! The test command, the crate-graph check, generated artefacts: `cargo run --release -p xtask -- test`.
 //! Must not know how any room works; it runs the same commands that a person would, and says which.
 
+mod arm;
 mod artefacts;
 mod errors_page;
 mod graph;

@@ -41,10 +41,17 @@ pub(crate) fn instruction_sets() -> Vec<&'static str> {
     {
         use std::arch::is_x86_feature_detected as has;
         let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-        let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+        let avx512 = avx2
+            && has!("avx512f")
+            && has!("avx512bw")
+            && has!("avx512dq")
+            && has!("avx512vl")
+            && has!("avx512vnni");
         sets.extend(avx2.then_some("avx2"));
         sets.extend(avx512.then_some("avx512"));
     }
+    #[cfg(target_arch = "aarch64")]
+    sets.push("neon");
     sets
 }
 

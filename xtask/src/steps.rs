@@ -1,11 +1,10 @@
 //! The steps of the test command, as one list in the order they run, and the table at the end.
 //! What a step does stands in its own file; a step that cannot run here says why and is listed as skipped.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::shell::{Failure, Place, capture, read};
-use crate::{artefacts, errors_page, graph, house, licences, python, smoke};
+use crate::shell::{Failure, Place, read};
+use crate::{arm, artefacts, errors_page, graph, house, licences, python, smoke};
 
 /// Which steps to run.
 #[derive(Debug, Clone, Copy)]
@@ -38,10 +37,11 @@ const STEPS: &[(&str, &str, Run)] = &[
     (
         "aarch64",
         "the engine half and the ledger compile for aarch64, where that target is installed",
-        aarch64,
+        arm::check,
     ),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
+    ("neon", "kernels and oracles on 64-bit Arm under an emulator, where there is one", arm::emulate),
     ("binary", "the program as the README starts it", binary),
     ("generated", "generated files are what the program generates", |place| passed(artefacts::check(place))),
     ("sdk", "the official OpenAI and Anthropic Python SDKs against a running server", python::test),
@@ -146,22 +146,6 @@ fn format(place: &Place) -> Result<Done, Failure> {
 // One profile everywhere: a fresh machine compiles every dependency once.
 fn lint(place: &Place) -> Result<Done, Failure> {
     passed(place.cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))
-}
-
-/// Without a cross compiler for C: the rooms that need none.
-fn aarch64(place: &Place) -> Result<Done, Failure> {
-    let target = "aarch64-unknown-linux-gnu";
-    let line = format!("rustc --print target-libdir --target {target}");
-    let library =
-        capture(place.command("rustc").args(["--print", "target-libdir", "--target", target]), &line)?;
-    if !Path::new(library.trim()).exists() {
-        return Ok(Done::Skipped(format!("the target is not installed (rustup target add {target})")));
-    }
-    let rooms =
-        ["-p", "headrace-kernels", "-p", "headrace-model", "-p", "headrace-engine", "-p", "headrace-ledger"];
-    let arguments = [&["check", "--release", "--target", target][..], &rooms[..]].concat();
-    // blake3 builds its C for NEON unless told to stay with Rust.
-    passed(place.cargo(&arguments, &[("CARGO_FEATURE_PURE", "1")]))
 }
 
 fn tests(place: &Place) -> Result<Done, Failure> {

@@ -85,6 +85,8 @@ macro_rules! entries {
 }
 
 entries!(scalar, crate::simd::Scalar, 2,);
+#[cfg(target_arch = "aarch64")]
+entries!(neon, crate::simd_neon::Neon, 6, #[target_feature(enable = "neon")]);
 #[cfg(target_arch = "x86_64")]
 entries!(avx2, crate::simd_x86::Avx2, 6, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
@@ -109,6 +111,11 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
                 $crate::entry::avx2::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
+                $crate::entry::neon::$name($($arg),*)
             },
             // SAFETY: plain Rust; the arguments are the call site's to argue.
             _ => unsafe { $crate::entry::scalar::$name($($arg),*) },

@@ -80,6 +80,10 @@ macro_rules! int_entries {
 }
 
 int_entries!(scalar, crate::simd::Scalar, 2,);
+#[cfg(target_arch = "aarch64")]
+int_entries!(neon, crate::simd_neon::Neon, 6, #[target_feature(enable = "neon")]);
+#[cfg(target_arch = "aarch64")]
+int_entries!(neon_dot, crate::simd_int_neon::NeonDot, 6, #[target_feature(enable = "neon,dotprod")]);
 #[cfg(target_arch = "x86_64")]
 int_entries!(avx2, crate::simd_x86::Avx2, 6, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +96,8 @@ int_entries!(
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 );
 
-/// Calls an integer kernel on an instruction set. AVX2 has one path with AVX-VNNI and one without: integer sums are exact, so
-/// both give the same bits.
+/// Calls an integer kernel on an instruction set. AVX2 has one path with AVX-VNNI and one without, NEON one with
+/// dot products and one without: integer sums are exact, so both give the same bits.
 macro_rules! dispatch_ints {
     ($isa:expr, $name:ident($($arg:expr),* $(,)?)) => {
         match $isa {
@@ -114,6 +118,19 @@ macro_rules! dispatch_ints {
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
                 $crate::entry_ints::avx2::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Isa::Neon
+                if $crate::isa::Isa::Neon.is_supported() && std::arch::is_aarch64_feature_detected!("dotprod") =>
+            {
+                // SAFETY: as above.
+                unsafe { $crate::entry_ints::neon_dot::$name($($arg),*) }
+            }
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
+                $crate::entry_ints::neon::$name($($arg),*)
             },
             // SAFETY: plain Rust; the arguments are the call site's to argue.
             _ => unsafe { $crate::entry_ints::scalar::$name($($arg),*) },
@@ -154,6 +171,8 @@ macro_rules! pair_entries {
 }
 
 pair_entries!(pairs_scalar, crate::simd::Scalar,);
+#[cfg(target_arch = "aarch64")]
+pair_entries!(pairs_neon, crate::simd_neon::Neon, #[target_feature(enable = "neon")]);
 #[cfg(target_arch = "x86_64")]
 pair_entries!(pairs_avx2, crate::simd_x86::Avx2, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
@@ -188,6 +207,11 @@ macro_rules! dispatch_pairs {
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Isa::Avx2 if $crate::isa::Isa::Avx2.is_supported() => unsafe {
                 $crate::entry_ints::pairs_avx2::$name($($arg),*)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Isa::Neon if $crate::isa::Isa::Neon.is_supported() => unsafe {
+                $crate::entry_ints::pairs_neon::$name($($arg),*)
             },
             // SAFETY: plain Rust; the arguments are the call site's to argue.
             _ => unsafe { $crate::entry_ints::pairs_scalar::$name($($arg),*) },

@@ -52,7 +52,7 @@ macro_rules! widened {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use widened;
 
 impl Pairs for Scalar {

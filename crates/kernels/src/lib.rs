@@ -29,8 +29,12 @@ mod simd;
 #[cfg(target_arch = "x86_64")]
 mod simd_bf16;
 mod simd_int;
+#[cfg(target_arch = "aarch64")]
+mod simd_int_neon;
 #[cfg(target_arch = "x86_64")]
 mod simd_int_x86;
+#[cfg(target_arch = "aarch64")]
+mod simd_neon;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
 pub mod vocab;

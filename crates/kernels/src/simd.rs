@@ -1,5 +1,5 @@
 //! Sixteen f32 lanes, the same on every instruction set, so that each kernel is written once.
-//! Must not know: what a kernel computes. `Scalar` is the reference; the x86 lanes are in `simd_x86`.
+//! Must not know: what a kernel computes. `Scalar` is the reference; others are in `simd_x86` and `simd_neon`.
 
 use crate::attention::{self, Element, KvTile};
 use crate::gemm::{Tile, Weight};
@@ -59,6 +59,29 @@ pub(crate) trait Simd: Copy + 'static {
     /// up to [`Simd::panels`].
     unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
 }
+
+/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
+macro_rules! by_shape {
+    (
+        $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
+        ($rows:expr, $panels:expr, $work:expr), [$(($r:literal, $p:literal)),* $(,)?]
+    ) => {{
+        #[target_feature(enable = $features)]
+        unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
+            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
+            unsafe { $tile(work) }
+        }
+        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
+        unsafe {
+            match ($rows, $panels) {
+                $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
+                _ => debug_assert!(false, "no register tile of that shape"),
+            }
+        }
+    }};
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use by_shape;
 
 /// e to the x, 16 at a time. Error below 2 units in the last place (tested over the whole range).
 ///

@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 
 use crate::gemm::Tile;
 use crate::gemm_bf16::{self, Pairs, widened};
-use crate::simd::Simd;
-use crate::simd_x86::{Avx2, Avx512, by_shape, by_shape_256, by_shape_512};
+use crate::simd::{Simd, by_shape};
+use crate::simd_x86::{Avx2, Avx512, by_shape_256, by_shape_512};
 
 /// AVX-512 with BF16.
 #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
 //! Sixteen i32 lanes and the 64 bytes that feed them, the same on every instruction set: what products of quantized
-//! weights are made of. Must not know: block formats or products. `Scalar` is the reference; x86 is in `simd_int_x86`.
+//! weights are made of. Must not know: block formats or products. `Scalar` is the reference; others are in `simd_int_x86` and `simd_int_neon`.
 
 use crate::activations::{self, QuantizedGroup};
 use crate::formats::{Format, GROUP};

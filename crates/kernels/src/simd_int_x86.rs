@@ -6,8 +6,9 @@ use std::arch::x86_64::*;
 use crate::activations::{self, QuantizedGroup};
 use crate::formats::{Format, GROUP};
 use crate::gemm_int::{self, IntTile};
+use crate::simd::by_shape;
 use crate::simd_int::Ints;
-use crate::simd_x86::{Avx2, Avx512, by_shape};
+use crate::simd_x86::{Avx2, Avx512};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use crate::attention::{self, Element, KvTile};
 use crate::gemm::{self, Tile, Weight};
-use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd};
+use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd, by_shape};
 
 /// One 512-bit register.
 #[derive(Clone, Copy)]
@@ -21,29 +21,7 @@ macro_rules! op512 {
     };
 }
 
-/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
-macro_rules! by_shape {
-    (
-        $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
-        ($rows:expr, $panels:expr, $work:expr), [$(($r:literal, $p:literal)),* $(,)?]
-    ) => {{
-        #[target_feature(enable = $features)]
-        unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { $tile(work) }
-        }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
-        unsafe {
-            match ($rows, $panels) {
-                $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
-                _ => debug_assert!(false, "no register tile of that shape"),
-            }
-        }
-    }};
-}
-pub(crate) use by_shape;
-
-/// The same for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
+/// [`by_shape`] for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
 macro_rules! by_shape_512 {
     ($($call:tt)*) => {
         by_shape!(

@@ -148,7 +148,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "engine.isa",
-        Kind::Choice(&["scalar", "avx2", "avx512"]),
+        Kind::Choice(&["scalar", "neon", "avx2", "avx512"]),
         "",
         "Instruction set, part of a model's numerics. By default the best of this machine. `HEADRACE_ISA` sets it too.",
     ),

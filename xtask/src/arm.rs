@@ -1,0 +1,92 @@
+//! 64-bit Arm from another machine: what compiles for it, and the kernels' and models' arithmetic under an emulator.
+//! Knows where the tools are, never what is computed.
+
+use std::path::Path;
+
+use crate::shell::{Failure, Place, capture, show};
+use crate::steps::Done;
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+/// Where Debian puts the C library for the target.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
+/// blake3 builds its C for NEON unless told to stay with Rust.
+const PURE: (&str, &str) = ("CARGO_FEATURE_PURE", "1");
+
+/// The rooms that need no C compiler for the target.
+pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
+    if let Some(why) = no_target(place)? {
+        return Ok(Done::Skipped(why));
+    }
+    let rooms =
+        ["-p", "headrace-kernels", "-p", "headrace-model", "-p", "headrace-engine", "-p", "headrace-ledger"];
+    let strict = ["--", "-D", "warnings"];
+    let arguments = [&["clippy", "--release", "--target", TARGET][..], &rooms[..], &strict[..]].concat();
+    place.cargo(&arguments, &[PURE])?;
+    Ok(Done::Passed)
+}
+
+/// Every test of the kernels but one that takes minutes there, the integer products again on a processor without dot
+/// products, and other people's answers through whole models.
+pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok(Done::Skipped("this machine is one: the tests ran on it".to_owned()));
+    }
+    if let Some(why) = no_target(place)? {
+        return Ok(Done::Skipped(why));
+    }
+    if !tools(place) {
+        install(place);
+    }
+    if !tools(place) {
+        return Ok(Done::Skipped(format!("no emulator (Debian: apt-get install {})", PACKAGES.join(" "))));
+    }
+    let kernels = ["-p", "headrace-kernels", "--lib", "--tests"];
+    let slow = ["--", "--skip", "every_cut_gives_the_same_bits"];
+    run(place, "max", &[&kernels[..], &slow[..]].concat())?;
+    run(place, "cortex-a72", &["-p", "headrace-kernels", "--test", "quantized"])?;
+    run(place, "max", &["-p", "headrace-model", "--test", "oracles"])?;
+    Ok(Done::Passed)
+}
+
+fn run(place: &Place, processor: &str, tests: &[&str]) -> Result<(), Failure> {
+    let runner = format!("{EMULATOR} -cpu {processor} -L {LIBRARIES}");
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner.as_str()),
+        PURE,
+    ];
+    place.cargo(&[&["test", "--release", "--target", TARGET], tests].concat(), &environment)
+}
+
+/// Why nothing can be compiled for the target.
+fn no_target(place: &Place) -> Result<Option<String>, Failure> {
+    let line = format!("rustc --print target-libdir --target {TARGET}");
+    let library =
+        capture(place.command("rustc").args(["--print", "target-libdir", "--target", TARGET]), &line)?;
+    let missing = !Path::new(library.trim()).exists();
+    Ok(missing.then(|| format!("the target is not installed (rustup target add {TARGET})")))
+}
+
+/// Whether linker, C library and emulator are there.
+fn tools(place: &Place) -> bool {
+    let starts = |program| capture(place.command(program).arg("--version"), program).is_ok();
+    starts(LINKER) && starts(EMULATOR) && Path::new(LIBRARIES).exists()
+}
+
+/// Installs them where that needs nobody's leave: as root, on Debian and its like. What fails here is told by [`tools`].
+fn install(place: &Place) {
+    let root = capture(place.command("id").arg("-u"), "id -u").is_ok_and(|id| id.trim() == "0");
+    if !root || !Path::new("/usr/bin/apt-get").exists() {
+        return;
+    }
+    let apt = |arguments: &[&str]| {
+        let mut command = place.command("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        show(&mut command, &format!("apt-get {}", arguments.join(" "))).is_ok()
+    };
+    let wanted = [&["install", "-y", "-q", "--no-install-recommends"][..], &PACKAGES[..]].concat();
+    let _installed = apt(&wanted) || apt(&["update", "-q"]) && apt(&wanted);
+}
