@@ -1,0 +1,136 @@
+//! The kernels that pass over rows once, beside the rate at which memory was read between their passes: norm, rotation, SwiGLU,
+//! lookup of embeddings, and (on one thread, as they are called) the reductions over logits. What is written counts like what is
+//! read, though it costs memory more. `cargo bench -p headrace-kernels --bench rows [-- FILTER]`; `HEADRACE_ISA` and
+//! `HEADRACE_THREADS` choose.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use headrace_kernels::isa::ISA_VARIABLE;
+use headrace_kernels::matrix::{Matrix, Part, WeightType};
+use headrace_kernels::roofline::ReadLimit;
+use headrace_kernels::vocab::{argmax, logsumexp};
+use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, RopeTable};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A hidden state, and how many: far above any last-level cache, so that memory is what binds.
+const WIDTH: usize = 2048;
+const ROWS: usize = 48 << 10;
+/// Logits of a sequence.
+const VOCAB: usize = 32_000;
+const HEAD_DIM: usize = 64;
+const PASSES: usize = 5;
+
+/// What is measured: which passes, against which limit.
+struct Bench {
+    kernels: Kernels,
+    limit: ReadLimit,
+    filter: String,
+}
+
+fn main() -> Result<(), Failure> {
+    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
+    let threads = match std::env::var("HEADRACE_THREADS") {
+        Ok(text) => text.parse()?,
+        Err(_) => std::thread::available_parallelism()?.get(),
+    };
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    println!("{isa}\n{:>24} {:>7} {:>9} {:>9} {:>9}", "kernel", "threads", "GB/s", "of GB/s", "%");
+    let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i % 61) as f32 * 0.1 - 3.0).collect();
+    let mut out = vec![0.0; ROWS * WIDTH];
+    let bytes = size_of_val(x.as_slice());
+
+    let mut bench = Bench::new(isa, threads, &filter)?;
+    let weight = vec![1.0; WIDTH];
+    bench.measure("rms norm", 2 * bytes, |kernels| kernels.rms_norm(&x, &weight, 1e-6, &mut out))?;
+    let half = out.len() / 2;
+    bench.measure("swiglu", bytes + bytes / 2, |kernels| {
+        kernels.silu_mul(&x, WIDTH, out.get_mut(..half).unwrap_or_default())
+    })?;
+    let half_dim = HEAD_DIM / 2;
+    let table =
+        RopeTable { half: half_dim, cos: vec![0.6; 4096 * half_dim], sin: vec![0.8; 4096 * half_dim] };
+    let positions: Vec<usize> = (0..ROWS).map(|row| row % 4096).collect();
+    let (heads, kv_heads) = (WIDTH / HEAD_DIM - 8, 8);
+    let heads = HeadRows {
+        heads,
+        kv_heads,
+        head_dim: HEAD_DIM,
+        stride: WIDTH,
+        query_norm: None,
+        key_norm: None,
+        eps: 1e-6,
+    };
+    out.copy_from_slice(&x);
+    bench.measure("rotation", 2 * bytes, |kernels| kernels.rope(&mut out, heads, &positions, &table))?;
+    for kind in [WeightType::F32, WeightType::Bf16] {
+        let stored: Vec<u8> = match kind {
+            WeightType::Bf16 => {
+                x.iter().take(VOCAB * WIDTH).flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
+            }
+            _ => x.iter().take(VOCAB * WIDTH).flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        let part = Part { weight_type: kind, rows: VOCAB, bytes: &stored, bias: None };
+        let matrix = Matrix::pack(bench.kernels.pool(), &[part], WIDTH)?;
+        // Every row once, in no order.
+        let ids: Vec<u32> = (0..VOCAB).map(|i| (i * 7919 % VOCAB) as u32).collect();
+        let written = VOCAB * WIDTH * size_of::<f32>();
+        let name = format!("lookup {}", kind.name());
+        bench.measure(&name, stored.len() + written, |kernels| {
+            kernels.rows(&matrix, &ids, out.get_mut(..VOCAB * WIDTH).unwrap_or_default())
+        })?;
+    }
+
+    let mut bench = Bench::new(isa, 1, &filter)?;
+    let read = x.len() / VOCAB * VOCAB * size_of::<f32>();
+    bench.measure("logsumexp", read, |_| {
+        black_box(x.chunks_exact(VOCAB).map(|logits| logsumexp(isa, logits)).sum::<f32>());
+        Ok(())
+    })?;
+    bench.measure("argmax", read, |_| {
+        black_box(x.chunks_exact(VOCAB).filter_map(|logits| argmax(isa, logits)).sum::<usize>());
+        Ok(())
+    })
+}
+
+impl Bench {
+    fn new(isa: Isa, threads: usize, filter: &str) -> Result<Bench, Failure> {
+        let mut kernels = Kernels::new(isa, threads)?;
+        let limit = ReadLimit::new(&mut kernels)?;
+        Ok(Bench { kernels, limit, filter: filter.to_owned() })
+    }
+
+    /// Prints the median rate of passes that touch so many bytes, and the median rate of memory between them.
+    fn measure(
+        &mut self,
+        name: &str,
+        bytes: usize,
+        mut pass: impl FnMut(&mut Kernels) -> Result<(), KernelError>,
+    ) -> Result<(), Failure> {
+        if !name.contains(&self.filter) {
+            return Ok(());
+        }
+        let (mut rates, mut limits) = (Vec::new(), Vec::new());
+        for _ in 0..PASSES {
+            let begin = Instant::now();
+            pass(&mut self.kernels)?;
+            rates.push(bytes as f64 / begin.elapsed().as_secs_f64());
+            limits.push(self.limit.measure(&mut self.kernels)?);
+        }
+        let (rate, limit) = (median(&mut rates), median(&mut limits));
+        println!(
+            "{name:>24} {:>7} {:>9.1} {:>9.1} {:>9.1}",
+            self.kernels.pool().threads(),
+            rate / 1e9,
+            limit / 1e9,
+            100.0 * rate / limit
+        );
+        Ok(())
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
