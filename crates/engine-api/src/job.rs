@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{
     CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
@@ -110,7 +111,10 @@ pub enum JobError {
     /// The caller cancelled it.
     Cancelled,
     /// It waited past its deadline.
-    Expired,
+    Expired {
+        /// When another like it would not wait for what waits now.
+        retry_after: Duration,
+    },
     /// Its computation panicked.
     Panicked {
         /// Where, for the log.
@@ -134,7 +138,7 @@ impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelled => f.write_str("the call was cancelled"),
-            Self::Expired => f.write_str("the call waited past its deadline before it could start"),
+            Self::Expired { .. } => f.write_str("the call waited past its deadline before it could start"),
             Self::Panicked { .. } => f.write_str("the computation of this call failed"),
             Self::NotFinite { position } => {
                 write!(f, "the model gave values that are not numbers at position {position}")

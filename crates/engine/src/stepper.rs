@@ -8,6 +8,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{BLOCK_TOKENS, FinishReason, PrefixKeys};
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
@@ -322,11 +323,12 @@ impl Stepper {
                 job.trace.preemptions = job.trace.preemptions.saturating_add(1);
             }
         }
-        for &seq in &plan.expired {
-            if let Some((at, _)) = self.owner(seq)
+        for expired in &plan.expired {
+            if let Some((at, _)) = self.owner(expired.seq)
                 && let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut)
             {
-                job.fail(JobError::Expired);
+                let retry_after = Duration::from_nanos(expired.retry_after_ns);
+                job.fail(JobError::Expired { retry_after });
                 self.over.push(at);
             }
         }

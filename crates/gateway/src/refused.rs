@@ -207,7 +207,7 @@ impl Why {
     /// The engine ended the job without an answer.
     pub(crate) fn job_failed(error: &JobError) -> Self {
         let (status, kind, code) = match error {
-            JobError::Expired => (503, ErrorKind::Overloaded, "queue_expired"),
+            JobError::Expired { .. } => (503, ErrorKind::Overloaded, "queue_expired"),
             JobError::ShuttingDown => (503, ErrorKind::Overloaded, "shutting_down"),
             JobError::NotFinite { .. } => (500, ErrorKind::Internal, "not_finite"),
             JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => {
@@ -221,7 +221,11 @@ impl Why {
             code,
             format!("{error}. What was not delivered is not charged."),
         );
-        if status == 503 { why.retry_after(Duration::from_secs(1)) } else { why }
+        match error {
+            JobError::Expired { retry_after } => why.retry_after(*retry_after),
+            JobError::ShuttingDown => why.retry_after(Duration::from_secs(1)),
+            _ => why,
+        }
     }
 
     fn with_amounts(mut self, rule: &str, limit: NanoDollars, needed: NanoDollars) -> Self {

@@ -20,6 +20,6 @@ mod sequence;
 mod wait;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
-pub use plan::{ChunkView, LogitsNeed, PlannedChunk, Started, StepPlan};
+pub use plan::{ChunkView, Expired, LogitsNeed, PlannedChunk, Started, StepPlan};
 pub use scheduler::{AddRefusal, Load, Outcome, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec};

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use headrace_domain::CacheMiss;
 
-use crate::scheduler::Gone;
+use crate::scheduler::{Gone, LEAST_RETRY_NS};
 use crate::sequence::{Sequence, State, blocks_for};
 use crate::{Class, Scheduler, SeqId};
 
@@ -49,6 +49,15 @@ pub struct Started {
     pub miss: Option<CacheMiss>,
 }
 
+/// A waiting sequence that was dropped because its start deadline had passed. It is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expired {
+    /// Which.
+    pub seq: SeqId,
+    /// Nanoseconds after which what still waits before another like it will be computed; at least a second.
+    pub retry_after_ns: u64,
+}
+
 /// One step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepPlan {
@@ -58,8 +67,8 @@ pub struct StepPlan {
     pub started: Vec<Started>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
-    /// Sequences that were dropped because their start deadline had passed. They are gone.
-    pub expired: Vec<SeqId>,
+    /// Sequences that came too late for this step or any other.
+    pub expired: Vec<Expired>,
     /// When it was planned, in the caller's nanoseconds.
     pub planned_ns: u64,
 }
@@ -151,12 +160,24 @@ impl Scheduler {
 
     /// Drops waiting sequences whose start deadline has passed, before any work is put into them.
     fn expire(&mut self, now_ns: u64) {
-        while let Some(&(deadline, id)) = self.deadlines.first() {
-            if deadline >= now_ns {
-                return;
+        let mut gone = Vec::new();
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline < now_ns
+        {
+            if let Some(of) = self.sequences.get(id) {
+                gone.push((id, (of.tenant, self.queue.weight(of.tenant), of.class)));
             }
             self.drop_sequence(id, Gone::Aborted);
-            self.plan.expired.push(id);
+        }
+        // Told once all are gone, and once for each tenant of a flood.
+        let mut told = None;
+        for (seq, of) in gone {
+            let retry_after_ns = match told {
+                Some((same, wait)) if same == of => wait,
+                _ => self.wait_of_another(of).max(LEAST_RETRY_NS),
+            };
+            told = Some((of, retry_after_ns));
+            self.plan.expired.push(Expired { seq, retry_after_ns });
         }
     }
 

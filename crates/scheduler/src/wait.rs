@@ -67,6 +67,13 @@ impl Scheduler {
         Some(Forecast { wait_ns: wait as u64, prefill_ns: prefill as u64 })
     }
 
+    /// Nanoseconds that another sequence of a tenant, its weight and class would wait now; none while nothing was measured.
+    pub(crate) fn wait_of_another(&self, (tenant, weight, class): (u64, u64, Class)) -> u64 {
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let another = Newcomer { tenant, weight, class, prompt: 1, keys: None };
+        self.forecast(&another).map_or(0, |forecast| forecast.wait_ns)
+    }
+
     /// Nanoseconds until `sequences` that wait, of so many prompt tokens, have left the queue; at least a second.
     pub(crate) fn until_room(&self, sequences: usize, tokens: u64) -> u64 {
         let Some(cost) = self.rate.cost() else { return LEAST_RETRY_NS };

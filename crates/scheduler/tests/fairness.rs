@@ -156,8 +156,8 @@ impl World {
     /// One step; `false`: there was nothing to do.
     fn step(&mut self) -> bool {
         let plan = self.scheduler.plan(self.now).clone();
-        for id in &plan.expired {
-            self.live.remove(id).unwrap();
+        for expired in &plan.expired {
+            self.live.remove(&expired.seq).unwrap();
             self.expired += 1;
         }
         for started in &plan.started {

@@ -137,8 +137,9 @@ impl World {
             plan.chunks.iter().all(|c| c.len > 0 && c.len <= config.max_chunk.max(config.max_score_chunk))
         );
         self.preemptions += plan.preempted.len();
-        for id in &plan.expired {
-            self.known.remove(id).unwrap();
+        for expired in &plan.expired {
+            self.known.remove(&expired.seq).unwrap();
+            assert!(expired.retry_after_ns >= 1_000_000_000);
         }
         self.check_turns(&plan);
         for started in &plan.started {

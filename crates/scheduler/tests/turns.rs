@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use headrace_domain::{CacheSalt, PrefixKeys};
-use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+use headrace_scheduler::{
+    AddRefusal, Class, Expired, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec,
+};
 
 fn config() -> SchedulerConfig {
     SchedulerConfig { step_tokens: 64, max_running: 8, max_chunk: 64, ..SchedulerConfig::default() }
@@ -206,7 +208,7 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
     step(&mut s, 5_000_000);
     assert!(s.current().expired.is_empty());
     step(&mut s, 5_000_001);
-    assert_eq!(s.current().expired, [id]);
+    assert_eq!(s.current().expired, [Expired { seq: id, retry_after_ns: 1_000_000_000 }]);
     assert!(!s.abort(id));
     // 30 + 1 + 1 tokens in 3 ms: 640 waiting tokens take longer than this deadline allows.
     s.add(&spec(1, 2000, 640, 5), 6_000_000).unwrap();
@@ -214,6 +216,29 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
     assert!(
         matches!(s.add(&late, 6_000_000), Err(AddRefusal::TooLate { wait_ns, .. }) if wait_ns > 14_000_000)
     );
+}
+
+#[test]
+fn what_came_too_late_is_told_how_long_the_queue_still_is() {
+    let second = 1_000_000_000;
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    let mut late = spec(1, 500, 60, 5);
+    late.start_deadline_ns = Some(2 * second);
+    // Nothing was measured yet, so nothing is refused.
+    s.add(&spec(1, 0, 30, 50), 0).unwrap();
+    let id = s.add(&late, 0).unwrap();
+    s.add(&spec(1, 1000, 640, 5), 0).unwrap();
+    for now in 0..=3 {
+        s.plan(now * second);
+        s.commit(&[Outcome::Token(1)], (now + 1) * second);
+        if now == 2 {
+            assert!(s.current().expired.is_empty());
+        }
+    }
+    let [Expired { seq, retry_after_ns }] = s.current().expired[..] else { panic!("it waited too long") };
+    assert_eq!(seq, id);
+    // Fewer than 35 tokens were computed in three seconds, and 640 still wait.
+    assert!(retry_after_ns > 20 * second, "{retry_after_ns}");
 }
 
 #[test]
