@@ -116,7 +116,12 @@ impl Bench {
                 let kind = parts.next().ok_or("a shape needs a type, as in 1.04b:q8_0:fast")?;
                 (Checkpoint::from_files(random_files(shape)?)?, BlockType::from_name(kind), kind == "bf16")
             }
-            None => (Checkpoint::open(Path::new(name))?, None, false),
+            None => {
+                let checkpoint = Checkpoint::open(Path::new(name))?;
+                let largest = checkpoint.stored_tensors().max_by_key(|&(.., bytes)| bytes);
+                let bf16 = largest.is_some_and(|(_, kind, ..)| kind.eq_ignore_ascii_case("bf16"));
+                (checkpoint, None, bf16)
+            }
         };
         let mode =
             ComputeMode::from_name(parts.next().unwrap_or("fast")).ok_or("modes are exact and fast")?;
