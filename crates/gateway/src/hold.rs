@@ -42,7 +42,7 @@ impl Rendered {
             Ok(lease) => lease,
             Err(refusal) => return Err(self.dossier.refuse(refusal.into())),
         };
-        let hold = self.dossier.id.hold();
+        let (hold, taken_ns) = (self.dossier.id.hold(), parts.clock.monotonic_nanos());
         let command = Command::Hold {
             hold,
             org: self.principal.org.clone(),
@@ -60,7 +60,7 @@ impl Rendered {
         self.dossier.record.held = amount;
         let headers = rate_headers(&parts.limits.standing(&scopes, now));
         self.dossier.mark(Stage::Hold);
-        let settlement = Settlement::new(hold, lease, quote, transacted.durable);
+        let settlement = Settlement::new(hold, lease, quote, taken_ns, transacted.durable);
         Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
     }
 }

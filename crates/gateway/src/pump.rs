@@ -134,7 +134,8 @@ async fn run(
             },
             _ = tick.tick() => {
                 (silent, waited) = (silent + period, waited + period);
-                if Duration::from_nanos(dossier.elapsed_ns()) >= longest {
+                let held_ns = dossier.clock.monotonic_nanos().saturating_sub(settlement.taken_ns);
+                if Duration::from_nanos(held_ns) >= longest {
                     return Ending::Failed(Box::new(too_long(longest)));
                 }
                 let stalled = Duration::from_nanos(line.sender.stalled_ns());

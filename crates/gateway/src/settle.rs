@@ -22,6 +22,8 @@ pub(crate) struct Settlement {
     hold: HoldId,
     lease: Option<Lease>,
     quote: Quote,
+    /// When they were taken, in nanoseconds of the clock's monotonic time.
+    pub(crate) taken_ns: u64,
     /// Resolves when the hold is on the disk. No byte of a success leaves before.
     pub(crate) durable: Durable,
 }
@@ -36,8 +38,8 @@ pub(crate) struct Bill {
 }
 
 impl Settlement {
-    pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, durable: Durable) -> Self {
-        Self { hold, lease: Some(lease), quote, durable }
+    pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, durable: Durable) -> Self {
+        Self { hold, lease: Some(lease), quote, taken_ns, durable }
     }
 
     /// Ends the hold without a charge and gives every limit back.

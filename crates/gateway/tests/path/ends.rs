@@ -142,7 +142,9 @@ async fn a_call_ends_before_its_hold_does_and_is_settled() {
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
 
     world.script(Script::ThenWait(2));
+    let begun = std::time::Instant::now();
     let body = read(world.chat(true).await).await;
+    assert!(begun.elapsed() > Duration::from_millis(700), "its own hold counts, not the server's age");
     assert!(body.contains("call_too_long") && !body.contains("[DONE]"), "{body}");
     let left = world.balance_when_idle().await;
     let trace = world.last_trace();
