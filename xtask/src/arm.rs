@@ -56,6 +56,7 @@ fn run(place: &Place, processor: &str, tests: &[&str]) -> Result<(), Failure> {
     let environment = [
         ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
         ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner.as_str()),
+        ("HEADRACE_ISA", "neon"),
         PURE,
     ];
     place.cargo(&[&["test", "--release", "--target", TARGET], tests].concat(), &environment)

@@ -79,7 +79,9 @@ impl Place {
         for (name, value) in environment {
             command.env(name, value);
         }
-        let set: String = environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        let quote = |value: &str| if value.contains(' ') { format!("'{value}'") } else { value.to_owned() };
+        let set: String =
+            environment.iter().map(|(name, value)| format!("{name}={} ", quote(value))).collect();
         show(&mut command, &format!("{set}cargo {}", arguments.join(" ")))
     }
 }

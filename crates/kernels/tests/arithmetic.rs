@@ -9,18 +9,9 @@ use proptest::prelude::*;
 
 mod common;
 
-use common::numbers;
+use common::{isas, numbers};
 
 const TYPES: [WeightType; 3] = [WeightType::F32, WeightType::F16, WeightType::Bf16];
-
-fn isas() -> Vec<Isa> {
-    for isa in Isa::ALL {
-        if !isa.is_supported() {
-            println!("skipped: this machine lacks {isa}");
-        }
-    }
-    Isa::supported()
-}
 
 /// Bytes of `values` stored as `weight_type`, and the values as stored.
 fn store(weight_type: WeightType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
@@ -257,7 +248,7 @@ proptest! {
     fn a_products_bits_do_not_depend_on_rows_or_threads(
         m in 1..40_usize, n in 1..150_usize, k in 1..1300_usize, which in 0..3_usize,
     ) {
-        for isa in Isa::supported() {
+        for isa in isas() {
             let x = numbers(3, m * k);
             let mut expected: Option<Vec<u32>> = None;
             for threads in [1, 2, 3] {

@@ -9,16 +9,11 @@ use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::{Isa, KernelError, Kernels, Queries};
 use proptest::prelude::*;
 
-const SCALE: f32 = 0.3;
+mod common;
 
-fn isas() -> Vec<Isa> {
-    for isa in Isa::ALL {
-        if !isa.is_supported() {
-            println!("skipped: this machine lacks {isa}");
-        }
-    }
-    Isa::supported()
-}
+use common::isas;
+
+const SCALE: f32 = 0.3;
 
 fn kernels(isa: Isa, threads: usize) -> Kernels {
     Kernels::new(isa, threads).unwrap()
@@ -427,7 +422,7 @@ proptest! {
     ) {
         let (kv_type, sequence) = (KvType::ALL[which], Sequence::new(kv_heads, 16, group, length, chunk as u64));
         let ends: Vec<usize> = (1..=length.div_ceil(chunk)).map(|i| (i * chunk).min(length)).collect();
-        for isa in Isa::supported() {
+        for isa in isas() {
             let whole = in_chunks(&mut kernels(isa, 1), kv_type, &sequence, &[length]);
             for threads in [1, 2, 3] {
                 let cut = in_chunks(&mut kernels(isa, threads), kv_type, &sequence, &ends);

@@ -9,7 +9,7 @@ use headrace_quant::BlockType;
 
 mod common;
 
-use common::numbers;
+use common::{isas, numbers};
 
 fn types() -> Vec<WeightType> {
     BlockType::ALL.into_iter().map(WeightType::Block).chain([WeightType::Bf16, WeightType::F16]).collect()
@@ -59,7 +59,7 @@ fn matrix(
 
 #[test]
 fn products_agree_with_f64_in_both_modes() {
-    for isa in Isa::supported() {
+    for isa in isas() {
         for mode in ComputeMode::ALL {
             let mut kernels = Kernels::with_mode(isa, 2, mode).unwrap();
             for weight_type in types() {
@@ -107,7 +107,7 @@ fn products_agree_with_f64_in_both_modes() {
 /// Blocks of 32 need not fill a span of 64, nor rows a panel.
 #[test]
 fn inputs_of_any_number_of_blocks_and_rows_of_any_number_look_up_and_multiply() {
-    for isa in Isa::supported() {
+    for isa in isas() {
         for mode in ComputeMode::ALL {
             let mut kernels = Kernels::with_mode(isa, 1, mode).unwrap();
             for weight_type in types() {
@@ -147,7 +147,7 @@ fn inputs_of_any_number_of_blocks_and_rows_of_any_number_look_up_and_multiply() 
 fn a_row_has_the_same_bits_in_any_batch_on_any_number_of_threads() {
     const MOST: usize = 37;
     let (n, k) = (83, 1280);
-    for isa in Isa::supported() {
+    for isa in isas() {
         for mode in ComputeMode::ALL {
             for weight_type in types() {
                 let x = numbers(11, MOST * k);
@@ -178,7 +178,7 @@ fn a_row_has_the_same_bits_in_any_batch_on_any_number_of_threads() {
 #[test]
 fn activations_that_are_not_finite_poison_their_own_row_only() {
     let k = 256;
-    for isa in Isa::supported() {
+    for isa in isas() {
         for mode in ComputeMode::ALL {
             let mut kernels = Kernels::with_mode(isa, 2, mode).unwrap();
             for weight_type in types() {

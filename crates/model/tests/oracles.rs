@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{Isa, argmax, logsumexp};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use serde::Deserialize;
@@ -85,7 +86,12 @@ fn load(checkpoint: &Checkpoint, isa: Isa, threads: usize) -> Model {
     Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
 }
 
+/// Those of this machine, or the one that `HEADRACE_ISA` names.
 fn isas() -> Vec<Isa> {
+    let forced = std::env::var(ISA_VARIABLE).unwrap_or_default();
+    if !forced.is_empty() {
+        return vec![Isa::choose(Some(&forced)).unwrap()];
+    }
     for isa in Isa::ALL {
         if !isa.is_supported() {
             println!("skipped: this machine lacks {isa}");

@@ -1,4 +1,23 @@
-//! What tests of products share.
+//! What the kernels' tests share.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use headrace_kernels::Isa;
+use headrace_kernels::isa::ISA_VARIABLE;
+
+/// Those of this machine, or the one that `HEADRACE_ISA` names.
+pub(crate) fn isas() -> Vec<Isa> {
+    let forced = std::env::var(ISA_VARIABLE).unwrap_or_default();
+    if !forced.is_empty() {
+        return vec![Isa::choose(Some(&forced)).unwrap()];
+    }
+    for isa in Isa::ALL {
+        if !isa.is_supported() {
+            println!("skipped: this machine lacks {isa}");
+        }
+    }
+    Isa::supported()
+}
 
 /// Numbers in −1..1 from a seed (xorshift64).
 pub(crate) fn numbers(seed: u64, count: usize) -> Vec<f32> {
