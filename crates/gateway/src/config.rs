@@ -142,3 +142,17 @@ impl fmt::Display for GatewayError {
 }
 
 impl std::error::Error for GatewayError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_ends_while_there_is_time_to_settle_its_hold() {
+        for (hold_s, call_s) in [(3600, 3540), (600, 540), (100, 90), (10, 9), (0, 0)] {
+            let hold_lifetime = Duration::from_secs(hold_s);
+            let config = GatewayConfig { hold_lifetime, ..GatewayConfig::new([0; 32], Owner::new(1)) };
+            assert_eq!(config.longest_call(), Duration::from_secs(call_s), "a hold of {hold_s} s");
+        }
+    }
+}

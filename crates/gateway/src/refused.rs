@@ -276,3 +276,21 @@ impl From<SubmitRefusal> for Why {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_try_again_is_told_when() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        for (error, status, retry_after) in [
+            (JobError::Expired { retry_after: Duration::from_secs(42) }, 503, seconds(42)),
+            (JobError::ShuttingDown, 503, seconds(1)),
+            (JobError::NotFinite { position: 3 }, 500, None),
+        ] {
+            let why = Why::job_failed(&error);
+            assert_eq!((why.status, why.retry_after), (status, retry_after), "{error}");
+        }
+    }
+}

@@ -134,7 +134,7 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
 async fn a_call_ends_before_its_hold_does_and_is_settled() {
     let world = World::new(Setup { hold: Duration::from_millis(800), ..Setup::default() });
     world.script(Script::ThenWait(0));
-    let answer = world.chat(false).await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), world.chat(false)).await.expect("it ends");
     assert_eq!(answer.status, 504);
     let body = read(answer).await;
     assert!(body.contains("call_too_long") && body.contains("hold_lifetime"), "{body}");
