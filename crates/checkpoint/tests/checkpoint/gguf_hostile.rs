@@ -424,6 +424,14 @@ fn tokenizers_that_make_no_sense_are_refused_by_key() {
             &["tokenizer.ggml.scores", "is missing"],
         ),
         (
+            "a score of no place",
+            small()
+                .text("tokenizer.ggml.model", "llama")
+                .set("tokenizer.ggml.scores", Setting::Numbers(Numbers::of_f32(&[0.0, -1.0, f32::NAN, -2.0])))
+                .bytes(),
+            &["tokenizer.ggml.scores", "[2] is NaN"],
+        ),
+        (
             "endless taking apart",
             scored.bytes(),
             &["tokenizer.ggml.tokens", "1174405120 bytes", "1073741824"],

@@ -1,7 +1,6 @@
 //! SentencePiece BPE with byte fallback: merges are worked out from the tokens' scores, as transformers does when it
 //! converts such a vocabulary. Must not know special tokens.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
@@ -51,6 +50,9 @@ struct Merge<'a> {
 fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
     let meta = vocabulary.meta;
     let scores = meta.numbers(SCORES, vocabulary.tokens.len())?.ok_or_else(|| meta.missing(SCORES))?;
+    if let Some(at) = scores.iter().position(|score| score.is_nan()) {
+        return Err(meta.problem(SCORES, format!("[{at}] is NaN, which has no place in an order")));
+    }
     // Only these can come out of text; a control token never does.
     let normal: Vec<(&str, u32)> = vocabulary
         .used()
@@ -82,7 +84,8 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
         merges.extend(ways.drain(..).map(|(.., merge)| merge));
     }
     merges.sort_by(|a, b| {
-        let by_score = b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal);
+        // Adding 0 makes -0 and 0 one score, as they are to whoever compares floats.
+        let by_score = (b.score + 0.0).total_cmp(&(a.score + 0.0));
         by_score.then(b.left.1.cmp(&a.left.1)).then(b.right.1.cmp(&a.right.1))
     });
     Ok(Json::Array(merges.into_iter().map(|merge| json!([merge.left.0, merge.right.0])).collect()))
