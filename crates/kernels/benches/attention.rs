@@ -2,12 +2,15 @@
 //! fraction of the f32 multiply-add peak. `cargo bench -p headrace-kernels --bench attention -- [f32|f16|bf16|q8 ...] [part of a line ...]`;
 //! `HEADRACE_ISA` and `HEADRACE_THREADS` choose.
 
+mod common;
+
 use std::time::Instant;
 
 use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Span};
 use headrace_kernels::forward::BLOCK_TOKENS;
-use headrace_kernels::isa::ISA_VARIABLE;
-use headrace_kernels::{Isa, Kernels, Queries, roofline};
+use headrace_kernels::{Kernels, Queries, roofline};
+
+use crate::common::machine;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -32,11 +35,7 @@ struct Limits {
 }
 
 fn main() -> Result<(), Failure> {
-    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
-    let threads = match std::env::var("HEADRACE_THREADS") {
-        Ok(text) => text.parse()?,
-        Err(_) => std::thread::available_parallelism()?.get(),
-    };
+    let (isa, threads) = machine()?;
     let asked = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
     let (types, lines): (Vec<String>, Vec<String>) =
         asked.partition(|word| KvType::from_name(word).is_some());

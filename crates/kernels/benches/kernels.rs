@@ -2,13 +2,16 @@
 //! as a fraction of the peak of the arithmetic they are done in. `cargo bench -p headrace-kernels --bench kernels [-- FILTER
 //! [ROWS…]]`; `HEADRACE_ISA` and `HEADRACE_THREADS` choose. A filter is a part of a line's name, such as `q4_k` or `fast`.
 
+mod common;
+
 use std::time::Instant;
 
-use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::roofline::{self, ReadLimit};
-use headrace_kernels::{ComputeMode, Isa, KernelError, Kernels, Write};
+use headrace_kernels::{ComputeMode, KernelError, Kernels, Write};
 use headrace_quant::BlockType;
+
+use crate::common::{machine, median};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,11 +33,7 @@ struct Limits {
 }
 
 fn main() -> Result<(), Failure> {
-    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
-    let threads = match std::env::var("HEADRACE_THREADS") {
-        Ok(text) => text.parse()?,
-        Err(_) => std::thread::available_parallelism()?.get(),
-    };
+    let (isa, threads) = machine()?;
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
     let filter = arguments.next().unwrap_or_default();
     let asked: Vec<usize> = arguments.map(|text| text.parse()).collect::<Result<_, _>>()?;
@@ -155,9 +154,4 @@ fn measure(
         100.0 * done / peak
     );
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

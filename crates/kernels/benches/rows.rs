@@ -3,14 +3,17 @@
 //! read, though it costs memory more. `cargo bench -p headrace-kernels --bench rows [-- FILTER]`; `HEADRACE_ISA` and
 //! `HEADRACE_THREADS` choose.
 
+mod common;
+
 use std::hint::black_box;
 use std::time::Instant;
 
-use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::roofline::ReadLimit;
 use headrace_kernels::vocab::{argmax, logsumexp};
 use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, RopeTable};
+
+use crate::common::{machine, median};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,11 +33,7 @@ struct Bench {
 }
 
 fn main() -> Result<(), Failure> {
-    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
-    let threads = match std::env::var("HEADRACE_THREADS") {
-        Ok(text) => text.parse()?,
-        Err(_) => std::thread::available_parallelism()?.get(),
-    };
+    let (isa, threads) = machine()?;
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     println!("{isa}\n{:>24} {:>7} {:>9} {:>9} {:>9}", "kernel", "threads", "GB/s", "of GB/s", "%");
     let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i % 61) as f32 * 0.1 - 3.0).collect();
@@ -128,9 +127,4 @@ impl Bench {
         );
         Ok(())
     }
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -5,6 +5,9 @@
 //! `1.04b` and `0.39b`; types `bf16` or what can be quantized to; modes `exact` and `fast`; KV types `f32`, `f16`, `bf16`, `q8`.
 //! `context=16384` among them adds decoding behind a prompt of that length.
 
+#[path = "../../kernels/benches/common/mod.rs"]
+mod common;
+
 use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
@@ -12,11 +15,12 @@ use std::time::Instant;
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
-use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::roofline::{self, ReadLimit};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
+
+use crate::common::{machine, median};
 
 type Failure = Box<dyn std::error::Error>;
 /// File names and contents.
@@ -67,11 +71,7 @@ impl Limits {
 }
 
 fn main() -> Result<(), Failure> {
-    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())?;
-    let threads = match std::env::var("HEADRACE_THREADS") {
-        Ok(text) => text.parse()?,
-        Err(_) => std::thread::available_parallelism()?.get(),
-    };
+    let (isa, threads) = machine()?;
     let mut models: Vec<String> = std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
     let mut context = None;
     models.retain(|text| match text.strip_prefix("context=") {
@@ -227,11 +227,6 @@ impl Bench {
         }
         Ok((median(&mut times), median(&mut reads)))
     }
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A checkpoint in memory: `config.json`, a tokenizer (which the model does not read) and one file of weights.
