@@ -1,6 +1,7 @@
 //! A model's tokenizer, ready to be shared: the entry point of this room.
 //! Knows `tokenizer.json` and the special tokens that the configuration names; must not know templates.
 
+use std::panic::{UnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use headrace_checkpoint::TokenizerConfig;
@@ -63,8 +64,14 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Load`] for a file that describes none, or one beyond the limits.
     pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        contained(|| Self::build(tokenizer_json, config))
+    }
+
+    fn build(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        // First, as the library panics where some of its parts are no JSON.
+        let text = std::str::from_utf8(tokenizer_json).map_err(TokenizerError::load)?;
+        let probe: Probe = serde_json::from_str(text).map_err(TokenizerError::load)?;
         let mut inner = Inner::from_bytes(tokenizer_json).map_err(TokenizerError::load)?;
-        let probe: Probe = serde_json::from_slice(tokenizer_json).map_err(TokenizerError::load)?;
         // How much of a text counts is decided elsewhere; a tokenizer that silently cuts or pads would hide it.
         inner.with_truncation(None).map_err(TokenizerError::load)?;
         inner.with_padding(None);
@@ -238,4 +245,30 @@ fn surroundings(inner: &Inner, config: &TokenizerConfig) -> Result<(Vec<u32>, Ve
         }
     }
     Ok((prefix, suffix))
+}
+
+/// What `build` returns, or the refusal of a file on which the library panics instead.
+fn contained<T>(build: impl FnOnce() -> Result<T, TokenizerError> + UnwindSafe) -> Result<T, TokenizerError> {
+    catch_unwind(build).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+        Err(TokenizerError::load(format_args!("the tokenizers library gave up: {said}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_building_is_a_refusal() {
+        let refused =
+            |reason: &str| -> Result<(), _> { Err(TokenizerError::Load { reason: reason.to_owned() }) };
+        assert_eq!(contained(|| Ok(1)), Ok(1));
+        assert_eq!(contained::<()>(|| refused("no")), refused("no"));
+        let why = "why".to_owned();
+        let gave_up = refused("the tokenizers library gave up: why");
+        assert_eq!(contained(|| panic!("why")), gave_up);
+        assert_eq!(contained(|| panic!("{why}")), gave_up);
+    }
 }

@@ -4,6 +4,7 @@
 mod common;
 #[cfg(test)]
 mod gguf;
+mod hostile;
 #[cfg(test)]
 mod identity;
 #[cfg(test)]
