@@ -19,7 +19,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The step.
 pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
-    for isa in instruction_sets() {
+    for isa in &instruction_sets(place)? {
         let started = Instant::now();
         once(place, isa).map_err(|failure| {
             failure.with_remedy(format!(
@@ -34,25 +34,21 @@ pub(crate) fn run(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Passed)
 }
 
-/// The instruction sets that the program can be forced to on this machine (`HEADRACE_ISA`), slowest first.
-pub(crate) fn instruction_sets() -> Vec<&'static str> {
-    let mut sets = vec!["scalar"];
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-        let avx512 = avx2
-            && has!("avx512f")
-            && has!("avx512bw")
-            && has!("avx512dq")
-            && has!("avx512vl")
-            && has!("avx512vnni");
-        sets.extend(avx2.then_some("avx2"));
-        sets.extend(avx512.then_some("avx512"));
-    }
-    #[cfg(target_arch = "aarch64")]
-    sets.push("neon");
-    sets
+/// The instruction sets that the program can be forced to on this machine (`HEADRACE_ISA`), slowest first, as it says itself.
+pub(crate) fn instruction_sets(place: &Place) -> Result<Vec<String>, Failure> {
+    let said =
+        capture(place.command(place.headrace()).arg("--version"), "target/release/headrace --version")?;
+    sets(&said).ok_or_else(|| {
+        Failure::new(
+            format!("`headrace --version` names no instruction sets:\n{said}"),
+            "see VERSION in crates/headrace/src/cli.rs",
+        )
+    })
+}
+
+fn sets(said: &str) -> Option<Vec<String>> {
+    let line = said.lines().find_map(|line| line.strip_prefix("instruction sets: "))?;
+    Some(line.split(", ").map(str::to_owned).collect())
 }
 
 fn once(place: &Place, isa: &str) -> Result<(), Failure> {
@@ -265,7 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_the_reference() {
-        assert_eq!(instruction_sets().first(), Some(&"scalar"));
+    fn instruction_sets_are_read_from_what_the_program_says() {
+        let said = "headrace 1.2.3\ninstruction sets: scalar, avx2\nkernels: 2\n";
+        assert_eq!(sets(said), Some(vec!["scalar".to_owned(), "avx2".to_owned()]));
+        assert_eq!(sets("headrace 1.2.3\n"), None);
     }
 }

@@ -161,7 +161,8 @@ fn instruction_sets(place: &Place) -> Result<Done, Failure> {
             format!("in {SAME_BITS}, choose with `Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref())`");
         return Err(Failure::new(format!("{SAME_BITS} does not read HEADRACE_ISA"), remedy));
     }
-    let supported = smoke::instruction_sets();
+    binary(place)?;
+    let supported = smoke::instruction_sets(place)?;
     let Some((_fastest, slower)) = supported.split_last() else { return Ok(Done::Passed) };
     for isa in slower {
         place

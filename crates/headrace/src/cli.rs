@@ -1,22 +1,30 @@
 //! The command line as types. Values of settings stay text here: the configuration checks them with all others.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId};
 use headrace_identity::RateLimits;
+use headrace_kernels::{Isa, KERNEL_VERSION};
 
 use crate::chat;
 use crate::config::value::{Kind, Parsed};
 
 /// The whole path of an LLM API call in one program: keys, limits, prices, prompt, engine, bill and trace.
 #[derive(Debug, Parser)]
-#[command(name = "headrace", version, after_help = EXAMPLES, propagate_version = true)]
+#[command(name = "headrace", version, long_version = VERSION.as_str(), after_help = EXAMPLES, propagate_version = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// What `--version` says beside the name: what a report of a fault, or of a figure, has to say.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let sets: Vec<_> = Isa::supported().iter().map(|isa| isa.name()).collect();
+    format!("{}\ninstruction sets: {}\nkernels: {KERNEL_VERSION}", env!("CARGO_PKG_VERSION"), sets.join(", "))
+});
 
 const EXAMPLES: &str = "\
 Examples:
