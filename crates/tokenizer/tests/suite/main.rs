@@ -4,6 +4,7 @@
 mod common;
 #[cfg(test)]
 mod gguf;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod identity;
