@@ -35,6 +35,16 @@ fn files_whose_parts_are_no_json_are_refused_where_they_are_wrong() {
     }
 }
 
+#[test]
+fn what_the_library_panics_on_is_refused() {
+    let file = String::from_utf8(data("spbpe-llama2/tokenizer.json")).unwrap();
+    // Its post-processor puts a token before texts that it does not describe.
+    let bad = file.replace(r#""special_tokens":{"<s>":"#, r#""special_tokens":{"<t>":"#);
+    assert_ne!(bad, file);
+    let message = refusal(bad.as_bytes());
+    assert!(message.ends_with("the tokenizers library gave up: no entry found for key"), "{message}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
