@@ -229,7 +229,8 @@ fn record_engine(dossier: &mut Dossier, work: &Work, jobs: &Jobs, reply: &Reply<
     dossier.record.usage = usage;
     dossier.record.first_token_ns = reply.first_token_ns();
     if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
-        engine.miss = jobs.first_miss().map(|(prompt, miss)| miss::located(work, prompt, miss));
+        engine.miss =
+            jobs.first_miss().map(|(prompt, miss)| miss::located(work, prompt, miss, dossier.record.started));
         let prefill = placed_ns.saturating_add(engine.queue_ns);
         let decode = prefill.saturating_add(engine.prefill_ns);
         dossier.add(Stage::Queue, placed_ns, engine.queue_ns);

@@ -7,6 +7,7 @@ mod error;
 mod hermes;
 mod json;
 mod mask;
+mod places;
 mod reply;
 mod source;
 mod strings;

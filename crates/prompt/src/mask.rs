@@ -98,8 +98,8 @@ impl MaskTable {
         }
         let mut chars: BTreeSet<char> = always.clone();
         chars.extend(words.iter().filter_map(|word| word.chars().next()));
-        // One more for the mark of an end.
-        let count = u32::try_from(chars.len()).unwrap_or(u32::MAX).saturating_add(1);
+        // Two more for the marks of an end and of a beginning.
+        let count = u32::try_from(chars.len()).unwrap_or(u32::MAX).saturating_add(2);
         let taken: BTreeSet<u32> =
             source.text().chars().map(u32::from).filter(|c| *c >= POOL.start).collect();
         // The block of masks must not meet the template's own text; blocks go down from the end.
@@ -152,14 +152,23 @@ impl MaskTable {
         if self.always.binary_search(&c).is_ok() { self.mask(c).unwrap_or(c) } else { c }
     }
 
-    /// The character that marks where a message to be continued ends.
+    /// The character that marks where a message's text ends.
     pub(crate) fn end(&self) -> char {
+        self.mark(0)
+    }
+
+    /// The character that marks where a message's text begins.
+    pub(crate) fn beginning(&self) -> char {
+        self.mark(1)
+    }
+
+    fn mark(&self, which: u32) -> char {
         let count = u32::try_from(self.chars.len()).unwrap_or(0);
-        char::from_u32(self.first.saturating_add(count)).unwrap_or(char::MAX)
+        char::from_u32(self.first.saturating_add(count).saturating_add(which)).unwrap_or(char::MAX)
     }
 
     fn is_ours(&self, c: char) -> bool {
-        self.unmask(c).is_some() || c == self.end()
+        self.unmask(c).is_some() || c == self.end() || c == self.beginning()
     }
 }
 
@@ -239,6 +248,25 @@ impl<'t> Masker<'t> {
         masked.push(self.table.end());
         masked.push(' ');
         masked
+    }
+
+    /// `text` between a mark of its beginning and one of its end.
+    pub(crate) fn mask_between_marks(&self, text: &str) -> String {
+        format!("{}{}{}", self.table.beginning(), self.mask(text), self.table.end())
+    }
+
+    /// What was rendered from texts between marks, in its order: what stands before each of them, and the text. After the last
+    /// comes what stands behind it.
+    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<(String, String)>, String)> {
+        let put_back = |piece: &str| self.unmask(piece.to_owned()).into_text();
+        let mut pieces = rendered.split(self.table.beginning());
+        let mut before = put_back(pieces.next()?);
+        let mut found = Vec::new();
+        for piece in pieces {
+            let (text, behind) = piece.split_once(self.table.end())?;
+            found.push((std::mem::replace(&mut before, put_back(behind)), put_back(text)));
+        }
+        Some((found, before))
     }
 
     /// The rendered text up to the mark of an end, if there is one. Where the template trimmed what stood after the

@@ -14,7 +14,7 @@ use crate::environment::{self, Raised, TooLong};
 use crate::error::TemplateError;
 use crate::mask::{MaskTable, Masker};
 use crate::source::Source;
-use crate::values;
+use crate::values::{self, Marks};
 
 /// What templates are called in errors unless a name is given.
 const DEFAULT_NAME: &str = "chat_template";
@@ -200,7 +200,7 @@ impl ChatTemplate {
         conversation: &Conversation,
         options: &RenderOptions,
     ) -> Result<Rendered, TemplateError> {
-        self.render_conversation(conversation, options, false)
+        self.render_conversation(conversation, options, Marks::None)
     }
 
     /// Renders a conversation whose last message is the beginning of the answer: the text ends where that message
@@ -216,7 +216,7 @@ impl ChatTemplate {
         self.render_conversation(
             conversation,
             &RenderOptions { add_generation_prompt: false, ..*options },
-            true,
+            Marks::End,
         )
     }
 
@@ -224,16 +224,27 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions,
-        end: bool,
+        marks: Marks,
     ) -> Result<Rendered, TemplateError> {
+        let (rendered, masker) = self.render_marked(conversation, options, marks)?;
+        self.finish(rendered, marks == Marks::End, &masker)
+    }
+
+    /// A conversation as the template writes it, masks and marks in place, and what takes them off.
+    pub(crate) fn render_marked(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions,
+        marks: Marks,
+    ) -> Result<(String, Masker<'_>), TemplateError> {
         if conversation.messages.is_empty() {
             return Err(TemplateError::NoMessages);
         }
         let masker = Masker::new(&self.masks, values::strings(conversation))?;
-        let messages = values::messages(conversation, end, &masker);
+        let messages = values::messages(conversation, marks, &masker);
         let tools = values::tools(conversation, &masker);
         let rendered = self.run(messages, tools, Vec::new(), options)?;
-        self.finish(rendered, end, &masker)
+        Ok((rendered, masker))
     }
 
     /// Renders messages, tools and further template variables given as JSON, as `apply_chat_template` takes them.

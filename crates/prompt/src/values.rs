@@ -28,15 +28,28 @@ pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
     strings
 }
 
+/// Which contents of messages carry marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marks {
+    /// None.
+    None,
+    /// The last one, of its end.
+    End,
+    /// Each that is not blank, of its beginning and its end.
+    Each,
+}
+
 /// The messages as `transformers` shows them: absent fields left out, `reasoning` under its two usual names.
-/// With `end`, the last one's content carries the mark of an end.
-pub(crate) fn messages(conversation: &Conversation, end: bool, masker: &Masker<'_>) -> Value {
+pub(crate) fn messages(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
     let last = conversation.messages.len();
-    let message = |(at, message)| self::message(message, end && at == last, masker);
+    let message = |(at, message)| {
+        let marks = if marks == Marks::End && at != last { Marks::None } else { marks };
+        self::message(message, marks, masker)
+    };
     (1..).zip(&conversation.messages).map(message).collect()
 }
 
-fn message(message: &Message, end: bool, masker: &Masker<'_>) -> Value {
+fn message(message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
     let mut fields = vec![("role", Value::from(message.role.name()))];
     let texts = [
         ("content", &message.content),
@@ -47,8 +60,13 @@ fn message(message: &Message, end: bool, masker: &Masker<'_>) -> Value {
     ];
     for (key, text) in texts {
         let Some(text) = text else { continue };
-        let marked = end && key == "content";
-        let value = if marked { Value::from(masker.mask_with_end(text)) } else { self::text(text, masker) };
+        let value = match marks {
+            Marks::End if key == "content" => Value::from(masker.mask_with_end(text)),
+            Marks::Each if key == "content" && !text.trim().is_empty() => {
+                Value::from(masker.mask_between_marks(text))
+            }
+            _ => self::text(text, masker),
+        };
         fields.push((key, value));
     }
     if !message.tool_calls.is_empty() {

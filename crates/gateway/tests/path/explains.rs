@@ -105,3 +105,24 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
         assert!(characters.len() >= 4, "{characters:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_says_what_the_template_says_is_told_from_it() {
+    let world = World::new(Setup::default());
+    let body = json!({"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "user"}]});
+    world.call(Endpoint::ChatCompletions, body.clone()).await;
+    let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
+    let mut found = Vec::new();
+    for token in 0..tokens {
+        let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere: false, place: None };
+        *world.engine.miss.lock().unwrap() = Some(miss);
+        read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
+        found.push(world.last_trace().engine.as_ref().unwrap().miss.unwrap().place.unwrap());
+    }
+    let template = |before_message| PromptPlace::Template { before_message };
+    let (first, last) = (found.iter().position(|place| *place != template(0)), found.last());
+    // Behind the mark of a beginning and the role, which is the same word.
+    assert!(first.is_some_and(|at| at >= 3), "{found:?}");
+    assert_eq!(found.get(first.unwrap()), Some(&PromptPlace::Message { index: 0, character: 0 }));
+    assert_eq!(last, Some(&template(1)));
+}

@@ -5,6 +5,8 @@ mod hostile;
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]
+mod places;
+#[cfg(test)]
 mod replies;
 #[cfg(test)]
 mod support;
