@@ -1,11 +1,10 @@
 //! The server: one call is sent and heard to its end, with a time for every event. Tries nothing again and judges
 //! nothing. The receiving path parses each event once and allocates nothing for it.
 
-use std::error::Error as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use headrace_client::{Client, ClientConfig, ModelInfo};
+use headrace_client::{Client, ClientConfig, ModelInfo, causes};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use secrecy::ExposeSecret;
@@ -312,18 +311,4 @@ fn broken(error: &reqwest::Error) -> Failure {
 
 fn cut_off(error: &reqwest::Error) -> Failure {
     Failure::new("cut off", causes(error))
-}
-
-/// An error with what caused it. Its own text only names the address, which is said already.
-fn causes(error: &reqwest::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if parts.last().is_none_or(|last| !last.contains(&text)) {
-            parts.push(text);
-        }
-        source = cause.source();
-    }
-    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
 }

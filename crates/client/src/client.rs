@@ -1,7 +1,6 @@
 //! The connection to one server: addresses, the key, requests and what is done before the first byte of an answer.
 //! Knows nothing of conversations.
 
-use std::error::Error as _;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::error::causes;
 use crate::{ApiError, ChatStream, ClientError, RetryPolicy};
 
 /// Longest body of an error that is read, in bytes.
@@ -292,20 +292,6 @@ async fn read_body(response: &mut Response, max: usize) -> Result<(Vec<u8>, bool
 
 fn read_json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, ClientError> {
     serde_json::from_slice(body).map_err(|error| ClientError::Protocol(format!("{what}: {error}")))
-}
-
-/// An error of the transport with what caused it. Its own text only names the address, which is said already.
-pub(crate) fn causes(error: &reqwest::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if parts.last().is_none_or(|last| !last.contains(&text)) {
-            parts.push(text);
-        }
-        source = cause.source();
-    }
-    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
 }
 
 #[cfg(test)]

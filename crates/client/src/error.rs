@@ -160,6 +160,20 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
+/// What caused an error of the transport, outermost first. Its own text only names the address, which is said already.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+        source = cause.source();
+    }
+    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ mod stream;
 pub use answer::{Answer, AssembledToolCall, Timing};
 pub use client::{Client, ClientConfig, ModelInfo};
 pub use conversation::ConversationLog;
-pub use error::{ApiError, ClientError};
+pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};
 pub use headrace_wire::client::{
     ChatMessage, ChatRequest, HeadraceOptions, StreamOptions, ToolCallDelta, UsageBody,

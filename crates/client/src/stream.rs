@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use headrace_wire::client::{ChatChunk, SseEvent, SseReader, ToolCallDelta};
 
 use crate::answer::CallSlots;
-use crate::client::causes;
+use crate::error::causes;
 use crate::{Answer, ApiError, ClientError, Timing};
 
 /// Longest wait for the body's end after the stream's own, which lets the connection be used again.

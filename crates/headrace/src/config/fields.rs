@@ -191,7 +191,12 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field("scheduler.step_tokens", COUNT, "128", "Tokens computed in one step, prefill and decode together."),
     field("scheduler.max_running", COUNT, "64", "Sequences that are computed at a time."),
-    field("scheduler.max_chunk", COUNT, "512", "Tokens of one sequence computed in one step."),
+    field(
+        "scheduler.max_chunk",
+        COUNT,
+        "512",
+        "Tokens of one sequence computed in one step; never more than `scheduler.step_tokens`.",
+    ),
     field(
         "scheduler.max_score_chunk",
         COUNT,
