@@ -9,6 +9,7 @@
 
 use headrace_quant::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES};
 
+use crate::opened::{Opened, PLAIN, WIDE, WITH_HALVES, WITH_OFFSET};
 use crate::simd::{LANES, Simd};
 use crate::simd_int::{Ints, LINE};
 
@@ -48,10 +49,16 @@ impl Codes {
     }
 }
 
-/// One packed format. A weight is `scale · (code − zero) + offset`.
-pub(crate) trait Format: Copy + 'static {
-    /// ggml's format that it packs.
+/// A packed format of ggml's.
+pub(crate) trait Packed: Format {
+    /// What it packs.
     const KIND: BlockType;
+}
+
+/// How weights lie in spans. A weight is `scale · (code − zero) + offset`.
+pub(crate) trait Format: Copy + 'static {
+    /// The same weights with a byte for each code: what several groups of rows read.
+    type Opened: Format;
     /// Inputs of a span.
     const SPAN: usize;
     /// Where the codes stand.
@@ -130,8 +137,11 @@ macro_rules! simple {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        impl Format for $name {
+        impl Packed for $name {
             const KIND: BlockType = BlockType::$kind;
+        }
+
+        impl Format for $name {
             const SPAN: usize = 2 * GROUP;
             const CODES: Codes = Codes::$codes;
             const HEAD: usize = 2 * HALVES_BYTES * (1 + Self::OFFSET as usize);
@@ -160,34 +170,40 @@ macro_rules! simple {
 simple!(
     /// Signed bytes, one scale.
     Q80: Q8_0, Bytes, load load_f16,
+    type Opened = Opened<7, { WIDE }>;
     const ZERO: Option<u32> = Some(7);
     const WIDE: bool = true;
 );
 simple!(
     /// Four bits around 8, one scale.
     Q40: Q4_0, Nibbles, load load_f16,
+    type Opened = Opened<3, { PLAIN }>;
     const ZERO: Option<u32> = Some(3);
 );
 simple!(
     /// Four bits, scale and offset.
     Q41: Q4_1, Nibbles, load load_f16,
+    type Opened = Opened<0, { WITH_OFFSET }>;
     const ZERO: Option<u32> = None;
     const OFFSET: bool = true;
 );
 simple!(
     /// Five bits around 16, one scale.
     Q50: Q5_0, NibblesAndBit, load load_f16,
+    type Opened = Opened<4, { PLAIN }>;
     const ZERO: Option<u32> = Some(4);
 );
 simple!(
     /// Five bits, scale and offset.
     Q51: Q5_1, NibblesAndBit, load load_f16,
+    type Opened = Opened<0, { WITH_OFFSET }>;
     const ZERO: Option<u32> = None;
     const OFFSET: bool = true;
 );
 simple!(
     /// Four bits into a table of unevenly spaced values.
     Iq4Nl: Iq4Nl, Nibbles, load load_f16,
+    type Opened = Opened<7, { WIDE }>;
     const ZERO: Option<u32> = Some(7);
     const WIDE: bool = true;
     const TABLE: Option<[u8; 16]> = Some(shifted(&IQ4_NL_VALUES, 128));
@@ -195,6 +211,7 @@ simple!(
 simple!(
     /// FP4 (E2M1) as a table of doubled values; the shared exponent is halved and stands as a bf16.
     Mxfp4: Mxfp4, Nibbles, load load_bf16,
+    type Opened = Opened<4, { PLAIN }>;
     const ZERO: Option<u32> = Some(4);
     const TABLE: Option<[u8; 16]> = Some(shifted(&MXFP4_VALUES, 16));
 );
@@ -222,8 +239,12 @@ macro_rules! k_with_offset {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        impl Format for $name {
+        impl Packed for $name {
             const KIND: BlockType = BlockType::$kind;
+        }
+
+        impl Format for $name {
+            type Opened = Opened<0, { WITH_OFFSET }>;
             const SPAN: usize = K_SPAN;
             const CODES: Codes = Codes::$codes;
             const HEAD: usize = K_HEAD;
@@ -265,8 +286,12 @@ k_with_offset!(
 #[derive(Clone, Copy)]
 pub(crate) struct Q6K;
 
-impl Format for Q6K {
+impl Packed for Q6K {
     const KIND: BlockType = BlockType::Q6K;
+}
+
+impl Format for Q6K {
+    type Opened = Opened<5, { WITH_HALVES }>;
     const SPAN: usize = K_SPAN;
     const CODES: Codes = Codes::NibblesAndPair;
     const HEAD: usize = K_HEAD;

@@ -6,10 +6,14 @@
 //! fused multiply-add onto one chain; `start` is what is added to (the bias, the residual). The chain passes through
 //! memory between blocks of inputs, which changes nothing. Neither rows nor tiles nor threads enter.
 
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
 use crate::activations::{FACTS, WORDS};
 use crate::formats::{Codes, Format, GROUP};
 use crate::gemm::{Ahead, MAX_PANELS, group, group_count};
 use crate::matrix::Section;
+use crate::opened;
 use crate::simd::{LANES, Simd};
 use crate::simd_int::{Ints, LINE};
 
@@ -55,11 +59,25 @@ pub(crate) struct IntTile {
     pub(crate) out_stride: usize,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    /// Of how many groups of 32 inputs it asks for one's weights ahead (1: of every group, line by line), and how many it passes
-    /// before the first.
-    pub(crate) every: usize,
-    pub(crate) before: usize,
-    pub(crate) ahead: Ahead,
+    pub(crate) asks: Asks,
+}
+
+/// Which weights a tile asks for before they are needed.
+#[derive(Clone, Copy)]
+pub(crate) enum Asks {
+    /// Those so far ahead of what it reads, line by line.
+    Ahead(Ahead),
+    /// A share of others that the tiles of several groups of rows ask for together.
+    Share {
+        /// Where they start, for each panel.
+        from: [*const u8; MAX_PANELS],
+        /// Their bytes for each group of 32 inputs.
+        step: usize,
+        /// It asks at one group of inputs in so many.
+        every: usize,
+        /// How many it passes before the first.
+        before: usize,
+    },
 }
 
 /// Walks one half of a group, four lines, with everything about a line a constant. Asks for each line `$ahead` bytes behind it
@@ -107,9 +125,9 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
     // SAFETY: the caller's contract; r stays below R, p below P.
     unsafe {
         // What waits for memory asks for it line by line: a burst would itself wait for room to be remembered in.
-        let totals = match tile.every {
-            1 => chains::<N, F, R, P, true>(tile),
-            _ => chains::<N, F, R, P, false>(tile),
+        let totals = match tile.asks {
+            Asks::Ahead(..) => chains::<N, F, R, P, true>(tile),
+            Asks::Share { .. } => chains::<N, F, R, P, false>(tile),
         };
         for r in 0..R {
             for p in 0..P {
@@ -139,20 +157,34 @@ unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: 
         let mut at = [std::ptr::null(); P];
         at.copy_from_slice(&tile.panels[..P]);
         let (mut x, mut facts) = (tile.codes, tile.facts);
-        let mut until_turn = tile.before;
+        let (near, units, then) = match tile.asks {
+            Asks::Ahead(Ahead { near, units, then }) => (near, units, then),
+            Asks::Share { .. } => (0, 0, 0),
+        };
+        let (mut share, step, every, mut until_turn) = match tile.asks {
+            Asks::Share { from, step, every, before } => (from, step, every, before),
+            Asks::Ahead(_) => ([std::ptr::null(); MAX_PANELS], 0, 0, 0),
+        };
         for span in 0..tile.spans {
-            let ahead = if span < tile.ahead.units { tile.ahead.near } else { tile.ahead.then };
+            let ahead = if span < units { near } else { then };
             for group in 0..F::SPAN / GROUP {
-                let codes = F::HEAD + group * F::CODES.group_bytes();
-                let from = if group == 0 { 0 } else { codes };
                 if ASK {
-                    ask::<N, P>(&at, from..codes + F::CODES.plane_bytes(), ahead);
+                    let codes = F::HEAD + group * F::CODES.group_bytes();
+                    let from = if group == 0 { 0 } else { codes };
+                    for at in at {
+                        ask::<N>(at.wrapping_add(ahead), from..codes + F::CODES.plane_bytes());
+                    }
                 } else {
                     if until_turn == 0 {
-                        until_turn = tile.every;
-                        ask::<N, P>(&at, from..codes + F::CODES.group_bytes(), ahead);
+                        until_turn = every;
+                        for from in &share[..P] {
+                            ask::<N>(*from, 0..step);
+                        }
                     }
                     until_turn -= 1;
+                    for from in &mut share[..P] {
+                        *from = from.wrapping_add(step);
+                    }
                 }
                 group_of::<N, F, R, P, ASK>(&mut totals, &at, group, x, facts, ahead);
                 x = x.add(WORDS * R);
@@ -211,17 +243,15 @@ unsafe fn group_of<N: Ints, F: Format, const R: usize, const P: usize, const ASK
     }
 }
 
-/// Asks for the lines `ahead` bytes behind some of each panel's span.
+/// Asks for the lines of `bytes` behind `at`.
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn ask<N: Ints, const P: usize>(at: &[*const u8; P], bytes: std::ops::Range<usize>, ahead: usize) {
-    for at in at {
-        for line in bytes.clone().step_by(LINE) {
-            // SAFETY: a prefetch never faults.
-            unsafe { N::F::prefetch(at.wrapping_add(ahead).wrapping_add(line)) };
-        }
+unsafe fn ask<N: Ints>(at: *const u8, bytes: Range<usize>) {
+    for line in bytes.step_by(LINE) {
+        // SAFETY: a prefetch never faults.
+        unsafe { N::F::prefetch(at.wrapping_add(line)) };
     }
 }
 
@@ -354,6 +384,27 @@ unsafe fn add_scaled<N: Ints, const R: usize, const P: usize>(
     }
 }
 
+/// Some panels along a block of inputs: what all groups of rows pass over before the next.
+struct Stretch {
+    /// The first panel.
+    panel: usize,
+    /// How many panels.
+    width: usize,
+    /// The first span.
+    from: usize,
+    /// How many spans.
+    depth: usize,
+}
+
+/// Panels that are taken apart side by side.
+const OPENED_PANELS: usize = 2;
+/// Bytes of a panel's block, taken apart.
+const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES;
+
+/// Memory for a stretch that is taken apart.
+#[repr(align(64))]
+struct Room([MaybeUninit<u8>; OPENED_PANELS * OPENED_BYTES]);
+
 /// Computes `count` panels of columns, from panel `first` on, of every row.
 ///
 /// # Safety
@@ -364,66 +415,110 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
     let groups = group_count(product.m, N::rows(product.m));
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
+    // What one group of rows takes apart on its way, several would each take apart again.
+    let open = groups > 1 && N::opens(F::CODES).is_some_and(|rows| product.m >= rows);
+    let mut room = Room([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
+    let most = N::panels(group(product.m, groups, 0).1);
+    let most = if open { most.min(OPENED_PANELS) } else { most };
     // For every block of inputs all row groups pass over a set of panels together: the panels' block stays in the first-level
     // cache, the rows' in the second, and the weights are read from memory once.
-    let most = N::panels(group(product.m, groups, 0).1);
     for from in (0..spans).step_by(block) {
         let depth = block.min(spans - from);
         let mut panel = first;
         while panel < first + count {
             let width = if panel + most <= first + count { most } else { 1 };
-            // One group of rows walks on; several ask together, each for its share, for what all of them pass over next.
-            let ahead = if groups == 1 {
-                Ahead::walk(section, width, width, F::BYTES, 0)
-            } else {
-                let next = match (panel + width < first + count, from + depth < spans) {
-                    (true, _) => (panel + width, from),
-                    (false, true) => (first, from + depth),
-                    (false, false) => (first + count, 0),
-                };
-                let at = |(panel, span)| section.panel_bytes() * panel + F::BYTES * span;
-                Ahead::always(at(next).wrapping_sub(at((panel, from))))
-            };
-            for index in 0..groups {
-                let (row, rows) = group(product.m, groups, index);
-                let mut panels = [std::ptr::null(); MAX_PANELS];
+            let here = Stretch { panel, width, from, depth };
+            let mut panels = [std::ptr::null(); MAX_PANELS];
+            for (p, slot) in panels.iter_mut().enumerate().take(width) {
+                *slot = section.panel(panel + p).wrapping_add(from * F::BYTES);
+            }
+            let packed = panels;
+            if open {
                 for (p, slot) in panels.iter_mut().enumerate().take(width) {
-                    *slot = section.panel(panel + p).wrapping_add(from * F::BYTES);
+                    let to = room.0.as_mut_ptr().wrapping_add(p * OPENED_BYTES).cast();
+                    // SAFETY: the spans exist; the room holds a block of at most BLOCK_K inputs of each of OPENED_PANELS.
+                    unsafe { opened::open::<N, F>(*slot, depth, to) };
+                    *slot = to.cast_const();
                 }
-                let bias = section.bias().filter(|_| from == 0);
-                // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; a group's codes and facts start where
-                // the product's documentation says; the bias is padded to whole panels.
+            }
+            // Where they go on: the next panels, or the first ones' next block.
+            let next = match (panel + width < first + count, from + depth < spans) {
+                (true, _) => (panel + width, from),
+                (false, true) => (first, from + depth),
+                (false, false) => (first + count, 0),
+            };
+            let at = |(panel, span)| section.panel_bytes() * panel + F::BYTES * span;
+            let next = at(next).wrapping_sub(at((panel, from)));
+            for index in 0..groups {
+                // One group of rows asks for what it reads soon; several ask together, each for its share, for what all of
+                // them pass over next.
+                let asks = if groups == 1 {
+                    Asks::Ahead(Ahead::walk(section, width, width, F::BYTES, 0))
+                } else {
+                    let step = F::BYTES / (F::SPAN / GROUP);
+                    let from = packed.map(|at| at.wrapping_add(next));
+                    Asks::Share { from, step, every: groups, before: index }
+                };
+                let (row, rows) = group(product.m, groups, index);
+                // SAFETY: the caller's contract; the stretch lies inside the columns, the rows inside the product, and the panels
+                // hold the stretch, taken apart or as it is.
                 unsafe {
-                    let inputs = from * F::SPAN;
-                    let (last, width_all) = (from + depth == spans, count * LANES);
-                    let out = product.out.add(row * product.out_stride + panel * LANES);
-                    let waiting = product.waiting.add(row * width_all + (panel - first) * LANES);
-                    let (start, start_stride) = match from {
-                        0 if !product.accumulate => (std::ptr::null(), 0),
-                        0 => (out.cast_const(), product.out_stride),
-                        _ => (waiting.cast_const(), width_all),
-                    };
-                    let tile = IntTile {
-                        spans: depth,
-                        codes: product.codes.add(row * (product.padded_k / 4) + inputs / 4 * rows),
-                        facts: product
-                            .facts
-                            .add((row * (product.padded_k / GROUP) + inputs / GROUP * rows) * FACTS),
-                        panels,
-                        from: start,
-                        from_stride: start_stride,
-                        bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
-                        out: if last { out } else { waiting },
-                        out_stride: if last { product.out_stride } else { width_all },
-                        valid: (section.n() - (panel + width - 1) * LANES).min(LANES),
-                        every: groups,
-                        before: index,
-                        ahead,
-                    };
-                    N::tile::<F>(rows, width, &tile);
+                    let mut tile = product.tile::<F>(&here, (first, count), (row, rows), panels, asks);
+                    if open {
+                        tile.spans *= F::SPAN / GROUP;
+                        N::tile::<F::Opened>(rows, width, &tile);
+                    } else {
+                        N::tile::<F>(rows, width, &tile);
+                    }
                 }
             }
             panel += width;
+        }
+    }
+}
+
+impl IntProduct<'_> {
+    /// A stretch of the `columns` (the first panel and how many) for a group of `rows` (the first and how many).
+    ///
+    /// # Safety
+    /// The stretch lies inside the columns, the group inside the product.
+    #[inline(always)]
+    unsafe fn tile<F: Format>(
+        &self,
+        here: &Stretch,
+        columns: (usize, usize),
+        (row, rows): (usize, usize),
+        panels: [*const u8; MAX_PANELS],
+        asks: Asks,
+    ) -> IntTile {
+        let Stretch { panel, width, from, depth } = *here;
+        let (first, count) = columns;
+        let inputs = from * F::SPAN;
+        let (last, all) = (inputs + depth * F::SPAN == self.padded_k, count * LANES);
+        let bias = self.section.bias().filter(|_| from == 0);
+        // SAFETY: columns `panel·16 ..` of rows `row ..` lie inside `out`; a group's codes and facts start where the product's
+        // documentation says; the bias is padded to whole panels.
+        unsafe {
+            let out = self.out.add(row * self.out_stride + panel * LANES);
+            let waiting = self.waiting.add(row * all + (panel - first) * LANES);
+            let (start, from_stride) = match from {
+                0 if !self.accumulate => (std::ptr::null(), 0),
+                0 => (out.cast_const(), self.out_stride),
+                _ => (waiting.cast_const(), all),
+            };
+            IntTile {
+                spans: depth,
+                codes: self.codes.add(row * (self.padded_k / 4) + inputs / 4 * rows),
+                facts: self.facts.add((row * (self.padded_k / GROUP) + inputs / GROUP * rows) * FACTS),
+                panels,
+                from: start,
+                from_stride,
+                bias: bias.map_or(std::ptr::null(), |bias| bias.as_ptr().add(panel * LANES)),
+                out: if last { out } else { waiting },
+                out_stride: if last { self.out_stride } else { all },
+                valid: (self.section.n() - (panel + width - 1) * LANES).min(LANES),
+                asks,
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod math;
 pub mod matrix;
 mod memory;
 mod mode;
+mod opened;
 mod pack;
 pub mod pool;
 mod product;

@@ -3,7 +3,7 @@
 
 use headrace_quant::{BlockScales, BlockType, codes, layout, sub_scales};
 
-use crate::formats::{Codes, Format, GROUP, with_format};
+use crate::formats::{Codes, GROUP, Packed, with_format};
 use crate::matrix::{Part, WeightType};
 use crate::simd::LANES;
 use crate::simd_int::LINE;
@@ -45,7 +45,7 @@ fn dense<const B: usize>(
     }
 }
 
-fn blocks<F: Format>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8]) {
+fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8]) {
     let Some(row_bytes) = F::KIND.row_bytes(k) else { return };
     let per_span = F::SPAN / F::KIND.block_weights();
     let mut unpacked = [0_u8; LONGEST_BLOCK];

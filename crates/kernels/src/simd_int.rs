@@ -2,7 +2,7 @@
 //! weights are made of. Must not know: block formats or products. `Scalar` is the reference; others are in `simd_int_x86` and `simd_int_neon`.
 
 use crate::activations::{self, QuantizedGroup};
-use crate::formats::{Format, GROUP};
+use crate::formats::{Codes, Format, GROUP};
 use crate::gemm_int::{self, IntTile};
 use crate::simd::{LANES, Scalar, Simd};
 
@@ -24,6 +24,8 @@ pub(crate) trait Ints: Copy + 'static {
     fn rows(m: usize) -> usize;
     /// Panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
+    /// From how many rows on it pays to take weights apart once for all of them (see `opened`), if ever.
+    fn opens(codes: Codes) -> Option<usize>;
     /// Zero in every lane.
     unsafe fn zero() -> Self::I;
     /// One integer in every lane.
@@ -42,6 +44,8 @@ pub(crate) trait Ints: Copy + 'static {
     unsafe fn widen_i8(at: *const u8) -> Self::I;
     /// 64 bytes from memory.
     unsafe fn load(at: *const u8) -> Self::B;
+    /// 64 bytes to memory.
+    unsafe fn store(at: *mut u8, bytes: Self::B);
     /// The low four bits of each byte.
     unsafe fn low_nibbles(bytes: Self::B) -> Self::B;
     /// The high four bits of each byte.
@@ -77,6 +81,10 @@ impl Ints for Scalar {
 
     fn panels(_rows: usize) -> usize {
         1
+    }
+
+    fn opens(codes: Codes) -> Option<usize> {
+        (codes != Codes::Bytes).then_some(3)
     }
 
     #[inline(always)]
@@ -131,6 +139,12 @@ impl Ints for Scalar {
     unsafe fn load(at: *const u8) -> Self::B {
         // SAFETY: the caller gives 64 readable bytes.
         unsafe { at.cast::<Self::B>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut u8, bytes: Self::B) {
+        // SAFETY: the caller gives room for 64 bytes.
+        unsafe { at.cast::<Self::B>().write_unaligned(bytes) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use crate::formats::Format;
+use crate::formats::{Codes, Format};
 use crate::gemm_int::{self, IntTile};
 use crate::simd::by_shape;
 use crate::simd_int::Ints;
@@ -96,6 +96,14 @@ macro_rules! four_registers {
                 if rows == 1 { 2 } else { 1 }
             }
 
+            fn opens(codes: Codes) -> Option<usize> {
+                match codes {
+                    Codes::Bytes => None,
+                    Codes::Nibbles => Some(13),
+                    Codes::NibblesAndBit | Codes::NibblesAndPair => Some(5),
+                }
+            }
+
             #[inline(always)]
             unsafe fn zero() -> Self::I {
                 // SAFETY: the trait's contract.
@@ -160,6 +168,16 @@ macro_rules! four_registers {
             unsafe fn load(at: *const u8) -> Self::B {
                 // SAFETY: the trait's contract: 64 readable bytes.
                 unsafe { quarters!(|Q| vld1q_u8(at.add(16 * Q))) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(at: *mut u8, bytes: Self::B) {
+                // SAFETY: the trait's contract: room for 64 bytes.
+                unsafe {
+                    for (quarter, bytes) in bytes.into_iter().enumerate() {
+                        vst1q_u8(at.add(16 * quarter), bytes);
+                    }
+                }
             }
 
             #[inline(always)]

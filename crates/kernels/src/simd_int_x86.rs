@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use crate::activations::{self, QuantizedGroup};
-use crate::formats::{Format, GROUP};
+use crate::formats::{Codes, Format, GROUP};
 use crate::gemm_int::{self, IntTile};
 use crate::simd::by_shape;
 use crate::simd_int::Ints;
@@ -26,6 +26,14 @@ impl Ints for Vnni512 {
 
     fn panels(rows: usize) -> usize {
         if rows <= 6 { 2 } else { 1 }
+    }
+
+    fn opens(codes: Codes) -> Option<usize> {
+        match codes {
+            Codes::Bytes => None,
+            Codes::Nibbles => Some(19),
+            Codes::NibblesAndBit | Codes::NibblesAndPair => Some(9),
+        }
     }
 
     #[inline(always)]
@@ -86,6 +94,12 @@ impl Ints for Vnni512 {
     unsafe fn load(at: *const u8) -> __m512i {
         // SAFETY: the trait's contract: 64 readable bytes.
         unsafe { _mm512_loadu_si512(at.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(at: *mut u8, bytes: __m512i) {
+        // SAFETY: the trait's contract: room for 64 bytes.
+        unsafe { _mm512_storeu_si512(at.cast(), bytes) }
     }
 
     #[inline(always)]
@@ -234,11 +248,19 @@ macro_rules! two_registers {
             type B = (Half, Half);
 
             fn rows(_m: usize) -> usize {
-                4
+                6
             }
 
             fn panels(rows: usize) -> usize {
                 if rows == 1 { 4 } else { 1 }
+            }
+
+            fn opens(codes: Codes) -> Option<usize> {
+                match codes {
+                    Codes::Bytes => None,
+                    Codes::Nibbles => Some(19),
+                    Codes::NibblesAndBit | Codes::NibblesAndPair => Some(7),
+                }
             }
 
             #[inline(always)]
@@ -310,6 +332,15 @@ macro_rules! two_registers {
             unsafe fn load(at: *const u8) -> Self::B {
                 // SAFETY: the trait's contract: 64 readable bytes.
                 unsafe { (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(at: *mut u8, bytes: Self::B) {
+                // SAFETY: the trait's contract: room for 64 bytes.
+                unsafe {
+                    _mm256_storeu_si256(at.cast(), bytes.0);
+                    _mm256_storeu_si256(at.add(32).cast(), bytes.1);
+                }
             }
 
             #[inline(always)]
@@ -388,7 +419,7 @@ macro_rules! two_registers {
                     gemm_int::tile::<$name, T, R, P>,
                     IntTile,
                     (rows, panels, tile),
-                    [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1)]
+                    [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
                 )
             }
         }

@@ -1,0 +1,88 @@
+//! Packed weights taken apart once for many rows: a byte for each code, scales and offsets as f32. Several groups of rows that
+//! pass over the same weights would each take them apart again. Must not know: ggml's formats, threads.
+
+use crate::formats::{Codes, Format, GROUP};
+use crate::simd::{LANES, Simd};
+use crate::simd_int::{Ints, LINE};
+
+/// Bytes of 16 f32.
+const VECTOR: usize = 4 * LANES;
+/// The most bytes of a group.
+pub(crate) const MOST_GROUP_BYTES: usize = 2 * VECTOR + 8 * LINE;
+
+/// What there is beside a scale and codes below 64.
+pub(crate) type Kind = u8;
+/// Nothing.
+pub(crate) const PLAIN: Kind = 0;
+/// Offsets.
+pub(crate) const WITH_OFFSET: Kind = 1;
+/// A scale for each half of a group.
+pub(crate) const WITH_HALVES: Kind = 2;
+/// Codes of 64 and more.
+pub(crate) const WIDE: Kind = 3;
+
+/// Spans of one group: its scales, then its offsets or its second half's scales where there are any, then its codes.
+/// `ZERO`: log₂ of the code that means zero, or 0 where that is code 0.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened<const ZERO: u32, const KIND: Kind>;
+
+impl<const ZERO: u32, const KIND: Kind> Format for Opened<ZERO, KIND> {
+    type Opened = Self;
+    const SPAN: usize = GROUP;
+    const CODES: Codes = Codes::Bytes;
+    const HEAD: usize = VECTOR * (1 + (Self::OFFSET || Self::HALVES) as usize);
+    const ZERO: Option<u32> = if ZERO == 0 { None } else { Some(ZERO) };
+    const OFFSET: bool = KIND == WITH_OFFSET;
+    const HALVES: bool = KIND == WITH_HALVES;
+    const WIDE: bool = KIND == WIDE;
+
+    #[inline(always)]
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, _group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract: the head holds the scales.
+        unsafe { N::F::load(span.add(HALF * VECTOR).cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn offset<N: Ints>(span: *const u8, _group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract: where there are offsets, they follow the scales.
+        unsafe {
+            if !Self::OFFSET {
+                return N::F::splat(0.0);
+            }
+            N::F::load(span.add(VECTOR).cast())
+        }
+    }
+}
+
+/// Takes `spans` spans of `F` apart.
+///
+/// # Safety
+/// As for [`Ints`]; the spans stand at `panel`, and `out` has room for a span of [`Format::Opened`] for each group of them.
+#[inline(always)]
+pub(crate) unsafe fn open<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut u8) {
+    macro_rules! lines {
+        ($span:ident, $group:ident, $to:ident, $(($half:literal, $step:literal))*) => {$(
+            let line = F::Opened::HEAD + (4 * $half + $step) * LINE;
+            N::store($to.add(line), F::line::<N, $half, $step>($span, $group));
+        )*};
+    }
+    const { assert!(F::Opened::SPAN == GROUP && F::Opened::BYTES <= MOST_GROUP_BYTES) };
+    let mut to = out;
+    // SAFETY: the caller's contract; each group writes its own head and lines.
+    unsafe {
+        for index in 0..spans {
+            let span = panel.add(index * F::BYTES);
+            for group in 0..F::SPAN / GROUP {
+                N::F::store(to.cast(), F::scale::<N, 0>(span, group));
+                if F::HALVES {
+                    N::F::store(to.add(VECTOR).cast(), F::scale::<N, 1>(span, group));
+                }
+                if F::OFFSET {
+                    N::F::store(to.add(VECTOR).cast(), F::offset::<N>(span, group));
+                }
+                lines!(span, group, to, (0, 0)(0, 1)(0, 2)(0, 3)(1, 0)(1, 1)(1, 2)(1, 3));
+                to = to.add(F::Opened::BYTES);
+            }
+        }
+    }
+}
