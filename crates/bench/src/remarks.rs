@@ -55,6 +55,12 @@ impl Remarks {
             generator.waited_for_place, generator.in_flight_limit
         )
     });
+        self.when(generator.sent_again > 0, || {
+        format!(
+            "{} calls were sent once more on another connection: the server closed theirs before it answered",
+            generator.sent_again
+        )
+    });
         self.when(calls.unsent > 0, || {
         format!(
             "{} calls were due and never sent: {} were in flight already (--max-in-flight). Latencies lack them",

@@ -104,6 +104,7 @@ pub(crate) struct Run {
     pub(crate) end: Option<Duration>,
     pub(crate) cut_short: bool,
     pub(crate) in_flight_max: usize,
+    pub(crate) sent_again: u64,
     pub(crate) wake_lag: Spread,
 }
 
@@ -401,6 +402,7 @@ impl Tally {
         Generator {
             kept_up: own_lag_ms.p99 <= SMALL_LAG_MS && wake_lag_ms.p99 <= SMALL_LAG_MS,
             in_flight_max: count(run.in_flight_max),
+            sent_again: run.sent_again,
             in_flight_limit: count(config.max_in_flight),
             waited_for_place: self.waited,
             own_lag_ms,

@@ -1,7 +1,7 @@
-//! The server: one call is sent and heard to its end, with a time for every event. Tries nothing again and judges
-//! nothing. The receiving path parses each event once and allocates nothing for it.
+//! The server: one call is sent and heard to its end, with a time for every event. Judges nothing, and tries nothing again but
+//! a call for which the server had no connection left. The receiving path parses each event once and allocates nothing for it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use headrace_client::{Client, ClientConfig, ModelInfo, causes};
@@ -126,7 +126,7 @@ impl Target {
     pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &Live, heard: &mut Heard) {
         let sent = heard.sent;
         let exchange = async {
-            let response = self.post(self.path, body).await?;
+            let response = self.post(self.path, body, &live.sent_again).await?;
             let mut hearing = Hearing { heard: &mut *heard, keep, live, done: false, failure: None };
             if self.stream { hearing.stream(response).await } else { hearing.whole(response).await }
         };
@@ -143,7 +143,8 @@ impl Target {
 
     /// Sends one body and reads the whole answer.
     pub(crate) async fn ask(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let exchange = async { read(self.post(path, body).await?, MAX_ANSWER_BYTES).await };
+        let uncounted = AtomicU64::new(0);
+        let exchange = async { read(self.post(path, body, &uncounted).await?, MAX_ANSWER_BYTES).await };
         let late = |_| Failure::new("timeout", "it took longer than --timeout");
         tokio::time::timeout(self.timeout, exchange).await.map_err(late)?
     }
@@ -153,10 +154,22 @@ impl Target {
         self.ask(self.path, body).await
     }
 
-    async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Failure> {
+    /// Sends once more, on another connection, what a server answered by closing the connection: some close one that they
+    /// said they would keep just when the next call comes, which is no failure to any client library.
+    async fn post(&self, path: &str, body: Vec<u8>, sent_again: &AtomicU64) -> Result<Response, Failure> {
         let url = format!("{}/{path}", self.base);
         let request = self.http.post(url).header(CONTENT_TYPE, "application/json").body(body);
-        let response = request.send().await.map_err(|error| broken(&error))?;
+        let request = request.build().map_err(|error| broken(&error))?;
+        // The body is shared, not copied.
+        let again = request.try_clone();
+        let response = match (self.http.execute(request).await, again) {
+            (Err(error), Some(again)) if closed_unanswered(&error) => {
+                sent_again.fetch_add(1, Ordering::Relaxed);
+                self.http.execute(again).await
+            }
+            (response, _) => response,
+        };
+        let response = response.map_err(|error| broken(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -167,7 +180,7 @@ impl Target {
     }
 }
 
-/// A client of its own: the calls of a measurement are not tried again, and go through no proxy.
+/// A client of its own: it tries nothing again by itself, and goes through no proxy.
 fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
     let wrong = |why: String| BenchError::Server(headrace_client::ClientError::Config(why));
     let mut headers = HeaderMap::new();
@@ -303,6 +316,12 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
     let status = status.as_u16();
     let class = code.map_or_else(|| status.to_string(), |code| format!("{status} {code}"));
     Failure { class, message, status: Some(status) }
+}
+
+/// Whether the server closed the connection before the first byte of an answer.
+fn closed_unanswered(error: &reqwest::Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_incomplete_message)
 }
 
 fn broken(error: &reqwest::Error) -> Failure {

@@ -316,6 +316,20 @@ async fn streams_that_break_off_and_calls_that_take_too_long_are_failures() {
 }
 
 #[tokio::test]
+async fn a_call_whose_kept_connection_is_closed_is_sent_once_more_and_no_more() {
+    for (requests_per_connection, ok, again) in [(u64::MAX, 6, 0), (2, 6, 2), (0, 0, 6)] {
+        let server = Server::start(Script { requests_per_connection, ..Script::default() }).await;
+        let mut config = config(&server, 6);
+        // Nothing is asked but the calls.
+        (config.model, config.tokens_per_word) = (Some("scripted".to_owned()), Some(1.0));
+        let report = measure(&config).await;
+        assert_eq!((report.calls.ok, report.calls.failed), (ok, 6 - ok), "{:?}", report.errors);
+        assert_eq!(report.generator.sent_again, again);
+        assert_eq!(report.remarks.iter().any(|remark| remark.contains("sent once more")), again > 0);
+    }
+}
+
+#[tokio::test]
 async fn a_failed_turn_leaves_out_the_rest_of_its_conversation() {
     let server = Server::start(Script { refuse_every: Some(2), ..Script::default() }).await;
     let mut config = config(&server, 4);

@@ -104,11 +104,9 @@ impl Rate {
         let mut used = [true; 3];
         loop {
             let fitted = self.fit(guess, used);
-            let negative = (0..3).filter(|&i| fitted.get(i).is_some_and(|&cost| cost < 0.0));
-            let worst = negative.min_by(|&a, &b| {
-                fitted.get(a).partial_cmp(&fitted.get(b)).unwrap_or(std::cmp::Ordering::Equal)
-            });
-            match worst.and_then(|at| used.get_mut(at)) {
+            let negative = fitted.into_iter().enumerate().filter(|(_, cost)| *cost < 0.0);
+            let worst = negative.min_by(|(_, a), (_, b)| a.total_cmp(b));
+            match worst.and_then(|(at, _)| used.get_mut(at)) {
                 Some(used) => *used = false,
                 None => {
                     let [fixed, prefill, decode] = fitted;

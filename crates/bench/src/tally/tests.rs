@@ -74,6 +74,7 @@ fn report(config: &Config, records: Vec<CallRecord>, elapsed: u64, cut_short: bo
         end: window.end(),
         cut_short,
         in_flight_max: 3,
+        sent_again: 0,
         wake_lag: Spread::default(),
     };
     tally.report(config, server(), GAUGE, &run)

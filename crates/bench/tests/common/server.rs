@@ -43,6 +43,8 @@ pub(crate) struct Script {
     /// Streams break off after their first token.
     pub(crate) break_off: bool,
     pub(crate) context_window: u64,
+    /// How many requests a connection answers before it is closed on the next one.
+    pub(crate) requests_per_connection: u64,
 }
 
 impl Default for Script {
@@ -58,6 +60,7 @@ impl Default for Script {
             stall: None,
             break_off: false,
             context_window: 100_000,
+            requests_per_connection: u64::MAX,
         }
     }
 }
@@ -94,9 +97,16 @@ impl Server {
                 stream.set_nodelay(true).unwrap();
                 let (script, seen) = (script.clone(), seen.clone());
                 tokio::spawn(async move {
+                    let requests = Arc::new(AtomicU64::new(0));
                     let serve = service_fn(move |request| {
                         let (script, seen) = (script.clone(), seen.clone());
-                        async move { Ok::<_, Infallible>(answer(request, &script, &seen).await) }
+                        let request_number = requests.fetch_add(1, Ordering::SeqCst);
+                        async move {
+                            if request_number >= script.requests_per_connection {
+                                return Err("enough");
+                            }
+                            Ok(answer(request, &script, &seen).await)
+                        }
                     });
                     // A client that hangs up is no fault of the server's.
                     let _ = hyper::server::conn::http1::Builder::new()
