@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_domain::{Outcome, Stage, Usage};
+use headrace_domain::{CacheMiss, Outcome, Stage, UnixNanos, Usage};
 use headrace_ledger::SettleOutcome;
 use headrace_wire::{ErrorKind, LimitFacts};
 use tokio::sync::oneshot;
@@ -20,6 +20,7 @@ use crate::jobs::Jobs;
 use crate::miss;
 use crate::place::Placed;
 use crate::refused::Why;
+use crate::render;
 use crate::settle::{Bill, Settlement};
 use crate::state::{Held, Work};
 
@@ -69,6 +70,7 @@ pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Send
     let Placed { mut dossier, work, mut settlement, headers, mut jobs, placed_ns } = placed;
     let (sender, delivery) =
         delivery::channel(Arc::clone(&dossier.clock), gateway.config().delivery_buffer_bytes);
+    let work = Arc::new(work);
     let mut reply = Reply::new(&work, &dossier);
     let mut line = Line {
         head: Some(head),
@@ -84,7 +86,8 @@ pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Send
     if !matches!(ending, Ending::Completed) {
         jobs.cancel().await;
     }
-    record_engine(&mut dossier, &work, &jobs, &reply, placed_ns);
+    let miss = locate(&gateway, &work, &jobs, dossier.record.started).await;
+    record_engine(&mut dossier, &jobs, miss, &reply, placed_ns);
     finish(&gateway, dossier, &work, reply, line, &jobs, settlement, ending).await;
 }
 
@@ -223,14 +226,31 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, reply: &Reply<'_>, work:
     }
 }
 
+/// The call's first cache miss with its place, for a prompt that was rendered at `now`.
+async fn locate(gateway: &Gateway, work: &Arc<Work>, jobs: &Jobs, now: UnixNanos) -> Option<CacheMiss> {
+    let (prompt, miss) = jobs.first_miss()?;
+    if render::text_bytes(&work.call) <= gateway.config().render_inline_bytes {
+        return Some(miss::located(work, prompt, miss, now));
+    }
+    // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
+    let work = Arc::clone(work);
+    let located = tokio::task::spawn_blocking(move || miss::located(&work, prompt, miss, now)).await;
+    Some(located.unwrap_or(miss))
+}
+
 /// Lays the engine's times on the request's time line: queue, prefill and decode of the first job, and what ran beside.
-fn record_engine(dossier: &mut Dossier, work: &Work, jobs: &Jobs, reply: &Reply<'_>, placed_ns: u64) {
+fn record_engine(
+    dossier: &mut Dossier,
+    jobs: &Jobs,
+    miss: Option<CacheMiss>,
+    reply: &Reply<'_>,
+    placed_ns: u64,
+) {
     let (usage, engine) = jobs.report();
     dossier.record.usage = usage;
     dossier.record.first_token_ns = reply.first_token_ns();
     if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
-        engine.miss =
-            jobs.first_miss().map(|(prompt, miss)| miss::located(work, prompt, miss, dossier.record.started));
+        engine.miss = miss;
         let prefill = placed_ns.saturating_add(engine.queue_ns);
         let decode = prefill.saturating_add(engine.prefill_ns);
         dossier.add(Stage::Queue, placed_ns, engine.queue_ns);

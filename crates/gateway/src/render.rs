@@ -55,7 +55,8 @@ impl Moderated {
     }
 }
 
-fn text_bytes(call: &Call) -> usize {
+/// Bytes of text in a call: what decides whether work on its prompt stays on the event loop.
+pub(crate) fn text_bytes(call: &Call) -> usize {
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             conversation.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()

@@ -106,9 +106,15 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
     }
 }
 
+/// On the event loop, and as for long prompts beside it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_says_what_the_template_says_is_told_from_it() {
-    let world = World::new(Setup::default());
+    for render_inline_bytes in [32 << 10, 0] {
+        check_a_word_of_the_template(World::new(Setup { render_inline_bytes, ..Setup::default() })).await;
+    }
+}
+
+async fn check_a_word_of_the_template(world: World) {
     let body = json!({"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "user"}]});
     world.call(Endpoint::ChatCompletions, body.clone()).await;
     let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;

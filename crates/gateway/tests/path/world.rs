@@ -185,13 +185,22 @@ pub(crate) struct Setup {
     pub(crate) stall: Duration,
     pub(crate) hold: Duration,
     pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
+    /// Longest text that is rendered on the event loop.
+    pub(crate) render_inline_bytes: usize,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let credit = NanoDollars::from_dollars("1").unwrap();
         let (stall, hold) = (Duration::from_millis(200), Duration::from_secs(3600));
-        Self { credit, limits: RateLimits::default(), stall, hold, rules: Vec::new() }
+        Self {
+            credit,
+            limits: RateLimits::default(),
+            stall,
+            hold,
+            rules: Vec::new(),
+            render_inline_bytes: 32 << 10,
+        }
     }
 }
 
@@ -256,6 +265,7 @@ impl World {
         let config = GatewayConfig {
             stall_timeout: setup.stall,
             hold_lifetime: setup.hold,
+            render_inline_bytes: setup.render_inline_bytes,
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             ..GatewayConfig::new([9; 32], Owner::new(1))
         };
