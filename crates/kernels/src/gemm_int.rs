@@ -68,16 +68,25 @@ pub(crate) enum Asks {
     /// Those so far ahead of what it reads, line by line.
     Ahead(Ahead),
     /// A share of others that the tiles of several groups of rows ask for together.
-    Share {
-        /// Where they start, for each panel.
-        from: [*const u8; MAX_PANELS],
-        /// Their bytes for each group of 32 inputs.
-        step: usize,
-        /// It asks at one group of inputs in so many.
-        every: usize,
-        /// How many it passes before the first.
-        before: usize,
-    },
+    Share(Share),
+}
+
+/// A tile's share of the weights that are read next.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    /// Where they start, for each panel.
+    pub(crate) from: [*const u8; MAX_PANELS],
+    /// Their bytes for each group of 32 inputs.
+    pub(crate) step: usize,
+    /// It asks at one group of inputs in so many.
+    pub(crate) every: usize,
+    /// How many it passes before the next.
+    pub(crate) before: usize,
+}
+
+impl Share {
+    /// Nothing.
+    const NONE: Share = Share { from: [std::ptr::null(); MAX_PANELS], step: 0, every: 0, before: 0 };
 }
 
 /// Walks one half of a group, four lines, with everything about a line a constant. Asks for each line `$ahead` bytes behind it
@@ -126,8 +135,8 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
     unsafe {
         // What waits for memory asks for it line by line: a burst would itself wait for room to be remembered in.
         let totals = match tile.asks {
-            Asks::Ahead(..) => chains::<N, F, R, P, true>(tile),
-            Asks::Share { .. } => chains::<N, F, R, P, false>(tile),
+            Asks::Ahead(ahead) => chains::<N, F, R, P, true>(tile, ahead, Share::NONE),
+            Asks::Share(share) => chains::<N, F, R, P, false>(tile, Ahead::always(0), share),
         };
         for r in 0..R {
             for p in 0..P {
@@ -141,8 +150,8 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
     }
 }
 
-/// The chains of a tile, from their starts to the end of its spans. With `ASK` every line of codes is asked for, ahead of
-/// time, where one is read.
+/// The chains of a tile, from their starts to the end of its spans. With `ASK` every line of codes is asked for, `ahead` of
+/// time, where one is read; without, lines of the `share`.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -150,6 +159,8 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
 #[inline(always)]
 unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: bool>(
     tile: &IntTile,
+    ahead: Ahead,
+    mut share: Share,
 ) -> [[<N::F as Simd>::V; P]; R] {
     // SAFETY: the caller's contract; p stays below P, spans below `tile.spans`.
     unsafe {
@@ -157,16 +168,8 @@ unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: 
         let mut at = [std::ptr::null(); P];
         at.copy_from_slice(&tile.panels[..P]);
         let (mut x, mut facts) = (tile.codes, tile.facts);
-        let (near, units, then) = match tile.asks {
-            Asks::Ahead(Ahead { near, units, then }) => (near, units, then),
-            Asks::Share { .. } => (0, 0, 0),
-        };
-        let (mut share, step, every, mut until_turn) = match tile.asks {
-            Asks::Share { from, step, every, before } => (from, step, every, before),
-            Asks::Ahead(_) => ([std::ptr::null(); MAX_PANELS], 0, 0, 0),
-        };
         for span in 0..tile.spans {
-            let ahead = if span < units { near } else { then };
+            let ahead = if span < ahead.units { ahead.near } else { ahead.then };
             for group in 0..F::SPAN / GROUP {
                 if ASK {
                     let codes = F::HEAD + group * F::CODES.group_bytes();
@@ -175,15 +178,15 @@ unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: 
                         ask::<N>(at.wrapping_add(ahead), from..codes + F::CODES.plane_bytes());
                     }
                 } else {
-                    if until_turn == 0 {
-                        until_turn = every;
-                        for from in &share[..P] {
-                            ask::<N>(*from, 0..step);
+                    if share.before == 0 {
+                        share.before = share.every;
+                        for from in &share.from[..P] {
+                            ask::<N>(*from, 0..share.step);
                         }
                     }
-                    until_turn -= 1;
-                    for from in &mut share[..P] {
-                        *from = from.wrapping_add(step);
+                    share.before -= 1;
+                    for from in &mut share.from[..P] {
+                        *from = from.wrapping_add(share.step);
                     }
                 }
                 group_of::<N, F, R, P, ASK>(&mut totals, &at, group, x, facts, ahead);
@@ -416,7 +419,7 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
     // What one group of rows takes apart on its way, several would each take apart again.
-    let open = groups > 1 && N::opens(F::CODES).is_some_and(|rows| product.m >= rows);
+    let open = groups > 1 && N::opens(F::CODES, product.m);
     let mut room = Room([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
     let most = N::panels(group(product.m, groups, 0).1);
     let most = if open { most.min(OPENED_PANELS) } else { most };
@@ -457,7 +460,7 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &IntProduct<'_>, first
                 } else {
                     let step = F::BYTES / (F::SPAN / GROUP);
                     let from = packed.map(|at| at.wrapping_add(next));
-                    Asks::Share { from, step, every: groups, before: index }
+                    Asks::Share(Share { from, step, every: groups, before: index })
                 };
                 let (row, rows) = group(product.m, groups, index);
                 // SAFETY: the caller's contract; the stretch lies inside the columns, the rows inside the product, and the panels

@@ -24,8 +24,18 @@ pub(crate) trait Ints: Copy + 'static {
     fn rows(m: usize) -> usize;
     /// Panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
-    /// From how many rows on it pays to take weights apart once for all of them (see `opened`), if ever.
-    fn opens(codes: Codes) -> Option<usize>;
+    /// From how many rows on it pays to take weights of four bits apart once for all of them; see `opened`.
+    const OPENS_NIBBLES: usize;
+    /// The same for weights of five and six bits.
+    const OPENS_PLANES: usize;
+    /// Whether a product of `m` rows does.
+    fn opens(codes: Codes, m: usize) -> bool {
+        match codes {
+            Codes::Bytes => false,
+            Codes::Nibbles => m >= Self::OPENS_NIBBLES,
+            Codes::NibblesAndBit | Codes::NibblesAndPair => m >= Self::OPENS_PLANES,
+        }
+    }
     /// Zero in every lane.
     unsafe fn zero() -> Self::I;
     /// One integer in every lane.
@@ -75,16 +85,15 @@ impl Ints for Scalar {
     type I = [i32; LANES];
     type B = [u8; LINE];
 
+    const OPENS_NIBBLES: usize = 3;
+    const OPENS_PLANES: usize = 3;
+
     fn rows(_m: usize) -> usize {
         2
     }
 
     fn panels(_rows: usize) -> usize {
         1
-    }
-
-    fn opens(codes: Codes) -> Option<usize> {
-        (codes != Codes::Bytes).then_some(3)
     }
 
     #[inline(always)]

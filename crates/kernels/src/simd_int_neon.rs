@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use crate::formats::{Codes, Format};
+use crate::formats::Format;
 use crate::gemm_int::{self, IntTile};
 use crate::simd::by_shape;
 use crate::simd_int::Ints;
@@ -88,20 +88,15 @@ macro_rules! four_registers {
             type I = [Sums; 4];
             type B = [uint8x16_t; 4];
 
+            const OPENS_NIBBLES: usize = 13;
+            const OPENS_PLANES: usize = 5;
+
             fn rows(_m: usize) -> usize {
                 4
             }
 
             fn panels(rows: usize) -> usize {
                 if rows == 1 { 2 } else { 1 }
-            }
-
-            fn opens(codes: Codes) -> Option<usize> {
-                match codes {
-                    Codes::Bytes => None,
-                    Codes::Nibbles => Some(13),
-                    Codes::NibblesAndBit | Codes::NibblesAndPair => Some(5),
-                }
             }
 
             #[inline(always)]

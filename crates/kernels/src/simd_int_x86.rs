@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use crate::activations::{self, QuantizedGroup};
-use crate::formats::{Codes, Format, GROUP};
+use crate::formats::{Format, GROUP};
 use crate::gemm_int::{self, IntTile};
 use crate::simd::by_shape;
 use crate::simd_int::Ints;
@@ -19,6 +19,9 @@ impl Ints for Vnni512 {
     type I = __m512i;
     type B = __m512i;
 
+    const OPENS_NIBBLES: usize = 19;
+    const OPENS_PLANES: usize = 9;
+
     // Up to eight rows wait for memory, and wait least in one pass over the weights.
     fn rows(m: usize) -> usize {
         if m <= 8 { 8 } else { 6 }
@@ -26,14 +29,6 @@ impl Ints for Vnni512 {
 
     fn panels(rows: usize) -> usize {
         if rows <= 6 { 2 } else { 1 }
-    }
-
-    fn opens(codes: Codes) -> Option<usize> {
-        match codes {
-            Codes::Bytes => None,
-            Codes::Nibbles => Some(19),
-            Codes::NibblesAndBit | Codes::NibblesAndPair => Some(9),
-        }
     }
 
     #[inline(always)]
@@ -247,20 +242,15 @@ macro_rules! two_registers {
             type I = (Half, Half);
             type B = (Half, Half);
 
+            const OPENS_NIBBLES: usize = 19;
+            const OPENS_PLANES: usize = 7;
+
             fn rows(_m: usize) -> usize {
                 6
             }
 
             fn panels(rows: usize) -> usize {
                 if rows == 1 { 4 } else { 1 }
-            }
-
-            fn opens(codes: Codes) -> Option<usize> {
-                match codes {
-                    Codes::Bytes => None,
-                    Codes::Nibbles => Some(19),
-                    Codes::NibblesAndBit | Codes::NibblesAndPair => Some(7),
-                }
             }
 
             #[inline(always)]
