@@ -87,7 +87,7 @@ pub async fn run(
         end: stage.window.end(),
         cut_short: cancel.is_cancelled(),
         in_flight_max: stage.live.in_flight_max.load(std::sync::atomic::Ordering::Relaxed),
-        sent_again: stage.live.sent_again.load(std::sync::atomic::Ordering::Relaxed),
+        sent_again: stage.target.sent_again(),
         wake_lag: stage.live.wake_lag().clone(),
     };
     Ok(tally.report(config, server, gauge, &run))

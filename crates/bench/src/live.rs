@@ -45,8 +45,6 @@ pub(crate) struct Live {
     pub(crate) in_flight: AtomicUsize,
     pub(crate) in_flight_max: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
-    /// Calls that were sent twice; see [`crate::Generator::sent_again`].
-    pub(crate) sent_again: AtomicU64,
     /// How late the generator's own timers were, in microseconds.
     wake_lag: Mutex<Spread>,
 }

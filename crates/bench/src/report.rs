@@ -208,7 +208,7 @@ pub struct Generator {
     pub kept_up: bool,
     /// Most calls in flight at once.
     pub in_flight_max: u64,
-    /// Calls, with the warm-up's, that were sent once more on another connection, because the server closed theirs before it
+    /// Calls, with the warm-up's and those that weigh words, that were sent once more on another connection, because the server closed theirs before it
     /// answered. Their latencies contain both.
     pub sent_again: u64,
     /// The most that were allowed.

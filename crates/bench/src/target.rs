@@ -1,5 +1,5 @@
 //! The server: one call is sent and heard to its end, with a time for every event. Judges nothing, and tries nothing again but
-//! a call for which the server had no connection left. The receiving path parses each event once and allocates nothing for it.
+//! a call that found its connection closed. The receiving path parses each event once and allocates nothing for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(crate) struct Target {
     path: &'static str,
     stream: bool,
     timeout: Duration,
+    /// See [`crate::Generator::sent_again`].
+    sent_again: AtomicU64,
 }
 
 /// A call as it was heard.
@@ -109,12 +111,18 @@ impl Target {
         };
         let http = http(config, client.base())?;
         let (stream, timeout) = (config.stream, config.timeout);
-        Ok((Self { http, base: client.base().to_owned(), path, stream, timeout }, model))
+        let sent_again = AtomicU64::new(0);
+        Ok((Self { http, base: client.base().to_owned(), path, stream, timeout, sent_again }, model))
     }
 
     /// The server's address without `/v1`.
     pub(crate) fn base(&self) -> &str {
         &self.base
+    }
+
+    /// How many requests were sent once more so far.
+    pub(crate) fn sent_again(&self) -> u64 {
+        self.sent_again.load(Ordering::Relaxed)
     }
 
     /// The endpoint's path.
@@ -126,7 +134,7 @@ impl Target {
     pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &Live, heard: &mut Heard) {
         let sent = heard.sent;
         let exchange = async {
-            let response = self.post(self.path, body, &live.sent_again).await?;
+            let response = self.post(self.path, body).await?;
             let mut hearing = Hearing { heard: &mut *heard, keep, live, done: false, failure: None };
             if self.stream { hearing.stream(response).await } else { hearing.whole(response).await }
         };
@@ -143,8 +151,7 @@ impl Target {
 
     /// Sends one body and reads the whole answer.
     pub(crate) async fn ask(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let uncounted = AtomicU64::new(0);
-        let exchange = async { read(self.post(path, body, &uncounted).await?, MAX_ANSWER_BYTES).await };
+        let exchange = async { read(self.post(path, body).await?, MAX_ANSWER_BYTES).await };
         let late = |_| Failure::new("timeout", "it took longer than --timeout");
         tokio::time::timeout(self.timeout, exchange).await.map_err(late)?
     }
@@ -155,8 +162,8 @@ impl Target {
     }
 
     /// Sends once more, on another connection, what a server answered by closing the connection: some close one that they
-    /// said they would keep just when the next call comes, which is no failure to any client library.
-    async fn post(&self, path: &str, body: Vec<u8>, sent_again: &AtomicU64) -> Result<Response, Failure> {
+    /// said they would keep just when the next call comes, and client libraries try again as well.
+    async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Failure> {
         let url = format!("{}/{path}", self.base);
         let request = self.http.post(url).header(CONTENT_TYPE, "application/json").body(body);
         let request = request.build().map_err(|error| broken(&error))?;
@@ -164,7 +171,7 @@ impl Target {
         let again = request.try_clone();
         let response = match (self.http.execute(request).await, again) {
             (Err(error), Some(again)) if closed_unanswered(&error) => {
-                sent_again.fetch_add(1, Ordering::Relaxed);
+                self.sent_again.fetch_add(1, Ordering::Relaxed);
                 self.http.execute(again).await
             }
             (response, _) => response,
