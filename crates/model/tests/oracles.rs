@@ -3,16 +3,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../../kernels/tests/common/mod.rs"]
+mod common;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{Isa, argmax, logsumexp};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use serde::Deserialize;
+
+use crate::common::isas;
 
 /// How far a logit or logprob may be from the oracle's.
 const TOLERANCE: f32 = 1e-3;
@@ -84,20 +88,6 @@ fn checkpoint(dir: &Path, config: &str) -> Checkpoint {
 fn load(checkpoint: &Checkpoint, isa: Isa, threads: usize) -> Model {
     let options = LoadOptions::exact(isa, threads, 64);
     Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
-}
-
-/// Those of this machine, or the one that `HEADRACE_ISA` names.
-fn isas() -> Vec<Isa> {
-    let forced = std::env::var(ISA_VARIABLE).unwrap_or_default();
-    if !forced.is_empty() {
-        return vec![Isa::choose(Some(&forced)).unwrap()];
-    }
-    for isa in Isa::ALL {
-        if !isa.is_supported() {
-            println!("skipped: this machine lacks {isa}");
-        }
-    }
-    Isa::supported()
 }
 
 /// Scattered physical blocks for a sequence of at most `positions`.
