@@ -320,3 +320,25 @@ fn a_file_is_found_by_its_path_or_its_directory() {
         assert_eq!(Checkpoint::open(&link).unwrap().fingerprint(), by_path.fingerprint());
     }
 }
+
+/// Of two ways with the same score the one of longer parts comes first, and zero is zero whatever its sign.
+#[test]
+fn merges_of_scores_are_ordered_as_floats_compare() {
+    for (scores, first) in [
+        ([0.0, 0.0, 0.0, -0.0], ["ab", "a"]),
+        ([0.0, 0.0, -0.0, 0.0], ["ab", "a"]),
+        ([0.0, 0.0, -1.0, -2.0], ["a", "b"]),
+        ([0.0, 0.0, f32::NEG_INFINITY, f32::INFINITY], ["ab", "a"]),
+    ] {
+        let tokens = Setting::Texts(["a", "b", "ab", "aba"].into_iter().collect());
+        let bytes = Small::new()
+            .text("tokenizer.ggml.model", "llama")
+            .set("tokenizer.ggml.tokens", tokens)
+            .unset("tokenizer.ggml.token_type")
+            .set("tokenizer.ggml.scores", Setting::Numbers(gguf::Numbers::of_f32(&scores)))
+            .bytes();
+        let checkpoint = open(vec![("m.gguf", bytes)]).unwrap();
+        let tokenizer: serde_json::Value = serde_json::from_slice(checkpoint.tokenizer_json()).unwrap();
+        assert_eq!(tokenizer["model"]["merges"][0], serde_json::json!(first), "{scores:?}");
+    }
+}
