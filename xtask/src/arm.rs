@@ -3,15 +3,19 @@
 
 use std::path::Path;
 
+use crate::programs::{self, Program};
 use crate::shell::{Failure, Place, capture, show};
 use crate::steps::Done;
 
-const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// The target's name.
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 /// Where Debian puts the C library for the target.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
+/// The one test of the kernels that takes minutes under an emulator.
+const SLOW: &str = "every_cut_gives_the_same_bits";
 /// blake3 builds its C for NEON unless told to stay with Rust.
 const PURE: (&str, &str) = ("CARGO_FEATURE_PURE", "1");
 
@@ -43,32 +47,35 @@ pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
     if !tools(place) {
         return Ok(Done::Skipped(format!("no emulator (Debian: apt-get install {})", PACKAGES.join(" "))));
     }
-    let kernels = ["-p", "headrace-kernels", "--lib", "--tests"];
-    let slow = ["--", "--skip", "every_cut_gives_the_same_bits"];
-    run(place, "max", &[&kernels[..], &slow[..]].concat())?;
-    run(place, "cortex-a72", &["-p", "headrace-kernels", "--test", "quantized"])?;
-    run(place, "max", &["-p", "headrace-model", "--test", "oracles"])?;
+    let environment = [("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER), PURE];
+    let compile = |arguments: &[&str]| {
+        programs::compile(place, &[&["--target", TARGET], arguments].concat(), &environment)
+    };
+    let kernels = compile(&["-p", "headrace-kernels", "--lib", "--tests"])?;
+    let oracles = compile(&["-p", "headrace-model", "--test", "oracles"])?;
+    let older = kernels
+        .iter()
+        .filter(|program| program.is_test("quantized"))
+        .map(|program| on(program, "cortex-a72"));
+    let newer = oracles.iter().chain(&kernels).map(|program| on(program, "max"));
+    let all: Vec<_> = newer.map(|program| program.arguments(&["--skip", SLOW])).chain(older).collect();
+    programs::run(&all)?;
     Ok(Done::Passed)
 }
 
-fn run(place: &Place, processor: &str, tests: &[&str]) -> Result<(), Failure> {
-    let runner = format!("{EMULATOR} -cpu {processor} -L {LIBRARIES}");
-    let environment = [
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner.as_str()),
-        ("HEADRACE_ISA", "neon"),
-        PURE,
-    ];
-    place.cargo(&[&["test", "--release", "--target", TARGET], tests].concat(), &environment)
+/// The program on an emulated processor.
+fn on(program: &Program, processor: &str) -> Program {
+    let runner = [EMULATOR, "-cpu", processor, "-L", LIBRARIES];
+    program.clone().run_by(&runner).with("HEADRACE_ISA", "neon")
 }
 
 /// Why nothing can be compiled for the target.
-fn no_target(place: &Place) -> Result<Option<String>, Failure> {
+pub(crate) fn no_target(place: &Place) -> Result<Option<String>, Failure> {
     let line = format!("rustc --print target-libdir --target {TARGET}");
     let library =
         capture(place.command("rustc").args(["--print", "target-libdir", "--target", TARGET]), &line)?;
     let missing = !Path::new(library.trim()).exists();
-    Ok(missing.then(|| format!("the target is not installed (rustup target add {TARGET})")))
+    Ok(missing.then(|| format!("the target is not installed (rustup target add {TARGET}; without rustup, the toolchain's package for it)")))
 }
 
 /// Whether linker, C library and emulator are there.

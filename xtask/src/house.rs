@@ -21,6 +21,9 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("#[ign", "ore"), "a test that does not run shows nothing"),
 ];
 
+/// How an example in a doc comment begins. cargo would compile each alone; examples are tests, or stand in pages.
+const DOC_EXAMPLES: [&str; 2] = [concat!("///", " ```"), concat!("//!", " ```")];
+
 /// What must not stand in any text of the repository: leaked secrets and paths of somebody's machine.
 const CANARIES: &[(&str, &str)] = &[
     (concat!("PRIVATE ", "KEY-----"), "a private key; make one in the test"),
@@ -89,6 +92,9 @@ fn of_text(name: &str, text: &str, broken: &mut Vec<String>) {
                 forbid(what, why);
             }
         }
+        if shipped && DOC_EXAMPLES.iter().any(|begin| line.trim_start().starts_with(begin)) {
+            forbid("```", "doc examples are not run by the test command: write a test");
+        }
         if shipped
             && says_unsafe(line)
             && !UNSAFE_ROOMS.iter().any(|room| name.starts_with(&format!("crates/{room}/")))
@@ -142,6 +148,7 @@ mod tests {
             ("crates/a/src/a/mod.rs", "//! It.", "after its module"),
             ("crates/a/src/b.rs", unfinished.as_str(), "crates/a/src/b.rs:2"),
             ("crates/edge/src/b.rs", unsound.as_str(), "only the kernels"),
+            ("crates/a/src/d.rs", "//! It.\n/// ```\nfn f() {}", "crates/a/src/d.rs:2"),
             ("README.md", key.as_str(), "README.md:1"),
         ] {
             let mut broken = Vec::new();

@@ -8,10 +8,12 @@ mod graph;
 mod house;
 mod licences;
 mod metadata;
+mod programs;
 mod python;
 mod shell;
 mod smoke;
 mod steps;
+mod toolchain;
 
 use std::process::ExitCode;
 
