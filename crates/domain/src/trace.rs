@@ -14,10 +14,13 @@ pub const TRACE_VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The connection, its headers and body, until the request is whole.
+    /// The connection and the request's head.
     Connect,
     /// Credential to principal.
     Authenticate,
+    /// The body, as fast as the client sends it. In records of versions that read it before they asked who sends it, it
+    /// is part of `connect`.
+    Receive,
     /// Bytes to one meaning.
     Parse,
     /// May this key use this model and endpoint.
@@ -50,9 +53,10 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in the order of the path.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Connect,
         Self::Authenticate,
+        Self::Receive,
         Self::Parse,
         Self::Authorize,
         Self::Route,
@@ -74,6 +78,7 @@ impl Stage {
         match self {
             Self::Connect => "connect",
             Self::Authenticate => "authenticate",
+            Self::Receive => "receive",
             Self::Parse => "parse",
             Self::Authorize => "authorize",
             Self::Route => "route",

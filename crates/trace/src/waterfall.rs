@@ -463,12 +463,12 @@ fn engine_end_ns(record: &TraceRecord) -> u64 {
     group_end_ns(record, Group::Engine)
 }
 
-/// What must stay visible beside the longest: the connection, the rest of the gateway, the engine, the way back.
+/// What must stay visible beside the longest: the upload, the rest of the gateway, the engine, the way back.
 fn parts(record: &TraceRecord, total: u64, width: usize) -> [Part; 4] {
     let gateway = group_end_ns(record, Group::Gateway);
-    let connect = record.span(Stage::Connect).map_or(0, end_ns);
+    let upload = record.span(Stage::Receive).or_else(|| record.span(Stage::Connect)).map_or(0, end_ns);
     // A slow upload would squeeze what follows it; a quick one stays on the gateway's scale.
-    let connect = if connect > gateway / 2 && connect < gateway { connect } else { 0 };
+    let upload = if upload > gateway / 2 && upload < gateway { upload } else { 0 };
     let engine = engine_end_ns(record);
     let gateway_least = if engine == 0 { 0.25 } else { 0.35 };
     // At least the eight cells in which its length can be written; nothing where the way back was not reached.
@@ -479,7 +479,7 @@ fn parts(record: &TraceRecord, total: u64, width: usize) -> [Part; 4] {
         (false, _) => (gateway, total),
     };
     [
-        Part { end_ns: connect, least: 0.15 },
+        Part { end_ns: upload, least: 0.15 },
         Part { end_ns: gateway, least: gateway_least },
         Part { end_ns: engine, least: 0.3 },
         Part { end_ns: total, least: back_least },
