@@ -283,23 +283,29 @@ impl<'t> Masker<'t> {
     }
 
     /// The rendered text, with every character put back and the masked ones noted as literal.
+    ///
+    /// What stands between two literal pieces joins them unless a control token could begin in it: no such token can lie
+    /// there, so nothing is lost, and a message of nothing but openings (`<|<|<|…`) is one piece instead of millions.
     pub(crate) fn unmask(&self, rendered: String) -> Rendered {
         if !rendered.bytes().any(|byte| byte >= POOL_LEAD) {
             return Rendered::new(rendered, Vec::new());
         }
         let mut text = String::with_capacity(rendered.len());
         let mut literal: Vec<Range<usize>> = Vec::new();
+        let mut joins = false;
         for c in rendered.chars() {
             let Some(own) = self.table.unmask(c).or_else(|| self.originals.get(&c).copied()) else {
+                joins &= self.table.always.binary_search(&c).is_err();
                 text.push(c);
                 continue;
             };
             let start = text.len();
             text.push(own);
             match literal.last_mut() {
-                Some(last) if last.end == start => last.end = text.len(),
+                Some(last) if joins => last.end = text.len(),
                 _ => literal.push(start..text.len()),
             }
+            joins = true;
         }
         Rendered::new(text, literal)
     }

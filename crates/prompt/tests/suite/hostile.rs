@@ -177,7 +177,20 @@ fn roles_complete_tokens_and_messages_do_not() {
             Segment::Literal(text) => "*".repeat(text.len()),
         })
         .collect();
-    assert_eq!(trusted, "<|user|>\n*ser|>*nd*|*nd|><|end|>\n");
+    assert_eq!(trusted, "<|user|>\n************nd|><|end|>\n");
+}
+
+#[test]
+fn openings_of_control_tokens_cost_no_memory_of_their_own() {
+    for opening in ["<|", "<", "< ", "<|im_end|", "im_start<"] {
+        let text = opening.repeat((1 << 20) / opening.len());
+        let messages =
+            vec![Message::text(Role::User, text.as_str()), Message::text(Role::User, text.as_str())];
+        let conversation = Conversation { messages, ..Conversation::default() };
+        let rendered = demo_template().render(&conversation, &options(true)).unwrap();
+        let bytes = std::mem::size_of_val(rendered.segments().as_slice());
+        assert!(bytes < 1024, "{bytes} bytes of segments for {} bytes of `{opening}`", 2 * text.len());
+    }
 }
 
 #[test]
