@@ -36,8 +36,10 @@ pub struct EdgeConfig {
     pub max_header_bytes: usize,
     /// Bytes of a request's body.
     pub max_body_bytes: u64,
-    /// Bytes of all bodies in memory at once, over all connections; a request that needs more is answered 503.
-    pub max_body_bytes_at_once: u64,
+    /// Bytes of heads and bodies of all calls that are being read or answered; a call that needs more is answered 503.
+    pub memory_bytes: u64,
+    /// Of those, the most that the calls of one key may have; a call that needs more is answered 429.
+    pub memory_bytes_per_key: u64,
     /// Requests at once on one HTTP/2 connection.
     pub max_concurrent_streams: u32,
     /// Streams that a peer may open and reset before they were taken up; one more ends the connection
@@ -96,7 +98,8 @@ impl EdgeConfig {
             idle_timeout: Duration::from_secs(90),
             max_header_bytes: 16 * 1024,
             max_body_bytes: 8 * 1024 * 1024,
-            max_body_bytes_at_once: 256 * 1024 * 1024,
+            memory_bytes: 256 * 1024 * 1024,
+            memory_bytes_per_key: 64 * 1024 * 1024,
             max_concurrent_streams: 100,
             max_pending_reset_streams: 20,
             max_local_reset_streams: 256,
@@ -147,8 +150,13 @@ impl EdgeConfig {
         if self.max_body_bytes == 0 {
             wrong.push("max_body_bytes must be at least 1".to_owned());
         }
-        if self.max_body_bytes_at_once < self.max_body_bytes {
-            wrong.push("max_body_bytes_at_once must be at least max_body_bytes".to_owned());
+        for (name, bytes) in
+            [("memory_bytes", self.memory_bytes), ("memory_bytes_per_key", self.memory_bytes_per_key)]
+        {
+            let least = self.least_memory_bytes();
+            if bytes < least {
+                wrong.push(format!("{name} must be at least {least} (one body and its head), not {bytes}"));
+            }
         }
         if self.max_header_bytes < 1_024 || self.max_header_bytes > 1024 * 1024 {
             wrong.push(format!("max_header_bytes must be 1024 to 1048576, not {}", self.max_header_bytes));
@@ -162,6 +170,11 @@ impl EdgeConfig {
             ));
         }
         if wrong.is_empty() { Ok(()) } else { Err(EdgeError::Config(wrong)) }
+    }
+
+    /// Bytes that the largest request takes up.
+    pub const fn least_memory_bytes(&self) -> u64 {
+        self.max_body_bytes.saturating_add(2 * self.max_header_bytes as u64)
     }
 
     /// Bytes that the HTTP library may hold of an answer: half of the transport's.

@@ -1,4 +1,4 @@
-//! The seam to what answers: a [`Front`] takes whole requests and gives replies. [`Gateway`] is the real one; tests
+//! The seam to what answers: a [`Front`] takes requests by their heads and gives replies. [`Gateway`] is the real one; tests
 //! and the benchmark's bare hello-world are others, on the same sockets.
 
 use std::sync::Arc;
@@ -7,15 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, UnixNanos};
-use headrace_gateway::{Answer, AnswerBody, Arrival, Credentials, Delivery, EdgeRefusal, Gateway};
+use headrace_gateway::{
+    Answer, AnswerBody, Arrival, BodySource, Credentials, Delivery, EdgeRefusal, Gateway,
+};
 
 /// What answers requests.
 pub trait Front: Send + Sync + 'static {
     /// The body of an answer that comes in pieces.
     type Stream: Frames;
 
-    /// A call of one of the [`Endpoint`]s. Dropping the future says that the client went away.
-    fn call(self: &Arc<Self>, arrival: Arrival) -> impl Future<Output = Reply<Self::Stream>> + Send;
+    /// A call of one of the [`Endpoint`]s. The body is read when it is asked for; what is never asked for is left with the
+    /// peer. Dropping the future says that the client went away.
+    fn call<B: BodySource>(
+        self: &Arc<Self>,
+        arrival: Arrival<B>,
+    ) -> impl Future<Output = Reply<Self::Stream>> + Send;
 
     /// `GET /v1/models`
     fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Self::Stream>;
@@ -84,7 +90,7 @@ impl Frames for Delivery {
 impl Front for Gateway {
     type Stream = Delivery;
 
-    async fn call(self: &Arc<Self>, arrival: Arrival) -> Reply<Delivery> {
+    async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Delivery> {
         Self::call(self, arrival).await.into()
     }
 

@@ -1,6 +1,6 @@
 //! The edge: sockets, TLS 1.3, HTTP/1.1 and HTTP/2, byte and time limits, and the status of what goes wrong there.
 //! Knows bytes and routes; must not know tokens, prices, keys' meaning, limits on tenants or engines: it hands raw
-//! credentials and a whole body to a [`Front`] and carries the answer back.
+//! credentials and the way to a body to a [`Front`] and carries the answer back.
 
 mod activity;
 mod body;
@@ -9,6 +9,7 @@ mod connection;
 mod framing;
 mod front;
 mod listener;
+mod memory;
 mod operations;
 mod routes;
 mod service;
@@ -16,6 +17,7 @@ mod serving;
 mod stats;
 mod tls;
 mod transport;
+mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
 pub use front::{Frames, Front, Reply, ReplyBody};

@@ -1,9 +1,8 @@
-//! One request to one response: the route, the edge's own refusals, the body, the front's answer. Knows HTTP's words;
+//! One request to one response: the route, the edge's own refusals, the front's answer. Knows HTTP's words;
 //! every decision about who may do what is the front's.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,18 +14,19 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use crate::activity::{Activity, InFlight};
-use crate::body::{BodyFault, BodyLimits, OutBody, read_whole};
+use crate::body::OutBody;
 use crate::front::{Front, Reply, ReplyBody};
+use crate::memory::{Memory, Share};
 use crate::routes::{self, Target};
 use crate::stats::{Stats, count};
+use crate::upload::{BodyLimits, Upload};
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
     pub(crate) front: Arc<F>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
-    /// Bytes of bodies in memory now, over all connections.
-    pub(crate) body_bytes: AtomicU64,
+    pub(crate) memory: Memory,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -41,8 +41,14 @@ pub(crate) async fn answer<F: Front>(
     count(&shared.stats.requests);
     let (parts, body) = request.into_parts();
     let is_http1 = parts.version < Version::HTTP_2;
-    let mut asked =
-        Asked { shared: &shared, parts: &parts, started, body_was_read: body.is_end_stream(), body };
+    let mut asked = Asked {
+        shared: &shared,
+        parts: &parts,
+        started,
+        body_was_read: body.is_end_stream(),
+        body,
+        share: None,
+    };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
         asked.refuse(&EdgeRefusal::AmbiguousLength, None)
@@ -73,6 +79,8 @@ struct Asked<'a, F> {
     started: Moment,
     body: Incoming,
     body_was_read: bool,
+    /// What it takes of the memory for requests, until it is answered.
+    share: Option<Share<'a>>,
 }
 
 impl<F: Front> Asked<'_, F> {
@@ -107,36 +115,23 @@ impl<F: Front> Asked<'_, F> {
     }
 
     async fn call(&mut self, endpoint: Endpoint) -> Reply<F::Stream> {
-        if let Err(refusal) = takes_json(&self.parts.headers) {
-            return self.refuse(&refusal, Some(endpoint));
-        }
-        let budget = Budget::new(&self.shared.body_bytes, self.shared.limits.most_bytes_at_once);
-        let body = match read_whole(&mut self.body, &self.shared.limits, &budget).await {
-            Ok(body) => body,
-            Err(fault) => return self.refuse(&self.refusal_for(fault), Some(endpoint)),
-        };
-        self.body_was_read = true;
         let arrival = Arrival {
             endpoint,
             credentials: self.credentials(),
             traceparent: single(&self.parts.headers, "traceparent"),
-            body,
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
+            body: Upload {
+                head: self.parts,
+                body: &mut self.body,
+                limits: &self.shared.limits,
+                memory: &self.shared.memory,
+                stats: &self.shared.stats,
+                share: &mut self.share,
+                was_read: &mut self.body_was_read,
+            },
         };
         self.shared.front.call(arrival).await
-    }
-
-    fn refusal_for(&self, fault: BodyFault) -> EdgeRefusal {
-        match fault {
-            BodyFault::TooLarge => EdgeRefusal::BodyTooLarge { limit_bytes: self.shared.limits.most_bytes },
-            BodyFault::TooSlow(limit) => {
-                count(&self.shared.stats.body_timeouts);
-                EdgeRefusal::BodyTimeout { seconds: whole_seconds(limit) }
-            }
-            BodyFault::Broken => EdgeRefusal::BadBody,
-            BodyFault::NoRoom => EdgeRefusal::TooManyConnections,
-        }
     }
 
     fn not_found(&self) -> Reply<F::Stream> {
@@ -188,49 +183,9 @@ fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
     values.next().is_none().then(|| first.to_owned())
 }
 
-fn takes_json(headers: &HeaderMap) -> Result<(), EdgeRefusal> {
-    for value in headers.get_all(header::CONTENT_ENCODING) {
-        if !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity") {
-            let encoding = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            return Err(EdgeRefusal::UnsupportedEncoding { encoding });
-        }
-    }
-    let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let essence = media.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    let is_json = essence.eq_ignore_ascii_case(b"application/json")
-        || essence.len() > 5 && essence.to_ascii_lowercase().ends_with(b"+json");
-    if is_json { Ok(()) } else { Err(EdgeRefusal::UnsupportedMediaType) }
-}
-
 /// Whole seconds of a limit, rounded up.
 pub(crate) fn whole_seconds(limit: Duration) -> u64 {
     limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0))
-}
-
-/// Room for bodies that one request has taken; given back when the request is answered.
-pub(crate) struct Budget<'a> {
-    taken: AtomicU64,
-    all: &'a AtomicU64,
-    most: u64,
-}
-
-impl<'a> Budget<'a> {
-    fn new(all: &'a AtomicU64, most: u64) -> Self {
-        Self { taken: AtomicU64::new(0), all, most }
-    }
-
-    /// Takes room; false if there is none left.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.taken.fetch_add(bytes, Ordering::Relaxed);
-        self.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.most
-    }
-}
-
-impl Drop for Budget<'_> {
-    fn drop(&mut self) {
-        self.all.fetch_sub(*self.taken.get_mut(), Ordering::Relaxed);
-    }
 }
 
 /// Alive.
@@ -304,42 +259,5 @@ mod tests {
         headers.append("traceparent", HeaderValue::from_static("x"));
         assert_eq!(joined(&headers, &header::AUTHORIZATION).as_deref(), Some(&b"Bearer a, Bearer b"[..]));
         assert_eq!(single(&headers, "traceparent"), None);
-    }
-
-    #[test]
-    fn only_plain_json_is_taken() {
-        for (encoding, media, taken) in [
-            (None, None, true),
-            (None, Some("application/json"), true),
-            (None, Some("Application/JSON ; charset=utf-8"), true),
-            (None, Some("application/problem+json"), true),
-            (None, Some("application/x-www-form-urlencoded"), false),
-            (None, Some("text/plain"), false),
-            (Some("identity"), None, true),
-            (Some("gzip"), None, false),
-            (Some("identity, gzip"), None, false),
-        ] {
-            let mut headers = HeaderMap::new();
-            for (name, value) in [(header::CONTENT_ENCODING, encoding), (header::CONTENT_TYPE, media)] {
-                if let Some(value) = value {
-                    headers.insert(name, HeaderValue::from_static(value));
-                }
-            }
-            assert_eq!(takes_json(&headers).is_ok(), taken, "{encoding:?} {media:?}");
-        }
-    }
-
-    #[test]
-    fn room_for_bodies_is_shared_and_given_back() {
-        let all = AtomicU64::new(0);
-        let first = Budget::new(&all, 10);
-        assert!(first.take(6));
-        let second = Budget::new(&all, 10);
-        assert!(second.take(4));
-        assert!(!second.take(1));
-        drop(second);
-        assert!(first.take(4));
-        drop(first);
-        assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 }

@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect};
@@ -17,13 +16,14 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Wish;
-use crate::body::BodyLimits;
 use crate::connection::{Wiring, refuse_and_close};
 use crate::front::{Front, Reply, ReplyBody};
 use crate::listener::{Registry, accept, listen};
+use crate::memory::Memory;
 use crate::operations::{self, Metrics};
 use crate::service::{Shared, answer, whole_seconds};
 use crate::stats::{Stats, count, value};
+use crate::upload::BodyLimits;
 use crate::{EdgeConfig, EdgeError, tls};
 
 /// Refusals of connections over the limit that are being written at once; one more is closed without a word.
@@ -91,12 +91,12 @@ impl<F: Front> Edge<F> {
         };
         let limits = BodyLimits {
             most_bytes: config.max_body_bytes,
-            most_bytes_at_once: config.max_body_bytes_at_once,
             pause: config.body_progress_timeout,
             total: config.body_total_timeout,
         };
+        let memory = Memory::new(config.memory_bytes, config.memory_bytes_per_key);
         let wiring = wiring(acceptor);
-        let shared = Shared { front, clock, limits, body_bytes: AtomicU64::new(0), stats };
+        let shared = Shared { front, clock, limits, memory, stats };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,

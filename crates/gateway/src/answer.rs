@@ -3,25 +3,38 @@
 use std::fmt;
 
 use bytes::Bytes;
-use headrace_domain::{Endpoint, UnixNanos};
+use headrace_domain::{Endpoint, KeyId, UnixNanos};
 
-use crate::Delivery;
+use crate::{BodyRefusal, Delivery};
 
-/// A request that has arrived whole.
+/// A request whose head has arrived. Its body is asked for once it is known who sends it.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct Arrival<B> {
     /// What was called.
     pub endpoint: Endpoint,
     /// What the caller shows of itself.
     pub credentials: Credentials,
     /// The `traceparent` header, if it was text.
     pub traceparent: Option<String>,
-    /// The body.
-    pub body: Bytes,
+    /// Where the body comes from.
+    pub body: B,
     /// Wall time of its first byte.
     pub started: UnixNanos,
     /// The same moment on the clock's monotonic time, in nanoseconds.
     pub started_mono_ns: u64,
+}
+
+/// A body that may still be on its way.
+pub trait BodySource: Send {
+    /// All of it. Until the call is answered, its bytes count against the share of `payer` in the memory for requests.
+    fn read(self, payer: &KeyId) -> impl Future<Output = Result<Bytes, BodyRefusal>> + Send;
+}
+
+/// A body that is here already.
+impl BodySource for Bytes {
+    async fn read(self, _payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+        Ok(self)
+    }
 }
 
 /// Raw credential headers. Never shown by `Debug`.

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use headrace_domain::Stage;
-use headrace_identity::{AuthRefusal, credential};
+use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_ledger::LedgerRefusal;
 use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::refused::{Refused, Why};
-use crate::state::{Authenticated, Received, caller_scopes};
+use crate::state::{Arrived, Authenticated, caller_scopes};
 
-impl Received {
+impl<B> Arrived<B> {
     /// The caller, by one keyed hash and one look-up; every bad key costs the same and is answered alike.
-    pub(crate) fn authenticate(mut self, gateway: &Gateway) -> Result<Authenticated, Refused> {
+    pub(crate) fn authenticate(mut self, gateway: &Gateway) -> Result<Authenticated<B>, Refused> {
         if gateway.is_draining() {
             return Err(self.dossier.refuse(draining()));
         }
@@ -26,7 +26,6 @@ impl Received {
                 record.org = Some(principal.org.clone());
                 record.project = Some(principal.project.clone());
                 record.key = Some(principal.key.clone());
-                self.dossier.mark(Stage::Authenticate);
                 let Self { dossier, endpoint, body, .. } = self;
                 Ok(Authenticated { dossier, principal, endpoint, body })
             }
@@ -35,33 +34,40 @@ impl Received {
     }
 }
 
-impl Authenticated {
-    /// Turns away, before anything is parsed, what no limit or balance could let through. The hold still decides.
-    pub(crate) fn peek(self, gateway: &Gateway) -> Result<Self, Refused> {
-        let parts = gateway.parts();
-        let now = parts.clock.now();
-        if let Err(refusal) = parts.limits.peek(&caller_scopes(&self.principal), now) {
-            return Err(self.dossier.refuse(refusal.into()));
+impl<B> Authenticated<B> {
+    /// Turns away, before the body is taken in, what no limit or balance could let through. The hold still decides.
+    pub(crate) fn peek(mut self, gateway: &Gateway) -> Result<Self, Refused> {
+        let looked = look(gateway, &self.principal);
+        self.dossier.mark(Stage::Authenticate);
+        match looked {
+            Ok(()) => Ok(self),
+            Err(why) => Err(self.dossier.refuse(*why)),
         }
-        if gateway.has_free_model() {
-            return Ok(self);
-        }
-        let Some(standing) = parts.ledger.standing(&self.principal.org, &self.principal.project) else {
-            let unknown = LedgerRefusal::UnknownProject { project: self.principal.project.clone() };
-            return Err(self.dossier.refuse(unknown.into()));
-        };
-        if standing.available.get() > 0 {
-            return Ok(self);
-        }
-        let (balance, held) = (standing.balance, standing.held);
-        let needed = headrace_domain::NanoDollars::new(1);
-        let refusal = if held.get() > 0 {
-            LedgerRefusal::HeldInFlight { balance, held, needed }
-        } else {
-            LedgerRefusal::OutOfMoney { balance, held, needed }
-        };
-        Err(self.dossier.refuse(refusal.into()))
     }
+}
+
+fn look(gateway: &Gateway, principal: &Principal) -> Result<(), Box<Why>> {
+    let parts = gateway.parts();
+    let refuse = |why: Why| Err(Box::new(why));
+    if let Err(refusal) = parts.limits.peek(&caller_scopes(principal), parts.clock.now()) {
+        return refuse(refusal.into());
+    }
+    if gateway.has_free_model() {
+        return Ok(());
+    }
+    let Some(standing) = parts.ledger.standing(&principal.org, &principal.project) else {
+        return refuse(LedgerRefusal::UnknownProject { project: principal.project.clone() }.into());
+    };
+    if standing.available.get() > 0 {
+        return Ok(());
+    }
+    let (balance, held) = (standing.balance, standing.held);
+    let needed = headrace_domain::NanoDollars::new(1);
+    refuse(if held.get() > 0 {
+        LedgerRefusal::HeldInFlight { balance, held, needed }.into()
+    } else {
+        LedgerRefusal::OutOfMoney { balance, held, needed }.into()
+    })
 }
 
 pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {

@@ -1,7 +1,9 @@
 //! What the edge refuses by itself, in the same shapes and traces as every other refusal.
 
+use std::time::Duration;
+
 use headrace_domain::{Dialect, Endpoint, Stage, UnixNanos};
-use headrace_wire::ErrorKind;
+use headrace_wire::{ErrorKind, LimitFacts};
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
@@ -20,16 +22,6 @@ pub enum EdgeRefusal {
         /// The methods that do.
         allowed: &'static str,
     },
-    /// The body has more bytes than it may.
-    BodyTooLarge {
-        /// The bound.
-        limit_bytes: u64,
-    },
-    /// The body made no progress for too long.
-    BodyTimeout {
-        /// The bound.
-        seconds: u64,
-    },
     /// The headers were not whole in time.
     HeaderTimeout {
         /// The bound.
@@ -37,17 +29,54 @@ pub enum EdgeRefusal {
     },
     /// Two headers say different things about where the body ends.
     AmbiguousLength,
+    /// More connections than there is room for.
+    TooManyConnections,
+}
+
+/// Why the body of a call is not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyRefusal {
+    /// It has more bytes than it may.
+    TooLarge {
+        /// The bound.
+        limit_bytes: u64,
+    },
+    /// It made no progress for too long, or took too long in all.
+    TooSlow {
+        /// The bound.
+        seconds: u64,
+    },
     /// A `content-encoding` other than `identity`.
-    UnsupportedEncoding {
+    Encoding {
         /// The encoding named.
         encoding: String,
     },
     /// A `content-type` other than JSON.
-    UnsupportedMediaType,
-    /// The body broke off.
-    BadBody,
-    /// More connections or calls than there is room for.
-    TooManyConnections,
+    MediaType,
+    /// It broke off, or was not well-formed.
+    Incomplete,
+    /// The requests of its key fill the key's share of the memory for requests.
+    MemoryOfKey {
+        /// The share.
+        limit_bytes: u64,
+        /// What it would have come to.
+        observed_bytes: u64,
+    },
+    /// All requests together fill that memory.
+    Memory {
+        /// The bound.
+        limit_bytes: u64,
+        /// What it would have come to.
+        observed_bytes: u64,
+    },
+}
+
+impl Why {
+    fn with_bytes(mut self, rule: &str, limit: u64, observed: u64) -> Self {
+        let (rule, scope) = (rule.to_owned(), "bytes".to_owned());
+        self.limit = Some(LimitFacts { rule, scope, limit, observed });
+        self
+    }
 }
 
 impl Gateway {
@@ -75,35 +104,23 @@ impl Gateway {
     }
 }
 
+/// When to try again where others must finish first.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
+
 impl EdgeRefusal {
-    fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> Why {
         let why = |status, kind, code, message: String| Why::new(Stage::Connect, status, kind, code, message);
         let bad = ErrorKind::InvalidRequest;
         match self {
-            Self::NotFound { path } => {
-                let shown: String = path.chars().filter(|c| !c.is_control()).take(80).collect();
-                why(
-                    404,
-                    ErrorKind::NotFound,
-                    "not_found",
-                    format!("There is no `{shown}` here. See the README for the paths."),
-                )
-            }
+            Self::NotFound { path } => why(
+                404,
+                ErrorKind::NotFound,
+                "not_found",
+                format!("There is no `{}` here. See the README for the paths.", shown(path, 80)),
+            ),
             Self::MethodNotAllowed { allowed } => {
                 why(405, bad, "method_not_allowed", format!("This path takes {allowed}."))
             }
-            Self::BodyTooLarge { limit_bytes } => why(
-                413,
-                ErrorKind::RequestTooLarge,
-                "request_too_large",
-                format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
-            ),
-            Self::BodyTimeout { seconds } => why(
-                408,
-                ErrorKind::Timeout,
-                "body_timeout",
-                format!("The body made no progress for {seconds} s. Send the request again."),
-            ),
             Self::HeaderTimeout { seconds } => why(
                 408,
                 ErrorKind::Timeout,
@@ -117,31 +134,79 @@ impl EdgeRefusal {
                 "The headers say more than one thing about where the body ends. Send one `content-length`."
                     .to_owned(),
             ),
-            Self::UnsupportedEncoding { encoding } => {
-                let shown: String = encoding.chars().filter(|c| !c.is_control()).take(40).collect();
-                why(
-                    415,
-                    bad,
-                    "unsupported_encoding",
-                    format!("The content-encoding `{shown}` is not taken. Send the body as it is."),
-                )
-            }
-            Self::UnsupportedMediaType => why(
-                415,
-                bad,
-                "unsupported_media_type",
-                "The body must be `content-type: application/json`.".to_owned(),
-            ),
-            Self::BadBody => {
-                why(400, bad, "incomplete_body", "The body broke off before its end.".to_owned())
-            }
             Self::TooManyConnections => why(
                 503,
                 ErrorKind::Overloaded,
                 "too_many_connections",
                 "The server has as many connections as it takes. Try again shortly.".to_owned(),
             )
-            .retry_after(std::time::Duration::from_secs(1)),
+            .retry_after(SHORT_WAIT),
         }
     }
+}
+
+impl BodyRefusal {
+    pub(crate) fn why(&self) -> Why {
+        let why = |status, kind, code, message: String| Why::new(Stage::Receive, status, kind, code, message);
+        let bad = ErrorKind::InvalidRequest;
+        match self {
+            Self::TooLarge { limit_bytes } => why(
+                413,
+                ErrorKind::RequestTooLarge,
+                "request_too_large",
+                format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
+            ),
+            Self::TooSlow { seconds } => why(
+                408,
+                ErrorKind::Timeout,
+                "body_timeout",
+                format!("The body made no progress for {seconds} s. Send the request again."),
+            ),
+            Self::Encoding { encoding } => why(
+                415,
+                bad,
+                "unsupported_encoding",
+                format!(
+                    "The content-encoding `{}` is not taken. Send the body as it is.",
+                    shown(encoding, 40)
+                ),
+            ),
+            Self::MediaType => why(
+                415,
+                bad,
+                "unsupported_media_type",
+                "The body must be `content-type: application/json`.".to_owned(),
+            ),
+            Self::Incomplete => {
+                why(400, bad, "incomplete_body", "The body broke off before its end.".to_owned())
+            }
+            Self::MemoryOfKey { limit_bytes, observed_bytes } => why(
+                429,
+                ErrorKind::RateLimit,
+                "request_memory_per_key",
+                format!(
+                    "With this one, the requests of this key that are being read or answered have {observed_bytes} \
+                     bytes; they may have {limit_bytes} (`server.request_memory_per_key`). Wait for some of them."
+                ),
+            )
+            .retry_after(SHORT_WAIT)
+            .with_bytes("request_memory_per_key", *limit_bytes, *observed_bytes),
+            Self::Memory { limit_bytes, observed_bytes } => why(
+                503,
+                ErrorKind::Overloaded,
+                "request_memory",
+                format!(
+                    "With this one, the requests that are being read or answered have {observed_bytes} bytes; they \
+                     may have {limit_bytes} (`server.request_memory`). Try again shortly."
+                ),
+            )
+            .retry_after(SHORT_WAIT)
+            .with_bytes("request_memory", *limit_bytes, *observed_bytes),
+        }
+    }
+}
+
+/// What the caller wrote, cut and without control characters.
+fn shown(text: &str, most: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(most).collect()
 }

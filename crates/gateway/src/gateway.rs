@@ -19,8 +19,8 @@ use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::stages;
-use crate::state::Received;
-use crate::{Answer, Arrival, Credentials};
+use crate::state::Arrived;
+use crate::{Answer, Arrival, BodySource, Credentials};
 
 /// How long `GET /v1/requests/ID` waits for a record that is about to be written.
 const RECORD_WAIT: Duration = Duration::from_millis(500);
@@ -82,14 +82,14 @@ impl Gateway {
         }))
     }
 
-    /// One call, from its bytes to the head of its answer. Dropping the future says that the client went away.
-    pub async fn call(self: &Arc<Self>, arrival: Arrival) -> Answer {
+    /// One call, from its head to the head of its answer. Dropping the future says that the client went away.
+    pub async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Answer {
         let dialect = arrival.endpoint.dialect();
         let clock = Arc::clone(&self.parts.clock);
         let dossier = Dossier::open(clock, arrival.started, arrival.started_mono_ns, dialect);
         let id = dossier.id;
-        let received = Received::new(dossier, arrival);
-        match AssertUnwindSafe(stages::travel(self, received)).catch_unwind().await {
+        let arrived = Arrived::new(dossier, arrival);
+        match AssertUnwindSafe(stages::travel(self, arrived)).catch_unwind().await {
             Ok(Ok(answer)) => answer,
             Ok(Err(refused)) => {
                 let (answer, record) = refused.finish();

@@ -17,6 +17,7 @@ mod moderate;
 mod parse;
 mod place;
 mod pump;
+mod receive;
 mod refused;
 mod render;
 mod route;
@@ -24,8 +25,8 @@ mod settle;
 mod stages;
 mod state;
 
-pub use answer::{Answer, AnswerBody, Arrival, Credentials};
+pub use answer::{Answer, AnswerBody, Arrival, BodySource, Credentials};
 pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel};
 pub use delivery::Delivery;
-pub use front::EdgeRefusal;
+pub use front::{BodyRefusal, EdgeRefusal};
 pub use gateway::Gateway;

@@ -5,12 +5,12 @@ use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::refused::{Refused, Why};
-use crate::state::{Authenticated, Parsed};
+use crate::state::{Parsed, Received};
 
 /// Bytes of an asked-for model name that the trace keeps.
 const TRACED_NAME_BYTES: usize = 256;
 
-impl Authenticated {
+impl Received {
     pub(crate) fn parse(mut self, gateway: &Gateway) -> Result<Parsed, Refused> {
         match headrace_wire::parse(self.endpoint, &self.body, &gateway.config().wire) {
             Ok(call) => {

@@ -5,18 +5,24 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::refused::Refused;
-use crate::state::{Received, Rendered};
-use crate::{Answer, Gateway, pump};
+use crate::state::{Arrived, Rendered};
+use crate::{Answer, BodySource, Gateway, pump};
 
-/// Carries a request from its bytes to the head of its answer. Up to the hold nothing is taken, so dropping this future
+/// Carries a request from its head to the head of its answer. Up to the hold nothing is taken, so dropping this future
 /// (the client went away) costs nothing; from the hold on the request lives in a task of its own, and this future is
 /// only a listener.
-pub(crate) async fn travel(gateway: &Arc<Gateway>, received: Received) -> Result<Answer, Refused> {
-    let rendered = received
+pub(crate) async fn travel<B: BodySource>(
+    gateway: &Arc<Gateway>,
+    arrived: Arrived<B>,
+) -> Result<Answer, Refused> {
+    let rendered = arrived
         // Who is it: before anything that costs more than a hash.
         .authenticate(gateway)?
-        // Could it pay at all: a look at limits and balance turns floods away before bytes are parsed.
+        // Could it pay at all: a look at limits and balance turns floods away before their bytes are taken in.
         .peek(gateway)?
+        // The body: only a caller who is known, and could pay, fills memory with it.
+        .receive()
+        .await?
         // One meaning of the bytes, every parameter honoured or refused by name.
         .parse(gateway)?
         // May this key use the name that it asked for: before the name is resolved, so that an alias cannot widen it.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_domain::{CacheSalt, Call, ModelName, PrefixKeys, Sampling};
+use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling};
 use headrace_identity::Principal;
 use headrace_limits::{LimitSpec, Scope};
 
@@ -13,19 +13,27 @@ use crate::dossier::Dossier;
 use crate::settle::Settlement;
 use crate::{Arrival, Credentials};
 
-/// A request that has arrived whole.
-pub(crate) struct Received {
+/// A request whose head is here.
+pub(crate) struct Arrived<B> {
     pub(crate) dossier: Dossier,
     pub(crate) credentials: Credentials,
-    pub(crate) endpoint: headrace_domain::Endpoint,
-    pub(crate) body: Bytes,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) body: B,
 }
 
 /// Its caller is known.
-pub(crate) struct Authenticated {
+pub(crate) struct Authenticated<B> {
     pub(crate) dossier: Dossier,
     pub(crate) principal: Arc<Principal>,
-    pub(crate) endpoint: headrace_domain::Endpoint,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) body: B,
+}
+
+/// Its body is here.
+pub(crate) struct Received {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) endpoint: Endpoint,
     pub(crate) body: Bytes,
 }
 
@@ -88,8 +96,8 @@ pub(crate) struct Held {
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Received {
-    pub(crate) fn new(mut dossier: Dossier, arrival: Arrival) -> Self {
+impl<B> Arrived<B> {
+    pub(crate) fn new(mut dossier: Dossier, arrival: Arrival<B>) -> Self {
         dossier.describe(arrival.endpoint, arrival.traceparent.as_deref());
         dossier.mark(headrace_domain::Stage::Connect);
         Self { dossier, credentials: arrival.credentials, endpoint: arrival.endpoint, body: arrival.body }

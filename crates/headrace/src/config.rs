@@ -273,7 +273,7 @@ impl Reader {
         };
         let listen = self.address("server.listen").unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
         let usual = EdgeConfig::new(listen);
-        let edge = EdgeConfig {
+        let mut edge = EdgeConfig {
             tls,
             metrics_listen: self.address("server.metrics_listen"),
             max_connections: self.size("server.max_connections").unwrap_or(usual.max_connections),
@@ -284,6 +284,7 @@ impl Reader {
             idle_timeout: self.duration("server.idle_timeout"),
             max_header_bytes: self.size("server.max_header").unwrap_or(usual.max_header_bytes),
             max_body_bytes: self.long("server.max_body").unwrap_or(usual.max_body_bytes),
+            memory_bytes: self.long("server.request_memory").unwrap_or(usual.memory_bytes),
             max_concurrent_streams: self
                 .count("server.max_concurrent_streams")
                 .unwrap_or(usual.max_concurrent_streams),
@@ -292,6 +293,8 @@ impl Reader {
                 .unwrap_or(usual.transport_buffer_bytes),
             ..usual
         };
+        let usual = (edge.memory_bytes / 4).max(edge.least_memory_bytes());
+        edge.memory_bytes_per_key = self.long("server.request_memory_per_key").unwrap_or(usual);
         ServerConfig { edge, drain: self.duration("server.drain") }
     }
 

@@ -13,7 +13,7 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
     let mut config = config();
     config.max_body_bytes = 1_000;
     let served = serve(config).await;
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer good\r\n";
     for (lines, sent) in [
         ("content-length: 1001\r\n", String::new()),
         ("content-length: 18446744073709551614\r\n", String::new()),
@@ -36,17 +36,75 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
 #[tokio::test]
 async fn memory_for_bodies_is_bounded_over_all_connections() {
     let mut config = config();
-    config.max_body_bytes = 1_000;
-    config.max_body_bytes_at_once = 1_500;
+    config.max_body_bytes = 100_000;
+    config.memory_bytes = 250_000;
+    config.memory_bytes_per_key = 140_000;
     let served = serve(config).await;
-    let mut first = served.connect().await;
-    let whole = post("connection: close\r\n", &"1".repeat(1_000));
-    first.write_all(whole.get(..whole.len() - 1).unwrap().as_bytes()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_status(&served.raw(&whole).await, 503);
-    first.write_all(b"1").await.unwrap();
+    let whole = post("connection: close\r\n", &"1".repeat(100_000));
+    let other = whole.replace("Bearer good", "Bearer other");
+    let begin = async |request: &str| {
+        let mut stream = served.connect().await;
+        stream.write_all(request.get(..request.len() - 1).unwrap().as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stream
+    };
+    let mut first = begin(&whole).await;
+    let answer = served.raw(&whole).await;
+    assert_status(&answer, 429);
+    assert!(answer.contains("MemoryOfKey { limit_bytes: 140000, observed_bytes: "), "{answer}");
+    let mut second = begin(&other).await;
+    let answer = served.raw(&other.replace("100000", "99999")).await;
+    assert_status(&answer, 429);
+    drop(first.write_all(b"1").await);
     assert_status(&rest(&mut first).await, 200);
     assert_status(&served.raw(&whole).await, 200);
+    second.write_all(b"1").await.unwrap();
+    assert_status(&rest(&mut second).await, 200);
+    assert_status(&served.raw(&other).await, 200);
+}
+
+#[tokio::test]
+async fn the_memory_of_all_keys_together_is_bounded() {
+    let mut config = config();
+    config.max_body_bytes = 100_000;
+    config.memory_bytes = 150_000;
+    config.memory_bytes_per_key = 150_000;
+    let served = serve(config).await;
+    let whole = post("connection: close\r\n", &"1".repeat(100_000));
+    let mut first = served.connect().await;
+    first.write_all(whole.get(..whole.len() - 1).unwrap().as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_status(&served.raw(&whole.replace("Bearer good", "Bearer other")).await, 503);
+    first.write_all(b"1").await.unwrap();
+    assert_status(&rest(&mut first).await, 200);
+}
+
+#[tokio::test]
+async fn who_is_not_known_is_answered_on_the_head_and_its_body_left_unread() {
+    let mut config = config();
+    config.max_body_bytes = 100_000;
+    config.memory_bytes = 150_000;
+    let served = serve(config).await;
+    let unknown = post("", &"1".repeat(100_000)).replace("Bearer good", "Bearer bad");
+    let head = unknown.find("\r\n\r\n").unwrap() + 4;
+    for sent in [head, head + 1, unknown.len() - 1, unknown.len()] {
+        let started = Instant::now();
+        let answer = served.raw(unknown.get(..sent).unwrap()).await;
+        assert_status(&answer, 401);
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        assert!(started.elapsed() < Duration::from_millis(1_500), "{:?}", started.elapsed());
+    }
+    let asks = unknown.replace("host: a\r\n", "host: a\r\nexpect: 100-continue\r\n");
+    let answer = served.raw(asks.get(..asks.find("\r\n\r\n").unwrap() + 4).unwrap()).await;
+    assert_status(&answer, 401);
+    // What it left half sent fills no memory: another's body still fits.
+    let mut half = Vec::new();
+    for _ in 0..20 {
+        let mut stream = served.connect().await;
+        stream.write_all(unknown.get(..unknown.len() - 1).unwrap().as_bytes()).await.unwrap();
+        half.push(stream);
+    }
+    assert_status(&served.raw(&post("connection: close\r\n", &"1".repeat(100_000))).await, 200);
 }
 
 #[tokio::test]
@@ -125,7 +183,7 @@ async fn a_slow_body_gets_408_and_the_connection_closes() {
     config.body_total_timeout = SHORT * 3;
     let served = serve(config).await;
     let started = Instant::now();
-    let answer = served.raw("POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{").await;
+    let answer = served.raw(post("", "{234567890").get(..91).unwrap()).await;
     assert_status(&answer, 408);
     assert!(answer.contains("connection: close\r\n"), "{answer}");
     assert!(started.elapsed() >= SHORT);
@@ -134,7 +192,7 @@ async fn a_slow_body_gets_408_and_the_connection_closes() {
     let mut stream = served.connect().await;
     let started = Instant::now();
     stream
-        .write_all(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n")
+        .write_all(post("", "").replace("content-length: 0", "content-length: 10000").as_bytes())
         .await
         .unwrap();
     while started.elapsed() < SHORT * 4 && stream.write_all(b"1").await.is_ok() {

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::{Dialect, Endpoint, SystemClock, UnixNanos};
+use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, Frames, Front, Reply, ReplyBody, ServeReport};
-use headrace_gateway::{Arrival, Credentials, EdgeRefusal};
+use headrace_gateway::{Arrival, BodyRefusal, BodySource, Credentials, EdgeRefusal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -109,26 +109,46 @@ fn whole(status: u16, body: impl Into<Bytes>) -> Reply<Pieces> {
     reply(status, "application/json", ReplyBody::Whole(body.into()))
 }
 
+/// The key, if it is one that the stub knows.
+fn known(credentials: &Credentials) -> Option<KeyId> {
+    let name = match (&credentials.authorization, &credentials.x_api_key) {
+        (Some(key), None) if key == b"Bearer good" => "good",
+        (Some(key), None) if key == b"Bearer other" => "other",
+        (None, Some(key)) if key == b"good" => "good",
+        _ => return None,
+    };
+    Some(KeyId::new(name).unwrap())
+}
+
 fn authenticated(credentials: &Credentials, answer: impl FnOnce() -> Reply<Pieces>) -> Reply<Pieces> {
-    match (&credentials.authorization, &credentials.x_api_key) {
-        (Some(key), None) if key == b"Bearer good" => answer(),
-        (None, Some(key)) if key == b"good" => answer(),
-        _ => whole(401, "{}"),
-    }
+    if known(credentials).is_some() { answer() } else { whole(401, "{}") }
+}
+
+fn not_taken(refusal: &BodyRefusal) -> Reply<Pieces> {
+    let status = match refusal {
+        BodyRefusal::TooLarge { .. } => 413,
+        BodyRefusal::TooSlow { .. } => 408,
+        BodyRefusal::Encoding { .. } | BodyRefusal::MediaType => 415,
+        BodyRefusal::Incomplete => 400,
+        BodyRefusal::MemoryOfKey { .. } => 429,
+        BodyRefusal::Memory { .. } => 503,
+    };
+    whole(status, format!("{{\"refused\":\"{refusal:?}\"}}"))
 }
 
 impl Front for Stub {
     type Stream = Pieces;
 
-    async fn call(self: &Arc<Self>, arrival: Arrival) -> Reply<Pieces> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+    async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Pieces> {
+        let Some(key) = known(&arrival.credentials) else { return whole(401, "{}") };
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let guard = Guard(Arc::clone(&self.in_flight));
-        let refused = authenticated(&arrival.credentials, || whole(200, arrival.body.clone()));
-        if refused.status != 200 {
-            return refused;
-        }
-        match std::str::from_utf8(&arrival.body) {
+        let body = match arrival.body.read(&key).await {
+            Ok(body) => body,
+            Err(refusal) => return not_taken(&refusal),
+        };
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match std::str::from_utf8(&body) {
             Ok(HANG) => {
                 let _ = self.cut.subscribe().wait_for(|cut| *cut).await;
                 whole(503, "{}")
@@ -138,7 +158,7 @@ impl Front for Stub {
             Ok(THREE) => self.pieces(guard, b"data: 1\n\n", 3, false),
             Ok(BIG) => whole(200, vec![b'y'; 3 << 20]),
             Ok(PANIC) => panic!("as asked"),
-            _ => whole(200, arrival.body),
+            _ => whole(200, body),
         }
     }
 
@@ -164,9 +184,7 @@ impl Front for Stub {
         let status = match refusal {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,
-            EdgeRefusal::BodyTooLarge { .. } => 413,
-            EdgeRefusal::BodyTimeout { .. } | EdgeRefusal::HeaderTimeout { .. } => 408,
-            EdgeRefusal::UnsupportedEncoding { .. } | EdgeRefusal::UnsupportedMediaType => 415,
+            EdgeRefusal::HeaderTimeout { .. } => 408,
             EdgeRefusal::TooManyConnections => 503,
             _ => 400,
         };

@@ -164,6 +164,7 @@ impl Records for Kept {
 
 pub(crate) struct World {
     pub(crate) gateway: Arc<Gateway>,
+    clock: Arc<dyn Clock>,
     pub(crate) engine: Arc<Scripted>,
     pub(crate) ledger: Ledger,
     pub(crate) journal: MemoryJournal,
@@ -250,7 +251,7 @@ impl World {
                 as Arc<dyn headrace_moderation::Judge>
         });
         let parts = GatewayParts {
-            clock,
+            clock: Arc::clone(&clock),
             directory: Arc::clone(&directory),
             limits: limits.clone(),
             ledger: ledger.clone(),
@@ -271,7 +272,7 @@ impl World {
         };
         let gateway = Gateway::new(parts, config).unwrap();
         let key = secret.expose_secret().to_owned();
-        Self { gateway, engine, ledger, journal, limits, directory, traces, key, org, project }
+        Self { gateway, clock, engine, ledger, journal, limits, directory, traces, key, org, project }
     }
 
     pub(crate) fn script(&self, script: Script) {
@@ -286,7 +287,7 @@ impl World {
         self.call(Endpoint::ChatCompletions, chat_body(stream)).await
     }
 
-    pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival {
+    pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival<Bytes> {
         let clock = SystemClock::new();
         Arrival {
             endpoint,
@@ -296,6 +297,11 @@ impl World {
             started: clock.now(),
             started_mono_ns: 0,
         }
+    }
+
+    /// Now, on the clock of this world's gateway.
+    pub(crate) fn gateway_ns(&self) -> u64 {
+        self.clock.monotonic_nanos()
     }
 
     pub(crate) fn credentials(&self) -> Credentials {

@@ -11,14 +11,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    Clock, Dialect, Endpoint, ModelName, NanoDollars, OrgId, ProjectId, RequestId, SamplingDefaults,
+    Clock, Dialect, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RequestId, SamplingDefaults,
     SystemClock, TraceRecord, TraceSink, UnixNanos,
 };
 use headrace_edge::{Edge, EdgeConfig, Front, Reply, ReplyBody};
 use headrace_engine_api::Capabilities;
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Arrival, Credentials, Delivery, EdgeRefusal, Gateway, GatewayConfig, GatewayParts, Records, ServedModel,
+    Arrival, BodySource, Credentials, Delivery, EdgeRefusal, Gateway, GatewayConfig, GatewayParts, Records,
+    ServedModel,
 };
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -44,7 +45,7 @@ pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
     let served = runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         match kind {
-            "hello" => listen(Arc::new(Hello), clock).await,
+            "hello" => listen(Arc::new(Hello(KeyId::new("hello")?)), clock).await,
             _ => listen(governed(kind, Path::new(dir), Arc::clone(&clock))?, clock).await,
         }
     });
@@ -72,12 +73,14 @@ async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Fa
 }
 
 /// Says the same to everyone, in as many bytes as the governed answer has.
-struct Hello;
+struct Hello(KeyId);
 
 impl Front for Hello {
     type Stream = Delivery;
 
-    async fn call(self: &Arc<Self>, _arrival: Arrival) -> Reply<Delivery> {
+    async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Delivery> {
+        // Read as a governed call's is, so that the connection can be used again.
+        let _ = arrival.body.read(&self.0).await;
         hello()
     }
 

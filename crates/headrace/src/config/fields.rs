@@ -126,6 +126,18 @@ pub(crate) const FIELDS: &[Field] = &[
         "Largest request line and headers; more is answered with 431.",
     ),
     field("server.max_body", Kind::Bytes, "\"8MiB\"", "Largest request body; more is answered with 413."),
+    field(
+        "server.request_memory",
+        Kind::Bytes,
+        "\"256MiB\"",
+        "Heads and bodies of all calls that are being read or answered; a call that needs more is answered with 503.",
+    ),
+    field(
+        "server.request_memory_per_key",
+        Kind::Bytes,
+        "",
+        "The part of `request_memory` that the calls of one key may fill; more is answered with 429. By default, a quarter.",
+    ),
     field("server.max_connections", COUNT, "4096", "Connections open at a time; more are answered with 503."),
     field("server.max_concurrent_streams", COUNT, "100", "Requests at once on one HTTP/2 connection."),
     field(

@@ -1,0 +1,201 @@
+//! The body of a request, read when the front asks for it and not before: within its limits, and within the memory that
+//! its payer has for requests. Knows nothing of what the bytes mean.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use headrace_domain::KeyId;
+use headrace_gateway::{BodyRefusal, BodySource};
+use http::header::{self, HeaderMap};
+use http::request::Parts;
+use http_body::{Body, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+use crate::memory::{Memory, NoRoom, Share};
+use crate::service::whole_seconds;
+use crate::stats::{Stats, count};
+
+/// How much is allocated for a body on the word of its `content-length` alone.
+const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
+/// What a header takes beside its name and value, as HTTP/2 counts it (RFC 9113 §6.5.2).
+const HEADER_OVERHEAD_BYTES: usize = 32;
+
+/// Limits on a request's body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimits {
+    pub(crate) most_bytes: u64,
+    pub(crate) pause: Duration,
+    pub(crate) total: Duration,
+}
+
+/// A body that is still on its way.
+pub(crate) struct Upload<'a, 'm> {
+    pub(crate) head: &'a Parts,
+    pub(crate) body: &'a mut Incoming,
+    pub(crate) limits: &'a BodyLimits,
+    pub(crate) memory: &'m Memory,
+    pub(crate) stats: &'a Stats,
+    /// Where the request keeps its share of the memory until it is answered.
+    pub(crate) share: &'a mut Option<Share<'m>>,
+    pub(crate) was_read: &'a mut bool,
+}
+
+impl BodySource for Upload<'_, '_> {
+    async fn read(self, payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+        takes_json(&self.head.headers)?;
+        let hint = self.body.size_hint();
+        if hint.lower() > self.limits.most_bytes {
+            return Err(BodyRefusal::TooLarge { limit_bytes: self.limits.most_bytes });
+        }
+        let share = self.share.insert(self.memory.share(payer.clone()));
+        // The head stays in memory while its body is waited for.
+        share.take(head_bytes(self.head))?;
+        let total = self.limits.total;
+        let read = timeout(total, gather(self.body, &hint, self.limits, share));
+        let read = read.await.unwrap_or(Err(too_slow(total)));
+        match &read {
+            Ok(_) => *self.was_read = true,
+            Err(BodyRefusal::TooSlow { .. }) => count(&self.stats.body_timeouts),
+            Err(_) => {}
+        }
+        read
+    }
+}
+
+async fn gather(
+    body: &mut Incoming,
+    hint: &SizeHint,
+    limits: &BodyLimits,
+    share: &mut Share<'_>,
+) -> Result<Bytes, BodyRefusal> {
+    let mut whole = Gathered::default();
+    loop {
+        let frame = match timeout(limits.pause, body.frame()).await {
+            Err(_) => return Err(too_slow(limits.pause)),
+            Ok(None) => return Ok(whole.into_bytes()),
+            Ok(Some(Err(_))) => return Err(BodyRefusal::Incomplete),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        // Trailers mean nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        let there = u64::try_from(whole.len().saturating_add(data.len())).unwrap_or(u64::MAX);
+        if there > limits.most_bytes {
+            return Err(BodyRefusal::TooLarge { limit_bytes: limits.most_bytes });
+        }
+        share.take(data.len())?;
+        whole.add(data, hint);
+    }
+}
+
+fn too_slow(limit: Duration) -> BodyRefusal {
+    BodyRefusal::TooSlow { seconds: whole_seconds(limit) }
+}
+
+impl From<NoRoom> for BodyRefusal {
+    fn from(no_room: NoRoom) -> Self {
+        match no_room {
+            NoRoom::OfKey { limit_bytes, observed_bytes } => {
+                Self::MemoryOfKey { limit_bytes, observed_bytes }
+            }
+            NoRoom::Of { limit_bytes, observed_bytes } => Self::Memory { limit_bytes, observed_bytes },
+        }
+    }
+}
+
+/// Bytes that a head takes up.
+fn head_bytes(head: &Parts) -> usize {
+    let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = head.headers.iter();
+    headers.map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum::<usize>()
+        + uri
+}
+
+/// A body so far. One that came in one piece, as most do, is not copied.
+#[derive(Default)]
+enum Gathered {
+    #[default]
+    Nothing,
+    One(Bytes),
+    Many(BytesMut),
+}
+
+impl Gathered {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::One(bytes) => bytes.len(),
+            Self::Many(bytes) => bytes.len(),
+        }
+    }
+
+    fn add(&mut self, data: Bytes, hint: &SizeHint) {
+        *self = match std::mem::take(self) {
+            Self::Nothing => Self::One(data),
+            Self::One(first) => {
+                let expected = usize::try_from(hint.lower().min(TRUSTED_LENGTH_BYTES)).unwrap_or_default();
+                let mut many = BytesMut::with_capacity(expected.max(first.len().saturating_add(data.len())));
+                many.extend_from_slice(&first);
+                many.extend_from_slice(&data);
+                Self::Many(many)
+            }
+            Self::Many(mut many) => {
+                many.extend_from_slice(&data);
+                Self::Many(many)
+            }
+        };
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Nothing => Bytes::new(),
+            Self::One(bytes) => bytes,
+            Self::Many(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+fn takes_json(headers: &HeaderMap) -> Result<(), BodyRefusal> {
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        if !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity") {
+            let encoding = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            return Err(BodyRefusal::Encoding { encoding });
+        }
+    }
+    let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence = media.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_json = essence.eq_ignore_ascii_case(b"application/json")
+        || essence.len() > 5 && essence.to_ascii_lowercase().ends_with(b"+json");
+    if is_json { Ok(()) } else { Err(BodyRefusal::MediaType) }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_plain_json_is_taken() {
+        for (encoding, media, taken) in [
+            (None, None, true),
+            (None, Some("application/json"), true),
+            (None, Some("Application/JSON ; charset=utf-8"), true),
+            (None, Some("application/problem+json"), true),
+            (None, Some("application/x-www-form-urlencoded"), false),
+            (None, Some("text/plain"), false),
+            (Some("identity"), None, true),
+            (Some("gzip"), None, false),
+            (Some("identity, gzip"), None, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [(header::CONTENT_ENCODING, encoding), (header::CONTENT_TYPE, media)] {
+                if let Some(value) = value {
+                    headers.insert(name, HeaderValue::from_static(value));
+                }
+            }
+            assert_eq!(takes_json(&headers).is_ok(), taken, "{encoding:?} {media:?}");
+        }
+    }
+}

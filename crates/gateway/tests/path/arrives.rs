@@ -1,0 +1,93 @@
+//! What is asked of a request before its body is: who sends it, and whether it could be paid for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Endpoint, KeyId, NanoDollars, Stage};
+use headrace_gateway::{Arrival, BodyRefusal, BodySource, Credentials};
+use headrace_identity::RateLimits;
+
+use crate::world::{Setup, World, chat_body, read};
+
+/// How long a body is on its way here.
+const UPLOAD: Duration = Duration::from_millis(60);
+
+/// A body that takes its time, and notes that somebody asked for it.
+struct Slow {
+    asked: Arc<AtomicBool>,
+    body: Result<Bytes, BodyRefusal>,
+}
+
+impl BodySource for Slow {
+    async fn read(self, _payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+        self.asked.store(true, Ordering::SeqCst);
+        tokio::time::sleep(UPLOAD).await;
+        self.body
+    }
+}
+
+fn slow(world: &World, body: Result<Bytes, BodyRefusal>) -> (Arc<AtomicBool>, Arrival<Slow>) {
+    let asked = Arc::new(AtomicBool::new(false));
+    let whole = world.arrival(Endpoint::ChatCompletions, String::new());
+    let arrival = Arrival {
+        endpoint: whole.endpoint,
+        credentials: whole.credentials,
+        traceparent: None,
+        body: Slow { asked: Arc::clone(&asked), body },
+        started: whole.started,
+        started_mono_ns: whole.started_mono_ns,
+    };
+    (asked, arrival)
+}
+
+fn chat() -> Bytes {
+    Bytes::from(chat_body(false).to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_for_a_body_who_is_unknown_or_could_not_pay() {
+    let rich = World::new(Setup::default());
+    let poor = World::new(Setup { credit: NanoDollars::ZERO, ..Setup::default() });
+    let none = RateLimits { requests_per_minute: Some(0), ..RateLimits::default() };
+    let limited = World::new(Setup { limits: none, ..Setup::default() });
+    for (world, known, status, code) in [
+        (&rich, false, 401, "missing_api_key"),
+        (&poor, true, 402, "out_of_money"),
+        (&limited, true, 400, "requests_per_minute"),
+        (&rich, true, 200, "chat.completion"),
+    ] {
+        let (asked, mut arrival) = slow(world, Ok(chat()));
+        if !known {
+            arrival.credentials = Credentials::default();
+        }
+        let answer = world.gateway.call(arrival).await;
+        assert_eq!(answer.status, status, "{code}");
+        let body = read(answer).await;
+        assert!(body.contains(code), "{body}");
+        assert_eq!(asked.load(Ordering::SeqCst), status == 200, "{code}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
+    let world = World::new(Setup::default());
+    let (_, mut arrival) = slow(&world, Ok(chat()));
+    arrival.started_mono_ns = world.gateway_ns();
+    assert_eq!(world.gateway.call(arrival).await.status, 200);
+    let trace = world.last_trace();
+    let took = |stage| Duration::from_nanos(trace.span(stage).unwrap().duration_ns);
+    assert!(took(Stage::Receive) >= UPLOAD, "{:?}", took(Stage::Receive));
+    assert!(took(Stage::Connect) + took(Stage::Authenticate) < UPLOAD);
+
+    let refusal = BodyRefusal::MemoryOfKey { limit_bytes: 10, observed_bytes: 11 };
+    let (_, arrival) = slow(&world, Err(refusal));
+    let answer = world.gateway.call(arrival).await;
+    assert_eq!(answer.status, 429);
+    let body = read(answer).await;
+    for part in ["request_memory_per_key", "\"stage\":\"receive\"", "\"retry_after_s\":1", "\"observed\":11"]
+    {
+        assert!(body.contains(part), "{part}: {body}");
+    }
+}
