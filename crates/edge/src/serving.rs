@@ -12,7 +12,7 @@ use http::StatusCode;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Wish;
@@ -28,7 +28,7 @@ use crate::{EdgeConfig, EdgeError, tls};
 
 /// Refusals of connections over the limit that are being written at once; one more is closed without a word.
 const REFUSALS_AT_ONCE: usize = 64;
-/// After all calls have ended, how long their last bytes may take to the peers.
+/// After all calls have ended, how long their last bytes may take to the peers at least.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// Bound sockets before a [`Front`].
@@ -250,10 +250,13 @@ impl<F: Front> Public<F> {
 
     /// Returns the calls and the connections that were cut off.
     async fn drain(&self, within: Duration) -> (usize, usize) {
+        let began = Instant::now();
         self.registry.wish_all(Wish::Finish);
         let calls = self.shared.front.drain(within).await;
         self.tasks.close();
-        if timeout(FLUSH_WAIT, self.tasks.wait()).await.is_ok() {
+        // Calls may be over long before their last bytes are with a slow reader: it has the time that calls would have.
+        let flush = within.saturating_sub(began.elapsed()).max(FLUSH_WAIT);
+        if timeout(flush, self.tasks.wait()).await.is_ok() {
             return (calls, 0);
         }
         let connections = self.registry.wish_all(Wish::Close);

@@ -89,7 +89,9 @@ impl Gateway {
         let dossier = Dossier::open(clock, arrival.started, arrival.started_mono_ns, dialect);
         let id = dossier.id;
         let arrived = Arrived::new(dossier, arrival);
-        match AssertUnwindSafe(stages::travel(self, arrived)).catch_unwind().await {
+        // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
+        let counted = self.tasks.token();
+        match AssertUnwindSafe(stages::travel(self, arrived, counted)).catch_unwind().await {
             Ok(Ok(answer)) => answer,
             Ok(Err(refused)) => {
                 let (answer, record) = refused.finish();
@@ -156,7 +158,7 @@ impl Gateway {
         !self.is_draining() && self.parts.ledger.health().down.is_none()
     }
 
-    /// Calls that are held, running or being settled.
+    /// Calls that have come in and are not settled yet.
     pub fn in_flight(&self) -> usize {
         self.tasks.len()
     }
@@ -181,10 +183,6 @@ impl Gateway {
 
     pub(crate) fn config(&self) -> &GatewayConfig {
         &self.config
-    }
-
-    pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.tasks
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -3,14 +3,21 @@
 
 use headrace_domain::Stage;
 
-use crate::BodySource;
+use crate::authenticate::draining;
 use crate::refused::Refused;
 use crate::state::{Authenticated, Received};
+use crate::{BodySource, Gateway};
 
 impl<B: BodySource> Authenticated<B> {
-    pub(crate) async fn receive(self) -> Result<Received, Refused> {
+    pub(crate) async fn receive(self, gateway: &Gateway) -> Result<Received, Refused> {
         let Self { mut dossier, principal, endpoint, body } = self;
-        match body.read(&principal.key).await {
+        let read = tokio::select! {
+            biased;
+            read = body.read(&principal.key) => read,
+            // Nothing was taken yet: a call whose body is still on its way when the drain's time is over ends here.
+            () = gateway.cut_off().cancelled() => return Err(dossier.refuse(draining())),
+        };
+        match read {
             Ok(body) => {
                 dossier.mark(Stage::Receive);
                 Ok(Received { dossier, principal, endpoint, body })

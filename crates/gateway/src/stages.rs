@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::refused::Refused;
 use crate::state::{Arrived, Rendered};
 use crate::{Answer, BodySource, Gateway, pump};
 
-/// Carries a request from its head to the head of its answer. Up to the hold nothing is taken, so dropping this future
+/// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the request
+/// into its task. Up to the hold nothing is taken, so dropping this future
 /// (the client went away) costs nothing; from the hold on the request lives in a task of its own, and this future is
 /// only a listener.
 pub(crate) async fn travel<B: BodySource>(
     gateway: &Arc<Gateway>,
     arrived: Arrived<B>,
+    counted: TaskTrackerToken,
 ) -> Result<Answer, Refused> {
     let rendered = arrived
         // Who is it: before anything that costs more than a hash.
@@ -21,7 +24,7 @@ pub(crate) async fn travel<B: BodySource>(
         // Could it pay at all: a look at limits and balance turns floods away before their bytes are taken in.
         .peek(gateway)?
         // The body: only a caller who is known, and could pay, fills memory with it.
-        .receive()
+        .receive(gateway)
         .await?
         // One meaning of the bytes, every parameter honoured or refused by name.
         .parse(gateway)?
@@ -35,14 +38,22 @@ pub(crate) async fn travel<B: BodySource>(
         .render(gateway)
         .await?;
     // Limits and money, all or nothing; from here on a task owns the request and settles it whatever happens.
-    dispatch(gateway, rendered).await
+    dispatch(gateway, rendered, counted).await
 }
 
-async fn dispatch(gateway: &Arc<Gateway>, rendered: Rendered) -> Result<Answer, Refused> {
+async fn dispatch(
+    gateway: &Arc<Gateway>,
+    rendered: Rendered,
+    counted: TaskTrackerToken,
+) -> Result<Answer, Refused> {
     // No await between the hold and the task: a future dropped here would leave a hold behind.
     let held = rendered.hold(gateway)?;
     let (id, dialect) = (held.dossier.id, held.dossier.dialect);
     let (head, answer) = oneshot::channel();
-    gateway.tasks().spawn(pump::carry(Arc::clone(gateway), held, head));
+    let carried = pump::carry(Arc::clone(gateway), held, head);
+    tokio::spawn(async move {
+        carried.await;
+        drop(counted);
+    });
     Ok(answer.await.unwrap_or_else(|_| gateway.internal_error(id, dialect)))
 }

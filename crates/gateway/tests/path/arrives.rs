@@ -91,3 +91,36 @@ async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
         assert!(body.contains(part), "{part}: {body}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_for_calls_that_had_come_in_but_not_begun() {
+    let world = World::new(Setup { render_inline_bytes: 0, ..Setup::default() });
+    let (asked, arrival) = slow(&world, Ok(chat()));
+    let gateway = Arc::clone(&world.gateway);
+    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    while !asked.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(world.gateway.in_flight(), 1, "it counts before its body is here");
+    assert_eq!(world.gateway.drain(Duration::from_secs(10)).await, 0);
+    let answer = call.await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(read(answer).await.contains("ha"));
+    assert_eq!(world.chat(false).await.status, 503, "a call that comes while it drains is refused");
+    let _ = world.balance_when_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_arrive_in_a_drains_time_is_not_waited_for() {
+    let world = World::new(Setup::default());
+    let (asked, arrival) = slow(&world, Ok(chat()));
+    let gateway = Arc::clone(&world.gateway);
+    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    while !asked.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(world.gateway.drain(UPLOAD / 4).await, 1);
+    let answer = call.await.unwrap();
+    assert_eq!(answer.status, 503);
+    assert!(read(answer).await.contains("shutting_down"));
+}
