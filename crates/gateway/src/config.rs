@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,10 +44,15 @@ pub struct GatewayParts {
     pub records: Arc<dyn Records>,
 }
 
+/// A record on its way from the store.
+pub type Stored<'a> = Pin<Box<dyn Future<Output = Option<Arc<TraceRecord>>> + Send + 'a>>;
+
 /// Finds the trace of a request for its owner.
 pub trait Records: Send + Sync {
-    /// The record, if it is kept.
-    fn find(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
+    /// The record, if it is still in memory.
+    fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
+    /// The record, if the store has it. Bounded in what it reads at once, and off the event loop.
+    fn stored(&self, id: RequestId) -> Stored<'_>;
     /// Its JSON, as `GET /v1/requests/ID` answers it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
 }

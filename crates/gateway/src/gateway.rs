@@ -1,4 +1,4 @@
-//! The gateway: its rooms, its public calls and its drain.
+//! The gateway: its rooms, its calls and its drain.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -8,22 +8,19 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use headrace_domain::{Dialect, ModelName, RequestId, Stage};
-use headrace_identity::{Principal, credential};
-use headrace_wire::{ErrorKind, ModelCard, error_body, model_body, models_body};
+use headrace_wire::{ErrorKind, error_body};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authenticate::unauthenticated;
-use crate::authorize::unknown_model;
 use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
 use crate::dossier::Dossier;
-use crate::refused::Why;
 use crate::stages;
 use crate::state::Arrived;
-use crate::{Answer, Arrival, BodySource, Credentials};
+use crate::{Answer, Arrival, BodySource};
 
-/// How long `GET /v1/requests/ID` waits for a record that is about to be written.
-const RECORD_WAIT: Duration = Duration::from_millis(500);
+/// Questions for traces that are answered at once.
+const TRACE_SEATS: usize = 256;
 
 /// Decides, dispatches, delivers and settles.
 pub struct Gateway {
@@ -35,6 +32,7 @@ pub struct Gateway {
     tasks: TaskTracker,
     draining: AtomicBool,
     cut_off: CancellationToken,
+    trace_seats: Semaphore,
 }
 
 impl Gateway {
@@ -79,6 +77,7 @@ impl Gateway {
             tasks: TaskTracker::new(),
             draining: AtomicBool::new(false),
             cut_off: CancellationToken::new(),
+            trace_seats: Semaphore::new(TRACE_SEATS),
         }))
     }
 
@@ -99,57 +98,6 @@ impl Gateway {
                 answer
             }
             Err(_) => self.internal_error(id, dialect),
-        }
-    }
-
-    /// `GET /v1/models`: those that the caller may use.
-    pub fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
-        self.identified(credentials, dialect, |principal| {
-            let mut cards: Vec<ModelCard> = self
-                .names()
-                .filter(|(name, _)| principal.models.allows(name.as_str()))
-                .map(|(name, model)| card(name, model))
-                .collect();
-            cards.sort_by(|a, b| a.id.cmp(&b.id));
-            Ok(Answer::json(200, models_body(&cards, dialect)))
-        })
-    }
-
-    /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
-    pub fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
-        self.identified(credentials, dialect, |principal| {
-            let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
-            match found.and_then(|name| Some((self.resolve(&name)?, name))) {
-                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, &model), dialect))),
-                None => Err(Box::new(unknown_model(name))),
-            }
-        })
-    }
-
-    /// `GET /v1/requests/ID`: the trace of a request, to its own project only. Foreign and missing ids answer alike.
-    pub async fn show_request(&self, credentials: &Credentials, id: &str) -> Answer {
-        let wanted: Option<RequestId> = id.parse().ok();
-        let deadline = tokio::time::Instant::now() + RECORD_WAIT;
-        loop {
-            let mut missing = false;
-            let answer = self.identified(credentials, Dialect::OpenAi, |principal| {
-                let record = wanted.and_then(|id| self.parts.records.find(id));
-                let own = record.filter(|record| {
-                    record.org.as_ref() == Some(&principal.org)
-                        && record.project.as_ref() == Some(&principal.project)
-                });
-                match own {
-                    Some(record) => Ok(Answer::json(200, self.parts.records.json(&record))),
-                    None => {
-                        missing = true;
-                        Err(Box::new(unknown_request()))
-                    }
-                }
-            });
-            if !missing || wanted.is_none() || tokio::time::Instant::now() >= deadline {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -217,51 +165,15 @@ impl Gateway {
         Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
     }
 
-    fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
+    /// Models with all names that lead to them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
         let aliases = self.parts.aliases.iter();
         let aliases = aliases.filter_map(|(alias, target)| Some((alias, self.models.get(target)?)));
         self.models.iter().chain(aliases)
     }
 
-    /// Answers a look-up for whoever the credentials name.
-    fn identified(
-        &self,
-        credentials: &Credentials,
-        dialect: Dialect,
-        answer: impl FnOnce(&Principal) -> Result<Answer, Box<Why>>,
-    ) -> Answer {
-        let now = self.parts.clock.now();
-        let clock = Arc::clone(&self.parts.clock);
-        let mono = clock.monotonic_nanos();
-        let dossier = Dossier::open(clock, now, mono, dialect);
-        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
-        let result = match shown.and_then(|key| self.parts.directory.authenticate(key, now)) {
-            Ok(principal) => answer(&principal),
-            Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
-        };
-        match result {
-            Ok(answer) => answer.with_headers(dossier.id_headers()),
-            Err(why) => why.answer(&dossier),
-        }
+    /// How many questions for a trace may wait for it at once.
+    pub(crate) const fn trace_seats(&self) -> &Semaphore {
+        &self.trace_seats
     }
-}
-
-fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
-    ModelCard {
-        id: name.to_string(),
-        created: model.created_unix_s,
-        owned_by: "headrace".to_owned(),
-        context_window: model.capabilities.context_window,
-        max_output_tokens: None,
-    }
-}
-
-fn unknown_request() -> Why {
-    Why::new(
-        Stage::Route,
-        404,
-        ErrorKind::NotFound,
-        "request_not_found",
-        "There is no trace of this request for your project. Traces are kept for a bounded time.",
-    )
 }

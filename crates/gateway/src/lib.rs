@@ -12,6 +12,7 @@ mod front;
 mod gateway;
 mod hold;
 mod jobs;
+mod look_up;
 mod miss;
 mod moderate;
 mod parse;
@@ -26,7 +27,7 @@ mod stages;
 mod state;
 
 pub use answer::{Answer, AnswerBody, Arrival, BodySource, Credentials};
-pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel};
+pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel, Stored};
 pub use delivery::Delivery;
 pub use front::{BodyRefusal, EdgeRefusal};
 pub use gateway::Gateway;

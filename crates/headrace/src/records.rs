@@ -3,29 +3,53 @@
 use std::sync::Arc;
 
 use headrace_domain::{RequestId, TraceRecord};
-use headrace_gateway::Records;
+use headrace_gateway::{Records, Stored};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Recorder, TraceReader, record_json};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Look-ups in the store at once: it reads over one connection, and more would only hold threads that wait for it.
+const READS_AT_ONCE: usize = 1;
 
 /// The recorder's memory before the store.
 pub(crate) struct StoredRecords {
-    pub(crate) recorder: Arc<Recorder>,
-    pub(crate) reader: SqliteTraceReader,
+    recorder: Arc<Recorder>,
+    reader: Arc<SqliteTraceReader>,
+    turns: Arc<Semaphore>,
+}
+
+impl StoredRecords {
+    pub(crate) fn new(recorder: Arc<Recorder>, reader: SqliteTraceReader) -> Self {
+        Self { recorder, reader: Arc::new(reader), turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
+    }
 }
 
 impl Records for StoredRecords {
-    fn find(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
-        if let Some(record) = self.recorder.recent(id) {
-            return Some(record);
-        }
-        // One indexed row of a local file; the runtime may use the thread's place meanwhile.
-        match tokio::task::block_in_place(|| self.reader.get(id)) {
-            Ok(found) => found.map(Arc::new),
-            Err(error) => {
-                tracing::warn!(%error, "a trace could not be read");
-                None
+    fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
+        self.recorder.recent(id)
+    }
+
+    fn stored(&self, id: RequestId) -> Stored<'_> {
+        Box::pin(async move {
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+            let reader = Arc::clone(&self.reader);
+            // Who asked may be gone before it is read: the turn ends with the reading.
+            let reading = spawn_blocking(move || {
+                let found = reader.get(id);
+                drop(turn);
+                found
+            });
+            match reading.await {
+                Ok(Ok(found)) => found.map(Arc::new),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "a trace could not be read");
+                    None
+                }
+                // The runtime is going down.
+                Err(_) => None,
             }
-        }
+        })
     }
 
     fn json(&self, record: &TraceRecord) -> Vec<u8> {

@@ -248,7 +248,7 @@ impl House {
             models: served,
             aliases: std::mem::take(&mut self.config.aliases),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
-            records: Arc::new(StoredRecords { recorder: Arc::clone(&self.recorder), reader }),
+            records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
         };
         let GatewaySettings {
             default_max_tokens,

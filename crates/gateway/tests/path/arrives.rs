@@ -124,3 +124,30 @@ async fn a_body_that_does_not_arrive_in_a_drains_time_is_not_waited_for() {
     assert_eq!(answer.status, 503);
     assert!(read(answer).await.contains("shutting_down"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_looked_for_once_in_the_store_and_then_waited_for_in_memory() {
+    let world = World::new(Setup::default());
+    let credentials = world.credentials();
+    assert_eq!(world.chat(false).await.status, 200);
+    let record = world.last_trace();
+    let id = record.request_id.to_string();
+    assert_eq!(world.gateway.show_request(&credentials, &id).await.status, 200);
+    assert_eq!(world.traces.1.load(Ordering::SeqCst), 0);
+
+    world.traces.0.lock().unwrap().clear();
+    let (gateway, wanted) = (Arc::clone(&world.gateway), id.clone());
+    let asker = credentials.clone();
+    let question = tokio::spawn(async move { gateway.show_request(&asker, &wanted).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    world.traces.0.lock().unwrap().push(record);
+    assert_eq!(question.await.unwrap().status, 200);
+    assert_eq!(world.traces.1.load(Ordering::SeqCst), 1);
+
+    world.traces.0.lock().unwrap().clear();
+    let many = (0..300).map(|_| world.gateway.show_request(&credentials, &id));
+    let statuses: Vec<u16> =
+        futures_util::future::join_all(many).await.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 404).count(), 256);
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 44);
+}

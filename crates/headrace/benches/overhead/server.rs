@@ -19,7 +19,7 @@ use headrace_engine_api::Capabilities;
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
     Arrival, BodySource, Credentials, Delivery, EdgeRefusal, Gateway, GatewayConfig, GatewayParts, Records,
-    ServedModel,
+    ServedModel, Stored,
 };
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -124,8 +124,12 @@ fn hello() -> Reply<Delivery> {
 struct NoRecords;
 
 impl Records for NoRecords {
-    fn find(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
+    fn recent(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
         None
+    }
+
+    fn stored(&self, _id: RequestId) -> Stored<'_> {
+        Box::pin(std::future::ready(None))
     }
 
     fn json(&self, _record: &TraceRecord) -> Vec<u8> {

@@ -1,0 +1,141 @@
+//! What a caller may look up: models, and the traces of its own requests. It takes no place in
+//! flight and no money.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{Dialect, ModelName, RequestId, Stage, TraceRecord};
+use headrace_identity::{Principal, credential};
+use headrace_wire::{ErrorKind, ModelCard, model_body, models_body};
+use tokio::time::{Instant, sleep};
+
+use crate::authenticate::unauthenticated;
+use crate::authorize::unknown_model;
+use crate::config::ServedModel;
+use crate::dossier::Dossier;
+use crate::refused::Why;
+use crate::{Answer, Credentials, Gateway};
+
+/// How long a question waits for the record of a call that has only just ended.
+const RECORD_WAIT: Duration = Duration::from_millis(500);
+/// How often it looks whether the record is there.
+const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
+
+type Looked = Result<Answer, Box<Why>>;
+
+impl Gateway {
+    /// `GET /v1/models`: those that the caller may use.
+    pub fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
+        let (dossier, principal) = self.identify(credentials, dialect);
+        let list = |principal: Arc<Principal>| {
+            let mut cards: Vec<ModelCard> = self
+                .names()
+                .filter(|(name, _)| principal.models.allows(name.as_str()))
+                .map(|(name, model)| card(name, model))
+                .collect();
+            cards.sort_by(|a, b| a.id.cmp(&b.id));
+            Answer::json(200, models_body(&cards, dialect))
+        };
+        tell(&dossier, principal.map(list))
+    }
+
+    /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
+    pub fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
+        let (dossier, principal) = self.identify(credentials, dialect);
+        let show = |principal: Arc<Principal>| {
+            let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
+            match found.and_then(|name| Some((self.resolve(&name)?, name))) {
+                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, &model), dialect))),
+                None => Err(Box::new(unknown_model(name))),
+            }
+        };
+        tell(&dossier, principal.and_then(show))
+    }
+
+    /// `GET /v1/requests/ID`: the trace of a request, to its own project only. Foreign and missing ids answer alike.
+    pub async fn show_request(&self, credentials: &Credentials, id: &str) -> Answer {
+        let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
+        let looked = match principal {
+            Ok(principal) => self.trace_of(&principal, id.parse().ok()).await,
+            Err(why) => Err(why),
+        };
+        tell(&dossier, looked)
+    }
+
+    async fn trace_of(&self, principal: &Principal, id: Option<RequestId>) -> Looked {
+        let Some(id) = id else { return Err(Box::new(unknown_request())) };
+        let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(Box::new(too_many_look_ups())) };
+        let records = &self.parts().records;
+        let own = |record: &Arc<TraceRecord>| {
+            record.org.as_ref() == Some(&principal.org) && record.project.as_ref() == Some(&principal.project)
+        };
+        let deadline = Instant::now() + RECORD_WAIT;
+        let mut found = records.recent(id).filter(own);
+        if found.is_none() {
+            // Asked once: what is not there now comes into the memory first.
+            found = records.stored(id).await.filter(own);
+        }
+        while found.is_none() && Instant::now() < deadline {
+            sleep(RECORD_LOOK_EVERY).await;
+            found = records.recent(id).filter(own);
+        }
+        found
+            .map(|record| Answer::json(200, records.json(&record)))
+            .ok_or_else(|| Box::new(unknown_request()))
+    }
+
+    /// Who asks, and what the answer's headers are made of.
+    fn identify(
+        &self,
+        credentials: &Credentials,
+        dialect: Dialect,
+    ) -> (Dossier, Result<Arc<Principal>, Box<Why>>) {
+        let parts = self.parts();
+        let now = parts.clock.now();
+        let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
+        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
+        let principal = match shown.and_then(|key| parts.directory.authenticate(key, now)) {
+            Ok(principal) => Ok(principal),
+            Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
+        };
+        (dossier, principal)
+    }
+}
+
+fn tell(dossier: &Dossier, looked: Looked) -> Answer {
+    match looked {
+        Ok(answer) => answer.with_headers(dossier.id_headers()),
+        Err(why) => why.answer(dossier),
+    }
+}
+
+fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
+    ModelCard {
+        id: name.to_string(),
+        created: model.created_unix_s,
+        owned_by: "headrace".to_owned(),
+        context_window: model.capabilities.context_window,
+        max_output_tokens: None,
+    }
+}
+
+fn unknown_request() -> Why {
+    Why::new(
+        Stage::Route,
+        404,
+        ErrorKind::NotFound,
+        "request_not_found",
+        "There is no trace of this request for your project. Traces are kept for a bounded time.",
+    )
+}
+
+fn too_many_look_ups() -> Why {
+    Why::new(
+        Stage::Route,
+        503,
+        ErrorKind::Overloaded,
+        "too_many_look_ups",
+        "As many questions for traces are being answered as are taken at once. Try again shortly.",
+    )
+    .retry_after(Duration::from_secs(1))
+}
