@@ -1,15 +1,17 @@
-//! Stage `authenticate`: credential to principal, and the read-only look at whether the caller could pay.
+//! Stage `authenticate`: credential to principal, and the door: a place among the caller's limits, and a look at whether it
+//! could pay.
 
 use std::time::Duration;
 
-use headrace_domain::Stage;
+use headrace_domain::{RequestId, Stage};
 use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_ledger::LedgerRefusal;
+use headrace_limits::Lease;
 use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::refused::{Refused, Why};
-use crate::state::{Arrived, Authenticated, caller_scopes};
+use crate::state::{Admitted, Arrived, Authenticated, Caller, caller_scopes};
 
 impl<B> Arrived<B> {
     /// The caller, by one keyed hash and one look-up; every bad key costs the same and is answered alike.
@@ -35,28 +37,36 @@ impl<B> Arrived<B> {
 }
 
 impl<B> Authenticated<B> {
-    /// Turns away, before the body is taken in, what no limit or balance could let through. The hold still decides.
-    pub(crate) fn peek(mut self, gateway: &Gateway) -> Result<Self, Refused> {
-        let looked = look(gateway, &self.principal);
+    /// The door: takes a request and a place in flight from the caller's limits, and turns away whom no balance could let
+    /// through. How many tokens and how much money a call needs is not known yet: `hold` takes those.
+    pub(crate) fn admit(mut self, gateway: &Gateway) -> Result<Admitted<B>, Refused> {
+        let admitted = admit(gateway, &self.principal, self.dossier.id);
         self.dossier.mark(Stage::Authenticate);
-        match looked {
-            Ok(()) => Ok(self),
-            Err(why) => Err(self.dossier.refuse(*why)),
+        let Self { dossier, principal, endpoint, body } = self;
+        match admitted {
+            Ok(lease) => Ok(Admitted { dossier, principal: Caller { principal, lease }, endpoint, body }),
+            Err(why) => Err(dossier.refuse(*why)),
         }
     }
 }
 
-fn look(gateway: &Gateway, principal: &Principal) -> Result<(), Box<Why>> {
+fn admit(gateway: &Gateway, principal: &Principal, id: RequestId) -> Result<Lease, Box<Why>> {
     let parts = gateway.parts();
-    let refuse = |why: Why| Err(Box::new(why));
-    if let Err(refusal) = parts.limits.peek(&caller_scopes(principal), parts.clock.now()) {
-        return refuse(refusal.into());
-    }
+    let lease = parts
+        .limits
+        .enter(&caller_scopes(principal), id, parts.clock.now())
+        .map_err(|refusal| Box::new(refusal.into()))?;
+    could_pay(gateway, principal).map(|()| lease)
+}
+
+fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Box<Why>> {
+    let parts = gateway.parts();
+    let refuse = |refusal: LedgerRefusal| Err(Box::new(refusal.into()));
     if gateway.has_free_model() {
         return Ok(());
     }
     let Some(standing) = parts.ledger.standing(&principal.org, &principal.project) else {
-        return refuse(LedgerRefusal::UnknownProject { project: principal.project.clone() }.into());
+        return refuse(LedgerRefusal::UnknownProject { project: principal.project.clone() });
     };
     if standing.available.get() > 0 {
         return Ok(());
@@ -64,9 +74,9 @@ fn look(gateway: &Gateway, principal: &Principal) -> Result<(), Box<Why>> {
     let (balance, held) = (standing.balance, standing.held);
     let needed = headrace_domain::NanoDollars::new(1);
     refuse(if held.get() > 0 {
-        LedgerRefusal::HeldInFlight { balance, held, needed }.into()
+        LedgerRefusal::HeldInFlight { balance, held, needed }
     } else {
-        LedgerRefusal::OutOfMoney { balance, held, needed }.into()
+        LedgerRefusal::OutOfMoney { balance, held, needed }
     })
 }
 

@@ -34,14 +34,14 @@ impl Rendered {
             return Err(self.dossier.refuse(headrace_ledger::LedgerRefusal::Overflow.into()));
         };
 
-        // Limits first: they are leases that a refusal by the ledger returns.
+        // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
         let [key, project, org] = caller_scopes(&self.principal);
         let scopes = [key, project, org, (Scope::Model(model.name.clone()), model.limits)];
         let tokens = prompt_tokens.saturating_add(output_tokens);
-        let lease = match parts.limits.acquire(&scopes, tokens, self.dossier.id, now) {
-            Ok(lease) => lease,
-            Err(refusal) => return Err(self.dossier.refuse(refusal.into())),
-        };
+        let (_, model_scope) = scopes.split_at(3);
+        if let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
+            return Err(self.dossier.refuse(refusal.into()));
+        }
         let (hold, taken_ns) = (self.dossier.id.hold(), parts.clock.monotonic_nanos());
         let command = Command::Hold {
             hold,
@@ -54,13 +54,13 @@ impl Rendered {
         };
         let mut transacted = parts.ledger.transact(vec![command], now);
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(headrace_ledger::Verdict::into_result) {
-            lease.release(now);
+            self.principal.lease.release(now);
             return Err(self.dossier.refuse(refusal.into()));
         }
         self.dossier.record.held = amount;
         let headers = rate_headers(&parts.limits.standing(&scopes, now));
         self.dossier.mark(Stage::Hold);
-        let settlement = Settlement::new(hold, lease, quote, taken_ns, transacted.durable);
+        let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller may look up: models, and the traces of its own requests. It takes no place in
+//! What a caller may look up: models, and the traces of its own requests. A look-up counts as a request; it takes no place in
 //! flight and no money.
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::authorize::unknown_model;
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::state::caller_scopes;
 use crate::{Answer, Credentials, Gateway};
 
 /// How long a question waits for the record of a call that has only just ended.
@@ -84,7 +85,7 @@ impl Gateway {
             .ok_or_else(|| Box::new(unknown_request()))
     }
 
-    /// Who asks, and what the answer's headers are made of.
+    /// Who asks, counted as a request; and what the answer's headers are made of.
     fn identify(
         &self,
         credentials: &Credentials,
@@ -95,7 +96,10 @@ impl Gateway {
         let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let principal = match shown.and_then(|key| parts.directory.authenticate(key, now)) {
-            Ok(principal) => Ok(principal),
+            Ok(principal) => match parts.limits.count(&caller_scopes(&principal), now) {
+                Ok(()) => Ok(principal),
+                Err(refusal) => Err(Box::new(refusal.into())),
+            },
             Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
         };
         (dossier, principal)

@@ -5,16 +5,16 @@ use headrace_domain::Stage;
 
 use crate::authenticate::draining;
 use crate::refused::Refused;
-use crate::state::{Authenticated, Received};
+use crate::state::{Admitted, Received};
 use crate::{BodySource, Gateway};
 
-impl<B: BodySource> Authenticated<B> {
+impl<B: BodySource> Admitted<B> {
     pub(crate) async fn receive(self, gateway: &Gateway) -> Result<Received, Refused> {
         let Self { mut dossier, principal, endpoint, body } = self;
         let read = tokio::select! {
             biased;
             read = body.read(&principal.key) => read,
-            // Nothing was taken yet: a call whose body is still on its way when the drain's time is over ends here.
+            // A call whose body is still on its way when the drain's time is over ends here.
             () = gateway.cut_off().cancelled() => return Err(dossier.refuse(draining())),
         };
         match read {

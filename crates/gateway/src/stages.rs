@@ -9,10 +9,9 @@ use crate::refused::Refused;
 use crate::state::{Arrived, Rendered};
 use crate::{Answer, BodySource, Gateway, pump};
 
-/// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the request
-/// into its task. Up to the hold nothing is taken, so dropping this future
-/// (the client went away) costs nothing; from the hold on the request lives in a task of its own, and this future is
-/// only a listener.
+/// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the
+/// request into its task. Up to the hold, what was taken is given back by dropping this future (the client went away); from
+/// the hold on the request lives in a task of its own, and this future is only a listener.
 pub(crate) async fn travel<B: BodySource>(
     gateway: &Arc<Gateway>,
     arrived: Arrived<B>,
@@ -21,8 +20,9 @@ pub(crate) async fn travel<B: BodySource>(
     let rendered = arrived
         // Who is it: before anything that costs more than a hash.
         .authenticate(gateway)?
-        // Could it pay at all: a look at limits and balance turns floods away before their bytes are taken in.
-        .peek(gateway)?
+        // The door: whatever is refused from here on has counted against the caller's limits. Who is at them, or could not
+        // pay at all, is turned away before its bytes are taken in.
+        .admit(gateway)?
         // The body: only a caller who is known, and could pay, fills memory with it.
         .receive(gateway)
         .await?

@@ -1,12 +1,13 @@
 //! The states of a request. Each transition takes the state by value and returns the next one, or a `Refused` that
 //! carries the dossier on to the trace: dispatch without a hold, or a bill without a trace, does not compile.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling};
 use headrace_identity::Principal;
-use headrace_limits::{LimitSpec, Scope};
+use headrace_limits::{Lease, LimitSpec, Scope};
 
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
@@ -29,10 +30,32 @@ pub(crate) struct Authenticated<B> {
     pub(crate) body: B,
 }
 
+/// It was let in: it is counted, and has its place in flight.
+pub(crate) struct Admitted<B> {
+    pub(crate) dossier: Dossier,
+    pub(crate) principal: Caller,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) body: B,
+}
+
+/// A caller who was let in, with its place among its limits. Dropping it, at whatever stage, gives the place back.
+pub(crate) struct Caller {
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) lease: Lease,
+}
+
+impl Deref for Caller {
+    type Target = Principal;
+
+    fn deref(&self) -> &Principal {
+        &self.principal
+    }
+}
+
 /// Its body is here.
 pub(crate) struct Received {
     pub(crate) dossier: Dossier,
-    pub(crate) principal: Arc<Principal>,
+    pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: Bytes,
 }
@@ -40,14 +63,14 @@ pub(crate) struct Received {
 /// Its meaning is known.
 pub(crate) struct Parsed {
     pub(crate) dossier: Dossier,
-    pub(crate) principal: Arc<Principal>,
+    pub(crate) principal: Caller,
     pub(crate) call: Call,
 }
 
 /// Its caller may use the model that it names.
 pub(crate) struct Authorized {
     pub(crate) dossier: Dossier,
-    pub(crate) principal: Arc<Principal>,
+    pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) asked: ModelName,
 }
@@ -55,7 +78,7 @@ pub(crate) struct Authorized {
 /// The model that serves it is known.
 pub(crate) struct Routed {
     pub(crate) dossier: Dossier,
-    pub(crate) principal: Arc<Principal>,
+    pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) model: Arc<ServedModel>,
 }
@@ -66,7 +89,7 @@ pub(crate) struct Moderated(pub(crate) Routed);
 /// Its prompts are token ids.
 pub(crate) struct Rendered {
     pub(crate) dossier: Dossier,
-    pub(crate) principal: Arc<Principal>,
+    pub(crate) principal: Caller,
     pub(crate) work: Work,
 }
 

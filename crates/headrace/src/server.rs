@@ -30,6 +30,8 @@ use crate::records::StoredRecords;
 use crate::welcome::Welcome;
 use crate::{commands, gauges, machine, models, output};
 
+/// How much longer than a hold a lease of limits lives that nobody ends.
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
 /// How often holds that nobody settled are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often counters at rest are forgotten.
@@ -136,7 +138,8 @@ impl House {
         let recorder = recorder.map_err(|error| error.to_string())?;
         let engines =
             parts.iter().map(|part| (part.served.name.to_string(), Arc::clone(&part.engine))).collect();
-        let limits = Limits::new();
+        // Longer than any call: none outlives its hold.
+        let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
             clock,

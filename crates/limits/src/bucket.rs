@@ -95,6 +95,11 @@ impl Bucket {
         Err(Wait::For(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))))
     }
 
+    /// Takes `cost` for good, whether it fits or not.
+    pub(crate) fn spend(&mut self, cost: u64) {
+        self.missing = self.missing.saturating_add(parts(cost));
+    }
+
     /// Takes `cost`, whether it fits or not.
     pub(crate) fn charge(&mut self, cost: u64) -> Mark {
         self.lows.note(self.missing);

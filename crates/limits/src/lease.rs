@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_domain::{RequestId, UnixNanos};
 use parking_lot::Mutex;
@@ -17,13 +16,14 @@ use crate::slot::Slot;
 
 const SHARDS: usize = 16;
 
-/// A call's share of its limits. End it with [`Lease::settle`] or [`Lease::release`]; a lease that is dropped
-/// instead frees its concurrency, keeps its tokens and is counted as abandoned.
-#[must_use = "a lease that is dropped keeps its tokens"]
+/// A call's share of its limits: from [`Limits::enter`](crate::Limits::enter) on its place in flight, from [`Lease::take`]
+/// on its tokens. Dropping it frees the place. End one that has tokens with [`Lease::settle`] or [`Lease::release`]: dropped,
+/// it keeps them and is counted as abandoned.
+#[must_use = "a lease that is dropped frees its place"]
 #[derive(Debug)]
 pub struct Lease {
-    inner: Arc<Inner>,
-    held: Arc<Held>,
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) held: Arc<Held>,
 }
 
 /// The part of a lease that the table of leases shares.
@@ -31,39 +31,38 @@ pub struct Lease {
 pub(crate) struct Held {
     number: u64,
     owner: RequestId,
-    tokens: u64,
-    expires: AtomicU64,
+    pub(crate) expires: AtomicU64,
+    pub(crate) taken: Mutex<Taken>,
+}
+
+/// What a lease has taken so far. Locked before any slot's counters.
+#[derive(Debug)]
+pub(crate) struct Taken {
     /// Whoever clears this ends the lease.
-    open: AtomicBool,
-    shares: Shares,
+    open: bool,
+    /// `None` until they were asked for.
+    pub(crate) tokens: Option<u64>,
+    pub(crate) shares: Shares,
 }
 
 pub(crate) type Shares = SmallVec<[Share; 4]>;
 
-/// What was taken from one slot.
+/// What was taken from one slot, beside a place in flight and a request.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) slot: Arc<Slot>,
     pub(crate) spec: LimitSpec,
-    pub(crate) request: Option<Mark>,
     pub(crate) tokens: Option<Mark>,
 }
 
 impl Lease {
-    pub(crate) fn open(
-        inner: &Arc<Inner>,
-        owner: RequestId,
-        tokens: u64,
-        shares: Shares,
-        expires: UnixNanos,
-    ) -> Self {
+    /// One without tokens yet. It lives as long as its owner keeps it.
+    pub(crate) fn open(inner: &Arc<Inner>, owner: RequestId, shares: Shares) -> Self {
         let held = inner.leases.add(|number| Held {
             number,
             owner,
-            tokens,
-            expires: AtomicU64::new(expires.get()),
-            open: AtomicBool::new(true),
-            shares,
+            expires: AtomicU64::new(u64::MAX),
+            taken: Mutex::new(Taken { open: true, tokens: None, shares }),
         });
         Self { inner: Arc::clone(inner), held }
     }
@@ -75,24 +74,20 @@ impl Lease {
 
     /// Tokens held.
     pub fn tokens(&self) -> u64 {
-        self.held.tokens
+        self.held.taken.lock().tokens.unwrap_or(0)
     }
 
-    /// When it ends by itself, unless renewed.
+    /// When it ends by itself.
     pub fn expires(&self) -> UnixNanos {
         UnixNanos::new(self.held.expires.load(Ordering::Relaxed))
-    }
-
-    /// Keeps it for `lifetime` from `now`, for a call that takes long.
-    pub fn renew(&self, lifetime: Duration, now: UnixNanos) {
-        self.held.expires.fetch_max(now.after(lifetime).get(), Ordering::Relaxed);
     }
 
     /// Ends it after `used_tokens` were used: the rest is given back, or what was used beyond is taken, below
     /// zero if it must be. The request stays counted.
     pub fn settle(self, used_tokens: u64, now: UnixNanos) {
-        let unused = self.held.tokens.saturating_sub(used_tokens);
-        let beyond = used_tokens.saturating_sub(self.held.tokens);
+        let held = self.tokens();
+        let unused = held.saturating_sub(used_tokens);
+        let beyond = used_tokens.saturating_sub(held);
         let open = self.held.end(|share, counters| {
             if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
                 counters.tokens.advance(limit, now);
@@ -104,29 +99,19 @@ impl Lease {
             }
         });
         if !open && beyond > 0 {
-            self.inner.charge_tokens(&self.held.shares, beyond, now);
+            self.inner.charge_tokens(&self.held.taken.lock().shares, beyond, now);
         }
     }
 
-    /// Ends it with nothing used: tokens and the request are given back.
+    /// Ends it with nothing used: all tokens are given back. The request stays counted.
     pub fn release(self, now: UnixNanos) {
-        let tokens = self.held.tokens;
-        self.held.end(|share, counters| {
-            if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
-                counters.tokens.advance(limit, now);
-                counters.tokens.give_back(mark, tokens);
-            }
-            if let (Some(limit), Some(mark)) = (share.spec.requests_per_minute, share.request) {
-                counters.requests.advance(u64::from(limit), now);
-                counters.requests.give_back(mark, 1);
-            }
-        });
+        self.settle(0, now);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held.end(|_, _| {}) {
+        if self.held.end(|_, _| {}) && self.held.taken.lock().tokens.is_some() {
             self.inner.abandoned.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.leases.remove(&self.held);
@@ -137,10 +122,11 @@ impl Held {
     /// Ends the lease if it is open, doing `with` to each share before its concurrency is freed; says whether
     /// it was.
     fn end(&self, mut with: impl FnMut(&Share, &mut crate::slot::Counters)) -> bool {
-        if !self.open.swap(false, Ordering::AcqRel) {
+        let mut taken = self.taken.lock();
+        if !std::mem::replace(&mut taken.open, false) {
             return false;
         }
-        for share in &self.shares {
+        for share in &taken.shares {
             // An open lease keeps its slots in the table, so none of them is retired.
             let mut counters = share.slot.counters.lock();
             with(share, &mut counters);

@@ -11,11 +11,11 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::bucket::{Bucket, Wait};
-use crate::lease::{Leases, Share, Shares};
+use crate::lease::{Leases, Share, Shares, Taken};
 use crate::slot::{Counters, Slot, Slots};
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
 
-/// How long a lease lasts that its owner neither ends nor renews: longer than any call is allowed to take.
+/// How long a lease lasts once it has tokens and its owner does not end it.
 const LEASE_LIFETIME: Duration = Duration::from_secs(3_600);
 
 /// When to try again after a refusal for concurrency, which ends when another call does; and the least that
@@ -45,9 +45,9 @@ pub struct LimitMetrics {
     pub scopes: usize,
     /// Leases open now.
     pub leases: usize,
-    /// Calls refused so far by [`Limits::peek`] and [`Limits::acquire`].
+    /// Calls refused so far, at the door or for their tokens.
     pub refused: u64,
-    /// Leases dropped so far without being settled or released.
+    /// Leases dropped so far with tokens that were neither settled nor released.
     pub abandoned: u64,
     /// Leases expired so far.
     pub expired: u64,
@@ -76,7 +76,7 @@ impl Limits {
         Self::with_lease_lifetime(LEASE_LIFETIME)
     }
 
-    /// With leases that expire after `lifetime` unless renewed: longer than any call is allowed to take.
+    /// With leases that end by themselves `lifetime` after they got their tokens: longer than any call is allowed to take.
     pub fn with_lease_lifetime(lifetime: Duration) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -90,50 +90,30 @@ impl Limits {
         }
     }
 
-    /// Whether even the smallest call (one request of one token) would be refused. Takes nothing.
-    ///
-    /// # Errors
-    /// The refusal that [`Limits::acquire`] would give.
-    pub fn peek(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> Result<(), LimitRefusal> {
-        let mut worst = None;
-        for (order, (scope, spec)) in scopes.iter().enumerate() {
-            match self.inner.slots.find(scope) {
-                _ if spec.is_unlimited() => {}
-                Some(slot) => check(scope, spec, &slot.counters.lock(), 1, now, order, &mut worst),
-                None => check(scope, spec, &Counters::default(), 1, now, order, &mut worst),
-            }
-        }
-        self.answer(worst)
-    }
-
-    /// Takes one request, `tokens` tokens and one place in flight from every scope, or nothing from any.
+    /// The door: takes one request and one place in flight from every scope, or nothing from any. Refused is also who
+    /// has not even one token left; how many a call needs is not known yet ([`Lease::take`]).
     ///
     /// A scope named twice counts once, with the lower of its limits. `now` may be any clock that does not
     /// run backwards, as long as all calls use the same.
     ///
     /// # Errors
     /// The limit that takes longest to pass.
-    pub fn acquire(
+    pub fn enter(
         &self,
         scopes: &[(Scope, LimitSpec)],
-        tokens: u64,
         owner: RequestId,
         now: UnixNanos,
     ) -> Result<Lease, LimitRefusal> {
-        loop {
-            let picked = self.inner.pick(scopes);
-            let Some(mut counters) = lock_all(&picked) else { continue };
-            let mut worst = None;
-            for (pick, counters) in picked.iter().zip(&counters) {
-                check(&pick.slot.scope, &pick.spec, counters, tokens, now, pick.order, &mut worst);
-            }
-            self.answer(worst)?;
-            let take =
-                |(pick, counters): (&Pick, &mut MutexGuard<'_, Counters>)| take(pick, counters, tokens, now);
-            let shares: Shares = picked.iter().zip(&mut counters).map(take).collect();
-            drop(counters);
-            return Ok(Lease::open(&self.inner, owner, tokens, shares, now.after(self.inner.lifetime)));
-        }
+        let shares = self.inner.admit(scopes, Ask { tokens: 1, place: true }, now)?;
+        Ok(Lease::open(&self.inner, owner, shares))
+    }
+
+    /// Takes one request from every scope, or none, for what is answered at once and needs no place and no tokens.
+    ///
+    /// # Errors
+    /// The limit that takes longest to pass.
+    pub fn count(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> Result<(), LimitRefusal> {
+        self.inner.admit(scopes, Ask { tokens: 0, place: false }, now).map(drop)
     }
 
     /// What is left at `now`.
@@ -181,14 +161,58 @@ impl Limits {
             expired: self.inner.expired.load(Ordering::Relaxed),
         }
     }
+}
 
-    fn answer(&self, worst: Option<Worst>) -> Result<(), LimitRefusal> {
-        match worst {
-            None => Ok(()),
-            Some(worst) => {
-                self.inner.refused.fetch_add(1, Ordering::Relaxed);
-                Err(worst.refusal)
+impl Lease {
+    /// Takes `tokens` tokens from every scope that the lease has entered, and a request, a place and as many tokens from
+    /// each of `more`; or nothing of all this. A scope of `more` that was entered already is not entered again.
+    ///
+    /// # Errors
+    /// The limit that takes longest to pass. The lease keeps what it had: end it. `retry_after` allows for the request
+    /// that stays counted.
+    pub fn take(
+        &mut self,
+        more: &[(Scope, LimitSpec)],
+        tokens: u64,
+        now: UnixNanos,
+    ) -> Result<(), LimitRefusal> {
+        let mut taken = self.held.taken.lock();
+        loop {
+            let picked = self.inner.pick(&taken.shares, more);
+            let Some(mut counters) = lock_all(&picked) else { continue };
+            let mut worst = Worst::default();
+            for (pick, counters) in picked.iter().zip(&counters) {
+                match pick.entered {
+                    true => worst.see_tokens(pick, counters, tokens, now),
+                    false => worst.see(pick, counters, Ask { tokens, place: true }, now),
+                }
             }
+            if let Some(mut refusal) = worst.0.map(|(_, refusal)| refusal) {
+                let next = picked.iter().zip(&counters).filter_map(|(pick, counters)| {
+                    match counters.requests.fits(u64::from(pick.spec.requests_per_minute?), 1, now) {
+                        Err(Wait::For(wait)) => Some(wait),
+                        _ => None,
+                    }
+                });
+                let next = next.max().unwrap_or_default();
+                refusal.retry_after = refusal.retry_after.map(|wait| wait.max(next));
+                return Err(self.inner.refuse(refusal));
+            }
+            let Taken { tokens: held, shares, .. } = &mut *taken;
+            for (pick, counters) in picked.iter().zip(&mut counters) {
+                if !pick.entered {
+                    enter(pick, counters, true, now);
+                    shares.push(Share { slot: Arc::clone(&pick.slot), spec: pick.spec, tokens: None });
+                }
+                let share = shares.iter_mut().find(|share| share.slot.number == pick.slot.number);
+                if let (Some(share), Some(limit)) = (share, pick.spec.tokens_per_minute) {
+                    counters.tokens.advance(limit, now);
+                    share.tokens = Some(counters.tokens.charge(tokens));
+                }
+            }
+            *held = Some(tokens);
+            self.held.expires.store(now.after(self.inner.lifetime).get(), Ordering::Relaxed);
+            return Ok(());
         }
     }
 }
@@ -200,21 +224,53 @@ impl Default for Limits {
 }
 
 impl Inner {
-    /// The slots of the limited scopes, each once, in locking order.
-    fn pick(&self, scopes: &[(Scope, LimitSpec)]) -> SmallVec<[Pick; 4]> {
-        let limited = scopes.iter().enumerate().filter(|(_, (_, spec))| !spec.is_unlimited());
-        let mut picked: SmallVec<[Pick; 4]> = limited
-            .map(|(order, (scope, spec))| Pick { slot: self.slots.get(scope), spec: *spec, order })
+    /// Takes a request, and a place if it is asked for, from every scope, or nothing.
+    fn admit(&self, scopes: &[(Scope, LimitSpec)], ask: Ask, now: UnixNanos) -> Result<Shares, LimitRefusal> {
+        loop {
+            let picked = self.pick(&[], scopes);
+            let Some(mut counters) = lock_all(&picked) else { continue };
+            let mut worst = Worst::default();
+            for (pick, counters) in picked.iter().zip(&counters) {
+                worst.see(pick, counters, ask, now);
+            }
+            if let Some((_, refusal)) = worst.0 {
+                return Err(self.refuse(refusal));
+            }
+            for (pick, counters) in picked.iter().zip(&mut counters) {
+                enter(pick, counters, ask.place, now);
+            }
+            drop(counters);
+            return Ok(picked
+                .into_iter()
+                .map(|Pick { slot, spec, .. }| Share { slot, spec, tokens: None })
+                .collect());
+        }
+    }
+
+    /// The slots that were entered and those of the limited scopes, each once, in locking order.
+    fn pick(&self, entered: &[Share], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[Pick; 4]> {
+        let entered = entered.iter().map(|share| (Arc::clone(&share.slot), share.spec, true));
+        let limited = scopes.iter().filter(|(_, spec)| !spec.is_unlimited());
+        let limited = limited.map(|(scope, spec)| (self.slots.get(scope), *spec, false));
+        let mut picked: SmallVec<[Pick; 4]> = entered
+            .chain(limited)
+            .enumerate()
+            .map(|(order, (slot, spec, entered))| Pick { slot, spec, order, entered })
             .collect();
         picked.sort_unstable_by_key(|pick| (pick.slot.number, pick.order));
         picked.dedup_by(|later, earlier| {
             let same = later.slot.number == earlier.slot.number;
-            if same {
+            if same && !earlier.entered {
                 earlier.spec = earlier.spec.tighter(later.spec);
             }
             same
         });
         picked
+    }
+
+    fn refuse(&self, refusal: LimitRefusal) -> LimitRefusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        refusal
     }
 
     /// Takes `tokens` for a lease that has expired: its slots may have been forgotten since.
@@ -234,12 +290,21 @@ impl Inner {
     }
 }
 
+/// What is asked of a scope beside one request.
+#[derive(Debug, Clone, Copy)]
+struct Ask {
+    tokens: u64,
+    place: bool,
+}
+
 /// A slot to be charged.
 struct Pick {
     slot: Arc<Slot>,
     spec: LimitSpec,
     /// Its place in the caller's list.
     order: usize,
+    /// It has the call's request and place already.
+    entered: bool,
 }
 
 /// All slots locked, in their order; none if one was forgotten meanwhile.
@@ -247,62 +312,57 @@ fn lock_all(picked: &[Pick]) -> Option<SmallVec<[MutexGuard<'_, Counters>; 4]>> 
     picked.iter().map(|pick| Some(pick.slot.counters.lock()).filter(|counters| !counters.retired)).collect()
 }
 
-fn take(pick: &Pick, counters: &mut Counters, tokens: u64, now: UnixNanos) -> Share {
-    let request = pick.spec.requests_per_minute.map(|limit| {
+fn enter(pick: &Pick, counters: &mut Counters, place: bool, now: UnixNanos) {
+    if let Some(limit) = pick.spec.requests_per_minute {
         counters.requests.advance(u64::from(limit), now);
-        counters.requests.charge(1)
-    });
-    let tokens = pick.spec.tokens_per_minute.map(|limit| {
-        counters.tokens.advance(limit, now);
-        counters.tokens.charge(tokens)
-    });
-    counters.active = counters.active.saturating_add(1);
-    Share { slot: Arc::clone(&pick.slot), spec: pick.spec, request, tokens }
+        counters.requests.spend(1);
+    }
+    counters.active = counters.active.saturating_add(u32::from(place));
 }
 
-/// The refusal that takes longest to pass so far.
-struct Worst {
-    /// No end before any end, then the later end, then the caller's order.
-    rank: (bool, Duration, Reverse<usize>),
-    refusal: LimitRefusal,
-}
+/// The refusal that takes longest to pass so far: no end before any end, then the later end, then the caller's order.
+#[derive(Default)]
+struct Worst(Option<((bool, Duration, Reverse<usize>), LimitRefusal)>);
 
-/// Puts into `worst` the worst refusal of one scope, if it is worse.
-fn check(
-    scope: &Scope,
-    spec: &LimitSpec,
-    counters: &Counters,
-    tokens: u64,
-    now: UnixNanos,
-    order: usize,
-    worst: &mut Option<Worst>,
-) {
-    let mut refuse = |rule, limit: u64, used, requested, wait| {
+impl Worst {
+    /// What a scope says to all that is asked of it.
+    fn see(&mut self, pick: &Pick, counters: &Counters, ask: Ask, now: UnixNanos) {
+        if let Some(limit) = pick.spec.requests_per_minute.map(u64::from)
+            && let Err(wait) = counters.requests.fits(limit, 1, now)
+        {
+            self.refuse(pick, "requests_per_minute", [limit, counters.requests.used(limit, now), 1], wait);
+        }
+        if ask.tokens > 0 {
+            self.see_tokens(pick, counters, ask.tokens, now);
+        }
+        if ask.place
+            && let Some(limit) = pick.spec.concurrency
+            && counters.active >= limit
+        {
+            let wait = if limit == 0 { Wait::Forever } else { Wait::For(SHORTEST_WAIT) };
+            self.refuse(pick, "concurrency", [u64::from(limit), u64::from(counters.active), 1], wait);
+        }
+    }
+
+    /// What it says to the tokens.
+    fn see_tokens(&mut self, pick: &Pick, counters: &Counters, tokens: u64, now: UnixNanos) {
+        if let Some(limit) = pick.spec.tokens_per_minute
+            && let Err(wait) = counters.tokens.fits(limit, tokens, now)
+        {
+            self.refuse(pick, "tokens_per_minute", [limit, counters.tokens.used(limit, now), tokens], wait);
+        }
+    }
+
+    fn refuse(&mut self, pick: &Pick, rule: &'static str, [limit, used, requested]: [u64; 3], wait: Wait) {
         let retry_after = match wait {
             Wait::For(wait) => Some(wait.max(SHORTEST_WAIT)),
             Wait::Forever => None,
         };
-        let rank = (retry_after.is_none(), retry_after.unwrap_or(Duration::MAX), Reverse(order));
-        if worst.as_ref().is_none_or(|known| rank > known.rank) {
-            let refusal = LimitRefusal { scope: scope.clone(), rule, limit, used, requested, retry_after };
-            *worst = Some(Worst { rank, refusal });
+        let rank = (retry_after.is_none(), retry_after.unwrap_or(Duration::MAX), Reverse(pick.order));
+        if self.0.as_ref().is_none_or(|(known, _)| rank > *known) {
+            let scope = pick.slot.scope.clone();
+            self.0 = Some((rank, LimitRefusal { scope, rule, limit, used, requested, retry_after }));
         }
-    };
-    if let Some(limit) = spec.requests_per_minute.map(u64::from)
-        && let Err(wait) = counters.requests.fits(limit, 1, now)
-    {
-        refuse("requests_per_minute", limit, counters.requests.used(limit, now), 1, wait);
-    }
-    if let Some(limit) = spec.tokens_per_minute
-        && let Err(wait) = counters.tokens.fits(limit, tokens, now)
-    {
-        refuse("tokens_per_minute", limit, counters.tokens.used(limit, now), tokens, wait);
-    }
-    if let Some(limit) = spec.concurrency
-        && counters.active >= limit
-    {
-        let wait = if limit == 0 { Wait::Forever } else { Wait::For(SHORTEST_WAIT) };
-        refuse("concurrency", u64::from(limit), u64::from(counters.active), 1, wait);
     }
 }
 

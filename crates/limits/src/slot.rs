@@ -37,7 +37,6 @@ impl Counters {
     pub(crate) fn end_one(&mut self) {
         self.active = self.active.saturating_sub(1);
         if self.active == 0 {
-            self.requests.none_open();
             self.tokens.none_open();
         }
     }

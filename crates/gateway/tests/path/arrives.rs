@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::{Endpoint, KeyId, NanoDollars, Stage};
+use headrace_domain::{Dialect, Endpoint, KeyId, NanoDollars, Stage};
 use headrace_gateway::{Arrival, BodyRefusal, BodySource, Credentials};
 use headrace_identity::RateLimits;
 
-use crate::world::{Setup, World, chat_body, read};
+use crate::world::{Setup, World, chat_body, header, read};
 
 /// How long a body is on its way here.
 const UPLOAD: Duration = Duration::from_millis(60);
@@ -123,6 +123,73 @@ async fn a_body_that_does_not_arrive_in_a_drains_time_is_not_waited_for() {
     let answer = call.await.unwrap();
     assert_eq!(answer.status, 503);
     assert!(read(answer).await.contains("shutting_down"));
+}
+
+fn limited(requests: u32, concurrency: u32) -> World {
+    let limits = RateLimits {
+        requests_per_minute: Some(requests),
+        concurrency: Some(concurrency),
+        ..RateLimits::default()
+    };
+    World::new(Setup { limits, ..Setup::default() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_refused_after_the_door_count_and_give_their_place_back() {
+    let world = limited(3, 1);
+    let with = |key: &str, value: serde_json::Value| {
+        let mut body = chat_body(false);
+        body[key] = value;
+        body
+    };
+    for (body, status) in [
+        (with("n", "many".into()), 400),
+        (with("model", "no-such".into()), 404),
+        (with("max_tokens", 600.into()), 400),
+        (chat_body(false), 429),
+    ] {
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        assert_eq!(answer.status, status);
+        assert!(status != 429 || read(answer).await.contains("requests_per_minute"));
+    }
+    let metrics = world.limits.metrics();
+    assert_eq!((metrics.leases, metrics.abandoned), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_has_its_place_from_the_door_on_and_whoever_leaves_gives_it_back() {
+    let world = limited(9, 1);
+    let (asked, arrival) = slow(&world, Ok(chat()));
+    let gateway = Arc::clone(&world.gateway);
+    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    while !asked.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let refused = world.chat(false).await;
+    assert_eq!(refused.status, 429);
+    assert!(read(refused).await.contains("concurrency"));
+    call.abort();
+    assert!(call.await.is_err());
+    assert_eq!(world.chat(false).await.status, 200);
+    assert_eq!(world.limits.metrics().abandoned, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn look_ups_count_as_requests() {
+    let world = limited(3, 1);
+    let credentials = world.credentials();
+    assert_eq!(world.gateway.list_models(&credentials, Dialect::OpenAi).status, 200);
+    assert_eq!(world.gateway.show_model(&credentials, "no-such", Dialect::OpenAi).status, 404);
+    assert_eq!(world.gateway.show_request(&credentials, "no-id").await.status, 404);
+    for answer in [
+        world.gateway.list_models(&credentials, Dialect::OpenAi),
+        world.gateway.show_model(&credentials, "demo", Dialect::OpenAi),
+        world.gateway.show_request(&credentials, "req_00000000000000000000000000000001").await,
+        world.chat(false).await,
+    ] {
+        assert_eq!(answer.status, 429);
+        assert!(header(&answer, "retry-after").is_some());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

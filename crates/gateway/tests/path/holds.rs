@@ -57,13 +57,14 @@ async fn an_empty_balance_is_402_without_retry_after() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_by_the_ledger_gives_the_limits_back() {
     let limits =
-        RateLimits { requests_per_minute: Some(1), tokens_per_minute: Some(200), concurrency: Some(1) };
+        RateLimits { requests_per_minute: Some(3), tokens_per_minute: Some(200), concurrency: Some(1) };
     let world = World::new(Setup { credit: NanoDollars::new(5), limits, ..Setup::default() });
     for _ in 0..3 {
-        assert_eq!(world.chat(false).await.status, 402, "money refuses each time, never the limits");
+        assert_eq!(world.chat(false).await.status, 402, "tokens and place came back each time");
     }
     assert_eq!(world.limits.metrics().leases, 0);
     assert_eq!(world.limits.metrics().abandoned, 0);
+    assert_eq!(world.chat(false).await.status, 429, "the requests stay counted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
