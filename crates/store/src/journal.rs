@@ -11,10 +11,6 @@ use sqlx::{Connection, Row};
 
 use crate::sqlite::{self, Durability, Format, FormatError, block_on};
 
-mod charges;
-
-pub use charges::{Charge, ChargeEnd, Charges};
-
 /// Snapshots kept: one is enough to start from, the others let `verify` compare more often.
 const SNAPSHOTS_KEPT: i64 = 3;
 /// Rows read at a time.

@@ -1,4 +1,4 @@
-//! The ledger's SQLite file by itself: what it refuses, what can be read beside it, and the tables built from it.
+//! The ledger's SQLite file by itself: what it refuses, and what can be read beside it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,7 +7,6 @@
 )]
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
@@ -16,7 +15,7 @@ use headrace_ledger::{
     ChargeLine, Command, GrantKind, Journal, JournalError, Ledger, LedgerOptions, Owner, ReleaseReason,
     SettleOutcome,
 };
-use headrace_store::journal::{Charges, SqliteJournal, load_file, verify_file};
+use headrace_store::journal::{SqliteJournal, load_file, verify_file};
 use sqlx::{Connection, SqliteConnection};
 
 fn at(seconds: u64) -> UnixNanos {
@@ -211,46 +210,6 @@ fn several_rows_are_written_all_or_none() {
     assert_eq!(journal.rows_after(0).unwrap(), rows[..3]);
     journal.append(&rows[3..]).unwrap();
     assert_eq!(journal.rows_after(2).unwrap(), rows[2..]);
-}
-
-#[test]
-fn charges_follow_the_journal_and_are_built_anew() {
-    let directory = tempfile::tempdir().unwrap();
-    let (path, view) = (directory.path().join("ledger.sqlite"), directory.path().join("charges.sqlite"));
-    let ledger = with_calls(&path);
-    let check = |charges: &Charges| {
-        let charge = charges.charge(&hold_id(1)).unwrap().unwrap();
-        let end = charge.end.unwrap();
-        assert_eq!((end.outcome.as_str(), end.charged, end.loss), ("completed", nano(34), nano(2)));
-        assert_eq!((charge.taken, end.time, charge.held), (at(3), at(10), nano(100)));
-        assert_eq!(charge.lines, [line(TokenClass::Input, 30), line(TokenClass::Output, 4)]);
-        let outcomes: Vec<_> = charges.recent(&project(), 10).unwrap();
-        let outcomes: Vec<_> =
-            outcomes.iter().map(|c| c.end.as_ref().map(|end| end.outcome.as_str())).collect();
-        assert_eq!(outcomes, [None, Some("released:cancelled"), Some("completed")]);
-        assert_eq!(charges.charge(&hold_id(77)).unwrap(), None);
-        let balances = charges.balances().unwrap();
-        assert_eq!(balances["org/o/available"], nano(866));
-        assert_eq!(balances["project/p/held"], nano(100));
-        assert_eq!(balances.values().map(|amount| amount.get()).sum::<i64>(), 0);
-    };
-    let charges = Charges::follow(&path, &view).unwrap();
-    check(&charges);
-    must(&ledger, settle(3), 12);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while charges.charge(&hold_id(3)).unwrap().unwrap().end.is_none() {
-        assert!(Instant::now() < deadline, "it follows by itself");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    drop(charges);
-    ledger.close().unwrap();
-
-    // Damaged, or of another ledger: built anew.
-    let second = directory.path().join("second.sqlite");
-    with_calls(&second).close().unwrap();
-    check(&Charges::follow(&second, &view).unwrap());
-    std::fs::write(&view, b"this is no database").unwrap();
-    check(&Charges::follow(&second, &view).unwrap());
 }
 
 /// Format 1 stays readable for ever: a file that this format's first program wrote.
