@@ -17,17 +17,18 @@ pub(crate) const GENESIS: [u8; 32] = [0; 32];
 
 /// Where committed rows go. One thread owns it.
 pub trait Journal: Send {
-    /// The newest snapshot, if any, and every row after it in order.
+    /// The newest snapshot of a row before `sequence`, if one is kept; of `u64::MAX`, the newest.
     ///
     /// # Errors
-    /// When the journal cannot be read.
-    fn load(&mut self) -> Result<Loaded, JournalError>;
+    /// [`JournalError::Corrupt`] names the row of a snapshot that cannot be read; an older one may be. Others when the
+    /// journal cannot be read.
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError>;
 
-    /// Every row after `sequence`, in order; from 0, all of them.
+    /// The rows after `sequence`, in order, at most `limit`; from 0, the first ones. None: there are no more.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError>;
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError>;
 
     /// Writes the rows, all or none of them. They are on the disk when this returns `Ok`. After an error it is open
     /// whether they are: the caller calls `recover` and `rows_after` to learn it.

@@ -73,15 +73,14 @@ fn full() -> JournalError {
 }
 
 impl Journal for MemoryJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        let newest = self.shared.lock().snapshots.last().cloned();
-        let rows = self.rows_after(newest.as_ref().map_or(0, |snapshot| snapshot.sequence))?;
-        Ok(Loaded { snapshots: newest.into_iter().collect(), rows })
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        let contents = self.shared.lock();
+        Ok(contents.snapshots.iter().rev().find(|snapshot| snapshot.sequence < sequence).cloned())
     }
 
-    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         let contents = self.shared.lock();
-        Ok(contents.rows.iter().filter(|row| row.sequence > sequence).cloned().collect())
+        Ok(contents.rows.iter().filter(|row| row.sequence > sequence).take(limit).cloned().collect())
     }
 
     fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {

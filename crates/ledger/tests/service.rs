@@ -67,11 +67,11 @@ struct GatedJournal {
 }
 
 impl Journal for GatedJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        self.inner.load()
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        self.inner.snapshot_before(sequence)
     }
-    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
-        self.inner.rows_after(sequence)
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        self.inner.rows_after(sequence, limit)
     }
     fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
         self.permits.recv().map_err(|_| JournalError::Io("no more permits".into()))?;
@@ -321,11 +321,54 @@ fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
         Verdict::Refused(LedgerRefusal::IdempotencyInFlight { hold: hold_id(1) })
     );
 
+    // The newest is damaged: the one before it is taken, and only the rows since are replayed.
     let mut damaged = contents;
+    let rows = damaged.rows.len() as u64;
     damaged.snapshots.last_mut().unwrap().payload[0] ^= 1;
-    let (_, report) = start(damaged);
-    assert!(report.snapshot_refused.is_some() && report.rows_replayed > 40, "{report:?}");
+    let (_, report) = start(damaged.clone());
+    assert!(report.snapshot_refused.is_some() && (1..rows).contains(&report.rows_replayed), "{report:?}");
     assert_eq!(report.totals, totals);
+
+    // All are: everything is replayed, a page at a time.
+    let last = damaged.snapshots.len() - 1;
+    damaged.snapshots[..last].iter_mut().for_each(|snapshot| snapshot.payload[0] ^= 1);
+    let (_, report) = start(damaged);
+    assert_eq!((report.rows_replayed, report.totals), (rows, totals));
+}
+
+#[test]
+fn a_long_journal_is_replayed_a_page_at_a_time() {
+    let journal = MemoryJournal::new();
+    let ledger = with_money(&journal, 1000);
+    for n in 0..600 {
+        must(&ledger, hold(n, 1));
+        must(&ledger, release(n));
+    }
+    let totals = ledger.totals();
+    drop(ledger);
+    struct Measured(MemoryJournal, Arc<AtomicU64>);
+    impl Journal for Measured {
+        fn snapshot_before(&mut self, _: u64) -> Result<Option<Snapshot>, JournalError> {
+            Ok(None)
+        }
+        fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+            let rows = self.0.rows_after(sequence, limit)?;
+            self.1.fetch_max(rows.len() as u64, Ordering::SeqCst);
+            Ok(rows)
+        }
+        fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+            self.0.append(rows)
+        }
+        fn write_snapshot(&mut self, _: &Snapshot) -> Result<(), JournalError> {
+            Ok(())
+        }
+    }
+    let longest = Arc::new(AtomicU64::new(0));
+    let measured = Measured(MemoryJournal::with(journal.contents()), Arc::clone(&longest));
+    let (_, report) = Ledger::open(Box::new(measured), OWNER, at(0)).unwrap();
+    assert_eq!((report.rows_replayed, report.totals), (1_202, totals));
+    let longest = longest.load(Ordering::SeqCst);
+    assert!((1..=512).contains(&longest), "{longest} rows were read at once");
 }
 
 #[test]
@@ -379,11 +422,11 @@ fn abuse_11_from_64_threads() {
 fn a_journal_that_panics_leaves_nobody_waiting() {
     struct Panics(MemoryJournal);
     impl Journal for Panics {
-        fn load(&mut self) -> Result<Loaded, JournalError> {
-            self.0.load()
+        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+            self.0.snapshot_before(sequence)
         }
-        fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
-            self.0.rows_after(sequence)
+        fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+            self.0.rows_after(sequence, limit)
         }
         fn append(&mut self, _: &[JournalRow]) -> Result<(), JournalError> {
             panic!("as this test wants")

@@ -114,21 +114,20 @@ impl Drop for SqliteJournal {
 }
 
 impl Journal for SqliteJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        let snapshots = self.with(|connection| async {
-            let newest = "SELECT * FROM snapshot ORDER BY sequence DESC LIMIT 1";
-            sqlx::query(newest).fetch_all(connection).await
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        let before = i64::try_from(sequence).unwrap_or(i64::MAX);
+        let found = self.with(|connection| async move {
+            let newest = "SELECT * FROM snapshot WHERE sequence < ? ORDER BY sequence DESC LIMIT 1";
+            sqlx::query(newest).bind(before).fetch_optional(connection).await
         })?;
-        let snapshots: Vec<_> = snapshots.iter().map(snapshot_of).collect::<Result<_, _>>()?;
-        let rows = self.rows_after(snapshots.last().map_or(0, |snapshot| snapshot.sequence))?;
-        Ok(Loaded { snapshots, rows })
+        found.as_ref().map(snapshot_of).transpose()
     }
 
-    fn rows_after(&mut self, sequence: u64) -> Result<Vec<JournalRow>, JournalError> {
-        let after = signed(sequence)?;
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        let (after, limit) = (signed(sequence)?, i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = self.with(|connection| async move {
-            let newer = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence";
-            sqlx::query(newer).bind(after).fetch_all(connection).await
+            let newer = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
+            sqlx::query(newer).bind(after).bind(limit).fetch_all(connection).await
         })?;
         rows.iter().map(row_of).collect()
     }

@@ -207,9 +207,9 @@ fn several_rows_are_written_all_or_none() {
     journal.append(&rows[..3]).unwrap();
     // The third collides; the fourth, written before it, must go as well.
     assert!(journal.append(&[rows[3].clone(), rows[2].clone()]).is_err());
-    assert_eq!(journal.rows_after(0).unwrap(), rows[..3]);
+    assert_eq!(journal.rows_after(0, 9).unwrap(), rows[..3]);
     journal.append(&rows[3..]).unwrap();
-    assert_eq!(journal.rows_after(2).unwrap(), rows[2..]);
+    assert_eq!(journal.rows_after(2, 2).unwrap(), rows[2..4]);
 }
 
 /// Format 1 stays readable for ever: a file that this format's first program wrote.

@@ -16,10 +16,12 @@ pub(super) struct Replayed {
     pub(super) snapshot_refused: Option<String>,
 }
 
-/// Loads a journal. A snapshot that is damaged is passed over and everything replayed; one of a newer format is not,
-/// for the rows will be newer, too.
+/// Rows read at a time.
+const PAGE_ROWS: usize = 256;
+
+/// Loads a journal. A snapshot that is damaged is passed over for the one before it, and with none left everything is
+/// replayed; one of a newer format is not, for the rows will be newer, too.
 pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError> {
-    let loaded = journal.load()?;
     let mut replayed = Replayed {
         state: State::default(),
         sequence: 0,
@@ -28,32 +30,47 @@ pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError>
         snapshot_sequence: 0,
         snapshot_refused: None,
     };
-    let mut rows = loaded.rows;
-    if let Some(newest) = loaded.snapshots.last() {
-        match snapshot::decode(newest) {
-            Ok(state) => {
-                replayed.state = state;
-                replayed.sequence = newest.sequence;
-                replayed.checksum = newest.row_checksum;
-                replayed.snapshot_sequence = newest.sequence;
-            }
-            Err(error @ JournalError::NewerFormat { .. }) => return Err(error.into()),
-            Err(error) => {
-                replayed.snapshot_refused = Some(error.to_string());
-                rows = journal.rows_after(0)?;
-            }
+    let mut before = u64::MAX;
+    loop {
+        let (sequence, error) = match journal.snapshot_before(before) {
+            Ok(None) => break,
+            Ok(Some(newest)) => match snapshot::decode(&newest) {
+                Ok(state) => {
+                    replayed.state = state;
+                    replayed.sequence = newest.sequence;
+                    replayed.checksum = newest.row_checksum;
+                    replayed.snapshot_sequence = newest.sequence;
+                    break;
+                }
+                Err(error) => (newest.sequence, error),
+            },
+            Err(error @ JournalError::Corrupt { sequence, .. }) => (sequence, error),
+            Err(error) => return Err(error.into()),
+        };
+        if matches!(error, JournalError::NewerFormat { .. }) {
+            return Err(error.into());
         }
+        replayed.snapshot_refused.get_or_insert(error.to_string());
+        before = sequence.min(before.saturating_sub(1));
     }
-    let after = replayed.sequence;
-    for row in rows.iter().filter(|row| row.sequence > after) {
-        replayed.follow(row)?;
-    }
+    replayed.catch_up(journal)?;
     Ok(replayed)
 }
 
 impl Replayed {
+    /// Applies every row that the journal has beyond this state, a page at a time.
+    pub(super) fn catch_up(&mut self, journal: &mut dyn Journal) -> Result<(), LedgerError> {
+        loop {
+            let page = journal.rows_after(self.sequence, PAGE_ROWS)?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            page.iter().try_for_each(|row| self.follow(row))?;
+        }
+    }
+
     /// Applies the next row.
-    pub(super) fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
+    fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
         row.check_follows(self.sequence, &self.checksum)?;
         for transaction in decode_row(row)? {
             let breach = |breach: crate::state::Breach| LedgerError::Breach {

@@ -213,9 +213,7 @@ impl Writer {
 
     fn try_recover(&mut self) -> Result<(), LedgerError> {
         self.journal.recover()?;
-        for row in self.journal.rows_after(self.durable.sequence)? {
-            self.durable.follow(&row)?;
-        }
+        self.durable.catch_up(self.journal.as_mut())?;
         let state = self.durable.state.clone();
         let mut inner = self.shared.inner.lock();
         inner.core.rebase(state);
