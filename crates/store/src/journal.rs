@@ -1,6 +1,8 @@
 //! The ledger's journal in a SQLite file: a row per group commit, on the disk when `append` returns; and `verify`,
 //! which reads the same file beside a running server. Knows the shape of rows, not what their payloads mean.
 
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use headrace_domain::UnixNanos;
@@ -49,6 +51,8 @@ CREATE TABLE snapshot (
 pub struct SqliteJournal {
     path: PathBuf,
     durability: Durability,
+    /// Which file it is, whatever its name points to later.
+    file: Option<FileId>,
     /// `None` after a failure, until `recover` opens it anew.
     connection: Option<SqliteConnection>,
 }
@@ -68,13 +72,28 @@ impl SqliteJournal {
     /// # Errors
     /// As there.
     pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
-        let mut journal = Self { path: path.to_owned(), durability, connection: None };
+        let mut journal =
+            Self { path: path.to_owned(), durability, file: None, connection: None };
         journal.reopen()?;
+        journal.file = Some(file_id(path).map_err(|error| gone(path, &error))?);
         Ok(journal)
+    }
+
+    /// That the file's name still points to it: what is written into a file that was removed is on no disk that
+    /// anybody can open again, and opening the name anew would begin an empty journal.
+    fn still_there(&self) -> Result<(), JournalError> {
+        match (file_id(&self.path), self.file) {
+            (Ok(found), Some(opened)) if found != opened => {
+                Err(gone(&self.path, &"another file stands in its place"))
+            }
+            (Err(error), Some(_)) => Err(gone(&self.path, &error)),
+            _ => Ok(()),
+        }
     }
 
     fn reopen(&mut self) -> Result<(), JournalError> {
         self.close();
+        self.still_there()?;
         let (path, durability) = (&self.path, self.durability);
         let opened = block_on(async {
             let mut connection = sqlite::open(path, durability, false).await?;
@@ -138,6 +157,7 @@ impl Journal for SqliteJournal {
             signed(row.sequence)?;
             signed(row.time.get())?;
         }
+        self.still_there()?;
         self.with(|connection| async move {
             // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
             if let [row] = rows {
@@ -182,6 +202,21 @@ impl Journal for SqliteJournal {
         }
         tried
     }
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+fn file_id(path: &Path) -> std::io::Result<FileId> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+fn gone(path: &Path, why: &dyn fmt::Display) -> JournalError {
+    let path = path.display();
+    JournalError::Io(format!(
+        "{path} was removed or replaced ({why}): put the file back where it was, or stop the server and restore it"
+    ))
 }
 
 async fn insert(connection: &mut SqliteConnection, row: &JournalRow) -> Result<(), sqlx::Error> {

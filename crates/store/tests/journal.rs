@@ -212,6 +212,31 @@ fn several_rows_are_written_all_or_none() {
     assert_eq!(journal.rows_after(2, 2).unwrap(), rows[2..4]);
 }
 
+#[test]
+fn a_file_that_is_removed_takes_nothing_more_and_is_not_begun_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, away) = (directory.path().join("ledger.sqlite"), directory.path().join("away.sqlite"));
+    with_calls(&path).close().unwrap();
+    let rows = load_file(&path).unwrap().rows;
+    let copy = directory.path().join("copy.sqlite");
+    let mut journal = SqliteJournal::open(&copy).unwrap();
+    journal.append(&rows[..2]).unwrap();
+    let refused = |journal: &mut SqliteJournal| {
+        let error = journal.append(&rows[2..3]).unwrap_err().to_string();
+        assert!(error.contains("copy.sqlite was removed or replaced"), "{error}");
+        assert!(journal.recover().is_err());
+    };
+    std::fs::rename(&copy, &away).unwrap();
+    refused(&mut journal);
+    assert!(!copy.exists(), "no empty journal is begun");
+    std::fs::copy(&path, &copy).unwrap();
+    refused(&mut journal);
+    std::fs::rename(&away, &copy).unwrap();
+    journal.recover().unwrap();
+    assert_eq!(journal.rows_after(0, 9).unwrap(), rows[..2]);
+    journal.append(&rows[2..]).unwrap();
+}
+
 /// Format 1 stays readable for ever: a file that this format's first program wrote.
 #[test]
 fn a_file_of_format_1_opens() {
