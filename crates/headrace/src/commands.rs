@@ -161,7 +161,7 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let directory = dir.directory().map_err(CommandError::DataDir)?;
-    let (ledger, _, _) = dir.ledger(&clock).map_err(CommandError::DataDir)?;
+    let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
     let service = AdminService::new(directory, ledger.clone(), config.limits, Box::new(stopped));

@@ -13,7 +13,7 @@ use headrace_domain::Clock;
 use headrace_identity::{Directory, HashSecret, IdentityError};
 use headrace_ledger::{Ledger, LedgerError, OpenReport, Owner};
 use headrace_store::identity::SqliteKeyStore;
-use headrace_store::journal::SqliteJournal;
+use headrace_store::journal::{CommitTimes, SqliteJournal};
 
 /// The identity store's file.
 const IDENTITY_FILE: &str = "identity.sqlite";
@@ -139,11 +139,15 @@ impl DataDir {
         directory.map(Arc::new).map_err(DataDirError::Identity)
     }
 
-    /// The ledger, for a process of its own.
-    pub(crate) fn ledger(&self, clock: &dyn Clock) -> Result<(Ledger, OpenReport, Owner), DataDirError> {
+    /// The ledger, for a process of its own; `times` is told how long each commit took.
+    pub(crate) fn ledger(
+        &self,
+        clock: &dyn Clock,
+        times: CommitTimes,
+    ) -> Result<(Ledger, OpenReport, Owner), DataDirError> {
         let owner = Owner::new(u128::from_le_bytes(random()?));
         let journal = SqliteJournal::open(&ledger_file(self.path()));
-        let journal = journal.map_err(|error| DataDirError::Ledger(error.into()))?;
+        let journal = journal.map_err(|error| DataDirError::Ledger(error.into()))?.timed(times);
         let (ledger, report) =
             Ledger::open(Box::new(journal), owner, clock.now()).map_err(DataDirError::Ledger)?;
         Ok((ledger, report, owner))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use headrace_engine::EmbeddedEngine;
 use headrace_engine_api::{Engine, LoadReport};
+use headrace_gateway::Gateway;
 use headrace_ledger::{Health, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
@@ -20,6 +21,13 @@ pub(crate) fn register(
     }
     register_ledger(metrics, ledger);
     register_limits(metrics, limits);
+}
+
+/// Registers what the gateway counts itself.
+pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
+    let gateway = Arc::downgrade(gateway);
+    let read = move || gateway.upgrade().map_or(0.0, |gateway| gateway.in_flight() as f64);
+    metrics.register_gauge("headrace_requests_in_flight", "Calls under way.", &[], Box::new(read));
 }
 
 fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {

@@ -112,7 +112,14 @@ impl House {
         let directory = data_dir.directory().map_err(text)?;
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
         let parts = models::start(&config, &clock).map_err(|error| error.to_string())?;
-        let (ledger, report, owner) = data_dir.ledger(clock.as_ref()).map_err(text)?;
+        let names = parts.iter().map(|part| part.served.name.to_string()).collect();
+        let metrics = Arc::new(Metrics::new(&MetricsConfig {
+            models: names,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }));
+        let timed = Arc::clone(&metrics);
+        let times = Box::new(move |took| timed.observe_journal(took));
+        let (ledger, report, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
         if let Some(why) = &report.snapshot_refused {
             tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
         }
@@ -122,11 +129,6 @@ impl House {
                 report.orphans.len()
             ));
         }
-        let names = parts.iter().map(|part| part.served.name.to_string()).collect();
-        let metrics = Arc::new(Metrics::new(&MetricsConfig {
-            models: names,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        }));
         let traces = SqliteTraceStore::open(&datadir::trace_file(data_dir.path()), config.traces.retention);
         let traces = traces.map_err(|error| error.to_string())?;
         let recorder = RecorderConfig {
@@ -193,6 +195,7 @@ impl House {
         let edge = Edge::bind(
             self.config.server.edge.clone(),
             Arc::clone(&gateway),
+        gauges::register_gateway(&self.metrics, &gateway);
             Arc::new(move || metrics.prometheus()),
             clock,
         );

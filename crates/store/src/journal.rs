@@ -4,6 +4,7 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::verify::{Verifier, VerifyReport};
@@ -47,7 +48,6 @@ CREATE TABLE snapshot (
 ";
 
 /// A journal in a SQLite file. One process at a time may write to it: a second one's rows collide and are refused.
-#[derive(Debug)]
 pub struct SqliteJournal {
     path: PathBuf,
     durability: Durability,
@@ -55,7 +55,12 @@ pub struct SqliteJournal {
     file: Option<FileId>,
     /// `None` after a failure, until `recover` opens it anew.
     connection: Option<SqliteConnection>,
+    /// Told how long each append took that became durable.
+    timed: Option<CommitTimes>,
 }
+
+/// Takes the time of each commit, on the thread that made it.
+pub type CommitTimes = Box<dyn Fn(Duration) + Send>;
 
 impl SqliteJournal {
     /// Opens or creates the file, with every commit on the disk when `append` returns. May be called on any thread,
@@ -73,10 +78,17 @@ impl SqliteJournal {
     /// As there.
     pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
         let mut journal =
-            Self { path: path.to_owned(), durability, file: None, connection: None };
+            Self { path: path.to_owned(), durability, file: None, connection: None, timed: None };
         journal.reopen()?;
         journal.file = Some(file_id(path).map_err(|error| gone(path, &error))?);
         Ok(journal)
+    }
+
+    /// The same journal, which tells how long each commit took.
+    #[must_use]
+    pub fn timed(mut self, times: CommitTimes) -> Self {
+        self.timed = Some(times);
+        self
     }
 
     /// That the file's name still points to it: what is written into a file that was removed is on no disk that
@@ -126,6 +138,12 @@ impl SqliteJournal {
     }
 }
 
+impl fmt::Debug for SqliteJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteJournal").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Drop for SqliteJournal {
     fn drop(&mut self) {
         self.close();
@@ -158,6 +176,7 @@ impl Journal for SqliteJournal {
             signed(row.time.get())?;
         }
         self.still_there()?;
+        let started = Instant::now();
         self.with(|connection| async move {
             // One statement is a transaction of its own, in one trip to SQLite's thread instead of three.
             if let [row] = rows {
@@ -168,7 +187,11 @@ impl Journal for SqliteJournal {
                 insert(&mut transaction, row).await?;
             }
             transaction.commit().await
-        })
+        })?;
+        if let Some(times) = &self.timed {
+            times(started.elapsed());
+        }
+        Ok(())
     }
 
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {

@@ -1,39 +1,57 @@
-//! A bounded table of label values learned as they come: lock-free to read, never more than its capacity.
-//! What does not fit is `other`, so that no caller can grow the metrics without end.
+//! A bounded table of label values: those that the program can say, and a little room for others, learned as they come.
+//! Lock-free to read, never more than its capacity: what does not fit is `other`, so that no caller can grow the metrics.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// Longest label value kept, in bytes.
+/// Longest label value learned, in bytes.
 const MAX_BYTES: usize = 64;
+/// Values learned beside those that are known beforehand.
+const LEARNED: usize = 16;
 
 pub(crate) struct Interned {
-    slots: Box<[OnceLock<Box<str>>]>,
+    known: Vec<&'static str>,
+    index_of: HashMap<&'static str, usize>,
+    learned: [OnceLock<Box<str>>; LEARNED],
 }
 
 impl Interned {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { slots: (0..capacity).map(|_| OnceLock::new()).collect() }
+    pub(crate) fn new(known: impl IntoIterator<Item = &'static str>) -> Self {
+        let mut table = Self { known: Vec::new(), index_of: HashMap::new(), learned: Default::default() };
+        for name in known {
+            if let std::collections::hash_map::Entry::Vacant(new) = table.index_of.entry(name) {
+                new.insert(table.known.len());
+                table.known.push(name);
+            }
+        }
+        table
     }
 
-    /// How many indices there are: the slots and `other`.
+    /// How many indices there are: the known, the learned and `other`.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() + 1
+        self.known.len() + LEARNED + 1
     }
 
     /// The index of a value, learning it if there is room.
     pub(crate) fn index(&self, text: &str) -> usize {
-        let other = self.slots.len();
+        if let Some(known) = self.index_of.get(text) {
+            return *known;
+        }
+        let other = self.known.len() + LEARNED;
         if text.len() > MAX_BYTES {
             return other;
         }
-        // Values are few and fixed in the program, so a scan is shorter than a hash.
-        let found = self.slots.iter().position(|slot| slot.get_or_init(|| text.into()).as_ref() == text);
-        found.unwrap_or(other)
+        let found = self.learned.iter().position(|slot| slot.get_or_init(|| text.into()).as_ref() == text);
+        found.map_or(other, |at| self.known.len() + at)
     }
 
     /// The value at an index.
     pub(crate) fn name(&self, index: usize) -> &str {
-        self.slots.get(index).and_then(OnceLock::get).map_or("other", AsRef::as_ref)
+        if let Some(known) = self.known.get(index) {
+            return known;
+        }
+        let learned = index.checked_sub(self.known.len()).and_then(|at| self.learned.get(at));
+        learned.and_then(OnceLock::get).map_or("other", AsRef::as_ref)
     }
 }
 
@@ -42,12 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_learned_up_to_the_capacity() {
-        let table = Interned::new(2);
-        assert_eq!((table.index("a"), table.index("b"), table.index("a")), (0, 1, 0));
-        assert_eq!(table.index("c"), 2, "no room: other");
-        assert_eq!(table.name(2), "other");
-        assert_eq!(table.name(1), "b");
-        assert_eq!(Interned::new(4).index(&"x".repeat(65)), 4, "too long to be a label");
+    fn known_values_have_their_place_whatever_comes_before_them() {
+        let table = Interned::new(["a", "b", "a"]);
+        assert_eq!(table.len(), 2 + LEARNED + 1);
+        for n in 0..LEARNED {
+            assert_eq!(table.index(&format!("new-{n}")), 2 + n);
+        }
+        assert_eq!((table.index("b"), table.index("a"), table.index("new-3")), (1, 0, 5));
+        assert_eq!(table.name(table.index("one too many")), "other");
+        assert_eq!((table.name(1), table.name(5)), ("b", "new-3"));
+        assert_eq!(Interned::new([]).index(&"x".repeat(65)), LEARNED, "too long to be a label");
     }
 }

@@ -3,6 +3,7 @@
 
 mod axis;
 mod codec;
+mod codes;
 mod error;
 mod exposition;
 mod gauges;
@@ -20,7 +21,7 @@ mod waterfall;
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;
 pub use json::{operator_json, record_json};
-pub use metrics::{InFlight, Metrics, MetricsConfig};
+pub use metrics::{Metrics, MetricsConfig};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
 pub use table::table;

@@ -1,20 +1,18 @@
 //! Every number that Prometheus reads, kept in atomics: counting a request takes no lock and allocates nothing.
-//! Labels are bounded: models are those configured (others are `other`), codes and rules a table of fixed size.
+//! Labels are bounded: models are those configured (others are `other`), codes and rules those that the program knows.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use headrace_domain::{Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord};
 
+use crate::codes;
 use crate::exposition::{Exposition, Kind};
 use crate::gauges::{Gauges, Read};
 use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
 use crate::intern::Interned;
 
-/// Most error codes, rules or finish reasons told apart; more are counted as `other`.
-const MAX_CODES: usize = 48;
 /// Nanoseconds to seconds.
 const NANO: u32 = 9;
 /// Thousandths to units.
@@ -87,17 +85,7 @@ pub struct Metrics {
     preemptions: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     stored: AtomicU64,
-    in_flight: AtomicI64,
     gauges: Gauges,
-}
-
-/// One request under way; dropping it takes it off the gauge.
-pub struct InFlight(Arc<Metrics>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Metrics {
@@ -112,9 +100,9 @@ impl Metrics {
             }
         }
         model_names.extend(["other".to_owned(), "none".to_owned()]);
-        let codes = Interned::new(MAX_CODES);
-        let rules = Interned::new(MAX_CODES);
-        let finishes = Interned::new(MAX_CODES);
+        let codes = Interned::new(codes::codes());
+        let rules = Interned::new(codes::rules());
+        let finishes = Interned::new([]);
         Self {
             version: config.version.clone(),
             requests: zeros(ENDPOINTS.len() * (PLAIN_OUTCOMES + codes.len()) * model_names.len()),
@@ -135,7 +123,6 @@ impl Metrics {
             blocks_missed: AtomicU64::new(0),
             preemptions: AtomicU64::new(0),
             stored: AtomicU64::new(0),
-            in_flight: AtomicI64::new(0),
             gauges: Gauges::default(),
             models,
             model_names,
@@ -143,17 +130,6 @@ impl Metrics {
             rules,
             finishes,
         }
-    }
-
-    /// Puts one request on the in-flight gauge, until the guard is dropped.
-    pub fn request_started(self: &Arc<Self>) -> InFlight {
-        self.in_flight.fetch_add(1, Relaxed);
-        InFlight(Arc::clone(self))
-    }
-
-    /// Requests under way.
-    pub fn in_flight(&self) -> i64 {
-        self.in_flight.load(Relaxed)
     }
 
     /// How long a group commit of the ledger's journal took to become durable.
@@ -300,8 +276,6 @@ impl Page<'_> {
         let metrics = self.metrics;
         self.family("headrace_build_info", "The running program; always 1.", Kind::Gauge);
         self.out.sample("headrace_build_info", &[("version", &metrics.version)], 1);
-        self.family("headrace_requests_in_flight", "Requests under way.", Kind::Gauge);
-        self.out.sample("headrace_requests_in_flight", &[], metrics.in_flight().max(0));
 
         let name = "headrace_requests_total";
         self.family(name, "Finished requests; `code` is the error code of a refusal.", Kind::Counter);

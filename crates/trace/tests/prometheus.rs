@@ -167,7 +167,6 @@ fn metrics() -> Arc<Metrics> {
 fn an_empty_registry_is_a_valid_page() {
     let page = parse(&metrics().prometheus());
     assert_eq!(page.value("headrace_build_info", &[("version", "0.1.0")]), Some(1.0));
-    assert_eq!(page.value("headrace_requests_in_flight", &[]), Some(0.0));
     let tokens = [("class", "output"), ("model", "spare \"quoted\"\\")];
     assert_eq!(page.value("headrace_tokens_total", &tokens), Some(0.0), "escaped and back");
 }
@@ -245,6 +244,31 @@ fn no_caller_can_grow_the_labels() {
 }
 
 #[test]
+fn every_code_of_the_error_page_counts_by_its_own_name_whatever_came_before() {
+    let metrics = metrics();
+    let refuse = |code: &str| {
+        let mut record = record("refused");
+        let Outcome::Refused(refusal) = &mut record.outcome else { panic!("{:?}", record.outcome) };
+        (refusal.code, refusal.rule) = (code.to_owned(), code.to_owned());
+        metrics.observe(&record);
+    };
+    (0..200).for_each(|n| refuse(&format!("invented_{n}")));
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md")).unwrap();
+    let codes: Vec<_> = page.split("\n### `").skip(1).map(|entry| entry.split_once('`').unwrap().0).collect();
+    assert!(codes.len() > 60, "{codes:?}");
+    codes.iter().for_each(|code| refuse(code));
+    let page = parse(&metrics.prometheus());
+    for code in codes {
+        let of = |name: &str, label: &str| {
+            let all = page.samples.iter().filter(|s| s.name == name);
+            all.filter(|s| s.labels[label] == code).map(|s| s.value).sum::<f64>()
+        };
+        assert_eq!(of("headrace_requests_total", "code"), 1.0, "{code}");
+        assert_eq!(of("headrace_refusals_total", "rule"), 1.0, "{code}");
+    }
+}
+
+#[test]
 fn gauges_of_other_rooms_are_read_when_asked() {
     let metrics = metrics();
     metrics.register_gauge(
@@ -268,14 +292,10 @@ fn gauges_of_other_rooms_are_read_when_asked() {
 }
 
 #[test]
-fn in_flight_and_journal() {
+fn commits_of_the_journal_are_timed() {
     let metrics = metrics();
-    let guards: Vec<_> = (0..3).map(|_| metrics.request_started()).collect();
-    assert_eq!(metrics.in_flight(), 3);
-    drop(guards);
     metrics.observe_journal(Duration::from_micros(800));
     let page = parse(&metrics.prometheus());
-    assert_eq!(page.value("headrace_requests_in_flight", &[]), Some(0.0));
     assert_eq!(page.value("headrace_ledger_journal_seconds_sum", &[]), Some(0.0008));
 }
 
