@@ -109,6 +109,7 @@ pub(crate) struct TraceSettings {
     pub(crate) retention: TraceRetention,
     pub(crate) queue_records: usize,
     pub(crate) recent_records: usize,
+    pub(crate) strangers_per_second: u32,
 }
 
 /// What an empty data directory is set up with.
@@ -497,6 +498,7 @@ impl Reader {
             retention: TraceRetention { max_records: self.long("traces.max_records").unwrap_or(1), max_age },
             queue_records: self.size("traces.queue_records").unwrap_or(1),
             recent_records: self.size("traces.recent_records").unwrap_or(0),
+            strangers_per_second: self.count("traces.strangers_per_second").unwrap_or(0),
         }
     }
 }

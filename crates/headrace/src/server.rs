@@ -135,6 +135,7 @@ impl House {
             queue_records: config.traces.queue_records,
             recent_records: config.traces.recent_records,
             ..RecorderConfig::default()
+            strangers_per_second: config.traces.strangers_per_second,
         };
         let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;

@@ -1,8 +1,10 @@
-//! How a SQLite file is opened, once for every store in this crate: WAL, the durability asked for, a busy timeout,
-//! and a format version that is checked before anything else is read. Knows no table of any store but `meta`.
+//! How a SQLite file is opened and written, once for every store in this crate: WAL, the durability asked for, a busy
+//! timeout, a format version checked before anything is read, and a way back after a failure. Knows no table.
 
 use std::fmt;
-use std::path::Path;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -34,6 +36,9 @@ pub(crate) async fn open(
 ) -> Result<SqliteConnection, sqlx::Error> {
     let options =
         SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_TIMEOUT).disable_statement_logging();
+    if !read_only {
+        create_private(path)?;
+    }
     let options = if read_only {
         options.read_only(true)
     } else {
@@ -44,6 +49,151 @@ pub(crate) async fn open(
         })
     };
     options.connect().await
+}
+
+/// Makes the file if there is none, readable by its owner only; one that others may read is closed to them, with
+/// what SQLite keeps beside it. A file that is there is not opened: closing it would give up the locks that this
+/// process's other connections hold on it.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    #[cfg(unix)]
+    for suffix in ["", "-wal", "-shm"] {
+        use std::os::unix::fs::PermissionsExt;
+        let mut file = path.as_os_str().to_owned();
+        file.push(suffix);
+        match std::fs::metadata(&file) {
+            Ok(found) if found.permissions().mode() & 0o077 != 0 => {
+                std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A file and the one connection that writes it.
+///
+/// A full disk can end a transaction in SQLite while the driver still counts it as open, and from then on every other
+/// one is refused. So a connection that did not end its transaction cleanly is let go, and the next call opens the
+/// file anew: a failure costs the call that met it and no other.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    durability: Durability,
+    format: Format,
+    /// `None` after a failure, until the next call.
+    connection: Option<SqliteConnection>,
+}
+
+impl Database {
+    /// Opens the file, creating it for its owner alone if it is missing.
+    pub(crate) fn open(path: &Path, durability: Durability, format: Format) -> Result<Self, FormatError> {
+        let mut database = Self { path: path.to_owned(), durability, format, connection: None };
+        block_on(database.connected())?;
+        Ok(database)
+    }
+
+    async fn connected(&mut self) -> Result<&mut SqliteConnection, FormatError> {
+        let open = match self.connection.take() {
+            Some(open) => open,
+            None => {
+                let mut fresh = open(&self.path, self.durability, false).await?;
+                ensure_format(&mut fresh, self.format, false).await?;
+                fresh
+            }
+        };
+        Ok(self.connection.insert(open))
+    }
+
+    /// Runs `change` in a transaction and commits it: all of it is kept, or none.
+    pub(crate) fn write<T, E, F>(&mut self, change: F) -> Result<T, E>
+    where
+        E: From<sqlx::Error> + From<FormatError>,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
+    {
+        let (done, clean) = block_on(async {
+            let connection = match self.connected().await {
+                Ok(connection) => connection,
+                Err(error) => return (Err(error.into()), false),
+            };
+            // At once for writing: a read that becomes a write can fail in the middle.
+            let mut transaction = match connection.begin_with("BEGIN IMMEDIATE").await {
+                Ok(transaction) => transaction,
+                Err(error) => return (Err(error.into()), false),
+            };
+            match change(&mut transaction).await {
+                Ok(value) => {
+                    let committed = transaction.commit().await;
+                    let clean = committed.is_ok();
+                    (committed.map(|()| value).map_err(E::from), clean)
+                }
+                Err(error) => (Err(error), transaction.rollback().await.is_ok()),
+            }
+        });
+        if !clean {
+            self.close();
+        }
+        done
+    }
+
+    /// Runs `query` on one moment of the file.
+    pub(crate) fn read<T, E, F>(&mut self, query: F) -> Result<T, E>
+    where
+        E: From<sqlx::Error> + From<FormatError>,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
+    {
+        let (found, clean) = block_on(async {
+            let connection = match self.connected().await {
+                Ok(connection) => connection,
+                Err(error) => return (Err(error.into()), false),
+            };
+            let mut moment = match connection.begin().await {
+                Ok(moment) => moment,
+                Err(error) => return (Err(error.into()), false),
+            };
+            let found = query(&mut moment).await;
+            (found, moment.rollback().await.is_ok())
+        });
+        if !clean {
+            self.close();
+        }
+        found
+    }
+
+    /// Writes nothing of meaning, to see whether the disk takes it.
+    pub(crate) fn probe(&mut self) -> Result<(), FormatError> {
+        let version = self.format.version;
+        self.write(async move |connection| {
+            // PRAGMA takes no bound parameters; the value is this program's own integer, and the one that is there.
+            let stamp = format!("PRAGMA user_version = {version}");
+            sqlx::raw_sql(AssertSqlSafe(stamp)).execute(connection).await?;
+            Ok(())
+        })
+    }
+
+    fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // Whatever closing says: what was committed is committed, and the next opening reads what is left.
+            let _ = block_on(connection.close());
+        }
+    }
+}
+
+impl Drop for Database {
+    /// Closes before returning, so that whoever comes next finds the write-ahead log folded in.
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 /// Which format a file holds: its `application_id` says what it is and its `user_version` which version of that.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use headrace_domain::{Outcome, RequestId, TraceRecord, UnixNanos};
 use headrace_trace::{TraceError, TraceReader, TraceStore, decode_record, encode_record};
 use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Connection, QueryBuilder, Transaction};
+use sqlx::{AssertSqlSafe, Connection, QueryBuilder};
 
-use crate::sqlite::{Durability, Format, FormatError, block_on, ensure_format, open};
+use crate::sqlite::{Database, Durability, Format, FormatError, block_on, ensure_format, open};
 
 /// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
 /// its own, so that a new field needs no new table.
@@ -42,10 +42,16 @@ const ROWS_PER_INSERT: usize = 64;
 /// write takes long.
 const PRUNED_PER_WRITE: u64 = 512;
 
+/// Refusals of callers who are not known may take this part of the file.
+const STRANGERS_PART: u64 = 16;
+/// Refusals of callers who are known may take this part.
+const REFUSED_PART: u64 = 4;
+
 /// How many traces are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceRetention {
-    /// Most records; the first written go first. At least 1.
+    /// Most records; the first written go first. At least 1. Refusals have a quarter of it, those of callers who are
+    /// not known a sixteenth, so that no flood of them pushes out the traces of calls that ran.
     pub max_records: u64,
     /// Records that started longer before the newest one are removed.
     pub max_age: Option<Duration>,
@@ -61,11 +67,9 @@ impl Default for TraceRetention {
 /// The writing side: the one writer of its file.
 pub struct SqliteTraceStore {
     path: PathBuf,
-    /// `None` only while dropping.
-    connection: Option<SqliteConnection>,
+    database: Database,
     retention: TraceRetention,
-    /// Records in the file.
-    stored: u64,
+    stored: Counts,
 }
 
 impl SqliteTraceStore {
@@ -78,48 +82,36 @@ impl SqliteTraceStore {
         if retention.max_records == 0 {
             return Err(TraceError::Config { field: "max_records", why: "must be at least 1" });
         }
-        block_on(async {
-            let mut connection = connect(path, false).await?;
-            let (stored,): (i64,) = sqlx::query_as("SELECT count(*) FROM trace")
-                .fetch_one(&mut connection)
-                .await
-                .map_err(|error| failed("count the records of", path, &error))?;
-            let stored = u64::try_from(stored).unwrap_or(0);
-            Ok(Self { path: path.to_owned(), connection: Some(connection), retention, stored })
-        })
+        let database = Database::open(path, Durability::Normal, FORMAT);
+        let mut database = database.map_err(|error| refused("open", path, &error))?;
+        // On a disk without room for them, removing is slower and that is all.
+        let _ = database.write(async |connection| {
+            sqlx::raw_sql(INDEXES).execute(connection).await?;
+            Ok::<_, FormatError>(())
+        });
+        let counted = database.read(async |connection| Ok::<_, FormatError>(count(connection).await?));
+        let stored = counted.map_err(|error| refused("count the records of", path, &error))?;
+        Ok(Self { path: path.to_owned(), database, retention, stored })
     }
 
     /// Records in the file.
     pub fn stored(&self) -> u64 {
-        self.stored
+        self.stored.all
     }
 }
 
 impl TraceStore for SqliteTraceStore {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-        let Some(connection) = self.connection.as_mut() else { return Ok(()) };
         let rows = batch.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
         let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
         let (retention, stored) = (self.retention, self.stored);
-        let written = block_on(async {
-            let mut transaction = connection.begin().await?;
-            let added = insert(&mut transaction, &rows).await?;
-            let removed = prune(&mut transaction, retention, stored + added, newest, added).await?;
-            transaction.commit().await?;
-            Ok::<_, sqlx::Error>((stored + added).saturating_sub(removed))
+        let written = self.database.write(async |connection| {
+            let mut now = stored;
+            let added = insert(connection, &rows, &mut now).await?;
+            Ok::<_, FormatError>(prune(connection, retention, now, newest, added).await?)
         });
-        self.stored = written.map_err(|error| failed("write to", &self.path, &error))?;
+        self.stored = written.map_err(|error| refused("write to", &self.path, &error))?;
         Ok(())
-    }
-}
-
-impl Drop for SqliteTraceStore {
-    /// Closes the file before returning, so that whoever comes next finds it whole and the write-ahead log folded in.
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            // Every append is committed already; a close that fails loses nothing.
-            let _ = block_on(connection.close());
-        }
     }
 }
 
@@ -136,7 +128,7 @@ impl SqliteTraceReader {
     /// # Errors
     /// As [`SqliteTraceStore::open`]; a file that is missing is `Store`.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let connection = block_on(connect(path, true))?;
+        let connection = block_on(connect(path))?;
         Ok(Self { path: path.to_owned(), connection: Mutex::new(Some(connection)) })
     }
 
@@ -227,7 +219,11 @@ impl<'a> Row<'a> {
 }
 
 /// Adds the rows whose id is new; how many those were.
-async fn insert(transaction: &mut Transaction<'_, Sqlite>, rows: &[Row<'_>]) -> Result<u64, sqlx::Error> {
+async fn insert(
+    connection: &mut SqliteConnection,
+    rows: &[Row<'_>],
+    stored: &mut Counts,
+) -> Result<u64, sqlx::Error> {
     let mut added = 0;
     for chunk in rows.chunks(ROWS_PER_INSERT) {
         let mut query = QueryBuilder::<Sqlite>::new(
@@ -245,48 +241,133 @@ async fn insert(transaction: &mut Transaction<'_, Sqlite>, rows: &[Row<'_>]) -> 
                 .push_bind(row.outcome)
                 .push_bind(row.json.as_str());
         });
-        added += query.build().execute(&mut **transaction).await?.rows_affected();
+        query.push(" RETURNING outcome = 'refused', org IS NULL");
+        let new: Vec<(bool, bool)> = query.build_query_as().fetch_all(&mut *connection).await?;
+        for kind in new {
+            added += 1;
+            stored.all += 1;
+            stored.refused += u64::from(kind == (true, false));
+            stored.strangers += u64::from(kind == (true, true));
+        }
     }
     Ok(added)
 }
 
-/// Removes what the retention no longer keeps, a bounded number at a time; how many that were. Age is counted from
-/// the newest record, not from now: it needs no clock, and a machine that stood still for a month forgets nothing.
-async fn prune(
-    transaction: &mut Transaction<'_, Sqlite>,
-    retention: TraceRetention,
-    stored: u64,
-    newest: i64,
-    added: u64,
-) -> Result<u64, sqlx::Error> {
-    let most = PRUNED_PER_WRITE.saturating_add(added);
-    let excess = stored.saturating_sub(retention.max_records).min(most);
-    let mut removed = 0;
-    if excess > 0 {
-        let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace ORDER BY seq LIMIT ?)";
-        removed +=
-            sqlx::query(query).bind(integer(excess)).execute(&mut **transaction).await?.rows_affected();
-    }
-    if let Some(age) = retention.max_age {
-        let oldest = newest.saturating_sub(integer(age.as_nanos()));
-        let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace WHERE started < ? ORDER BY started LIMIT ?)";
-        let query = sqlx::query(query).bind(oldest).bind(integer(most - removed));
-        removed += query.execute(&mut **transaction).await?.rows_affected();
-    }
-    Ok(removed)
+/// How many records of each kind the file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counts {
+    all: u64,
+    /// Refusals of callers who are known.
+    refused: u64,
+    /// Refusals of callers who are not.
+    strangers: u64,
 }
 
-async fn connect(path: &Path, read_only: bool) -> Result<SqliteConnection, TraceError> {
-    let mut connection =
-        open(path, Durability::Normal, read_only).await.map_err(|error| failed("open", path, &error))?;
-    match ensure_format(&mut connection, FORMAT, read_only).await {
-        Ok(()) => Ok(connection),
-        Err(FormatError::Newer { found, known, .. }) => Err(TraceError::NewerFormat {
+/// Which rows are refusals of callers who are known, as the indexes say it.
+const REFUSED: &str = "outcome = 'refused' AND org IS NOT NULL";
+/// Which rows are refusals of callers who are not.
+const STRANGERS: &str = "outcome = 'refused' AND org IS NULL";
+/// The indexes that find the oldest of either. Made where they are missing: no part of the format.
+const INDEXES: &str = "
+    CREATE INDEX IF NOT EXISTS trace_refused ON trace (seq) WHERE outcome = 'refused' AND org IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS trace_strangers ON trace (seq) WHERE outcome = 'refused' AND org IS NULL;
+";
+
+async fn count(connection: &mut SqliteConnection) -> Result<Counts, sqlx::Error> {
+    let mut counted = [0; 3];
+    for (kind, count) in ["TRUE", REFUSED, STRANGERS].into_iter().zip(&mut counted) {
+        // No part of the statement comes from outside.
+        let query = format!("SELECT count(*) FROM trace WHERE {kind}");
+        let (rows,): (i64,) = sqlx::query_as(AssertSqlSafe(query)).fetch_one(&mut *connection).await?;
+        *count = u64::try_from(rows).unwrap_or(0);
+    }
+    let [all, refused, strangers] = counted;
+    Ok(Counts { all, refused, strangers })
+}
+
+/// Removes what the retention no longer keeps, a bounded number at a time. Refusals beyond their part of the file go
+/// before anything else does. Age is counted from the newest record, not from now: it needs no clock, and a machine
+/// that stood still for a month forgets nothing.
+async fn prune(
+    connection: &mut SqliteConnection,
+    retention: TraceRetention,
+    mut stored: Counts,
+    newest: i64,
+    added: u64,
+) -> Result<Counts, sqlx::Error> {
+    let mut left = PRUNED_PER_WRITE.saturating_add(added);
+    let excess = |rows: u64, part: u64| rows.saturating_sub((retention.max_records / part).max(1));
+    let strangers = excess(stored.strangers, STRANGERS_PART);
+    remove(connection, &mut stored, &mut left, STRANGERS, strangers).await?;
+    let refused = excess(stored.refused, REFUSED_PART);
+    remove(connection, &mut stored, &mut left, REFUSED, refused).await?;
+    let all = excess(stored.all, 1);
+    remove(connection, &mut stored, &mut left, "TRUE", all).await?;
+    if let Some(age) = retention.max_age {
+        let oldest = newest.saturating_sub(integer(age.as_nanos()));
+        let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace WHERE started < ? ORDER BY started LIMIT ?) \
+                     RETURNING outcome = 'refused', org IS NULL";
+        let query = sqlx::query_as(query).bind(oldest).bind(integer(left));
+        stored.forget(&query.fetch_all(&mut *connection).await?);
+    }
+    Ok(stored)
+}
+
+/// Removes the oldest `excess` rows of a kind, but no more than are left to remove.
+async fn remove(
+    connection: &mut SqliteConnection,
+    stored: &mut Counts,
+    left: &mut u64,
+    kind: &str,
+    excess: u64,
+) -> Result<(), sqlx::Error> {
+    let rows = excess.min(*left);
+    if rows == 0 {
+        return Ok(());
+    }
+    // No part of the statement comes from outside.
+    let query = format!(
+        "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace WHERE {kind} ORDER BY seq LIMIT ?) \
+         RETURNING outcome = 'refused', org IS NULL"
+    );
+    let gone = sqlx::query_as(AssertSqlSafe(query)).bind(integer(rows)).fetch_all(&mut *connection).await?;
+    stored.forget(&gone);
+    *left = left.saturating_sub(u64::try_from(gone.len()).unwrap_or(u64::MAX));
+    Ok(())
+}
+
+impl Counts {
+    /// Counts rows that were removed: whether each was a refusal, and of a caller who is not known.
+    fn forget(&mut self, gone: &[(bool, bool)]) {
+        for kind in gone {
+            self.all = self.all.saturating_sub(1);
+            match kind {
+                (true, true) => self.strangers = self.strangers.saturating_sub(1),
+                (true, false) => self.refused = self.refused.saturating_sub(1),
+                (false, _) => {}
+            }
+        }
+    }
+}
+
+/// Opens a file that is there, to read it.
+async fn connect(path: &Path) -> Result<SqliteConnection, TraceError> {
+    let opened = async {
+        let mut connection = open(path, Durability::Normal, true).await?;
+        ensure_format(&mut connection, FORMAT, true).await?;
+        Ok(connection)
+    };
+    opened.await.map_err(|error| refused("open", path, &error))
+}
+
+fn refused(doing: &str, path: &Path, error: &FormatError) -> TraceError {
+    match error {
+        FormatError::Newer { found, known, .. } => TraceError::NewerFormat {
             what: path.display().to_string(),
-            found: u64::try_from(found).unwrap_or(0),
-            known: u64::try_from(known).unwrap_or(0),
-        }),
-        Err(error) => Err(failed("open", path, &error)),
+            found: u64::try_from(*found).unwrap_or(0),
+            known: u64::try_from(*known).unwrap_or(0),
+        },
+        error => failed(doing, path, error),
     }
 }
 

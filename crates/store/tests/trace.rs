@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{
     Endpoint, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
-    UnixNanos, Usage,
+    TracedRefusal, UnixNanos, Usage,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
 use headrace_trace::{TraceError, TraceReader, TraceStore};
@@ -119,6 +119,43 @@ fn retention_by_count_and_by_age() {
     assert_eq!(writer.stored(), 6);
     writer.append(&[]).unwrap();
     assert_eq!(writer.stored(), 6, "an empty batch says nothing of the time");
+}
+
+#[test]
+fn a_flood_of_refusals_pushes_out_no_call_that_ran() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 160, None);
+    writer.append(&records(1..=50)).unwrap();
+    let refusal = |n: u64, org: Option<&str>| {
+        let refused = TracedRefusal {
+            stage: Stage::Authenticate,
+            rule: "key_unknown".to_owned(),
+            status: 401,
+            code: "invalid_api_key".to_owned(),
+            message: "The API key is not valid.".to_owned(),
+        };
+        let org = org.map(|org| OrgId::new(org).unwrap());
+        TraceRecord { org, outcome: Outcome::Refused(refused), ..record(n) }
+    };
+    let count = |reader: &SqliteTraceReader| {
+        let kept = reader.last(1_000).unwrap();
+        let refused = kept.iter().filter(|record| matches!(record.outcome, Outcome::Refused(_)));
+        let strangers = kept.iter().filter(|record| record.org.is_none()).count();
+        (kept.len(), refused.count() - strangers, strangers)
+    };
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    for batch in 0..20 {
+        let flood = (0..100).map(|n| refusal(1_000 + batch * 100 + n, (n % 2 == 0).then_some("acme")));
+        writer.append(&flood.collect::<Vec<_>>()).unwrap();
+    }
+    assert_eq!(count(&reader), (50 + 40 + 10, 40, 10));
+    drop(writer);
+    // Counted anew; calls that ran may use the whole file.
+    let mut writer = store(&path, 160, None);
+    assert_eq!(writer.stored(), 100);
+    writer.append(&records(5_000..5_200)).unwrap();
+    assert_eq!(writer.stored(), 160);
+    assert_eq!(count(&reader), (160, 0, 0), "the oldest went");
 }
 
 #[test]

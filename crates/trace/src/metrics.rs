@@ -32,16 +32,19 @@ pub(crate) enum DropReason {
     QueueFull,
     StoreFailed,
     Closed,
+    /// Of a caller who is not known, above what is stored in a second.
+    Sampled,
 }
 
 impl DropReason {
-    const ALL: [Self; 3] = [Self::QueueFull, Self::StoreFailed, Self::Closed];
+    const ALL: [Self; 4] = [Self::QueueFull, Self::StoreFailed, Self::Closed, Self::Sampled];
 
     const fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::StoreFailed => "store_failed",
             Self::Closed => "closed",
+            Self::Sampled => "sampled",
         }
     }
 }

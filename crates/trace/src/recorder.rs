@@ -1,22 +1,33 @@
 //! Takes finished records off the request's path: counts them, keeps the newest, and hands them to a thread that
-//! batches them into the store. It never blocks a request; what the queue or the store cannot take is dropped and counted.
+//! batches them into the store. It never blocks a request. What the store cannot take now waits and is tried again;
+//! what the queue cannot hold is dropped and counted.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
+use crate::lanes::{Lane, Receivers, Senders, lanes};
 use crate::metrics::DropReason;
 use crate::recent::Recent;
+use crate::sampling::Sampling;
 use crate::{Metrics, TraceError, TraceStore};
+
+/// The wait before a store that failed is tried again; it doubles with each failure.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// The longest such wait.
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+/// The part of the memory for recent records that callers who are not known have to themselves.
+const STRANGERS_PART: usize = 8;
 
 /// How much the recorder may hold, and how it batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// Records that may wait for the store; more are dropped and counted.
+    /// Records of calls that ran that may wait for the store; more are dropped and counted. Refusals have a quarter as
+    /// much of their own.
     pub queue_records: usize,
     /// Records kept in memory for reading right after the answer. Zero keeps none.
     pub recent_records: usize,
@@ -24,6 +35,9 @@ pub struct RecorderConfig {
     pub batch_records: usize,
     /// How long the first record of a batch waits for company.
     pub linger: Duration,
+    /// Refusals of callers who are not known that are stored in a second; more are counted, and kept in memory for a
+    /// while. Zero stores none.
+    pub strangers_per_second: u32,
 }
 
 impl Default for RecorderConfig {
@@ -33,6 +47,7 @@ impl Default for RecorderConfig {
             recent_records: 1024,
             batch_records: 256,
             linger: Duration::from_millis(5),
+            strangers_per_second: 10,
         }
     }
 }
@@ -55,15 +70,20 @@ impl RecorderConfig {
 /// The sink of finished records. Dropping the last handle lets the thread finish what is queued, without waiting
 /// for it: [`Recorder::close`] waits.
 pub struct Recorder {
-    sender: SyncSender<Message>,
+    senders: Senders,
+    asks: Sender<Ask>,
     recent: Recent,
+    /// Of callers who are not known: their refusals push nobody else's record out.
+    strangers: Recent,
+    sampling: Sampling,
+    /// Why the store failed last time; `None` since it did not.
+    failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Message {
-    Record(Arc<TraceRecord>),
-    /// Answered when everything sent before it has been written or dropped.
+enum Ask {
+    /// Answered when everything recorded before it has been written or dropped.
     Flush(SyncSender<()>),
     /// As `Flush`, and the thread ends after it.
     Close(SyncSender<()>),
@@ -77,35 +97,58 @@ impl Recorder {
         config: RecorderConfig,
     ) -> Result<Arc<Self>, TraceError> {
         config.check()?;
-        let (sender, receiver) = sync_channel(config.queue_records);
+        let (senders, receivers) = lanes(config.queue_records);
+        let (asks, asked) = channel();
         let recent = Recent::new(config.recent_records);
-        let writer = Writer { receiver, store, metrics: Arc::clone(&metrics), config, failing: false };
+        let strangers = Recent::new(config.recent_records / STRANGERS_PART);
+        let sampling = Sampling::new(config.strangers_per_second);
+        let failing = Arc::<Mutex<Option<String>>>::default();
+        let writer = Writer {
+            receivers,
+            asked,
+            store,
+            metrics: Arc::clone(&metrics),
+            config,
+            failing: Arc::clone(&failing),
+            batch: Vec::new(),
+            waiting: Vec::new(),
+            closing: false,
+            retry: FIRST_RETRY,
+        };
         let thread = std::thread::Builder::new()
             .name("headrace-trace".to_owned())
             .spawn(move || writer.run())
             .map_err(TraceError::Thread)?;
-        Ok(Arc::new(Self { sender, recent, metrics, thread: Mutex::new(Some(thread)) }))
+        let thread = Mutex::new(Some(thread));
+        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, thread }))
     }
 
     /// A record still in memory: there from the moment it was recorded, stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
-        self.recent.get(id)
+        self.recent.get(id).or_else(|| self.strangers.get(id))
     }
 
-    /// Records that never reached the store: the queue was full, the store failed, or the recorder was closed.
+    /// Why the store could not be written last time, if it could not.
+    pub fn failing(&self) -> Option<String> {
+        self.failing.lock().clone()
+    }
+
+    /// Records that never reached the store: the queue was full, the store failed until the end, the recorder was
+    /// closed, or a caller who is not known sent too many.
     pub fn dropped(&self) -> u64 {
         self.metrics.trace_drops()
     }
 
-    /// Waits until everything recorded so far is stored or dropped; false if that took longer than `timeout`.
+    /// Waits until everything recorded so far is stored or dropped; false if that took longer than `timeout`, as it
+    /// does while the store fails.
     pub fn flush(&self, timeout: Duration) -> bool {
-        self.ask(Message::Flush, timeout)
+        self.ask(Ask::Flush, timeout)
     }
 
     /// Flushes, closes the store and ends the thread; false if that took longer than `timeout`. What is recorded
     /// afterwards is counted as dropped.
     pub fn close(&self, timeout: Duration) -> bool {
-        let done = self.ask(Message::Close, timeout);
+        let done = self.ask(Ask::Close, timeout);
         let thread = self.thread.lock().take();
         match thread {
             // It has answered, so only its return is left.
@@ -117,23 +160,13 @@ impl Recorder {
     }
 
     /// Sends a question and waits for its answer. A thread that has ended counts as having nothing left to do.
-    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> Message, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> Ask, timeout: Duration) -> bool {
         let (answer, answered) = sync_channel(1);
-        let mut message = question(answer);
-        loop {
-            match self.sender.try_send(message) {
-                Ok(()) => break,
-                Err(TrySendError::Disconnected(_)) => return true,
-                Err(TrySendError::Full(back)) if Instant::now() < deadline => {
-                    message = back;
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(TrySendError::Full(_)) => return false,
-            }
+        if self.asks.send(question(answer)).is_err() {
+            return true;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        !matches!(answered.recv_timeout(left), Err(RecvTimeoutError::Timeout))
+        self.senders.ring();
+        !matches!(answered.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
     }
 }
 
@@ -141,101 +174,158 @@ impl TraceSink for Recorder {
     fn record(&self, record: Box<TraceRecord>) {
         let record: Arc<TraceRecord> = Arc::from(record);
         self.metrics.observe(&record);
-        self.recent.insert(&record);
-        match self.sender.try_send(Message::Record(record)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.metrics.count_drops(DropReason::QueueFull, 1),
-            Err(TrySendError::Disconnected(_)) => self.metrics.count_drops(DropReason::Closed, 1),
+        let lane = Lane::of(&record);
+        match lane {
+            Lane::Ran | Lane::Refused => self.recent.insert(&record),
+            Lane::Stranger => {
+                self.strangers.insert(&record);
+                if !self.sampling.keeps(record.started) {
+                    return self.metrics.count_drops(DropReason::Sampled, 1);
+                }
+            }
         }
+        if let Err(reason) = self.senders.send(lane, record) {
+            self.metrics.count_drops(reason, 1);
+        }
+    }
+}
+
+impl Drop for Recorder {
+    /// Tells the thread that nobody will ask any more.
+    fn drop(&mut self) {
+        let (nobody, _) = channel();
+        self.asks = nobody;
+        self.senders.ring();
     }
 }
 
 /// The thread's side.
 struct Writer {
-    receiver: Receiver<Message>,
+    receivers: Receivers,
+    asked: Receiver<Ask>,
     store: Option<Box<dyn TraceStore>>,
     metrics: Arc<Metrics>,
     config: RecorderConfig,
-    /// Whether the last write failed, so that an outage is logged once and not once a batch.
-    failing: bool,
-}
-
-/// What one round of reading brought.
-#[derive(Default)]
-struct Round {
-    records: Vec<TraceRecord>,
+    failing: Arc<Mutex<Option<String>>>,
+    /// What is being written; it stays while the store fails.
+    batch: Vec<TraceRecord>,
+    /// Whoever waits until nothing is left.
     waiting: Vec<SyncSender<()>>,
     closing: bool,
-}
-
-impl Round {
-    fn take(&mut self, message: Message) {
-        match message {
-            // The record stays in memory for readers, so the store gets a copy: made here, off the request's path.
-            Message::Record(record) => self.records.push(Arc::unwrap_or_clone(record)),
-            Message::Flush(answer) => self.waiting.push(answer),
-            Message::Close(answer) => {
-                self.waiting.push(answer);
-                self.closing = true;
-            }
-        }
-    }
+    retry: Duration,
 }
 
 impl Writer {
     fn run(mut self) {
-        let mut gone = false;
-        while !gone {
-            // While the thread sleeps in `linger`, senders find nobody to wake: one wake-up per batch, not per record.
-            let Ok(first) = self.receiver.recv() else { return };
-            let mut round = Round::default();
-            round.take(first);
-            if round.waiting.is_empty() {
-                std::thread::sleep(self.config.linger);
+        self.receivers.belongs_to_this_thread();
+        loop {
+            self.listen();
+            self.fill();
+            if !self.batch.is_empty() {
+                self.gather();
+                self.write();
+                continue;
             }
-            while round.records.len() < self.config.batch_records && !round.closing {
-                match self.receiver.try_recv() {
-                    Ok(message) => round.take(message),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        gone = true;
-                        break;
-                    }
-                }
-            }
-            self.write(&round.records);
-            if round.closing {
+            if self.closing {
                 // The store is closed before the answer: whoever waits may open its file next.
                 self.store = None;
-                gone = true;
             }
-            for answer in round.waiting {
+            for answer in self.waiting.drain(..) {
                 // Whoever asked may have stopped waiting.
                 let _ = answer.try_send(());
+            }
+            if self.closing {
+                return;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Hears what is asked. That nobody can ask any more means to close.
+    fn listen(&mut self) {
+        loop {
+            match self.asked.try_recv() {
+                Ok(Ask::Flush(answer)) => self.waiting.push(answer),
+                Ok(Ask::Close(answer)) => {
+                    self.waiting.push(answer);
+                    self.closing = true;
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.closing = true;
+                    return;
+                }
             }
         }
     }
 
-    fn write(&mut self, records: &[TraceRecord]) {
-        let Some(store) = self.store.as_mut() else { return };
-        if records.is_empty() {
-            return;
+    /// Fills the batch with what waits.
+    fn fill(&mut self) {
+        while self.batch.len() < self.config.batch_records {
+            let Some(record) = self.receivers.next() else { return };
+            // The record stays in memory for readers, so the store gets a copy: made here, off the request's path.
+            self.batch.push(Arc::unwrap_or_clone(record));
         }
-        match store.append(records) {
+    }
+
+    /// Waits for company for the first record of a batch, unless somebody waits for it. While the thread sleeps here,
+    /// senders find nobody to wake: one wake-up per batch, not per record.
+    fn gather(&mut self) {
+        let hurried = self.closing || !self.waiting.is_empty();
+        if !hurried && self.batch.len() < self.config.batch_records {
+            std::thread::sleep(self.config.linger);
+            self.fill();
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(store) = self.store.as_mut() else { return self.batch.clear() };
+        match store.append(&self.batch) {
             Ok(()) => {
-                if self.failing {
+                if self.failing.lock().take().is_some() {
                     tracing::info!("traces are stored again");
                 }
-                self.failing = false;
-                self.metrics.count_stored(records.len());
+                self.retry = FIRST_RETRY;
+                self.metrics.count_stored(self.batch.len());
+                self.batch.clear();
             }
-            Err(error) => {
-                self.metrics.count_drops(DropReason::StoreFailed, records.len());
-                if !self.failing {
-                    tracing::warn!(%error, records = records.len(), "traces are being dropped");
-                }
-                self.failing = true;
-            }
+            Err(error) => self.failed(&error),
         }
+    }
+
+    /// A store that fails is tried again with the same records: a full disk has room again one day. What cannot be
+    /// written for another reason never will be.
+    fn failed(&mut self, error: &TraceError) {
+        let news = self.failing.lock().replace(error.to_string()).is_none();
+        if news {
+            tracing::warn!(%error, records = self.batch.len(), "traces cannot be stored; trying again");
+        }
+        if self.closing || !matches!(error, TraceError::Store { .. }) {
+            self.metrics.count_drops(DropReason::StoreFailed, self.batch.len());
+            self.batch.clear();
+            return;
+        }
+        self.receivers.pause(self.retry);
+        self.retry = (self.retry * 2).min(LONGEST_RETRY);
+    }
+
+    /// Until there is something to do.
+    fn sleep(&mut self) {
+        let Self { receivers, asked, batch, waiting, closing, .. } = self;
+        receivers.sleep(|| {
+            match asked.try_recv() {
+                Ok(Ask::Flush(answer)) => waiting.push(answer),
+                Ok(Ask::Close(answer)) => {
+                    waiting.push(answer);
+                    *closing = true;
+                }
+                Err(TryRecvError::Empty) => {
+                    let Some(record) = receivers.next() else { return false };
+                    batch.push(Arc::unwrap_or_clone(record));
+                }
+                Err(TryRecvError::Disconnected) => *closing = true,
+            }
+            true
+        });
     }
 }

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use headrace_domain::{RequestId, TraceRecord, TraceSink};
+use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos};
 use headrace_trace::{
     Metrics, MetricsConfig, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
 };
@@ -113,18 +114,127 @@ fn a_stuck_store_costs_traces_and_never_time() {
     drop((go, inside));
 }
 
-#[test]
-fn a_failing_store_is_counted_and_used_again_when_it_recovers() {
-    let (store, batches) = noting(|record| record.request_id < id(5));
-    let (recorder, metrics) =
-        start(Some(store), RecorderConfig { batch_records: 1, ..RecorderConfig::default() });
-    for n in 0..8 {
-        recorder.record(Box::new(record(n)));
+/// Fails for as long as the disk is full.
+struct Full {
+    full: Arc<AtomicBool>,
+    inner: Box<dyn TraceStore>,
+}
+
+impl TraceStore for Full {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(TraceError::Store { doing: "write".to_owned(), why: "disk full".to_owned() });
+        }
+        self.inner.append(batch)
     }
+}
+
+#[test]
+fn what_a_full_disk_does_not_take_waits_within_the_queues_bound() {
+    let (inner, batches) = noting(|_| false);
+    let full = Arc::new(AtomicBool::new(true));
+    let store = Full { full: Arc::clone(&full), inner };
+    let config = RecorderConfig { queue_records: 8, batch_records: 4, ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(Box::new(store)), config);
+    for n in 0..100 {
+        recorder.record(Box::new(record(n)));
+        if n < 4 {
+            assert!(!recorder.flush(Duration::from_millis(20)), "nothing is stored");
+        }
+    }
+    assert!(recorder.failing().unwrap().contains("disk full"));
+    assert_eq!(recorder.dropped(), 100 - 4 - 8);
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"queue_full\"} 88"));
+
+    full.store(false, Ordering::SeqCst);
     assert!(recorder.flush(LONG));
-    assert_eq!(recorder.dropped(), 5);
-    assert_eq!(batches.lock().unwrap().concat(), [id(5), id(6), id(7)]);
-    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"store_failed\"} 5"));
+    assert_eq!(
+        batches.lock().unwrap().concat(),
+        (0..12).map(id).collect::<Vec<_>>(),
+        "none is lost, in order"
+    );
+    assert_eq!(recorder.failing(), None);
+
+    full.store(true, Ordering::SeqCst);
+    recorder.record(Box::new(record(200)));
+    assert!(recorder.close(LONG), "closing does not wait for a disk to have room");
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"store_failed\"} 1"));
+}
+
+#[test]
+fn a_record_that_can_never_be_stored_holds_nothing_up() {
+    struct Choosy(Box<dyn TraceStore>);
+    impl TraceStore for Choosy {
+        fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+            if batch.iter().any(|record| record.request_id == id(1)) {
+                return Err(TraceError::Corrupt { what: "record 1".to_owned(), why: "odd".to_owned() });
+            }
+            self.0.append(batch)
+        }
+    }
+    let (inner, batches) = noting(|_| false);
+    let config = RecorderConfig { batch_records: 1, ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(Box::new(Choosy(inner))), config);
+    (0..3).for_each(|n| recorder.record(Box::new(record(n))));
+    assert!(recorder.flush(LONG));
+    assert_eq!(batches.lock().unwrap().concat(), [id(0), id(2)]);
+    assert!(has(&metrics, "headrace_traces_dropped_total{reason=\"store_failed\"} 1"));
+}
+
+/// A refusal with an id of its own: of a caller who is known, or of nobody in particular.
+fn refusal(n: u64, known: bool, second: u64) -> TraceRecord {
+    let data =
+        if known { include_str!("data/refused.json") } else { include_str!("data/refused-early.json") };
+    let mut record = decode_record(data).unwrap();
+    record.request_id = id(n);
+    record.started = UnixNanos::new(second * 1_000_000_000);
+    record
+}
+
+#[test]
+fn a_flood_of_refusals_costs_no_trace_of_a_call_that_ran() {
+    let (entered, inside) = sync_channel(1);
+    let (go, gate) = sync_channel::<()>(1);
+    let (inner, batches) = noting(|_| false);
+    struct Slow(SyncSender<()>, Receiver<()>, Box<dyn TraceStore>);
+    impl TraceStore for Slow {
+        fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+            let _ = self.0.try_send(());
+            let _ = self.1.recv();
+            self.2.append(batch)
+        }
+    }
+    let config = RecorderConfig { queue_records: 64, recent_records: 64, ..RecorderConfig::default() };
+    let (recorder, metrics) = start(Some(Box::new(Slow(entered, gate, inner))), config);
+    // The store is busy with one record while everything else comes.
+    recorder.record(Box::new(record(0)));
+    inside.recv().unwrap();
+    let mut paid = vec![id(0)];
+    for n in 1..=20_000 {
+        recorder.record(Box::new(refusal(1_000_000 + n, false, n / 5_000)));
+        recorder.record(Box::new(refusal(2_000_000 + n, n % 100 == 0, n / 5_000)));
+        if n % 400 == 0 {
+            recorder.record(Box::new(record(n)));
+            paid.push(id(n));
+        }
+    }
+    drop(go);
+    assert!(recorder.flush(LONG));
+    let stored = batches.lock().unwrap().concat();
+    let ran: Vec<_> = stored.iter().copied().filter(|id| id.bits() < 1_000_000).collect();
+    assert_eq!(ran, paid, "every call that ran is stored");
+    assert_eq!(stored[1..paid.len()], paid[1..], "and before the refusals that came first");
+    let strangers = stored.iter().filter(|id| id.bits() / 1_000_000 >= 1).count();
+    assert!((10..=100).contains(&strangers), "{strangers} refusals are stored");
+    assert!(paid.iter().rev().take(2).all(|id| recorder.recent(*id).is_some()), "in memory too");
+    assert!(recorder.recent(id(1_020_000)).is_some(), "the newest stranger is, in a ring of its own");
+    let refused: u64 = metrics
+        .prometheus()
+        .lines()
+        .filter(|line| line.starts_with("headrace_requests_total") && line.contains("refused"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(refused, 40_000, "all are counted");
 }
 
 #[test]

@@ -345,19 +345,30 @@ pub(crate) const FIELDS: &[Field] = &[
     field("wire.max_output_tokens_per_request", COUNT, "1048576", "Largest `max_tokens`."),
     field("wire.max_label_bytes", COUNT, "256", "Bytes of a short string: a model's name, a user's, an id."),
     field("wire.max_metadata_pairs", COUNT_OR_ZERO, "16", "Pairs of `metadata`."),
-    field("traces.max_records", LONG, "1000000", "Most traces kept (about 2 kB each); the oldest go first."),
+    field(
+        "traces.max_records",
+        LONG,
+        "1000000",
+        "Most traces kept (about 2 kB each); the oldest go first. Refusals have a quarter of it.",
+    ),
     field("traces.max_age", Kind::Duration, "\"30d\"", "Older traces are removed."),
     field(
         "traces.queue_records",
         COUNT,
         "8192",
-        "Traces that may wait to be stored; more are dropped and counted.",
+        "Traces of calls that ran that may wait to be stored; more are dropped and counted.",
     ),
     field(
         "traces.recent_records",
         COUNT_OR_ZERO,
         "1024",
         "Traces kept in memory for reading right after the answer.",
+    ),
+    field(
+        "traces.strangers_per_second",
+        COUNT_OR_ZERO,
+        "10",
+        "Refusals of callers without a good key that are stored in a second; all are counted.",
     ),
     field(
         "first_start.credit",
