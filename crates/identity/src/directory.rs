@@ -1,22 +1,26 @@
 //! All organisations, projects and keys, in memory: read without a lock, changed through the store first.
 //! Decides whether a credential is good; knows neither the headers it came in nor what it will be used for.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
 use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock};
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::record::check_text;
 use crate::secret::{self, KeyHasher};
 use crate::{
     AuditEntry, AuditRow, AuditSummary, AuthRefusal, HashSecret, IdentityError, KeyHash, KeyRecord, KeyStore,
-    NewKey, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    NewKey, NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredKey,
 };
+
+mod records;
+
+use records::{Entries, Records};
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
@@ -25,24 +29,34 @@ const KEY_ID_CHARS: usize = 20;
 pub struct Directory {
     store: Arc<dyn KeyStore>,
     hasher: KeyHasher,
-    /// What the store holds; locked for the whole of a change, so that changes are in one order everywhere.
-    written: Mutex<StoredDirectory>,
-    /// What readers see.
-    current: ArcSwap<Snapshot>,
+    /// Revocations that wait for the store. Locked for the whole of a change, so that changes are in one order
+    /// everywhere.
+    waiting: Mutex<Vec<NotedRevocation>>,
+    /// How many those are, for readers that must not wait for a disk.
+    waiting_count: AtomicUsize,
+    /// What is in force. Never locked while the store is called.
+    records: RwLock<Records>,
+    /// What presented keys are compared with; changed only with `records` locked for writing.
+    entries: Entries,
 }
 
-#[derive(Default)]
-struct Snapshot {
-    by_hash: HashMap<u128, Entry>,
-    keys: BTreeMap<KeyId, KeyRecord>,
-    orgs: BTreeMap<OrgId, OrgRecord>,
-    projects: BTreeMap<ProjectId, ProjectRecord>,
-}
-
-struct Entry {
-    hash: KeyHash,
-    revoked: bool,
-    principal: Arc<Principal>,
+/// How far a revocation has come. It is in force in each case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "durability", rename_all = "snake_case")]
+pub enum Revocation {
+    /// On the disk, with its audit row.
+    Written,
+    /// On the disk in the store's reserve: in force after a restart too, and written beside the key, with its audit
+    /// row, once the store takes changes again.
+    Noted {
+        /// Why the store does not.
+        why: String,
+    },
+    /// In memory alone: a restart before the store takes changes again would bring the key back.
+    InMemory {
+        /// Why the store does not.
+        why: String,
+    },
 }
 
 /// Reading.
@@ -57,9 +71,18 @@ impl Directory {
         if !bool::from(kept.ct_eq(&hasher.check())) {
             return Err(IdentityError::WrongSecret);
         }
-        let written = store.load_all()?;
-        let current = ArcSwap::from_pointee(Snapshot::of(&written)?);
-        Ok(Self { store, hasher, written: Mutex::new(written), current })
+        let stored = store.load_all()?;
+        let waiting = stored.noted.clone();
+        let records = Records::of(stored)?;
+        let entries = Entries::of(&records)?;
+        Ok(Self {
+            store,
+            hasher,
+            waiting_count: AtomicUsize::new(waiting.len()),
+            waiting: Mutex::new(waiting),
+            records: RwLock::new(records),
+            entries,
+        })
     }
 
     /// The principal of a presented key.
@@ -75,8 +98,8 @@ impl Directory {
         }
         let well_formed = secret::is_well_formed(presented);
         let hash = self.hasher.hash(presented.as_bytes());
-        let current = self.current.load();
-        let entry = current.by_hash.get(&hash.prefix());
+        let part = self.entries.part(&hash);
+        let entry = part.as_ref().and_then(|part| part.get(&hash.prefix()));
         const NO_KEY: KeyHash = KeyHash::from_bytes([0; 32]);
         let same = bool::from(entry.map_or(&NO_KEY, |entry| &entry.hash).ct_eq(&hash));
         match entry {
@@ -92,32 +115,32 @@ impl Directory {
 
     /// All keys, by id, revoked and expired ones too.
     pub fn list(&self) -> Vec<KeyRecord> {
-        self.current.load().keys.values().cloned().collect()
+        self.records.read().keys.values().map(|key| key.record.clone()).collect()
     }
 
     /// One key.
     pub fn key(&self, id: &KeyId) -> Option<KeyRecord> {
-        self.current.load().keys.get(id).cloned()
+        self.records.read().keys.get(id).map(|key| key.record.clone())
     }
 
     /// All organisations, by id.
     pub fn orgs(&self) -> Vec<OrgRecord> {
-        self.current.load().orgs.values().cloned().collect()
+        self.records.read().orgs.values().cloned().collect()
     }
 
     /// One organisation.
     pub fn org(&self, id: &OrgId) -> Option<OrgRecord> {
-        self.current.load().orgs.get(id).cloned()
+        self.records.read().orgs.get(id).cloned()
     }
 
     /// All projects, by id.
     pub fn projects(&self) -> Vec<ProjectRecord> {
-        self.current.load().projects.values().cloned().collect()
+        self.records.read().projects.values().cloned().collect()
     }
 
     /// One project.
     pub fn project(&self, id: &ProjectId) -> Option<ProjectRecord> {
-        self.current.load().projects.get(id).cloned()
+        self.records.read().projects.get(id).cloned()
     }
 
     /// At most `limit` rows of the audit log after row `after` (0: from the first).
@@ -126,6 +149,38 @@ impl Directory {
     /// The store's.
     pub fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, IdentityError> {
         Ok(self.store.audit(after, limit)?)
+    }
+
+    /// The newest rows of the audit log, at most `count`, oldest first. Reads no others.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn audit_newest(&self, count: usize) -> Result<Vec<AuditRow>, IdentityError> {
+        let rows = self.store.audit_end()?.rows;
+        // Rows are numbered without gaps.
+        let after = rows.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
+        Ok(self.store.audit(after, count)?)
+    }
+
+    /// The newest rows whose act is this one, at most `count`, newest first; of one subject only, if one is named.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn audit_of(
+        &self,
+        act: &str,
+        subject: Option<&str>,
+        count: usize,
+    ) -> Result<Vec<AuditRow>, IdentityError> {
+        Ok(self.store.audit_of(act, subject, count)?)
+    }
+
+    /// Acts of other rooms that are announced and not concluded, by their row, oldest first.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn announced(&self) -> Result<Vec<(u64, String)>, IdentityError> {
+        Ok(self.store.announced()?)
     }
 
     /// Checks the whole audit log.
@@ -183,22 +238,95 @@ impl Directory {
         Ok((record, secret))
     }
 
-    /// Revokes a key: once this returns, no request authenticates with it. Revoking it again changes nothing.
+    /// Revokes a key: no request authenticates with it from here on, whether the store can write that or not.
+    /// Revoking it again changes nothing.
     ///
     /// # Errors
-    /// [`IdentityError::UnknownKey`], or the store's; after the latter it should be tried again.
-    pub fn revoke(&self, id: &KeyId, actor: &str, now: UnixNanos) -> Result<(), IdentityError> {
+    /// [`IdentityError::UnknownKey`], or what the store says of its own damage.
+    pub fn revoke(&self, id: &KeyId, actor: &str, now: UnixNanos) -> Result<Revocation, IdentityError> {
         check_text("actor", actor)?;
-        let mut written = self.written.lock();
-        let key = written.keys.iter_mut().find(|key| &key.record.id == id);
-        let key = key.ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
-        if key.record.revoked.is_some() {
-            return Ok(());
+        let name = self.revoke_in_memory(id, now)?;
+        // From here on the key is dead; the rest is what outlives this process.
+        let mut waiting = self.waiting.lock();
+        if !waiting.iter().any(|noted| &noted.id == id) {
+            let audit = entry(now, actor, "key.revoke", id.as_str(), format!("name {name:?}"));
+            match self.store.set_revoked(id, now, &audit) {
+                Ok(()) => return Ok(Revocation::Written),
+                Err(StoreError::Unavailable { .. }) => {
+                    waiting.push(NotedRevocation { id: id.clone(), audit });
+                    self.waiting_count.store(waiting.len(), Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        let audit = entry(now, actor, "key.revoke", id.as_str(), format!("name {:?}", key.record.name));
-        self.store.set_revoked(id, now, &audit)?;
-        key.record.revoked = Some(now);
-        self.publish(&written)
+        let why = self.store.failing().unwrap_or_default();
+        Ok(match self.store.note_revocations(&waiting) {
+            Ok(()) => Revocation::Noted { why },
+            Err(_) => Revocation::InMemory { why },
+        })
+    }
+
+    /// Answers with the key's name.
+    fn revoke_in_memory(&self, id: &KeyId, now: UnixNanos) -> Result<String, IdentityError> {
+        let mut records = self.records.write();
+        let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
+        key.record.revoked.get_or_insert(now);
+        let key = key.clone();
+        self.entries.put(vec![records.entry(&key)?]);
+        Ok(key.record.name)
+    }
+
+    /// Writes revocations that wait for the disk; where none does, tries a store whose last write failed. Call it
+    /// now and then.
+    ///
+    /// # Errors
+    /// The store's, as long as it cannot be written.
+    pub fn tend(&self) -> Result<(), IdentityError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty() {
+            return Ok(if self.store.failing().is_some() {
+                self.store.probe()?
+            });
+        }
+        while let Some(NotedRevocation { id, audit }) = waiting.first() {
+            match self.store.set_revoked(id, audit.at, audit) {
+                // A key that is not there any more needs no revocation.
+                Ok(()) | Err(StoreError::NotFound { .. }) => drop(waiting.remove(0)),
+                Err(error) => return Err(error.into()),
+            }
+            self.waiting_count.store(waiting.len(), Relaxed);
+        }
+        Ok(self.store.note_revocations(&[])?)
+    }
+
+    /// Logs an act that another room is about to carry out, with what it takes to carry it out after a crash. Answers
+    /// with its row.
+    ///
+    /// # Errors
+    /// The store's; the act must not be carried out then.
+    pub fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, IdentityError> {
+        check_text("actor", &audit.actor)?;
+        let _one_change = self.waiting.lock();
+        Ok(self.store.announce(audit, act)?)
+    }
+
+    /// Ends an announced act: it is carried out, or, with a row that says so, it never will be.
+    ///
+    /// # Errors
+    /// The store's; the act stays announced then.
+    pub fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), IdentityError> {
+        let _one_change = self.waiting.lock();
+        Ok(self.store.conclude(row, not_done)?)
+    }
+
+    /// Why the store cannot be written now, if it cannot.
+    pub fn failing(&self) -> Option<String> {
+        self.store.failing()
+    }
+
+    /// Revocations in force that wait to be written beside their keys.
+    pub fn revocations_waiting(&self) -> usize {
+        self.waiting_count.load(Relaxed)
     }
 
     /// Creates an organisation.
@@ -213,14 +341,13 @@ impl Directory {
         now: UnixNanos,
     ) -> Result<OrgRecord, IdentityError> {
         check_text("actor", actor)?;
-        let mut written = self.written.lock();
-        if written.orgs.iter().any(|org| org.id == id) {
+        let _one_change = self.waiting.lock();
+        if self.records.read().orgs.contains_key(&id) {
             return Err(IdentityError::Exists { what: format!("organisation `{id}`") });
         }
         let org = OrgRecord { id, limits, created: now };
         self.store.upsert_org(&org, &entry(now, actor, "org.create", org.id.as_str(), limits.to_string()))?;
-        written.orgs.push(org.clone());
-        self.publish(&written)?;
+        self.records.write().put_org(org.clone());
         Ok(org)
     }
 
@@ -236,13 +363,14 @@ impl Directory {
         now: UnixNanos,
     ) -> Result<(), IdentityError> {
         check_text("actor", actor)?;
-        let mut written = self.written.lock();
-        let org = written.orgs.iter_mut().find(|org| &org.id == id);
-        let org = org.ok_or_else(|| IdentityError::UnknownOrg(id.clone()))?;
-        let changed = OrgRecord { limits, ..org.clone() };
+        let _one_change = self.waiting.lock();
+        let org = self.org(id).ok_or_else(|| IdentityError::UnknownOrg(id.clone()))?;
+        let changed = OrgRecord { limits, ..org };
         self.store.upsert_org(&changed, &entry(now, actor, "org.limits", id.as_str(), limits.to_string()))?;
-        *org = changed;
-        self.publish(&written)
+        let mut records = self.records.write();
+        records.put_org(changed);
+        self.entries.put(records.entries_of_org(id)?);
+        Ok(())
     }
 
     /// Creates a project within an organisation.
@@ -258,19 +386,18 @@ impl Directory {
         now: UnixNanos,
     ) -> Result<ProjectRecord, IdentityError> {
         check_text("actor", actor)?;
-        let mut written = self.written.lock();
-        if !written.orgs.iter().any(|known| known.id == org) {
+        let _one_change = self.waiting.lock();
+        if self.org(&org).is_none() {
             return Err(IdentityError::UnknownOrg(org));
         }
-        if written.projects.iter().any(|project| project.id == id) {
+        if self.project(&id).is_some() {
             return Err(IdentityError::Exists { what: format!("project `{id}`") });
         }
         let project = ProjectRecord { id, org, limits, created: now };
         let detail = format!("org {}, {limits}", project.org);
         let audit = entry(now, actor, "project.create", project.id.as_str(), detail);
         self.store.upsert_project(&project, &audit)?;
-        written.projects.push(project.clone());
-        self.publish(&written)?;
+        self.records.write().put_project(project.clone());
         Ok(project)
     }
 
@@ -286,32 +413,45 @@ impl Directory {
         now: UnixNanos,
     ) -> Result<(), IdentityError> {
         check_text("actor", actor)?;
-        let mut written = self.written.lock();
-        let project = written.projects.iter_mut().find(|project| &project.id == id);
-        let project = project.ok_or_else(|| IdentityError::UnknownProject(id.clone()))?;
-        let changed = ProjectRecord { limits, ..project.clone() };
+        let _one_change = self.waiting.lock();
+        let project = self.project(id).ok_or_else(|| IdentityError::UnknownProject(id.clone()))?;
+        let changed = ProjectRecord { limits, ..project };
         let audit = entry(now, actor, "project.limits", id.as_str(), limits.to_string());
         self.store.upsert_project(&changed, &audit)?;
-        *project = changed;
-        self.publish(&written)
-    }
-
-    /// Reads everything again, for a store that other processes change too.
-    ///
-    /// # Errors
-    /// The store's; readers then keep what they had.
-    pub fn reload(&self) -> Result<(), IdentityError> {
-        let mut written = self.written.lock();
-        let fresh = self.store.load_all()?;
-        self.publish(&fresh)?;
-        *written = fresh;
+        let mut records = self.records.write();
+        records.put_project(changed);
+        self.entries.put(records.entries_of_project(id)?);
         Ok(())
     }
 
+    /// Changes a key's own limits.
+    ///
+    /// # Errors
+    /// [`IdentityError::UnknownKey`], or the store's.
+    pub fn set_key_limits(
+        &self,
+        id: &KeyId,
+        limits: RateLimits,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<KeyRecord, IdentityError> {
+        check_text("actor", actor)?;
+        let _one_change = self.waiting.lock();
+        self.key(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
+        let audit = entry(now, actor, "key.limits", id.as_str(), limits.to_string());
+        self.store.set_key_limits(id, limits, &audit)?;
+        let mut records = self.records.write();
+        let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
+        key.record.limits = limits;
+        let key = key.clone();
+        self.entries.put(vec![records.entry(&key)?]);
+        Ok(key.record)
+    }
+
     fn insert(&self, key: StoredKey, actor: &str, now: UnixNanos) -> Result<(), IdentityError> {
-        let mut written = self.written.lock();
-        check_home(&written, &key.record)?;
-        if written.keys.iter().any(|other| other.hash.prefix() == key.hash.prefix()) {
+        let _one_change = self.waiting.lock();
+        self.records.read().check_home(&key.record)?;
+        if self.entries.has(&key.hash) {
             return Err(IdentityError::Exists { what: "a key with this secret".to_owned() });
         }
         let KeyRecord { id, org, project, name, hint, models, endpoints, limits, .. } = &key.record;
@@ -319,84 +459,22 @@ impl Directory {
             "org {org}, project {project}, name {name:?}, ends in {hint:?}, {models}, {endpoints}, {limits}"
         );
         self.store.insert_key(&key, &entry(now, actor, "key.create", id.as_str(), detail))?;
-        written.keys.push(key);
-        self.publish(&written)
-    }
-
-    fn publish(&self, written: &StoredDirectory) -> Result<(), IdentityError> {
-        self.current.store(Arc::new(Snapshot::of(written)?));
+        let mut records = self.records.write();
+        self.entries.put(vec![records.entry(&key)?]);
+        records.put_key(key);
         Ok(())
     }
 }
 
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let current = self.current.load();
+        let records = self.records.read();
         f.debug_struct("Directory")
-            .field("orgs", &current.orgs.len())
-            .field("projects", &current.projects.len())
-            .field("keys", &current.keys.len())
+            .field("orgs", &records.orgs.len())
+            .field("projects", &records.projects.len())
+            .field("keys", &records.keys.len())
             .finish_non_exhaustive()
     }
-}
-
-impl Snapshot {
-    fn of(written: &StoredDirectory) -> Result<Self, IdentityError> {
-        let orgs: BTreeMap<_, _> = written.orgs.iter().map(|org| (org.id.clone(), org.clone())).collect();
-        let projects: BTreeMap<_, _> =
-            written.projects.iter().map(|project| (project.id.clone(), project.clone())).collect();
-        let mut snapshot = Self { orgs, projects, ..Self::default() };
-        for StoredKey { hash, record } in &written.keys {
-            let principal = snapshot.principal(record)?;
-            let entry = Entry { hash: *hash, revoked: record.revoked.is_some(), principal };
-            if snapshot.by_hash.insert(hash.prefix(), entry).is_some() {
-                return Err(corrupt(record, "another key has the same hash"));
-            }
-            snapshot.keys.insert(record.id.clone(), record.clone());
-        }
-        Ok(snapshot)
-    }
-
-    fn principal(&self, key: &KeyRecord) -> Result<Arc<Principal>, IdentityError> {
-        let org = self.orgs.get(&key.org).ok_or_else(|| corrupt(key, "its organisation is missing"))?;
-        let project =
-            self.projects.get(&key.project).ok_or_else(|| corrupt(key, "its project is missing"))?;
-        if project.org != org.id {
-            return Err(corrupt(key, "its project belongs to another organisation"));
-        }
-        Ok(Arc::new(Principal {
-            org: key.org.clone(),
-            project: key.project.clone(),
-            key: key.id.clone(),
-            name: key.name.clone(),
-            models: key.models.clone(),
-            endpoints: key.endpoints.clone(),
-            limits: key.limits,
-            project_limits: project.limits,
-            org_limits: org.limits,
-            expires: key.expires,
-        }))
-    }
-}
-
-/// That a key's organisation and project are there and belong together.
-fn check_home(written: &MutexGuard<'_, StoredDirectory>, key: &KeyRecord) -> Result<(), IdentityError> {
-    if !written.orgs.iter().any(|org| org.id == key.org) {
-        return Err(IdentityError::UnknownOrg(key.org.clone()));
-    }
-    let project = written.projects.iter().find(|project| project.id == key.project);
-    let project = project.ok_or_else(|| IdentityError::UnknownProject(key.project.clone()))?;
-    if project.org != key.org {
-        return Err(IdentityError::ProjectOfAnotherOrg {
-            project: key.project.clone(),
-            org: key.org.clone(),
-        });
-    }
-    Ok(())
-}
-
-fn corrupt(key: &KeyRecord, why: &str) -> IdentityError {
-    StoreError::Corrupt { what: format!("key `{}`", key.id), why: why.to_owned() }.into()
 }
 
 fn entry(at: UnixNanos, actor: &str, act: &str, subject: &str, detail: String) -> AuditEntry {

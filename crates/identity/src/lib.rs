@@ -13,11 +13,11 @@ mod store;
 
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use credential::credential;
-pub use directory::Directory;
+pub use directory::{Directory, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use memory::MemoryKeyStore;
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
 pub use secrecy::{ExposeSecret, SecretString};
 pub use secret::{HashSecret, KeyHash, is_strong};
-pub use store::{KeyStore, StoredDirectory, StoredKey};
+pub use store::{KeyStore, NotedRevocation, StoredDirectory, StoredKey};

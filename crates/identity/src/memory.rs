@@ -1,12 +1,14 @@
 //! A store that forgets everything with the process: for tests and simulations.
 //! Keeps the same promises as a durable one, save durability.
 
+use std::collections::BTreeMap;
+
 use headrace_domain::{KeyId, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, OrgRecord, ProjectRecord, StoreError,
-    StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord, ProjectRecord,
+    RateLimits, StoreError, StoredDirectory, StoredKey,
 };
 
 /// Identities in memory.
@@ -20,6 +22,7 @@ struct Kept {
     directory: StoredDirectory,
     audit: Vec<AuditRow>,
     check: Option<[u8; 32]>,
+    announced: BTreeMap<u64, String>,
 }
 
 impl Kept {
@@ -67,8 +70,30 @@ impl KeyStore for MemoryKeyStore {
         let mut kept = self.kept.lock();
         let key = kept.directory.keys.iter_mut().find(|key| &key.record.id == id);
         let key = key.ok_or(StoreError::NotFound { what: "key" })?;
-        key.record.revoked.get_or_insert(at);
+        if key.record.revoked.replace(key.record.revoked.unwrap_or(at)).is_none() {
+            kept.log(audit);
+        }
+        Ok(())
+    }
+
+    fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let key = kept.directory.keys.iter_mut().find(|key| &key.record.id == id);
+        key.ok_or(StoreError::NotFound { what: "key" })?.record.limits = limits;
         kept.log(audit);
+        Ok(())
+    }
+
+    fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
+        self.kept.lock().directory.noted = noted.to_vec();
+        Ok(())
+    }
+
+    fn failing(&self) -> Option<String> {
+        None
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -98,9 +123,41 @@ impl KeyStore for MemoryKeyStore {
         Ok(())
     }
 
+    fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
+        let mut kept = self.kept.lock();
+        kept.log(audit);
+        let row = kept.end().rows;
+        kept.announced.insert(row, act.to_owned());
+        Ok(row)
+    }
+
+    fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        if kept.announced.remove(&row).is_some() {
+            not_done.into_iter().for_each(|audit| kept.log(audit));
+        }
+        Ok(())
+    }
+
+    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        Ok(self.kept.lock().announced.iter().map(|(row, act)| (*row, act.clone())).collect())
+    }
+
+    fn audit_of(&self, act: &str, subject: Option<&str>, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        let kept = self.kept.lock();
+        let of = |row: &&AuditRow| {
+            row.entry.act == act && subject.is_none_or(|subject| row.entry.subject == subject)
+        };
+        Ok(kept.audit.iter().rev().filter(of).take(limit).cloned().collect())
+    }
+
     fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
         let kept = self.kept.lock();
         Ok(kept.audit.iter().filter(|row| row.seq > after).take(limit).cloned().collect())
+    }
+
+    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
+        Ok(self.kept.lock().end())
     }
 
     fn verify_audit(&self) -> Result<AuditSummary, StoreError> {

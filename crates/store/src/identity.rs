@@ -4,21 +4,23 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{
-    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyHash, KeyRecord, KeyStore, OrgRecord,
-    ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyHash, KeyRecord, KeyStore,
+    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Connection, Row};
-use tokio::runtime::Runtime;
 
-use crate::sqlite::{self, Durability, Format, FormatError};
+use crate::sqlite::{Database, Durability, Format, FormatError};
+
+mod reserve;
+
+use reserve::Reserve;
 
 const FORMAT: Format =
     Format { what: "identity store", application_id: 0x4852_6964, version: 1, schema: SCHEMA };
@@ -77,77 +79,70 @@ CREATE TABLE secret_check (
 ) STRICT;
 ";
 
+/// What format 1 has since it was first written, in files from before as well: programs that do not know it pass
+/// over it.
+const ADDITIONS: &str = "
+CREATE TABLE IF NOT EXISTS announced (
+    seq INTEGER PRIMARY KEY REFERENCES audit (seq),
+    act TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS audit_act ON audit (act, seq);
+";
+
 /// Rows of the audit log that are read at a time while it is checked.
 const VERIFY_PAGE: usize = 1_000;
 
-/// Identities in a SQLite file. The connection lives on a thread of its own, so that calls may come from
-/// anywhere; they block until the disk has answered.
+/// Identities in a SQLite file. Calls may come from anywhere; they block until the disk has answered.
 pub struct SqliteKeyStore {
-    /// Taken when the store is dropped, which ends the thread.
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    database: Mutex<Database>,
+    reserve: Mutex<Reserve>,
+    /// Why the file could not be written last time; `None` since it was.
+    failing: Mutex<Option<String>>,
 }
 
-type Job = Box<dyn FnOnce(&Runtime, &mut SqliteConnection) + Send>;
-
 impl SqliteKeyStore {
-    /// Opens the file at `path`, creating it (readable by its owner only) if it is not there.
+    /// Opens the file at `path`, creating it (readable by its owner only) if it is not there, and the reserve beside
+    /// it, in which revocations are noted while the disk is full.
     ///
     /// # Errors
     /// [`StoreError::Newer`] if a newer program wrote it; [`StoreError::Corrupt`] if it is another kind of
     /// file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let doing = "opening";
-        create_private(path).map_err(|error| unavailable(doing, error))?;
-        let path = path.to_owned();
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let (opened, result) = mpsc::channel();
-        let serve = move || {
-            let ready = connect(&path);
-            let (runtime, mut connection) = match ready {
-                Ok(ready) => ready,
-                // Whoever opens waits for this answer.
-                Err(error) => return drop(opened.send(Err(error))),
-            };
-            drop(opened.send(Ok(())));
-            for job in queue {
-                job(&runtime, &mut connection);
-            }
-            // A close that fails leaves the write-ahead log, which the next opening reads.
-            drop(runtime.block_on(connection.close()));
-        };
-        let thread = std::thread::Builder::new().name("identity-store".to_owned()).spawn(serve);
-        let thread = thread.map_err(|error| unavailable(doing, error))?;
-        result.recv().map_err(|_| unavailable(doing, "its thread ended"))??;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+        let database = Database::open(path, Durability::Full, FORMAT);
+        let mut database = database.map_err(|error| Failure::from(error).while_doing("opening"))?;
+        let added = database.write(async |connection| {
+            sqlx::raw_sql(ADDITIONS).execute(connection).await?;
+            Ok::<_, Failure>(())
+        });
+        added.map_err(|failure| failure.while_doing("opening"))?;
+        let reserve = Reserve::open(path).map_err(|error| unavailable("opening its reserve", error))?;
+        Ok(Self { database: Mutex::new(database), reserve: Mutex::new(reserve), failing: Mutex::default() })
     }
 
-    /// Runs `work` on the store's thread and waits for it.
-    fn call<T, F>(&self, doing: &'static str, work: F) -> Result<T, StoreError>
+    fn read<T, F>(&self, doing: &'static str, query: F) -> Result<T, StoreError>
     where
-        T: Send + 'static,
-        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure> + Send + 'static,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure>,
     {
-        let ended = || unavailable(doing, "its thread ended");
-        let (answer, result) = mpsc::channel();
-        let job: Job = Box::new(move |runtime, connection| {
-            let done = runtime.block_on(work(connection)).map_err(|failure| failure.while_doing(doing));
-            // Nobody waits any more if the caller's thread is gone.
-            drop(answer.send(done));
-        });
-        self.jobs.as_ref().ok_or_else(ended)?.send(job).map_err(|_| ended())?;
-        result.recv().map_err(|_| ended())?
+        locked(&self.database).read(query).map_err(|failure| failure.while_doing(doing))
+    }
+
+    fn write<T, F>(&self, doing: &'static str, change: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure>,
+    {
+        let done = locked(&self.database).write(change);
+        *locked(&self.failing) = match &done {
+            Err(Failure::Sqlite(error)) => Some(error.to_string()),
+            // What the store refuses, it can do.
+            Ok(_) | Err(Failure::Store(_)) => None,
+        };
+        done.map_err(|failure| failure.while_doing(doing))
     }
 }
 
-impl Drop for SqliteKeyStore {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
-            // It panicked or it did not: either way it is over.
-            drop(thread.join());
-        }
-    }
+/// A panic elsewhere leaves nothing half done here.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for SqliteKeyStore {
@@ -158,47 +153,44 @@ impl fmt::Debug for SqliteKeyStore {
 
 impl KeyStore for SqliteKeyStore {
     fn load_all(&self) -> Result<StoredDirectory, StoreError> {
-        self.call("loading", async |connection| {
-            let mut snapshot = connection.begin().await?;
-            let mut all = StoredDirectory::default();
+        let noted = locked(&self.reserve).noted();
+        let noted = noted.map_err(|error| unavailable("reading its reserve", error))?;
+        self.read("loading", async |connection| {
+            let mut all = StoredDirectory { noted, ..StoredDirectory::default() };
             for row in sqlx::query("SELECT id, limits, created FROM orgs ORDER BY rowid")
-                .fetch_all(&mut *snapshot)
+                .fetch_all(&mut *connection)
                 .await?
             {
                 all.orgs.push(org(&row)?);
             }
             for row in sqlx::query("SELECT id, org, limits, created FROM projects ORDER BY rowid")
-                .fetch_all(&mut *snapshot)
+                .fetch_all(&mut *connection)
                 .await?
             {
                 all.projects.push(project(&row)?);
             }
-            for row in sqlx::query("SELECT * FROM keys ORDER BY rowid").fetch_all(&mut *snapshot).await? {
+            for row in sqlx::query("SELECT * FROM keys ORDER BY rowid").fetch_all(&mut *connection).await? {
                 all.keys.push(key(&row)?);
             }
-            snapshot.rollback().await?;
             Ok(all)
         })
     }
 
     fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
-        self.call("checking the hash secret", async move |connection| {
-            let mut change = connection.begin_with("BEGIN IMMEDIATE").await?;
+        self.write("checking the hash secret", async move |connection| {
             sqlx::query("INSERT INTO secret_check (only, value) VALUES (1, ?) ON CONFLICT DO NOTHING")
                 .bind(check.as_slice())
-                .execute(&mut *change)
+                .execute(&mut *connection)
                 .await?;
-            let row = sqlx::query("SELECT value FROM secret_check").fetch_one(&mut *change).await?;
+            let row = sqlx::query("SELECT value FROM secret_check").fetch_one(&mut *connection).await?;
             let kept = bytes(&row, "value")?;
-            change.commit().await?;
             Ok(kept)
         })
     }
 
     fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
         let (key, audit) = (key.clone(), audit.clone());
-        self.call("adding a key", async move |connection| {
-            let mut change = connection.begin_with("BEGIN IMMEDIATE").await?;
+        self.write("adding a key", async move |connection| {
             let StoredKey { hash, record } = key;
             let inserted = sqlx::query(
                 "INSERT INTO keys (id, hash, org, project, name, hint, models, endpoints, limits, created, expires, \
@@ -216,35 +208,59 @@ impl KeyStore for SqliteKeyStore {
             .bind(nanos(record.created)?)
             .bind(record.expires.map(nanos).transpose()?)
             .bind(record.revoked.map(nanos).transpose()?)
-            .execute(&mut *change)
+            .execute(&mut *connection)
             .await;
             inserted.map_err(|error| constraint(error, "key", "project"))?;
-            log(&mut change, audit).await?;
-            Ok(change.commit().await?)
+            log(connection, audit).await
         })
     }
 
     fn set_revoked(&self, id: &KeyId, at: UnixNanos, audit: &AuditEntry) -> Result<(), StoreError> {
         let (id, audit) = (id.clone(), audit.clone());
-        self.call("revoking a key", async move |connection| {
-            let mut change = connection.begin_with("BEGIN IMMEDIATE").await?;
-            let found = sqlx::query("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?")
-                .bind(nanos(at)?)
-                .bind(id.as_str())
-                .execute(&mut *change)
-                .await?;
-            if found.rows_affected() == 0 {
+        self.write("revoking a key", async move |connection| {
+            let set = sqlx::query("UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL");
+            let set = set.bind(nanos(at)?).bind(id.as_str()).execute(&mut *connection).await?;
+            if set.rows_affected() > 0 {
+                return log(connection, audit).await;
+            }
+            let found = sqlx::query("SELECT 1 FROM keys WHERE id = ?").bind(id.as_str());
+            match found.fetch_optional(connection).await? {
+                Some(_) => Ok(()),
+                None => Err(Failure::Store(StoreError::NotFound { what: "key" })),
+            }
+        })
+    }
+
+    fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
+        let (id, audit) = (id.clone(), audit.clone());
+        self.write("changing a key's limits", async move |connection| {
+            let set = sqlx::query("UPDATE keys SET limits = ? WHERE id = ?");
+            let set = set.bind(json(&limits)?).bind(id.as_str()).execute(&mut *connection).await?;
+            if set.rows_affected() == 0 {
                 return Err(Failure::Store(StoreError::NotFound { what: "key" }));
             }
-            log(&mut change, audit).await?;
-            Ok(change.commit().await?)
+            log(connection, audit).await
         })
+    }
+
+    fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
+        let kept = locked(&self.reserve).keep(noted);
+        kept.map_err(|error| unavailable("noting a revocation in its reserve", error))
+    }
+
+    fn failing(&self) -> Option<String> {
+        locked(&self.failing).clone()
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        let tried = locked(&self.database).probe();
+        *locked(&self.failing) = tried.as_ref().err().map(ToString::to_string);
+        tried.map_err(|error| Failure::from(error).while_doing("trying its file"))
     }
 
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         let (org, audit) = (org.clone(), audit.clone());
-        self.call("writing an organisation", async move |connection| {
-            let mut change = connection.begin_with("BEGIN IMMEDIATE").await?;
+        self.write("writing an organisation", async move |connection| {
             sqlx::query(
                 "INSERT INTO orgs (id, limits, created) VALUES (?, ?, ?) \
                  ON CONFLICT (id) DO UPDATE SET limits = excluded.limits",
@@ -252,17 +268,15 @@ impl KeyStore for SqliteKeyStore {
             .bind(org.id.as_str())
             .bind(json(&org.limits)?)
             .bind(nanos(org.created)?)
-            .execute(&mut *change)
+            .execute(&mut *connection)
             .await?;
-            log(&mut change, audit).await?;
-            Ok(change.commit().await?)
+            log(connection, audit).await
         })
     }
 
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         let (project, audit) = (project.clone(), audit.clone());
-        self.call("writing a project", async move |connection| {
-            let mut change = connection.begin_with("BEGIN IMMEDIATE").await?;
+        self.write("writing a project", async move |connection| {
             let written = sqlx::query(
                 "INSERT INTO projects (id, org, limits, created) VALUES (?, ?, ?, ?) \
                  ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE org = excluded.org",
@@ -271,34 +285,82 @@ impl KeyStore for SqliteKeyStore {
             .bind(project.org.as_str())
             .bind(json(&project.limits)?)
             .bind(nanos(project.created)?)
-            .execute(&mut *change)
+            .execute(&mut *connection)
             .await;
             let written = written.map_err(|error| constraint(error, "project", "organisation"))?;
             if written.rows_affected() == 0 {
                 return Err(Failure::Store(StoreError::Duplicate { what: "project" }));
             }
-            log(&mut change, audit).await?;
-            Ok(change.commit().await?)
+            log(connection, audit).await
+        })
+    }
+
+    fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
+        self.write("announcing an act", async |connection| {
+            log(connection, audit.clone()).await?;
+            let row = end(connection).await?.rows;
+            sqlx::query("INSERT INTO announced (seq, act) VALUES (?, ?)")
+                .bind(i64::try_from(row).map_err(|error| corrupt("the audit log", error))?)
+                .bind(act)
+                .execute(connection)
+                .await?;
+            Ok(row)
+        })
+    }
+
+    fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), StoreError> {
+        self.write("concluding an act", async |connection| {
+            let row = i64::try_from(row).unwrap_or(i64::MAX);
+            let gone = sqlx::query("DELETE FROM announced WHERE seq = ?").bind(row);
+            match (gone.execute(&mut *connection).await?.rows_affected(), not_done) {
+                (1.., Some(audit)) => log(connection, audit.clone()).await,
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        self.read("reading announced acts", async |connection| {
+            let rows =
+                sqlx::query("SELECT seq, act FROM announced ORDER BY seq").fetch_all(connection).await?;
+            rows.iter().map(|row| Ok((number(row, "seq")?, row.try_get("act")?))).collect()
+        })
+    }
+
+    fn audit_of(&self, act: &str, subject: Option<&str>, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.read("reading the audit log", async |connection| {
+            let rows = sqlx::query(
+                "SELECT seq, at, actor, act, subject, detail, previous, hash FROM audit \
+                 WHERE act = ?1 AND (?2 IS NULL OR subject = ?2) ORDER BY seq DESC LIMIT ?3",
+            )
+            .bind(act)
+            .bind(subject)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(connection)
+            .await?;
+            rows.iter().map(audit_row).collect()
         })
     }
 
     fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
-        self.call("reading the audit log", async move |connection| page(connection, after, limit).await)
+        self.read("reading the audit log", async move |connection| page(connection, after, limit).await)
+    }
+
+    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
+        self.read("reading the end of the audit log", async |connection| end(connection).await)
     }
 
     fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
-        self.call("checking the audit log", async |connection| {
-            let mut snapshot = connection.begin().await?;
-            let recorded = end(&mut snapshot).await?;
+        self.read("checking the audit log", async |connection| {
+            let recorded = end(connection).await?;
             let mut checker = AuditChecker::new();
             let mut after = 0;
             loop {
-                let rows = page(&mut snapshot, after, VERIFY_PAGE).await?;
+                let rows = page(connection, after, VERIFY_PAGE).await?;
                 let Some(last) = rows.last() else { break };
                 after = last.seq;
                 rows.iter().try_for_each(|row| checker.check(row)).map_err(Failure::Store)?;
             }
-            snapshot.rollback().await?;
             checker.finish(recorded).map_err(Failure::Store)
         })
     }
@@ -306,6 +368,7 @@ impl KeyStore for SqliteKeyStore {
 
 /// What went wrong within a call.
 enum Failure {
+    /// The file could not be opened, read or written.
     Sqlite(sqlx::Error),
     Store(StoreError),
 }
@@ -322,6 +385,18 @@ impl Failure {
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         Self::Sqlite(error)
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Sqlite(error) => Self::Sqlite(error),
+            FormatError::Newer { found, known, .. } => {
+                Self::Store(StoreError::Newer { found: i64::from(found), known: i64::from(known) })
+            }
+            other => corrupt("its file", other),
+        }
     }
 }
 
@@ -344,37 +419,9 @@ fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str
     }
 }
 
-/// Makes the file if there is none. SQLite gives its write-ahead log the same permissions.
-fn create_private(path: &Path) -> std::io::Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.append(true).create(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map(drop)
-}
-
-fn connect(path: &Path) -> Result<(Runtime, SqliteConnection), StoreError> {
-    let doing = "opening";
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| unavailable(doing, error))?;
-    let opened = runtime.block_on(async {
-        let mut connection = sqlite::open(path, Durability::Full, false).await?;
-        sqlite::ensure_format(&mut connection, FORMAT, false).await?;
-        Ok(connection)
-    });
-    let connection = opened.map_err(|error| match error {
-        FormatError::Sqlite(error) => unavailable(doing, error),
-        FormatError::Newer { found, known, .. } => {
-            StoreError::Newer { found: i64::from(found), known: i64::from(known) }
-        }
-        other => StoreError::Corrupt { what: path.display().to_string(), why: other.to_string() },
-    })?;
-    Ok((runtime, connection))
-}
-
 /// Puts a row at the end of the log, within the caller's transaction.
-async fn log(change: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Failure> {
-    let row = audit.chained(&end(change).await?);
+async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Failure> {
+    let row = audit.chained(&end(connection).await?);
     let seq = i64::try_from(row.seq).map_err(|error| corrupt("the audit log", error))?;
     sqlx::query(
         "INSERT INTO audit (seq, at, actor, act, subject, detail, previous, hash) \
@@ -388,7 +435,7 @@ async fn log(change: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Fai
     .bind(&row.entry.detail)
     .bind(row.previous.as_bytes().as_slice())
     .bind(row.hash.as_bytes().as_slice())
-    .execute(&mut *change)
+    .execute(&mut *connection)
     .await?;
     sqlx::query(
         "INSERT INTO audit_end (only, seq, hash) VALUES (1, ?, ?) \
@@ -396,7 +443,7 @@ async fn log(change: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Fai
     )
     .bind(seq)
     .bind(row.hash.as_bytes().as_slice())
-    .execute(change)
+    .execute(connection)
     .await?;
     Ok(())
 }

@@ -11,6 +11,8 @@
 
 #[path = "crash/child.rs"]
 mod child;
+#[path = "crash/full.rs"]
+mod full;
 #[path = "crash/kill.rs"]
 mod kill;
 #[path = "crash/ledger_file.rs"]

@@ -11,7 +11,8 @@
  *   HEADRACE_CUT_FULL    while this file exists, writes under the directory fail with ENOSPC
  *
  * The model: data is durable when its file was synced, a file's name when its directory was. Shared-memory files
- * ("-shm") are not modelled: SQLite builds them anew. What SQLite does not do (rename, writev) aborts, so that a
+ * ("-shm") are not modelled: SQLite builds them anew. Nor are reserves
+ * (".reserve"): their room was set aside before the disk was full. What SQLite does not do (rename, writev) aborts, so that a
  * change there cannot pass unnoticed.
  */
 #define _GNU_SOURCE
@@ -123,6 +124,7 @@ static uint64_t next_random(void) { /* xorshift64 */
 static int is_inside(const char *path) {
     if (!dir || !path || strncmp(path, dir, dir_length) != 0 || path[dir_length] != '/') return 0;
     size_t length = strlen(path);
+    if (length > 8 && strcmp(path + length - 8, ".reserve") == 0) return 0;
     return !(length > 4 && strcmp(path + length - 4, "-shm") == 0);
 }
 

@@ -7,7 +7,7 @@ use headrace_domain::{Endpoint, ModelName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{EndpointAccess, MemoryKeyStore, ModelAccess};
+use crate::{EndpointAccess, MemoryKeyStore, ModelAccess, StoredDirectory};
 
 const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
 const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);
@@ -216,6 +216,8 @@ fn another_secret_does_not_open_the_store() {
 struct Failing {
     store: MemoryKeyStore,
     broken: AtomicBool,
+    /// Whether it has no room set aside for revocations either.
+    no_reserve: AtomicBool,
 }
 
 impl Failing {
@@ -246,6 +248,33 @@ impl KeyStore for Failing {
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.upsert_project(project, audit))
     }
+    fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.set_key_limits(id, limits, audit))
+    }
+    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
+        self.store.audit_end()
+    }
+    fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
+        self.check().and_then(|()| self.store.announce(audit, act))
+    }
+    fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.conclude(row, not_done))
+    }
+    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        self.store.announced()
+    }
+    fn audit_of(&self, act: &str, subject: Option<&str>, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
+        self.store.audit_of(act, subject, limit)
+    }
+    fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
+        if self.no_reserve.load(Ordering::SeqCst) { self.check() } else { self.store.note_revocations(noted) }
+    }
+    fn failing(&self) -> Option<String> {
+        self.check().err().map(|error| error.to_string())
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        self.check()
+    }
     fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
         self.store.audit(after, limit)
     }
@@ -264,19 +293,51 @@ fn nothing_is_visible_that_the_store_did_not_take() {
     let unlimited = RateLimits::default();
     let tight = RateLimits { concurrency: Some(1), ..unlimited };
     assert!(directory.create_key(chosen("sk-other"), "ops", NOW).is_err());
-    assert!(directory.revoke(&key.id, "ops", NOW).is_err());
     assert!(directory.create_org(org("new"), unlimited, "ops", NOW).is_err());
     assert!(directory.create_project(project("new"), org("acme"), unlimited, "ops", NOW).is_err());
     assert!(directory.set_org_limits(&org("acme"), tight, "ops", NOW).is_err());
     assert!(directory.set_project_limits(&project("web"), tight, "ops", NOW).is_err());
-    assert!(directory.reload().is_err());
+    assert!(directory.set_key_limits(&key.id, tight, "ops", NOW).is_err());
     assert_eq!(directory.authenticate("sk-other", NOW), Err(AuthRefusal::Unknown));
     assert_eq!(directory.authenticate(SECRET, NOW).unwrap().org_limits, unlimited);
     assert_eq!((directory.orgs().len(), directory.projects().len(), directory.list().len()), (2, 2, 1));
 
     failing.broken.store(false, Ordering::SeqCst);
-    directory.revoke(&key.id, "ops", NOW).unwrap();
+    assert_eq!(directory.revoke(&key.id, "ops", NOW), Ok(Revocation::Written));
     assert_eq!(directory.authenticate(SECRET, NOW), Err(AuthRefusal::Revoked));
+}
+
+#[test]
+fn a_key_is_revoked_whether_the_store_can_write_it_or_not() {
+    for no_reserve in [false, true] {
+        let failing = Arc::new(Failing::default());
+        let store: Arc<dyn KeyStore> = failing.clone();
+        let directory = directory(&store);
+        let (key, _) = directory.create_key(chosen(SECRET), "ops", NOW).unwrap();
+        let rows = directory.verify_audit().unwrap().rows;
+        failing.no_reserve.store(no_reserve, Ordering::SeqCst);
+        failing.broken.store(true, Ordering::SeqCst);
+        for _ in 0..2 {
+            let how = directory.revoke(&key.id, "ops", NOW).unwrap();
+            assert_eq!(matches!(how, Revocation::InMemory { .. }), no_reserve, "{how:?}");
+            assert_eq!(directory.authenticate(SECRET, NOW), Err(AuthRefusal::Revoked));
+            assert!(directory.tend().is_err());
+            assert_eq!(directory.revocations_waiting(), 1);
+        }
+        // What a restart finds now: the reserve, or the key as it was.
+        failing.broken.store(false, Ordering::SeqCst);
+        let restarted = open(&store).authenticate(SECRET, NOW);
+        assert_eq!(restarted.is_ok(), no_reserve);
+
+        directory.tend().unwrap();
+        assert_eq!(directory.revocations_waiting(), 0);
+        assert_eq!(directory.revoke(&key.id, "ops", LATER), Ok(Revocation::Written));
+        assert_eq!(directory.verify_audit().unwrap().rows, rows + 1, "told once");
+        let restarted = open(&store);
+        assert_eq!(restarted.authenticate(SECRET, NOW), Err(AuthRefusal::Revoked));
+        assert_eq!(restarted.key(&key.id).unwrap().revoked, Some(NOW));
+        assert_eq!(restarted.revocations_waiting(), 0);
+    }
 }
 
 #[test]
@@ -315,12 +376,64 @@ impl KeyStore for Scripted {
     fn upsert_project(&self, _: &ProjectRecord, _: &AuditEntry) -> Result<(), StoreError> {
         Ok(())
     }
+    fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
+        Ok(AuditSummary::EMPTY)
+    }
+    fn announce(&self, _: &AuditEntry, _: &str) -> Result<u64, StoreError> {
+        Ok(1)
+    }
+    fn conclude(&self, _: u64, _: Option<&AuditEntry>) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn audit_of(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<AuditRow>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn note_revocations(&self, _: &[NotedRevocation]) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn failing(&self) -> Option<String> {
+        None
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     fn audit(&self, _: u64, _: usize) -> Result<Vec<AuditRow>, StoreError> {
         Ok(Vec::new())
     }
     fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
         Ok(AuditSummary::EMPTY)
     }
+}
+
+#[test]
+fn a_change_copies_a_small_part_of_the_keys() {
+    const KEYS: usize = 4_000;
+    let directory = directory(&memory());
+    for n in 0..KEYS {
+        directory.create_key(chosen(&format!("sk-key-{n:05}")), "ops", NOW).unwrap();
+    }
+    let copied = directory.entries.copied.load(Ordering::Relaxed);
+    // A copy of all of them at each change would be KEYS²/2, eight million.
+    assert!(copied < KEYS * KEYS / 2 / 100, "{copied} entries were copied");
+    let before = directory.entries.copied.load(Ordering::Relaxed);
+    directory.set_org_limits(&org("other"), RateLimits::default(), "ops", NOW).unwrap();
+    assert_eq!(directory.entries.copied.load(Ordering::Relaxed), before, "no key of this one");
+}
+
+#[test]
+fn the_newest_rows_of_the_log_are_read_without_the_others() {
+    let directory = directory(&memory());
+    let newest = |count| -> Vec<u64> {
+        directory.audit_newest(count).unwrap().into_iter().map(|row| row.seq).collect()
+    };
+    assert_eq!(newest(2), [3, 4]);
+    assert_eq!((newest(0), newest(9)), (vec![], vec![1, 2, 3, 4]));
 }
 
 #[test]
@@ -349,7 +462,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Whatever administrators do, a directory opened afterwards agrees with the one that did it.
     #[test]
-    fn memory_and_store_never_disagree(acts in proptest::collection::vec((0_u8..6, 0_u8..8), 0..40)) {
+    fn memory_and_store_never_disagree(acts in proptest::collection::vec((0_u8..7, 0_u8..8), 0..40)) {
         let store = memory();
         let directory = open(&store);
         let name = |n: u8| format!("n{}", n % 4);
@@ -366,7 +479,14 @@ proptest! {
                 4 => directory.create_key(NewKey { limits, ..NewKey::new(o, p, "k") }, "ops", NOW).map(|made| {
                     secrets.push(made.1);
                 }),
-                _ => directory.list().get(usize::from(n)).map_or(Ok(()), |key| directory.revoke(&key.id, "ops", NOW)),
+                5 => match directory.list().get(usize::from(n)) {
+                    Some(key) => directory.set_key_limits(&key.id, limits, "ops", NOW).map(drop),
+                    None => Ok(()),
+                },
+                _ => match directory.list().get(usize::from(n)) {
+                    Some(key) => directory.revoke(&key.id, "ops", NOW).map(drop),
+                    None => Ok(()),
+                },
             };
             let again = open(&store);
             prop_assert_eq!(directory.orgs(), again.orgs());

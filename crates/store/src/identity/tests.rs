@@ -9,6 +9,7 @@ use headrace_identity::{
     ModelAccess, NewKey,
 };
 use proptest::prelude::*;
+use sqlx::Connection;
 use tempfile::TempDir;
 
 use super::*;
@@ -75,6 +76,9 @@ fn act(store: &dyn KeyStore, what: u8, n: u8) -> Result<(), StoreError> {
         0 => store.upsert_org(&org_record(n), &audit),
         1 => store.upsert_project(&project_record(n), &audit),
         2 => store.set_revoked(&stored_key(n).record.id, UnixNanos::new(u64::from(n)), &audit),
+        3 => store.set_key_limits(&stored_key(n).record.id, org_record(n).limits, &audit),
+        4 => store.announce(&audit, "{}").map(drop),
+        5 => store.conclude(u64::from(n), n.is_multiple_of(2).then_some(&audit)),
         _ => store.insert_key(&stored_key(n), &audit),
     }
 }
@@ -84,7 +88,7 @@ proptest! {
     /// Whatever is done in whatever order, both stores answer alike and keep alike, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..5, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..8, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
@@ -100,6 +104,10 @@ proptest! {
             prop_assert_eq!(memory.load_all(), sqlite.load_all());
             prop_assert_eq!(memory.audit(0, 1_000), sqlite.audit(0, 1_000));
             prop_assert_eq!(memory.audit(3, 2), sqlite.audit(3, 2));
+            prop_assert_eq!(memory.audit_end(), sqlite.audit_end());
+            prop_assert_eq!(memory.announced(), sqlite.announced());
+            prop_assert_eq!(memory.audit_of("test", Some("s7"), 2), sqlite.audit_of("test", Some("s7"), 2));
+            prop_assert_eq!(memory.audit_of("test", None, 5), sqlite.audit_of("test", None, 5));
             prop_assert_eq!(memory.verify_audit(), sqlite.verify_audit());
         }
     }
@@ -161,7 +169,7 @@ fn only_its_owner_can_read_the_file() {
 fn alter(path: &Path, sql: &'static str) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut connection = sqlite::open(path, Durability::Full, false).await.unwrap();
+        let mut connection = crate::sqlite::open(path, Durability::Full, false).await.unwrap();
         let done = sqlx::raw_sql(sql).execute(&mut connection).await;
         connection.close().await.unwrap();
         done.map(drop).map_err(|error| error.to_string())

@@ -15,14 +15,14 @@ use crate::ledger_file::{check, start_again};
 /// The exit status of a child whose power was cut.
 const CUT: i32 = 77;
 
-struct World {
+pub(crate) struct World {
     /// Holds the library and what lies outside the cut.
-    outside: TempDir,
+    pub(crate) outside: TempDir,
     library: PathBuf,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let outside = tempfile::tempdir().unwrap();
         let library = outside.path().join("powercut.so");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/powercut.c");
@@ -36,7 +36,7 @@ impl World {
         Self { outside, library }
     }
 
-    fn environment(&self, inside: &Path) -> Vec<(&'static str, String)> {
+    pub(crate) fn environment(&self, inside: &Path) -> Vec<(&'static str, String)> {
         vec![
             ("LD_PRELOAD", self.library.display().to_string()),
             ("HEADRACE_CUT_DIR", inside.display().to_string()),
@@ -72,7 +72,7 @@ impl World {
 }
 
 /// A directory for the child, by its real path.
-fn fresh_inside() -> (TempDir, PathBuf) {
+pub(crate) fn fresh_inside() -> (TempDir, PathBuf) {
     let inside = tempfile::tempdir().unwrap();
     let path = inside.path().canonicalize().unwrap();
     (inside, path)

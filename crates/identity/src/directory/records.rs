@@ -1,0 +1,190 @@
+//! What a directory keeps in memory: records by id, and what a presented key is compared with, by its hash.
+//! Each change touches what it changes and no more; knows no store and no clock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use headrace_domain::{KeyId, OrgId, ProjectId};
+
+use crate::{
+    IdentityError, KeyHash, KeyRecord, OrgRecord, Principal, ProjectRecord, StoreError, StoredDirectory,
+    StoredKey,
+};
+
+/// Every record by its id, and who belongs to whom.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) orgs: BTreeMap<OrgId, OrgRecord>,
+    pub(super) projects: BTreeMap<ProjectId, ProjectRecord>,
+    pub(super) keys: BTreeMap<KeyId, StoredKey>,
+    projects_of: HashMap<OrgId, Vec<ProjectId>>,
+    keys_of: HashMap<ProjectId, Vec<KeyId>>,
+}
+
+impl Records {
+    /// Everything that a store keeps.
+    pub(super) fn of(stored: StoredDirectory) -> Result<Self, IdentityError> {
+        let mut records = Self::default();
+        stored.orgs.into_iter().for_each(|org| records.put_org(org));
+        stored.projects.into_iter().for_each(|project| records.put_project(project));
+        for key in stored.keys {
+            if records.keys.contains_key(&key.record.id) {
+                return Err(corrupt(&key.record, "another key has the same id"));
+            }
+            records.put_key(key);
+        }
+        for noted in stored.noted {
+            if let Some(key) = records.keys.get_mut(&noted.id) {
+                key.record.revoked.get_or_insert(noted.audit.at);
+            }
+        }
+        Ok(records)
+    }
+
+    pub(super) fn put_org(&mut self, org: OrgRecord) {
+        self.orgs.insert(org.id.clone(), org);
+    }
+
+    pub(super) fn put_project(&mut self, project: ProjectRecord) {
+        let (id, org) = (project.id.clone(), project.org.clone());
+        if self.projects.insert(id.clone(), project).is_none() {
+            self.projects_of.entry(org).or_default().push(id);
+        }
+    }
+
+    pub(super) fn put_key(&mut self, key: StoredKey) {
+        let (id, project) = (key.record.id.clone(), key.record.project.clone());
+        if self.keys.insert(id.clone(), key).is_none() {
+            self.keys_of.entry(project).or_default().push(id);
+        }
+    }
+
+    /// What the keys of an organisation are compared with.
+    pub(super) fn entries_of_org(&self, org: &OrgId) -> Result<Vec<Entry>, IdentityError> {
+        let projects = self.projects_of.get(org).into_iter().flatten();
+        let entries: Result<Vec<_>, _> = projects.map(|project| self.entries_of_project(project)).collect();
+        Ok(entries?.concat())
+    }
+
+    /// What the keys of a project are compared with.
+    pub(super) fn entries_of_project(&self, project: &ProjectId) -> Result<Vec<Entry>, IdentityError> {
+        let keys = self.keys_of.get(project).into_iter().flatten();
+        keys.filter_map(|id| self.keys.get(id)).map(|key| self.entry(key)).collect()
+    }
+
+    /// What a presented key is compared with, and who presents it.
+    pub(super) fn entry(&self, key: &StoredKey) -> Result<Entry, IdentityError> {
+        let StoredKey { hash, record } = key;
+        let org = self.orgs.get(&record.org).ok_or_else(|| corrupt(record, "its organisation is missing"))?;
+        let project =
+            self.projects.get(&record.project).ok_or_else(|| corrupt(record, "its project is missing"))?;
+        if project.org != org.id {
+            return Err(corrupt(record, "its project belongs to another organisation"));
+        }
+        let principal = Arc::new(Principal {
+            org: record.org.clone(),
+            project: record.project.clone(),
+            key: record.id.clone(),
+            name: record.name.clone(),
+            models: record.models.clone(),
+            endpoints: record.endpoints.clone(),
+            limits: record.limits,
+            project_limits: project.limits,
+            org_limits: org.limits,
+            expires: record.expires,
+        });
+        Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal })
+    }
+
+    /// That a key's organisation and project are there and belong together.
+    pub(super) fn check_home(&self, key: &KeyRecord) -> Result<(), IdentityError> {
+        if !self.orgs.contains_key(&key.org) {
+            return Err(IdentityError::UnknownOrg(key.org.clone()));
+        }
+        let project = self.projects.get(&key.project);
+        let project = project.ok_or_else(|| IdentityError::UnknownProject(key.project.clone()))?;
+        if project.org != key.org {
+            return Err(IdentityError::ProjectOfAnotherOrg {
+                project: key.project.clone(),
+                org: key.org.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(key: &KeyRecord, why: &str) -> IdentityError {
+    StoreError::Corrupt { what: format!("key `{}`", key.id), why: why.to_owned() }.into()
+}
+
+/// What one key is compared with.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) hash: KeyHash,
+    pub(super) revoked: bool,
+    pub(super) principal: Arc<Principal>,
+}
+
+/// Parts of the table of entries: a change copies one of them.
+const PARTS: usize = 256;
+
+type Part = HashMap<u128, Entry>;
+
+/// Entries by the first half of their hash: read without a lock, changed part by part.
+pub(super) struct Entries {
+    parts: Box<[ArcSwap<Part>]>,
+    /// Entries copied by changes, for tests that count work.
+    #[cfg(test)]
+    pub(super) copied: std::sync::atomic::AtomicUsize,
+}
+
+impl Entries {
+    /// Those of all keys.
+    pub(super) fn of(records: &Records) -> Result<Self, IdentityError> {
+        let mut parts: Vec<Part> = (0..PARTS).map(|_| Part::new()).collect();
+        for key in records.keys.values() {
+            let entry = records.entry(key)?;
+            let Some(part) = parts.get_mut(part_of(&key.hash)) else { continue };
+            if part.insert(key.hash.prefix(), entry).is_some() {
+                return Err(corrupt(&key.record, "another key has the same hash"));
+            }
+        }
+        Ok(Self {
+            parts: parts.into_iter().map(ArcSwap::from_pointee).collect(),
+            #[cfg(test)]
+            copied: std::sync::atomic::AtomicUsize::new(0),
+        })
+    }
+
+    /// The part in which a hash would stand.
+    pub(super) fn part(&self, hash: &KeyHash) -> Option<Guard<Arc<Part>>> {
+        self.parts.get(part_of(hash)).map(ArcSwap::load)
+    }
+
+    /// Whether a key of this hash is there.
+    pub(super) fn has(&self, hash: &KeyHash) -> bool {
+        self.part(hash).is_some_and(|part| part.contains_key(&hash.prefix()))
+    }
+
+    /// Adds entries or replaces them. One caller at a time.
+    pub(super) fn put(&self, entries: Vec<Entry>) {
+        let mut by_part: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
+        for entry in entries {
+            by_part.entry(part_of(&entry.hash)).or_default().push(entry);
+        }
+        for (at, changed) in by_part {
+            let Some(part) = self.parts.get(at) else { continue };
+            let mut fresh = Part::clone(&part.load());
+            #[cfg(test)]
+            self.copied.fetch_add(fresh.len(), std::sync::atomic::Ordering::Relaxed);
+            fresh.extend(changed.into_iter().map(|entry| (entry.hash.prefix(), entry)));
+            part.store(Arc::new(fresh));
+        }
+    }
+}
+
+/// Hashes are spread evenly, and so are their lowest bits.
+fn part_of(hash: &KeyHash) -> usize {
+    usize::try_from(hash.prefix() % PARTS as u128).unwrap_or(0)
+}
