@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use headrace_gateway::GiveUp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -55,6 +56,7 @@ pub(crate) struct Activity {
     write_blocked_since_ms: AtomicU64,
     ambiguous_from: AtomicU64,
     body_left_unread: AtomicU8,
+    let_go: AtomicU8,
     wish: AtomicU8,
     wished: Notify,
 }
@@ -70,6 +72,7 @@ impl Activity {
             write_blocked_since_ms: AtomicU64::new(NEVER),
             ambiguous_from: AtomicU64::new(NEVER),
             body_left_unread: AtomicU8::new(0),
+            let_go: AtomicU8::new(0),
             wish: AtomicU8::new(0),
             wished: Notify::new(),
         })
@@ -127,6 +130,21 @@ impl Activity {
 
     pub(crate) fn left_body_unread(&self) -> bool {
         self.body_left_unread.load(Ordering::Acquire) != 0
+    }
+
+    /// The connection is about to be closed under its peer, for this reason.
+    pub(crate) fn let_go_for(&self, why: GiveUp) {
+        let why = if why == GiveUp::ReaderStalled { 1 } else { 2 };
+        let _ = self.let_go.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Why the connection was closed under its peer, if it was.
+    pub(crate) fn let_go(&self) -> Option<GiveUp> {
+        match self.let_go.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(GiveUp::ReaderStalled),
+            _ => Some(GiveUp::ShuttingDown),
+        }
     }
 
     /// Whether bytes of an answer wait or a request is in flight, so that nothing may be written in between.

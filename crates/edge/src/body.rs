@@ -1,55 +1,85 @@
 //! The body of an answer: handed on as it comes.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use headrace_gateway::Broken;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::InFlight;
 use crate::front::Frames;
 
-/// An answer's body. Dropping it before its end drops the stream within, which tells the front that the client left.
-pub(crate) enum OutBody<S> {
+/// An answer's body.
+pub(crate) enum OutBody<S: Frames> {
     /// All of it, until it was handed on.
     Whole(Bytes),
-    /// Piece by piece; in flight as long as it lives.
-    Stream { frames: S, ended: bool, in_flight: InFlight },
+    /// Piece by piece.
+    Pieces(Pieces<S>),
+}
+
+/// A body in pieces; in flight as long as it lives. Dropping it before its end tells the front why, as far as the
+/// connection knows; else the client left.
+pub(crate) struct Pieces<S: Frames> {
+    frames: S,
+    /// Bytes to come, where that is known.
+    left: Option<u64>,
+    ended: bool,
+    in_flight: InFlight,
+}
+
+impl<S: Frames> Pieces<S> {
+    /// `bytes`: all of them together, where that is known.
+    pub(crate) const fn new(frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
+        Self { frames, left: bytes, ended: false, in_flight }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = std::task::ready!(self.frames.poll_frame(cx));
+        self.in_flight.activity().touch();
+        if let (Some(Ok(bytes)), Some(left)) = (&next, &mut self.left) {
+            *left = left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        }
+        self.ended = !matches!(next, Some(Ok(_))) || self.left == Some(0);
+        Poll::Ready(next.map(|next| next.map(Frame::data)))
+    }
+}
+
+impl<S: Frames> Drop for Pieces<S> {
+    fn drop(&mut self) {
+        if let Some(why) = self.in_flight.activity().let_go().filter(|_| !self.ended) {
+            self.frames.give_up(why);
+        }
+    }
 }
 
 impl<S: Frames> Body for OutBody<S> {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Stream { ended: true, .. } => Poll::Ready(None),
-            Self::Stream { frames, ended, in_flight } => {
-                let next = std::task::ready!(frames.poll_frame(cx));
-                *ended = next.is_none();
-                in_flight.activity().touch();
-                Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
-            }
+            Self::Pieces(pieces) => pieces.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
-            Self::Stream { ended, .. } => *ended,
+            Self::Pieces(pieces) => pieces.ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
-            Self::Stream { .. } => SizeHint::default(),
+            Self::Pieces(Pieces { left: Some(left), .. }) => SizeHint::with_exact(*left),
+            Self::Pieces(_) => SizeHint::default(),
         }
     }
 }

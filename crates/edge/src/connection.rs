@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use headrace_gateway::GiveUp;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -206,14 +207,20 @@ impl Wiring {
                     match activity.wished() {
                         Wish::Serve => {}
                         Wish::Finish => finish(connection.as_mut()),
-                        Wish::Close => return End::Closed,
+                        Wish::Close => {
+                            activity.let_go_for(GiveUp::ShuttingDown);
+                            return End::Closed;
+                        }
                     }
                     wish.set(activity.next_wish());
                 }
                 () = look.as_mut() => match activity.judge(&self.patience) {
                     Verdict::Fine(next) => look.as_mut().reset(next),
                     Verdict::SlowHeaders => return End::SlowHeaders,
-                    Verdict::SlowReader => return End::SlowReader,
+                    Verdict::SlowReader => {
+                        activity.let_go_for(GiveUp::ReaderStalled);
+                        return End::SlowReader;
+                    }
                     Verdict::Idle if is_asked_to_finish => return End::Closed,
                     Verdict::Idle => {
                         is_asked_to_finish = true;

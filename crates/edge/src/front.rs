@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, UnixNanos};
 use headrace_gateway::{
-    Answer, AnswerBody, Arrival, BodySource, Credentials, Delivery, EdgeRefusal, Gateway,
+    Answer, AnswerBody, Arrival, BodySource, Broken, Credentials, Delivery, EdgeRefusal, Gateway, GiveUp,
 };
 
 /// What answers requests.
@@ -54,9 +54,12 @@ pub trait Front: Send + Sync + 'static {
 
 /// The pieces of an answer. Dropping it early says that the client went away.
 pub trait Frames: Send + Unpin + 'static {
-    /// The next piece; `None` at the end. Bounded and timed out by whoever makes the pieces, also while the network is
-    /// full and nobody polls.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>>;
+    /// The next piece; `None` at the end, an error where the answer stops before its end. Bounded and timed out by
+    /// whoever makes the pieces, also while the network is full and nobody polls.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>>;
+
+    /// Says, before it is dropped, why no more is taken, where it is not the client that went away.
+    fn give_up(&mut self, why: GiveUp);
 }
 
 /// An answer.
@@ -77,13 +80,24 @@ pub struct Reply<S> {
 pub enum ReplyBody<S> {
     /// All of it.
     Whole(Bytes),
-    /// Piece by piece.
+    /// Piece by piece, as it is made.
     Stream(S),
+    /// All of it, in pieces.
+    Long {
+        /// The pieces.
+        body: S,
+        /// All of them together, in bytes.
+        bytes: u64,
+    },
 }
 
 impl Frames for Delivery {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         Self::poll_frame(self, cx)
+    }
+
+    fn give_up(&mut self, why: GiveUp) {
+        Self::give_up(self, why);
     }
 }
 
@@ -130,6 +144,7 @@ impl From<Answer> for Reply<Delivery> {
         let body = match answer.body {
             AnswerBody::Whole(bytes) => ReplyBody::Whole(bytes),
             AnswerBody::Stream(delivery) => ReplyBody::Stream(delivery),
+            AnswerBody::Long { body, bytes } => ReplyBody::Long { body, bytes },
         };
         Self { status: answer.status, content_type: answer.content_type, headers: answer.headers, body }
     }

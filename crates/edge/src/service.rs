@@ -14,8 +14,8 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use crate::activity::{Activity, InFlight};
-use crate::body::OutBody;
-use crate::front::{Front, Reply, ReplyBody};
+use crate::body::{OutBody, Pieces};
+use crate::front::{Frames, Front, Reply, ReplyBody};
 use crate::memory::{Memory, Share};
 use crate::routes::{self, Target};
 use crate::stats::{Stats, count};
@@ -208,7 +208,11 @@ fn small<S>(status: u16, body: Bytes) -> Reply<S> {
 }
 
 /// A reply as HTTP has it. To `HEAD` goes all but the body.
-pub(crate) fn response<S>(reply: Reply<S>, in_flight: InFlight, is_head: bool) -> Response<OutBody<S>> {
+pub(crate) fn response<S: Frames>(
+    reply: Reply<S>,
+    in_flight: InFlight,
+    is_head: bool,
+) -> Response<OutBody<S>> {
     let streams = matches!(reply.body, ReplyBody::Stream(_));
     let mut length = None;
     let body = match reply.body {
@@ -216,9 +220,10 @@ pub(crate) fn response<S>(reply: Reply<S>, in_flight: InFlight, is_head: bool) -
             length = Some(HeaderValue::from(bytes.len()));
             OutBody::Whole(Bytes::new())
         }
-        ReplyBody::Stream(_) if is_head => OutBody::Whole(Bytes::new()),
+        ReplyBody::Stream(_) | ReplyBody::Long { .. } if is_head => OutBody::Whole(Bytes::new()),
         ReplyBody::Whole(bytes) => OutBody::Whole(bytes),
-        ReplyBody::Stream(frames) => OutBody::Stream { frames, ended: false, in_flight },
+        ReplyBody::Stream(frames) => OutBody::Pieces(Pieces::new(frames, None, in_flight)),
+        ReplyBody::Long { body, bytes } => OutBody::Pieces(Pieces::new(body, Some(bytes), in_flight)),
     };
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -70,8 +70,15 @@ pub struct Answer {
 pub enum AnswerBody {
     /// All of it.
     Whole(Bytes),
-    /// Piece by piece. Dropping it says that the client went away.
+    /// Piece by piece, as it is made. Dropping it says that the client went away.
     Stream(Delivery),
+    /// All of it, in pieces no larger than a transport needs at once.
+    Long {
+        /// The pieces.
+        body: Delivery,
+        /// All of them together, in bytes.
+        bytes: u64,
+    },
 }
 
 impl Answer {

@@ -1,5 +1,5 @@
 //! Stage `deliver`: the bounded buffer between the task that owns a request and the transport that reads it.
-//! The task never waits for the client; a reader that stops is noticed here and cut off by the task.
+//! The task never waits for the client to put something in. Knows no clock: the task looks at what was taken, and when.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,52 +7,102 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use headrace_domain::Clock;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Frames are joined up to this size, so that a reader who lags takes few large ones.
 const JOIN_BYTES: usize = 16 * 1024;
+/// No frame is larger: what the transport takes at once counts as written, and a stalled transport keeps it.
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// The transport's end. Dropping it says that the client went away.
+/// The transport's end. Dropping it says that the client went away, unless [`Delivery::give_up`] said why.
 pub struct Delivery {
     shared: Arc<Shared>,
 }
 
-/// The task's end. Dropping it ends the body.
+/// Why a transport lets go of a body before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// The client closed the connection or reset the stream.
+    ClientGone,
+    /// The client took nothing for longer than the transport waits.
+    ReaderStalled,
+    /// The server closes.
+    ShuttingDown,
+}
+
+/// The body stops before its end. What was sent of it must not look whole: reset the stream or close the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer was broken off before its end")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// The task's end. Dropping it breaks the body off, unless [`DeliverySender::finish`] ended it.
 pub(crate) struct DeliverySender {
     shared: Arc<Shared>,
     limit_bytes: usize,
 }
 
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     /// Told when the reader took something or went away.
     reader: Notify,
-    clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
 struct State {
     frames: VecDeque<Frame>,
     buffered: usize,
-    delivered_tokens: u64,
-    /// When the reader last took something, or the buffer last became non-empty.
-    progress_ns: u64,
-    closed: bool,
-    reader_gone: bool,
+    /// Tokens of the answer up to the end of what was put in.
+    put_tokens: u64,
+    /// The same of what was taken.
+    taken_tokens: u64,
+    taken_frames: u64,
+    /// The last frame taken ended within something that was put in as one.
+    within: bool,
+    end: End,
+    given_up: Option<GiveUp>,
     waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// Everything was put in.
+    Whole,
+    Broken,
 }
 
 struct Frame {
     bytes: BytesMut,
     /// Tokens of the answer up to the end of this frame.
     tokens: u64,
+    /// More of what was put in together follows.
+    goes_on: bool,
+    /// A piece of a larger allocation.
+    is_piece: bool,
+}
+
+/// What had been taken when the rest was thrown away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Tokens of the answer that the transport has taken.
+    pub(crate) tokens: u64,
+    /// The transport stands within something that was put in as one, so that nothing sensible can follow.
+    pub(crate) within: bool,
 }
 
 /// A body whose unread part the task may let grow to `limit_bytes` before it pauses.
-pub(crate) fn channel(clock: Arc<dyn Clock>, limit_bytes: usize) -> (DeliverySender, Delivery) {
-    let shared = Arc::new(Shared { state: Mutex::new(State::default()), reader: Notify::new(), clock });
+pub(crate) fn channel(limit_bytes: usize) -> (DeliverySender, Delivery) {
+    let shared = Arc::new(Shared::default());
     (DeliverySender { shared: Arc::clone(&shared), limit_bytes }, Delivery { shared })
 }
 
@@ -64,22 +114,11 @@ impl DeliverySender {
         }
         let waker = {
             let mut state = self.shared.state.lock();
-            if state.reader_gone {
+            if state.given_up.is_some() || state.end != End::Open {
                 bytes.clear();
                 return;
             }
-            if state.frames.is_empty() {
-                state.progress_ns = self.shared.clock.monotonic_nanos();
-            }
-            state.buffered += bytes.len();
-            match state.frames.back_mut() {
-                Some(last) if last.bytes.len() + bytes.len() <= JOIN_BYTES => {
-                    last.bytes.extend_from_slice(bytes);
-                    last.tokens = tokens;
-                    bytes.clear();
-                }
-                _ => state.frames.push_back(Frame { bytes: bytes.split(), tokens }),
-            }
+            state.put(bytes, tokens);
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -92,41 +131,53 @@ impl DeliverySender {
         self.shared.state.lock().buffered >= self.limit_bytes
     }
 
-    /// Whether the client went away.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.shared.state.lock().reader_gone
+    /// Whether nothing waits for the transport.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.state.lock().frames.is_empty()
     }
 
-    /// Tokens that the transport has taken.
-    pub(crate) fn delivered_tokens(&self) -> u64 {
-        self.shared.state.lock().delivered_tokens
+    /// Why the transport let go, if it did.
+    pub(crate) fn given_up(&self) -> Option<GiveUp> {
+        self.shared.state.lock().given_up
     }
 
-    /// How long something has waited for a reader that takes nothing.
-    pub(crate) fn stalled_ns(&self) -> u64 {
+    /// How many frames the transport has taken, if something waits for it.
+    pub(crate) fn waits_after(&self) -> Option<u64> {
         let state = self.shared.state.lock();
-        if state.frames.is_empty() {
-            return 0;
-        }
-        self.shared.clock.monotonic_nanos().saturating_sub(state.progress_ns)
+        (!state.frames.is_empty()).then_some(state.taken_frames)
     }
 
-    /// The reader has only now been given its end: what waited for it until here was not its fault.
-    pub(crate) fn handed_out(&self) {
-        self.shared.state.lock().progress_ns = self.shared.clock.monotonic_nanos();
+    /// Throws away what was not taken.
+    pub(crate) fn cut(&self) -> Cut {
+        let mut state = self.shared.state.lock();
+        state.clear();
+        Cut { tokens: state.taken_tokens, within: state.within }
+    }
+
+    /// Everything was put in: the body ends well once it is taken.
+    pub(crate) fn finish(&self) {
+        self.end(End::Whole);
+    }
+
+    /// Throws away what was not taken and ends the body with an error.
+    pub(crate) fn break_off(&self) {
+        self.end(End::Broken);
     }
 
     /// Returns when the reader has taken something or gone away.
     pub(crate) async fn reader_moved(&self) {
         self.shared.reader.notified().await;
     }
-}
 
-impl Drop for DeliverySender {
-    fn drop(&mut self) {
+    fn end(&self, end: End) {
         let waker = {
             let mut state = self.shared.state.lock();
-            state.closed = true;
+            if end == End::Broken {
+                state.clear();
+            } else if state.end != End::Open {
+                return;
+            }
+            state.end = end;
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -135,37 +186,88 @@ impl Drop for DeliverySender {
     }
 }
 
+impl Drop for DeliverySender {
+    fn drop(&mut self) {
+        if self.shared.state.lock().end == End::Open {
+            self.break_off();
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, bytes: &mut BytesMut, tokens: u64) {
+        self.buffered += bytes.len();
+        let before = self.put_tokens;
+        self.put_tokens = tokens;
+        match self.frames.back_mut() {
+            Some(last) if !last.is_piece && last.bytes.len() + bytes.len() <= JOIN_BYTES => {
+                last.bytes.extend_from_slice(bytes);
+                last.tokens = tokens;
+                bytes.clear();
+                return;
+            }
+            _ => {}
+        }
+        let is_piece = bytes.len() > MAX_FRAME_BYTES;
+        while bytes.len() > MAX_FRAME_BYTES {
+            let bytes = bytes.split_to(MAX_FRAME_BYTES);
+            self.frames.push_back(Frame { bytes, tokens: before, goes_on: true, is_piece });
+        }
+        self.frames.push_back(Frame { bytes: bytes.split(), tokens, goes_on: false, is_piece });
+    }
+
+    fn clear(&mut self) {
+        self.frames = VecDeque::new();
+        self.buffered = 0;
+    }
+}
+
 impl Delivery {
-    /// The next bytes; `None` at the end of the body.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    /// The next bytes; `None` at the end of the body, an error where it stops before its end.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         let mut state = self.shared.state.lock();
         if let Some(frame) = state.frames.pop_front() {
             state.buffered = state.buffered.saturating_sub(frame.bytes.len());
-            state.delivered_tokens = frame.tokens;
-            state.progress_ns = self.shared.clock.monotonic_nanos();
+            state.taken_tokens = frame.tokens;
+            state.taken_frames += 1;
+            state.within = frame.goes_on;
             drop(state);
             self.shared.reader.notify_one();
-            return Poll::Ready(Some(frame.bytes.freeze()));
+            return Poll::Ready(Some(Ok(frame.into_bytes())));
         }
-        if state.closed {
-            return Poll::Ready(None);
+        match state.end {
+            End::Whole => Poll::Ready(None),
+            End::Broken => Poll::Ready(Some(Err(Broken))),
+            End::Open => {
+                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
         }
-        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            state.waker = Some(cx.waker().clone());
+    }
+
+    /// Says why the transport will take no more. The first reason stands.
+    pub fn give_up(&mut self, why: GiveUp) {
+        {
+            let mut state = self.shared.state.lock();
+            state.given_up.get_or_insert(why);
+            state.clear();
         }
-        Poll::Pending
+        self.shared.reader.notify_one();
+    }
+}
+
+impl Frame {
+    /// A piece is copied, so that a transport that keeps it does not keep everything that it was cut from.
+    fn into_bytes(self) -> Bytes {
+        if self.is_piece { Bytes::copy_from_slice(&self.bytes) } else { self.bytes.freeze() }
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        {
-            let mut state = self.shared.state.lock();
-            state.reader_gone = true;
-            state.frames.clear();
-            state.buffered = 0;
-        }
-        self.shared.reader.notify_one();
+        self.give_up(GiveUp::ClientGone);
     }
 }
 
@@ -178,53 +280,80 @@ impl fmt::Debug for Delivery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headrace_domain::{ManualClock, UnixNanos};
-    use std::time::Duration;
 
-    fn pair(limit: usize) -> (Arc<ManualClock>, DeliverySender, Delivery) {
-        let clock = Arc::new(ManualClock::at(UnixNanos::new(1)));
-        let (sender, delivery) = channel(Arc::clone(&clock) as Arc<dyn Clock>, limit);
-        (clock, sender, delivery)
+    fn take(delivery: &mut Delivery) -> Poll<Option<Result<Bytes, Broken>>> {
+        delivery.poll_frame(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn take(delivery: &mut Delivery) -> Poll<Option<Bytes>> {
-        delivery.poll_frame(&mut Context::from_waker(Waker::noop()))
+    fn taken(delivery: &mut Delivery) -> usize {
+        match take(delivery) {
+            Poll::Ready(Some(Ok(bytes))) => bytes.len(),
+            other => panic!("no frame: {other:?}"),
+        }
+    }
+
+    fn put(sender: &DeliverySender, bytes: usize, tokens: u64) {
+        sender.push(&mut BytesMut::from(&vec![b'a'; bytes][..]), tokens);
     }
 
     #[test]
     fn what_the_transport_took_is_counted_in_tokens() {
-        let (_, sender, mut delivery) = pair(1 << 20);
-        sender.push(&mut BytesMut::from(&[b'a'; JOIN_BYTES][..]), 3);
-        sender.push(&mut BytesMut::from(&b"bc"[..]), 5);
-        assert_eq!(sender.delivered_tokens(), 0);
-        assert!(matches!(take(&mut delivery), Poll::Ready(Some(bytes)) if bytes.len() == JOIN_BYTES));
-        assert_eq!(sender.delivered_tokens(), 3);
-        assert!(matches!(take(&mut delivery), Poll::Ready(Some(bytes)) if bytes == "bc"));
-        assert_eq!(sender.delivered_tokens(), 5);
-        assert!(take(&mut delivery).is_pending());
+        let (sender, mut delivery) = channel(1 << 20);
+        put(&sender, JOIN_BYTES, 3);
+        put(&sender, 2, 5);
+        assert_eq!(sender.waits_after(), Some(0));
+        assert_eq!(taken(&mut delivery), JOIN_BYTES);
+        assert_eq!(sender.waits_after(), Some(1));
+        assert_eq!(taken(&mut delivery), 2);
+        assert!(take(&mut delivery).is_pending() && sender.is_empty());
+        assert_eq!(sender.cut(), Cut { tokens: 5, within: false });
+        sender.finish();
         drop(sender);
-        assert!(matches!(take(&mut delivery), Poll::Ready(None)));
+        assert_eq!(take(&mut delivery), Poll::Ready(None));
     }
 
     #[test]
-    fn a_reader_that_takes_nothing_is_stalled_and_one_with_nothing_to_take_is_not() {
-        let (clock, sender, mut delivery) = pair(4);
-        clock.advance(Duration::from_secs(60));
-        assert_eq!(sender.stalled_ns(), 0);
-        sender.push(&mut BytesMut::from(&b"abcd"[..]), 1);
+    fn nothing_that_was_cut_is_handed_out_and_a_body_that_nobody_finished_is_broken() {
+        let (sender, mut delivery) = channel(4);
+        put(&sender, 4, 1);
         assert!(sender.is_full());
-        clock.advance(Duration::from_secs(31));
-        assert_eq!(sender.stalled_ns(), 31_000_000_000);
-        sender.handed_out();
-        assert_eq!(sender.stalled_ns(), 0, "it could not read before");
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(sender.stalled_ns(), 2_000_000_000);
-        assert!(take(&mut delivery).is_ready());
-        assert_eq!((sender.stalled_ns(), sender.is_full()), (0, false));
-        drop(delivery);
-        assert!(sender.is_abandoned());
-        let mut late = BytesMut::from(&b"late"[..]);
-        sender.push(&mut late, 2);
-        assert!(late.is_empty() && !sender.is_full(), "what nobody reads is not kept");
+        assert_eq!(sender.cut(), Cut { tokens: 0, within: false });
+        assert!(!sender.is_full() && take(&mut delivery).is_pending());
+        put(&sender, 3, 2);
+        assert_eq!(taken(&mut delivery), 3);
+        put(&sender, 3, 4);
+        drop(sender);
+        assert_eq!(take(&mut delivery), Poll::Ready(Some(Err(Broken))));
+    }
+
+    #[test]
+    fn a_large_body_goes_out_in_frames_that_keep_nothing_else_alive() {
+        let (sender, mut delivery) = channel(1 << 30);
+        put(&sender, 10, 1);
+        put(&sender, 2 * MAX_FRAME_BYTES + 10, 9);
+        assert_eq!((taken(&mut delivery), taken(&mut delivery)), (10, MAX_FRAME_BYTES));
+        // Its tokens count once all of it is taken; in its middle nothing else can be said.
+        assert_eq!(sender.shared.state.lock().taken_tokens, 1);
+        assert!(sender.shared.state.lock().within);
+        put(&sender, 5, 10);
+        assert_eq!(
+            (taken(&mut delivery), taken(&mut delivery), taken(&mut delivery)),
+            (MAX_FRAME_BYTES, 10, 5)
+        );
+        assert_eq!(sender.cut(), Cut { tokens: 10, within: false });
+    }
+
+    #[test]
+    fn a_transport_says_why_it_lets_go_and_what_nobody_reads_is_not_kept() {
+        for why in [None, Some(GiveUp::ReaderStalled)] {
+            let (sender, mut delivery) = channel(1);
+            put(&sender, 4, 1);
+            why.into_iter().for_each(|why| delivery.give_up(why));
+            drop(delivery);
+            assert_eq!(sender.given_up(), why.or(Some(GiveUp::ClientGone)));
+            let mut late = BytesMut::from(&b"late"[..]);
+            sender.push(&mut late, 2);
+            assert!(late.is_empty() && !sender.is_full());
+        }
     }
 }

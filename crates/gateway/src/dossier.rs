@@ -8,6 +8,8 @@ use headrace_domain::{
     UnixNanos, Usage,
 };
 
+use crate::Arrival;
+
 /// The request's file. Stages that follow each other are timed by [`Dossier::mark`], from the last mark on; what runs
 /// beside others is added with its own times.
 pub(crate) struct Dossier {
@@ -19,6 +21,42 @@ pub(crate) struct Dossier {
     last_ns: u64,
 }
 
+/// What is known of a request from its first moment: enough for a trace if a panic takes the rest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stub {
+    pub(crate) id: RequestId,
+    pub(crate) dialect: Dialect,
+    endpoint: Option<Endpoint>,
+    started: UnixNanos,
+    start_ns: u64,
+}
+
+impl Stub {
+    /// Of a request that arrives now, under an id of its own.
+    pub(crate) fn of<B>(arrival: &Arrival<B>) -> Self {
+        Self {
+            id: RequestId::fresh(arrival.started),
+            dialect: arrival.endpoint.dialect(),
+            endpoint: Some(arrival.endpoint),
+            started: arrival.started,
+            start_ns: arrival.started_mono_ns,
+        }
+    }
+
+    /// Its file.
+    pub(crate) fn open(self, clock: Arc<dyn Clock>) -> Dossier {
+        let mut dossier = Dossier::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
+        dossier.record.endpoint = self.endpoint;
+        dossier
+    }
+
+    /// The record of a request whose file a panic took.
+    pub(crate) fn panicked(self, clock: Arc<dyn Clock>) -> Box<TraceRecord> {
+        let message = "a panic inside; what was known of the call went with it".to_owned();
+        self.open(clock).close(Outcome::Failed { stage: Stage::Deliver, message })
+    }
+}
+
 impl Dossier {
     pub(crate) fn open(
         clock: Arc<dyn Clock>,
@@ -26,7 +64,16 @@ impl Dossier {
         started_mono_ns: u64,
         dialect: Dialect,
     ) -> Self {
-        let id = RequestId::fresh(started);
+        Self::open_as(RequestId::fresh(started), clock, started, started_mono_ns, dialect)
+    }
+
+    fn open_as(
+        id: RequestId,
+        clock: Arc<dyn Clock>,
+        started: UnixNanos,
+        started_mono_ns: u64,
+        dialect: Dialect,
+    ) -> Self {
         let record = TraceRecord {
             version: TRACE_VERSION,
             request_id: id,
@@ -59,6 +106,17 @@ impl Dossier {
             clock,
             start_ns: started_mono_ns,
             last_ns: started_mono_ns,
+        }
+    }
+
+    /// What remains of it if a panic takes the rest.
+    pub(crate) fn stub(&self) -> Stub {
+        Stub {
+            id: self.id,
+            dialect: self.dialect,
+            endpoint: self.record.endpoint,
+            started: self.record.started,
+            start_ns: self.start_ns,
         }
     }
 
@@ -105,18 +163,16 @@ impl Dossier {
         self.record.stages.push(StageSpan { stage, start_ns, duration_ns });
     }
 
-    /// An empty file of the same request: what the last word to the client needs once the record is closed.
-    pub(crate) fn for_facts(&self) -> Self {
-        let mut copy = Self::open(Arc::clone(&self.clock), self.record.started, self.start_ns, self.dialect);
-        copy.id = self.id;
-        copy
+    /// Writes the outcome and the whole duration into the record, and puts its spans in the order of the path.
+    pub(crate) fn seal(&mut self, outcome: Outcome) {
+        self.record.outcome = outcome;
+        self.record.stages.sort_by_key(|span| span.stage);
+        self.record.duration_ns = self.elapsed_ns();
     }
 
-    /// Closes the file: the record with its outcome and whole duration, spans in the order of the path.
+    /// Closes the file: its record, sealed with the outcome.
     pub(crate) fn close(mut self, outcome: Outcome) -> Box<TraceRecord> {
-        self.record.duration_ns = self.elapsed_ns();
-        self.record.stages.sort_by_key(|span| span.stage);
-        self.record.outcome = outcome;
+        self.seal(outcome);
         self.record
     }
 }

@@ -1,7 +1,7 @@
 //! The gateway: its rooms, its calls and its drain.
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
-use crate::dossier::Dossier;
+use crate::dossier::Stub;
 use crate::stages;
 use crate::state::Arrived;
 use crate::{Answer, Arrival, BodySource};
@@ -83,22 +83,23 @@ impl Gateway {
 
     /// One call, from its head to the head of its answer. Dropping the future says that the client went away.
     pub async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Answer {
-        let dialect = arrival.endpoint.dialect();
-        let clock = Arc::clone(&self.parts.clock);
-        let dossier = Dossier::open(clock, arrival.started, arrival.started_mono_ns, dialect);
-        let id = dossier.id;
-        let arrived = Arrived::new(dossier, arrival);
+        let stub = Stub::of(&arrival);
         // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
         let counted = self.tasks.token();
-        match AssertUnwindSafe(stages::travel(self, arrived, counted)).catch_unwind().await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(refused)) => {
+        let travel = async {
+            let arrived = Arrived::new(stub.open(Arc::clone(&self.parts.clock)), arrival);
+            stages::travel(self, arrived, counted).await.unwrap_or_else(|refused| {
                 let (answer, record) = refused.finish();
                 self.parts.traces.record(record);
                 answer
-            }
-            Err(_) => self.internal_error(id, dialect),
-        }
+            })
+        };
+        AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
+            // Before the hold: nothing is taken. From there on the call's task answers for itself.
+            let record = || self.parts.traces.record(stub.panicked(Arc::clone(&self.parts.clock)));
+            let _ = catch_unwind(AssertUnwindSafe(record));
+            self.internal_error(stub.id, stub.dialect)
+        })
     }
 
     /// Whether calls are taken and the ledger can be written.

@@ -52,14 +52,14 @@ impl Rendered {
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: None,
         };
+        let headers = rate_headers(&parts.limits.standing(&scopes, now));
+        // From here to the task that settles the hold nothing may fail, or the money would stay held.
         let mut transacted = parts.ledger.transact(vec![command], now);
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(headrace_ledger::Verdict::into_result) {
             self.principal.lease.release(now);
             return Err(self.dossier.refuse(refusal.into()));
         }
         self.dossier.record.held = amount;
-        let headers = rate_headers(&parts.limits.standing(&scopes, now));
-        self.dossier.mark(Stage::Hold);
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
     }

@@ -8,7 +8,7 @@ use headrace_domain::{CacheMiss, EngineTrace, Usage};
 use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
 use headrace_fleet::Placement;
 
-/// How long a cancelled job's receipt is waited for. The engine answers within a step.
+/// How long the receipts of cancelled jobs are waited for. The engine answers within a step.
 const RECEIPT_WAIT: Duration = Duration::from_secs(10);
 
 /// All jobs of a call.
@@ -62,16 +62,13 @@ impl Jobs {
         .await
     }
 
-    /// Cancels what still runs and waits until the engine has let go of it.
+    /// Cancels what still runs and waits until the engine has let go of all of it, at most [`RECEIPT_WAIT`] in all.
     pub(crate) async fn cancel(&mut self) {
-        let receipts: Vec<_> = self
-            .jobs
-            .iter_mut()
-            .filter(|job| job.report.is_none())
-            .map(|job| (job.control.cancel(), &mut job.report))
-            .collect();
+        let running = self.jobs.iter_mut().filter(|job| job.report.is_none());
+        let receipts: Vec<_> = running.map(|job| (job.control.cancel(), &mut job.report)).collect();
+        let until = tokio::time::Instant::now() + RECEIPT_WAIT;
         for (receipt, report) in receipts {
-            *report = Some(tokio::time::timeout(RECEIPT_WAIT, receipt.report()).await.unwrap_or_default());
+            *report = Some(tokio::time::timeout_at(until, receipt.report()).await.unwrap_or_default());
         }
     }
 

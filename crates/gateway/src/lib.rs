@@ -28,6 +28,6 @@ mod state;
 
 pub use answer::{Answer, AnswerBody, Arrival, BodySource, Credentials};
 pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel, Stored};
-pub use delivery::Delivery;
+pub use delivery::{Broken, Delivery, GiveUp};
 pub use front::{BodyRefusal, EdgeRefusal};
 pub use gateway::Gateway;

@@ -4,46 +4,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use headrace_domain::{ServiceTier, Stage};
 use headrace_engine_api::{Job, Priority};
-use headrace_ledger::ReleaseReason;
 use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
 use crate::jobs::Jobs;
-use crate::refused::{Refused, Why};
-use crate::settle::{Pending, Settlement};
-use crate::state::{Held, Work};
+use crate::pump::Carried;
+use crate::refused::Why;
+use crate::state::Work;
 
-/// Its jobs are with workers.
+/// Its jobs are with workers. Only who has one may wait for their events.
 pub(crate) struct Placed {
-    pub(crate) dossier: Dossier,
-    pub(crate) work: Work,
-    pub(crate) settlement: Settlement,
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) jobs: Jobs,
     /// When they were handed over, nanoseconds from the request's start.
-    pub(crate) placed_ns: u64,
+    pub(crate) at_ns: u64,
 }
 
-impl Held {
-    /// Hands every prompt to a worker, or gives back everything that was taken.
-    pub(crate) async fn place(mut self, gateway: &Gateway) -> Result<Placed, (Refused, Pending)> {
-        self.dossier.skip();
-        let mut jobs = Jobs::default();
-        // A panic of an engine's here must not lose the settlement.
+impl Carried {
+    /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
+    pub(crate) fn place(&mut self, gateway: &Gateway) -> Result<Placed, Box<Why>> {
+        let Self { dossier, work, jobs, .. } = self;
+        // An engine that panics here has failed by its own name, and not the call.
         let submitted = catch_unwind(AssertUnwindSafe(|| {
-            (0..self.work.prompts.len())
-                .try_for_each(|index| submit(gateway, &self.dossier, &self.work, index, &mut jobs))
+            (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
         }));
-        if let Err(why) = submitted.unwrap_or_else(|_| Err(Box::new(panicked()))) {
-            jobs.cancel().await;
-            let pending = self.settlement.release(gateway, ReleaseReason::Refused);
-            return Err((self.dossier.refuse(*why), pending));
-        }
-        self.dossier.mark(Stage::Place);
-        let placed_ns = self.dossier.elapsed_ns();
-        let Self { dossier, work, settlement, headers } = self;
-        Ok(Placed { dossier, work, settlement, headers, jobs, placed_ns })
+        let submitted = submitted.unwrap_or_else(|_| Err(Box::new(panicked())));
+        dossier.mark(Stage::Place);
+        submitted?;
+        Ok(Placed { at_ns: dossier.elapsed_ns() })
     }
 }
 

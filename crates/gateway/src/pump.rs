@@ -1,19 +1,20 @@
-//! The task that owns a request from its hold on: engine events in, bytes out, and at the end one settlement, one
-//! trace record and one last word to the client, whatever happened in between.
+//! The task that owns a request from its hold on: engine events in, bytes out, and at the end one settlement, one last
+//! word to the client and one trace record, whatever happened in between, a panic in any of its own steps included.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use futures_util::FutureExt;
-use headrace_domain::{CacheMiss, Outcome, Stage, UnixNanos, Usage};
-use headrace_ledger::SettleOutcome;
+use headrace_domain::{Outcome, Stage, Usage};
+use headrace_ledger::{ReleaseReason, SettleOutcome};
 use headrace_wire::{ErrorKind, LimitFacts};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
-use crate::answer::{Answer, AnswerBody};
-use crate::delivery::{self, Delivery, DeliverySender};
+use crate::answer::Answer;
+use crate::delivery::{Cut, GiveUp};
 use crate::dossier::Dossier;
 use crate::explain;
 use crate::jobs::Jobs;
@@ -21,23 +22,38 @@ use crate::miss;
 use crate::place::Placed;
 use crate::refused::Why;
 use crate::render;
-use crate::settle::{Bill, Settlement};
+use crate::settle::{Bill, Settled, Settlement};
 use crate::state::{Held, Work};
 
+mod line;
 mod reply;
 
+use line::Line;
 use reply::Reply;
 
-/// The way to the client.
-struct Line {
-    /// Takes the head of the answer; gone once it was sent.
-    head: Option<oneshot::Sender<Answer>>,
-    /// The reader's end, until the head carries it away.
-    delivery: Option<Delivery>,
-    sender: DeliverySender,
-    headers: Vec<(&'static str, String)>,
-    content_type: &'static str,
-    streamed: bool,
+/// How long a call that was cut off for a shutdown waits until its last word is taken.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// All that a request has and owes from its hold on. It stands outside of the steps that work on it, so that a panic in
+/// one of them takes nothing along; no step does twice what was done.
+pub(crate) struct Carried {
+    pub(crate) dossier: Dossier,
+    pub(crate) work: Arc<Work>,
+    pub(crate) settlement: Settlement,
+    pub(crate) jobs: Jobs,
+    line: Line,
+    reply: Option<Reply>,
+    /// The end of the answer's body.
+    end: BytesMut,
+    ended: Option<Ended>,
+}
+
+/// How the call ended, as it was settled.
+struct Ended {
+    ending: Ending,
+    outcome: Outcome,
+    cut: Cut,
+    told: bool,
 }
 
 /// How the work ended, before anyone was told or charged.
@@ -51,284 +67,322 @@ enum Ending {
     },
     /// We or the engine failed: the client pays for what was handed to it.
     Failed(Box<Why>),
-    /// The hold never reached the disk: nothing happened.
-    NotHeld(String),
+    /// No worker took it, or the hold never reached the disk: nothing happened.
+    Refused(Box<Why>),
 }
 
-/// Owns the request until it is settled.
+/// Owns the request until it is settled, told and traced, and its last byte is taken.
 pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Sender<Answer>) {
-    let placed = match held.place(&gateway).await {
-        Ok(placed) => placed,
-        Err((refused, pending)) => {
-            let (answer, record) = refused.finish();
-            gateway.parts().traces.record(record);
-            // A listener that is gone needs no answer.
-            let _ = head.send(answer);
-            return pending.written(&gateway).await;
-        }
-    };
-    let Placed { mut dossier, work, mut settlement, headers, mut jobs, placed_ns } = placed;
-    let (sender, delivery) =
-        delivery::channel(Arc::clone(&dossier.clock), gateway.config().delivery_buffer_bytes);
-    let work = Arc::new(work);
-    let mut reply = Reply::new(&work, &dossier);
-    let mut line = Line {
-        head: Some(head),
-        delivery: Some(delivery),
-        sender,
-        headers,
-        content_type: reply.content_type(),
-        streamed: work.call.stream,
-    };
-    let run = run(&gateway, &dossier, &mut reply, &mut line, &mut jobs, &mut settlement);
-    let ending =
-        AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| Ending::Failed(Box::new(panicked())));
-    if !matches!(ending, Ending::Completed) {
-        jobs.cancel().await;
+    let mut call = Carried::new(&gateway, held, head);
+    if guarded(call.travel(&gateway)).await.is_none() {
+        call.salvage(&gateway).await;
     }
-    let miss = locate(&gateway, &work, &jobs, dossier.record.started).await;
-    record_engine(&mut dossier, &jobs, miss, &reply, placed_ns);
-    finish(&gateway, dossier, &work, reply, line, &jobs, settlement, ending).await;
+    call.close(&gateway).await;
 }
 
-/// Reads events until all jobs have ended or something else ends the call.
-async fn run(
-    gateway: &Gateway,
-    dossier: &Dossier,
-    reply: &mut Reply<'_>,
-    line: &mut Line,
-    jobs: &mut Jobs,
-    settlement: &mut Settlement,
-) -> Ending {
-    let config = gateway.config();
-    let longest = config.longest_call();
-    let period = (config.stall_timeout / 4)
-        .min(config.hold_lifetime / 20)
-        .clamp(Duration::from_millis(10), Duration::from_secs(1));
-    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
-    let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-    loop {
-        if durable
-            && line.streamed
-            && line.head.is_some()
-            && (reply.is_meaningful() || waited >= config.first_event_wait)
-        {
-            line.send_head(dossier);
+async fn guarded<T>(step: impl Future<Output = T>) -> Option<T> {
+    AssertUnwindSafe(step).catch_unwind().await.ok()
+}
+
+fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(step)).ok()
+}
+
+impl Carried {
+    fn new(gateway: &Gateway, held: Held, head: oneshot::Sender<Answer>) -> Self {
+        let Held { dossier, work, settlement, headers } = held;
+        Self {
+            line: Line::new(gateway.config(), head, headers, work.call.stream),
+            dossier,
+            work: Arc::new(work),
+            settlement,
+            jobs: Jobs::default(),
+            reply: None,
+            end: BytesMut::new(),
+            ended: None,
         }
-        let full = line.sender.is_full();
+    }
+
+    async fn travel(&mut self, gateway: &Gateway) {
+        self.dossier.mark(Stage::Hold);
+        let ending = match self.place(gateway) {
+            Ok(placed) => {
+                let ending = self.run(gateway, &placed).await;
+                if !matches!(ending, Ending::Completed) {
+                    self.jobs.cancel().await;
+                }
+                self.record_engine(&placed);
+                ending
+            }
+            Err(why) => {
+                self.jobs.cancel().await;
+                Ending::Refused(why)
+            }
+        };
+        // An answer that cannot be encoded is not charged, so its end is encoded first. What it cost stands in it only
+        // where the caller asked for that; such a caller waits for the place of a cache miss, too.
+        let explained = self.work.call.explain && matches!(ending, Ending::Completed);
+        if matches!(ending, Ending::Completed) && !explained {
+            self.encode_end(None);
+        }
+        let settled = self.settle(gateway, ending);
+        if explained {
+            self.locate(gateway).await;
+            self.encode_end(Some(&explain::block(&self.dossier.record)));
+        }
+        self.tell(settled);
+        if !explained {
+            self.locate(gateway).await;
+        }
+    }
+
+    /// Reads events until all jobs have ended or something else ends the call.
+    async fn run(&mut self, gateway: &Gateway, _: &Placed) -> Ending {
+        let config = gateway.config();
+        let longest = config.longest_call();
+        let period = line::period(config);
+        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+        let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
+        let Self { dossier, work, settlement, jobs, line, reply, .. } = self;
+        let reply = reply.insert(Reply::new(Arc::clone(work), dossier));
+        line.content_type = reply.content_type();
+        loop {
+            if durable && line.may_begin() && (reply.is_meaningful() || waited >= config.first_event_wait) {
+                line.begin(dossier);
+            }
+            let full = line.sender.is_full();
+            tokio::select! {
+                biased;
+                written = &mut settlement.durable, if !durable => match written {
+                    Ok(()) => durable = true,
+                    Err(failed) => return not_held(&failed),
+                },
+                () = line.reader_moved() => if let Some(why) = line.given_up() {
+                    return gave_up(why, line.stalled(dossier.clock.monotonic_nanos()));
+                },
+                () = gateway.cut_off().cancelled() => return Ending::Failed(Box::new(cut_off())),
+                next = jobs.next(), if !full => match next {
+                    None => break,
+                    Some((_, None)) => return Ending::Failed(Box::new(engine_died())),
+                    Some((job, Some(event))) => {
+                        if let Err(error) = reply.take(job, event, dossier) {
+                            return Ending::Failed(Box::new(Why::job_failed(&error)));
+                        }
+                        silent = Duration::ZERO;
+                        reply.hand_over(&line.sender, dossier);
+                    }
+                },
+                _ = tick.tick() => {
+                    (silent, waited) = (silent + period, waited + period);
+                    let now_ns = dossier.clock.monotonic_nanos();
+                    if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
+                        return Ending::Failed(Box::new(too_long(longest)));
+                    }
+                    let stalled = line.stalled(now_ns);
+                    if stalled >= config.stall_timeout {
+                        return Ending::Stalled { waited: stalled };
+                    }
+                    if line.has_begun() && silent >= config.keep_alive {
+                        silent = Duration::ZERO;
+                        reply.keep_alive(&line.sender);
+                    }
+                }
+            }
+        }
+        if !durable && let Err(failed) = (&mut settlement.durable).await {
+            return not_held(&failed);
+        }
+        Ending::Completed
+    }
+
+    fn encode_end(&mut self, explained: Option<&serde_json::Value>) {
+        let (used, _) = self.jobs.report();
+        if let Some(reply) = &mut self.reply {
+            self.end = reply.finish(&used, explained);
+        }
+    }
+
+    /// Ends the hold, once. What was not taken by then will not be: nothing that nobody pays for goes out afterwards.
+    fn settle(&mut self, gateway: &Gateway, ending: Ending) -> Settled {
+        if let Some(settled) = self.settlement.settled() {
+            return settled;
+        }
+        let (used, _) = self.jobs.report();
+        let cut = match ending {
+            Ending::Completed => Cut::default(),
+            _ => self.line.sender.cut(),
+        };
+        let finish = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
+        let (bill, outcome) = reckon(&ending, used, cut.tokens, finish);
+        self.ended = Some(Ended { ending, outcome, cut, told: false });
+        match bill {
+            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier),
+            None => self.settlement.release(gateway, ReleaseReason::Refused),
+        }
+    }
+
+    /// The last word to the client, once: whoever has it must not find the money held still.
+    fn tell(&mut self, _: Settled) {
+        let Self { dossier, line, reply, end, ended, .. } = self;
+        let Some(ended) = ended.as_mut().filter(|ended| !ended.told) else { return };
+        ended.told = true;
+        match &ended.ending {
+            Ending::Completed => {
+                let tokens = reply.as_ref().map_or(0, Reply::generated);
+                line.complete(dossier, std::mem::take(end), tokens);
+            }
+            Ending::Failed(why) | Ending::Refused(why) => line.fail(reply.as_mut(), dossier, why, ended.cut),
+            Ending::ClientGone | Ending::Stalled { .. } => line.sender.break_off(),
+        }
+    }
+
+    /// A step panicked: what it left undone is done here. Each part is guarded for itself, and the money comes first.
+    async fn salvage(&mut self, gateway: &Gateway) {
+        tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
+        guarded(self.jobs.cancel()).await;
+        if attempt(|| self.settle(gateway, Ending::Failed(Box::new(panicked())))).is_none() {
+            attempt(|| self.settlement.release(gateway, ReleaseReason::Failed));
+        }
+        if let Some(settled) = self.settlement.settled() {
+            attempt(|| self.tell(settled));
+        }
+        // Where the last word itself panicked, an error is still better than none.
+        let why = panicked();
+        if self.line.refuse(&self.dossier, &why)
+            && let Some(ended) = &mut self.ended
+        {
+            ended.outcome = failed(&why);
+        }
+    }
+
+    /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement.
+    async fn close(self, gateway: &Gateway) {
+        let Self { mut dossier, mut settlement, mut line, ended, work, reply, jobs, .. } = self;
+        drop((work, reply, jobs));
+        let traces = &gateway.parts().traces;
+        let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
+        let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
+        attempt(|| dossier.seal(outcome));
+        if attempt(|| traces.record(dossier.record)).is_none() {
+            attempt(|| traces.record(stub.panicked(clock)));
+        }
+        let taken_ns = settlement.taken_ns;
+        let lines = guarded(see_off(gateway, &mut line, taken_ns));
+        let books = async {
+            // A second try, should the first one panic: the settlement is sent, its way to the disk is only watched.
+            if guarded(settlement.written(gateway)).await.is_none() {
+                guarded(settlement.written(gateway)).await;
+            }
+        };
+        tokio::join!(lines, books);
+    }
+
+    /// Says where in the caller's words the first cache miss stands.
+    async fn locate(&mut self, gateway: &Gateway) {
+        let Some((prompt, miss)) = self.jobs.first_miss() else { return };
+        let Some(engine) = &mut self.dossier.record.engine else { return };
+        let now = self.dossier.record.started;
+        let work = Arc::clone(&self.work);
+        let locate = move || attempt(|| miss::located(&work, prompt, miss, now)).unwrap_or(miss);
+        engine.miss = Some(if render::text_bytes(&self.work.call) <= gateway.config().render_inline_bytes {
+            locate()
+        } else {
+            // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
+            tokio::task::spawn_blocking(locate).await.unwrap_or(miss)
+        });
+    }
+
+    /// Lays the engine's times on the request's time line: queue, prefill and decode of the first job, and what ran
+    /// beside.
+    fn record_engine(&mut self, placed: &Placed) {
+        let Self { dossier, jobs, reply, .. } = self;
+        let (usage, engine) = jobs.report();
+        dossier.record.usage = usage;
+        if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
+            engine.miss = jobs.first_miss().map(|(_, miss)| miss);
+            let prefill = placed.at_ns.saturating_add(engine.queue_ns);
+            let decode = prefill.saturating_add(engine.prefill_ns);
+            dossier.add(Stage::Queue, placed.at_ns, engine.queue_ns);
+            dossier.add(Stage::Prefill, prefill, engine.prefill_ns);
+            dossier.add(Stage::Decode, decode, engine.decode_ns);
+            dossier.record.engine = Some(engine);
+        }
+        let Some(reply) = reply else { return };
+        dossier.record.first_token_ns = reply.first_token_ns();
+        if let Some(first) = reply.first_token_ns() {
+            let (postprocess, deliver) = reply.times_ns();
+            dossier.add(Stage::Postprocess, first, postprocess);
+            dossier.add(Stage::Deliver, first, deliver);
+        }
+    }
+}
+
+/// Holds the answer until its last byte is taken: a reader that stops is let go, and what waited for it is thrown away.
+async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
+    let config = gateway.config();
+    let clock = &gateway.parts().clock;
+    let mut tick = tokio::time::interval(line::period(config));
+    let closing = async {
+        gateway.cut_off().cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    let mut closing = std::pin::pin!(closing);
+    while line.has_begun() && !line.sender.is_empty() && line.given_up().is_none() {
         tokio::select! {
             biased;
-            written = &mut settlement.durable, if !durable => match written {
-                Ok(()) => durable = true,
-                Err(failed) => return Ending::NotHeld(failed.why.to_string()),
-            },
-            () = line.reader_moved() => if line.is_abandoned() { return Ending::ClientGone },
-            () = gateway.cut_off().cancelled() => return Ending::Failed(Box::new(cut_off())),
-            next = jobs.next(), if !full => match next {
-                None => break,
-                Some((_, None)) => return Ending::Failed(Box::new(engine_died())),
-                Some((job, Some(event))) => {
-                    if let Err(error) = reply.take(job, event, dossier) {
-                        return Ending::Failed(Box::new(Why::job_failed(&error)));
-                    }
-                    silent = Duration::ZERO;
-                    reply.hand_over(&line.sender, dossier);
-                }
-            },
+            () = line.reader_moved() => {}
+            () = &mut closing => break,
             _ = tick.tick() => {
-                (silent, waited) = (silent + period, waited + period);
-                let held_ns = dossier.clock.monotonic_nanos().saturating_sub(settlement.taken_ns);
-                if Duration::from_nanos(held_ns) >= longest {
-                    return Ending::Failed(Box::new(too_long(longest)));
-                }
-                let stalled = Duration::from_nanos(line.sender.stalled_ns());
-                if line.head.is_none() && stalled >= config.stall_timeout {
-                    return Ending::Stalled { waited: stalled };
-                }
-                if line.head.is_none() && silent >= config.keep_alive {
-                    silent = Duration::ZERO;
-                    reply.keep_alive(&line.sender);
+                let now_ns = clock.monotonic_nanos();
+                let carried = Duration::from_nanos(now_ns.saturating_sub(taken_ns));
+                if line.stalled(now_ns) >= config.stall_timeout || carried >= config.longest_call() {
+                    break;
                 }
             }
         }
     }
-    if !durable && let Err(failed) = (&mut settlement.durable).await {
-        return Ending::NotHeld(failed.why.to_string());
+    if !line.sender.is_empty() {
+        line.sender.break_off();
     }
-    Ending::Completed
 }
 
-/// Settles, writes the trace, and only then says the last word, so that who has the answer can have the trace too.
-#[allow(clippy::too_many_arguments, reason = "the one place where all that a request took comes together")]
-async fn finish(
-    gateway: &Gateway,
-    mut dossier: Dossier,
-    work: &Work,
-    mut reply: Reply<'_>,
-    mut line: Line,
-    jobs: &Jobs,
-    settlement: Settlement,
-    ending: Ending,
-) {
-    let (used, _) = jobs.report();
-    if let Ending::NotHeld(detail) = &ending {
-        settlement.abandon(gateway);
-        let why = Why::journal_unavailable(detail);
-        line.fail(&mut reply, &dossier, &why);
-        let outcome = Outcome::Refused(why.traced());
-        return gateway.parts().traces.record(dossier.close(outcome));
-    }
-    let delivered = line.sender.delivered_tokens();
-    let (bill, outcome) = reckon(&ending, used, delivered, &reply, work);
-    let pending = settlement.settle(gateway, &bill, &mut dossier);
-    let explained =
-        (work.call.explain && matches!(ending, Ending::Completed)).then(|| explain::block(&dossier.record));
-    let facts_dossier = dossier.for_facts();
-    gateway.parts().traces.record(dossier.close(outcome));
-    match ending {
-        Ending::Completed => line.complete(&mut reply, &facts_dossier, &bill.charged, explained.as_ref()),
-        Ending::Failed(why) => line.fail(&mut reply, &facts_dossier, &why),
-        Ending::ClientGone | Ending::Stalled { .. } | Ending::NotHeld(_) => {}
-    }
-    drop(line);
-    pending.written(gateway).await;
-}
-
-/// Who pays for what (the design's "what is charged"), and the outcome that the trace shows.
-fn reckon(ending: &Ending, used: Usage, delivered: u64, reply: &Reply<'_>, work: &Work) -> (Bill, Outcome) {
+/// Who pays for what (the design's "what is charged"), and the outcome that the trace shows. `None`: nothing happened.
+fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> (Option<Bill>, Outcome) {
     let written = Usage { output: used.output.min(delivered), ..used };
     let unwritten = Usage { output: used.output - written.output, ..Usage::default() };
+    let nothing = Usage::default();
+    let bill = |charged, lost, outcome| Some(Bill { charged, lost, outcome });
+    let cancelled = |why: String| Outcome::Cancelled { why };
     match ending {
-        Ending::Completed => (
-            Bill { charged: used, lost: Usage::default(), outcome: SettleOutcome::Completed },
-            Outcome::Completed { finish: reply.finish_names() },
-        ),
-        Ending::ClientGone => (
-            Bill { charged: used, lost: Usage::default(), outcome: SettleOutcome::Cancelled },
-            Outcome::Cancelled { why: "the client went away".to_owned() },
-        ),
+        Ending::Completed => (bill(used, nothing, SettleOutcome::Completed), Outcome::Completed { finish }),
+        Ending::ClientGone => {
+            (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
+        }
         Ending::Stalled { waited } => (
-            Bill { charged: written, lost: unwritten, outcome: SettleOutcome::Cancelled },
-            Outcome::Cancelled { why: format!("the client read nothing for {} s", waited.as_secs()) },
+            bill(written, unwritten, SettleOutcome::Cancelled),
+            cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
         Ending::Failed(why) => {
-            let handed_over = work.call.stream && delivered > 0;
-            let (charged, lost) = if handed_over { (written, unwritten) } else { (Usage::default(), used) };
-            (
-                Bill { charged, lost, outcome: SettleOutcome::Failed },
-                Outcome::Failed { stage: why.stage, message: why.message.clone() },
-            )
+            let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
+            (bill(charged, lost, SettleOutcome::Failed), failed(why))
         }
-        Ending::NotHeld(why) => (
-            Bill { charged: Usage::default(), lost: Usage::default(), outcome: SettleOutcome::Failed },
-            Outcome::Failed { stage: Stage::Hold, message: why.clone() },
-        ),
+        Ending::Refused(why) => (None, Outcome::Refused(why.traced())),
     }
 }
 
-/// The call's first cache miss with its place, for a prompt that was rendered at `now`.
-async fn locate(gateway: &Gateway, work: &Arc<Work>, jobs: &Jobs, now: UnixNanos) -> Option<CacheMiss> {
-    let (prompt, miss) = jobs.first_miss()?;
-    if render::text_bytes(&work.call) <= gateway.config().render_inline_bytes {
-        return Some(miss::located(work, prompt, miss, now));
-    }
-    // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
-    let work = Arc::clone(work);
-    let located = tokio::task::spawn_blocking(move || miss::located(&work, prompt, miss, now)).await;
-    Some(located.unwrap_or(miss))
+fn failed(why: &Why) -> Outcome {
+    Outcome::Failed { stage: why.stage, message: why.message.clone() }
 }
 
-/// Lays the engine's times on the request's time line: queue, prefill and decode of the first job, and what ran beside.
-fn record_engine(
-    dossier: &mut Dossier,
-    jobs: &Jobs,
-    miss: Option<CacheMiss>,
-    reply: &Reply<'_>,
-    placed_ns: u64,
-) {
-    let (usage, engine) = jobs.report();
-    dossier.record.usage = usage;
-    dossier.record.first_token_ns = reply.first_token_ns();
-    if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
-        engine.miss = miss;
-        let prefill = placed_ns.saturating_add(engine.queue_ns);
-        let decode = prefill.saturating_add(engine.prefill_ns);
-        dossier.add(Stage::Queue, placed_ns, engine.queue_ns);
-        dossier.add(Stage::Prefill, prefill, engine.prefill_ns);
-        dossier.add(Stage::Decode, decode, engine.decode_ns);
-        dossier.record.engine = Some(engine);
-    }
-    if let Some(first) = reply.first_token_ns() {
-        let (postprocess, deliver) = reply.times_ns();
-        dossier.add(Stage::Postprocess, first, postprocess);
-        dossier.add(Stage::Deliver, first, deliver);
-    }
+fn not_held(failed: &headrace_ledger::JournalFailed) -> Ending {
+    Ending::Refused(Box::new(Why::journal_unavailable(&failed.why)))
 }
 
-impl Line {
-    /// Sends the status line and headers, and with them the reader's end of the body.
-    fn send_head(&mut self, dossier: &Dossier) {
-        let (Some(head), Some(delivery)) = (self.head.take(), self.delivery.take()) else { return };
-        self.sender.handed_out();
-        let answer = self.answer(dossier, AnswerBody::Stream(delivery));
-        // A listener that is gone drops the delivery, which tells the sender.
-        let _ = head.send(answer);
-    }
-
-    fn answer(&mut self, dossier: &Dossier, body: AnswerBody) -> Answer {
-        let mut headers = std::mem::take(&mut self.headers);
-        headers.extend(dossier.id_headers());
-        if self.streamed {
-            headers.push(("cache-control", "no-cache".to_owned()));
-        }
-        Answer { status: 200, content_type: self.content_type, headers, body }
-    }
-
-    /// Returns when the client may have gone away or taken something.
-    async fn reader_moved(&mut self) {
-        match &mut self.head {
-            Some(head) => head.closed().await,
-            None => self.sender.reader_moved().await,
-        }
-    }
-
-    fn is_abandoned(&self) -> bool {
-        match &self.head {
-            Some(head) => head.is_closed(),
-            None => self.sender.is_abandoned(),
-        }
-    }
-
-    /// The last word of an answer that ended well.
-    fn complete(
-        &mut self,
-        reply: &mut Reply<'_>,
-        dossier: &Dossier,
-        usage: &Usage,
-        explained: Option<&serde_json::Value>,
-    ) {
-        let mut out = reply.finish(usage, explained);
-        if self.streamed {
-            self.send_head(dossier);
-            self.sender.push(&mut out, reply.generated());
-        } else if let Some(head) = self.head.take() {
-            let answer = self.answer(dossier, AnswerBody::Whole(out.freeze()));
-            let _ = head.send(answer);
-        }
-    }
-
-    /// The last word of one that did not: an error's status where the head is still here, else an error event and
-    /// never what ends a good stream.
-    fn fail(&mut self, reply: &mut Reply<'_>, dossier: &Dossier, why: &Why) {
-        match self.head.take() {
-            Some(head) => {
-                let _ = head.send(why.answer(dossier));
-            }
-            None => {
-                let mut out = reply.fail(&why.facts(dossier));
-                self.sender.push(&mut out, reply.generated());
-            }
-        }
+fn gave_up(why: GiveUp, waited: Duration) -> Ending {
+    match why {
+        GiveUp::ClientGone => Ending::ClientGone,
+        GiveUp::ReaderStalled => Ending::Stalled { waited },
+        GiveUp::ShuttingDown => Ending::Failed(Box::new(cut_off())),
     }
 }
 
@@ -361,8 +415,8 @@ fn too_long(longest: Duration) -> Why {
         ErrorKind::Timeout,
         "call_too_long",
         format!(
-            "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). What was \
-             not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
+            "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). \
+             What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
         ),
     );
     let (rule, scope) = ("hold_lifetime".to_owned(), "seconds".to_owned());

@@ -17,7 +17,8 @@ const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// Tries before it is left to the hold's expiry (nothing is charged then).
 const RETRIES: u32 = 120;
 
-/// What a request has taken: a lease of its limits and a hold on money.
+/// What a request has taken: a lease of its limits and a hold on money. It is kept in one place from the hold to the
+/// end of the task, and every step on it can be taken again: a panic in one does not lose it.
 pub(crate) struct Settlement {
     hold: HoldId,
     lease: Option<Lease>,
@@ -26,7 +27,12 @@ pub(crate) struct Settlement {
     pub(crate) taken_ns: u64,
     /// Resolves when the hold is on the disk. No byte of a success leaves before.
     pub(crate) durable: Durable,
+    sent: Option<Pending>,
 }
+
+/// The hold's end is decided. Whoever tells the client how its call ended must show one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settled(());
 
 /// What is to be paid.
 pub(crate) struct Bill {
@@ -39,44 +45,57 @@ pub(crate) struct Bill {
 
 impl Settlement {
     pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, durable: Durable) -> Self {
-        Self { hold, lease: Some(lease), quote, taken_ns, durable }
+        Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
+    }
+
+    /// Whether the hold's end is decided.
+    pub(crate) fn settled(&self) -> Option<Settled> {
+        self.sent.is_some().then_some(Settled(()))
     }
 
     /// Ends the hold without a charge and gives every limit back.
-    pub(crate) fn release(mut self, gateway: &Gateway, why: ReleaseReason) -> Pending {
-        let now = gateway.parts().clock.now();
-        if let Some(lease) = self.lease.take() {
-            lease.release(now);
-        }
-        Pending::send(gateway, Command::Release { hold: self.hold, why })
-    }
-
-    /// The hold never reached the disk, so there is nothing to end: only the limits are given back.
-    pub(crate) fn abandon(mut self, gateway: &Gateway) {
+    pub(crate) fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> Settled {
+        let hold = self.hold;
+        self.send(gateway, Command::Release { hold, why });
         if let Some(lease) = self.lease.take() {
             lease.release(gateway.parts().clock.now());
         }
+        Settled(())
     }
 
     /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
-    pub(crate) fn settle(mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Pending {
+    pub(crate) fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
         let started = dossier.elapsed_ns();
-        if let Some(lease) = self.lease.take() {
-            let used = bill.charged.plus(&bill.lost).total();
-            lease.settle(used, gateway.parts().clock.now());
-        }
         let lines = self.lines(&bill.charged);
         let loss = self.quote.cost(&bill.lost).unwrap_or(NanoDollars::MAX);
-        let command = Command::Settle { hold: self.hold, lines, loss, outcome: bill.outcome, answer: None };
-        let pending = Pending::send(gateway, command);
-        if let Some(Receipt::Settled { charged, loss, .. }) = &pending.receipt {
+        let hold = self.hold;
+        self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None });
+        dossier.record.usage = bill.charged.plus(&bill.lost);
+        if let Some(Receipt::Settled { charged, loss, .. }) =
+            self.sent.as_ref().and_then(|sent| sent.receipt.as_ref())
+        {
             dossier.record.cost = *charged;
             dossier.record.loss = *loss;
         }
-        dossier.record.usage = bill.charged.plus(&bill.lost);
+        if let Some(lease) = self.lease.take() {
+            lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
+        }
         let duration = dossier.elapsed_ns().saturating_sub(started);
         dossier.add(Stage::Settle, started, duration);
-        pending
+        Settled(())
+    }
+
+    /// Waits until the end of the hold is on the disk.
+    pub(crate) async fn written(&mut self, gateway: &Gateway) {
+        if let Some(sent) = &mut self.sent {
+            sent.written(gateway).await;
+        }
+    }
+
+    fn send(&mut self, gateway: &Gateway, command: Command) {
+        if self.sent.is_none() {
+            self.sent = Some(Pending::send(gateway, command));
+        }
     }
 
     /// A usage that overflows its price cannot have been held for: nothing is charged then, and the log says so.
@@ -89,7 +108,7 @@ impl Settlement {
 }
 
 /// A settlement that is decided in memory and on its way to the disk.
-pub(crate) struct Pending {
+struct Pending {
     command: Command,
     receipt: Option<Receipt>,
     durable: Durable,
@@ -112,7 +131,7 @@ impl Pending {
 
     /// Waits for the disk, and sends the settlement again while the disk refuses it. `AlreadyResolved` means that an
     /// earlier try reached it.
-    pub(crate) async fn written(mut self, gateway: &Gateway) {
+    async fn written(&mut self, gateway: &Gateway) {
         for _ in 0..RETRIES {
             if self.receipt.is_some() && (&mut self.durable).await.is_ok() {
                 return;

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 
+use headrace_gateway::GiveUp;
+
 use crate::stub::{ENDLESS, assert_status, config, post, read_until, rest, serve, until};
 
 const SHORT: Duration = Duration::from_millis(150);
@@ -211,7 +213,19 @@ async fn a_reader_that_stops_reading_is_cut_off() {
     stream.write_all(post("", ENDLESS).as_bytes()).await.unwrap();
     served.stub.until_in_flight(1).await;
     served.stub.until_in_flight(0).await;
+    assert_eq!(*served.stub.given_up.lock().unwrap(), Some(GiveUp::ReaderStalled), "it has not gone away");
     drop(stream);
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_is_not_said_to_have_stalled() {
+    let served = serve(config()).await;
+    let mut stream = served.connect().await;
+    stream.write_all(post("", ENDLESS).as_bytes()).await.unwrap();
+    served.stub.until_in_flight(1).await;
+    drop(stream);
+    served.stub.until_in_flight(0).await;
+    assert_eq!(*served.stub.given_up.lock().unwrap(), None);
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! A front that does as it is told, and an edge before it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, Frames, Front, Reply, ReplyBody, ServeReport};
-use headrace_gateway::{Arrival, BodyRefusal, BodySource, Credentials, EdgeRefusal};
+use headrace_gateway::{Arrival, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, GiveUp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -28,6 +28,8 @@ pub(crate) struct Stub {
     pub(crate) calls: AtomicUsize,
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
+    /// Why the last body was let go, where it was not the client that went away.
+    pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
 }
 
 struct Guard(Arc<AtomicUsize>);
@@ -43,11 +45,16 @@ pub(crate) struct Pieces {
     left: usize,
     silent: bool,
     cut: watch::Receiver<bool>,
+    given_up: Arc<Mutex<Option<GiveUp>>>,
     _guard: Guard,
 }
 
 impl Frames for Pieces {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn give_up(&mut self, why: GiveUp) {
+        *self.given_up.lock().unwrap() = Some(why);
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         if *self.cut.borrow() || self.left == 0 && !self.silent {
             return Poll::Ready(None);
         }
@@ -61,7 +68,7 @@ impl Frames for Pieces {
             return Poll::Pending;
         }
         self.left -= 1;
-        Poll::Ready(Some(self.piece.clone()))
+        Poll::Ready(Some(Ok(self.piece.clone())))
     }
 }
 
@@ -71,6 +78,7 @@ impl Stub {
             calls: AtomicUsize::new(0),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
+            given_up: Arc::default(),
         })
     }
 
@@ -80,6 +88,7 @@ impl Stub {
             left,
             silent,
             cut: self.cut.subscribe(),
+            given_up: Arc::clone(&self.given_up),
             _guard: guard,
         };
         reply(200, "text/event-stream", ReplyBody::Stream(pieces))

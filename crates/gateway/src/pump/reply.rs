@@ -1,6 +1,8 @@
 //! Stages `postprocess` and `deliver`: engine events to reply events (tool calls taken out of the text) to bytes in the
 //! caller's dialect. One machine for streamed and whole answers, so that they cannot differ.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use headrace_domain::{Endpoint, Prompt, PromptItem, ReplyEvent, TokenLogprob, ToolChoice, Usage};
 use headrace_engine_api::{Event, JobError};
@@ -12,8 +14,8 @@ use crate::dossier::Dossier;
 use crate::state::Work;
 
 /// The answer in the making.
-pub(super) struct Reply<'a> {
-    work: &'a Work,
+pub(super) struct Reply {
+    work: Arc<Work>,
     encoder: Box<dyn ReplyEncoder>,
     parsers: Vec<ReplyParser>,
     finish: Vec<&'static str>,
@@ -21,6 +23,10 @@ pub(super) struct Reply<'a> {
     meaningful: bool,
     /// Ids generated so far, over all choices.
     generated: u64,
+    /// Of those, ids up to the end of what is encoded.
+    written: u64,
+    /// Ids whose text waits in a choice's parser.
+    unwritten: Vec<u64>,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
     deliver_ns: u64,
@@ -28,8 +34,8 @@ pub(super) struct Reply<'a> {
     out: BytesMut,
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(work: &'a Work, dossier: &Dossier) -> Self {
+impl Reply {
+    pub(super) fn new(work: Arc<Work>, dossier: &Dossier) -> Self {
         let meta = ReplyMeta {
             request_id: dossier.id,
             created_unix_s: dossier.record.started.seconds(),
@@ -38,17 +44,19 @@ impl<'a> Reply<'a> {
             tier: work.call.tier,
         };
         let choices = u32::try_from(work.prompts.len()).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
-        let family = family(work);
+        let family = family(&work);
         let parsers =
             (0..choices).map(|choice| ReplyParser::new(family, choice, CallIds::from(dossier.id))).collect();
         Self {
-            work,
             encoder: encoder(&work.call, meta),
+            work,
             parsers,
+            unwritten: vec![0; choices as usize],
             finish: vec!["unfinished"; choices as usize],
             begun: false,
             meaningful: false,
             generated: 0,
+            written: 0,
             first_token_ns: None,
             postprocess_ns: 0,
             deliver_ns: 0,
@@ -60,6 +68,7 @@ impl<'a> Reply<'a> {
     /// Takes one event of the job of prompt `job`. An error ends the call.
     pub(super) fn take(&mut self, job: usize, event: Event, dossier: &Dossier) -> Result<(), JobError> {
         let from = dossier.clock.monotonic_nanos();
+        let (mut choice, mut ids) = (None, 0);
         match event {
             Event::Started { cached_tokens } => {
                 self.begin(u64::from(cached_tokens));
@@ -74,21 +83,23 @@ impl<'a> Reply<'a> {
                     self.prompt_of(job, &scores.tokens);
                 }
             }
-            Event::Tokens { choice, ids, text, logprobs } => {
+            Event::Tokens { choice: of, ids: new, text, logprobs } => {
                 self.begin(0);
                 self.meaningful = true;
-                self.generated += ids.len() as u64;
+                (choice, ids) = (Some(of), new.len() as u64);
+                self.generated += ids;
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                 }
-                if let Some(parser) = self.parsers.get_mut(choice as usize) {
-                    parser.push(&text, ids, logprobs, &mut self.events);
+                if let Some(parser) = self.parsers.get_mut(of as usize) {
+                    parser.push(&text, new, logprobs, &mut self.events);
                 }
             }
-            Event::Finished { choice, reason } => {
+            Event::Finished { choice: of, reason } => {
                 self.begin(0);
                 self.meaningful = true;
-                if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                choice = Some(of);
+                if let Some(parser) = self.parsers.get_mut(of as usize) {
                     parser.finish(reason, &mut self.events);
                 }
             }
@@ -96,7 +107,7 @@ impl<'a> Reply<'a> {
             Event::Failed { error, .. } => return Err(error),
         }
         let parsed = dossier.clock.monotonic_nanos();
-        self.encode();
+        self.encode(choice, ids);
         self.postprocess_ns += parsed.saturating_sub(from);
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(parsed);
         Ok(())
@@ -108,13 +119,13 @@ impl<'a> Reply<'a> {
             return;
         }
         let from = dossier.clock.monotonic_nanos();
-        sender.push(&mut self.out, self.generated);
+        sender.push(&mut self.out, self.written);
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(from);
     }
 
     pub(super) fn keep_alive(&mut self, sender: &DeliverySender) {
         self.encoder.keep_alive(&mut self.out);
-        sender.push(&mut self.out, self.generated);
+        sender.push(&mut self.out, self.written);
     }
 
     /// The end of an answer that ended well; of a whole answer, all of it.
@@ -166,7 +177,9 @@ impl<'a> Reply<'a> {
         }
     }
 
-    fn encode(&mut self) {
+    /// Encodes what the parsers gave. The tokens of a choice are written once an event of it shows in the bytes.
+    fn encode(&mut self, choice: Option<u32>, ids: u64) {
+        let before = self.out.len();
         for event in self.events.drain(..) {
             if let ReplyEvent::Finish { choice, reason } = &event
                 && let Some(slot) = self.finish.get_mut(*choice as usize)
@@ -174,6 +187,12 @@ impl<'a> Reply<'a> {
                 *slot = reason.name();
             }
             self.encoder.event(&event, &mut self.out);
+        }
+        if let Some(unwritten) = choice.and_then(|choice| self.unwritten.get_mut(choice as usize)) {
+            *unwritten += ids;
+            if self.out.len() > before {
+                self.written += std::mem::take(unwritten);
+            }
         }
     }
 

@@ -76,6 +76,7 @@ async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
     let (_, mut arrival) = slow(&world, Ok(chat()));
     arrival.started_mono_ns = world.gateway_ns();
     assert_eq!(world.gateway.call(arrival).await.status, 200);
+    let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
     let took = |stage| Duration::from_nanos(trace.span(stage).unwrap().duration_ns);
     assert!(took(Stage::Receive) >= UPLOAD, "{:?}", took(Stage::Receive));
@@ -97,15 +98,17 @@ async fn a_drain_waits_for_calls_that_had_come_in_but_not_begun() {
     let world = World::new(Setup { render_inline_bytes: 0, ..Setup::default() });
     let (asked, arrival) = slow(&world, Ok(chat()));
     let gateway = Arc::clone(&world.gateway);
-    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    let call = tokio::spawn(async move {
+        let answer = gateway.call(arrival).await;
+        (answer.status, read(answer).await)
+    });
     while !asked.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(world.gateway.in_flight(), 1, "it counts before its body is here");
     assert_eq!(world.gateway.drain(Duration::from_secs(10)).await, 0);
-    let answer = call.await.unwrap();
-    assert_eq!(answer.status, 200);
-    assert!(read(answer).await.contains("ha"));
+    let (status, body) = call.await.unwrap();
+    assert!(status == 200 && body.contains("ha"), "{body}");
     assert_eq!(world.chat(false).await.status, 503, "a call that comes while it drains is refused");
     let _ = world.balance_when_idle().await;
 }

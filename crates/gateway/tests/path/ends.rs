@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_domain::{Clock, Endpoint, NanoDollars, Outcome, Stage, SystemClock};
-use headrace_gateway::AnswerBody;
+use headrace_gateway::{AnswerBody, Broken};
 use headrace_ledger::{Command, Receipt};
 
-use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read};
+use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
 
 /// Nano-dollars of a token at $1 per million; output is four times that.
 const INPUT: i64 = 1_000;
@@ -116,7 +116,7 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     body["max_tokens"] = 400.into();
     let answer = world.call(Endpoint::ChatCompletions, body).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
-    let first = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap();
+    let first = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap().unwrap();
     assert!(!first.is_empty());
     // Reads nothing more, but stays.
     let _ = world.balance_when_idle().await;
@@ -127,6 +127,23 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     assert!(trace.cost.get() < full, "not the full charge: {} of {full}", trace.cost);
     assert_eq!(trace.cost.get() + trace.loss.get(), full, "the rest is our loss");
     assert!(trace.loss.get() > 0);
+    let after = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await;
+    assert_eq!(after, Some(Err(Broken)), "what nobody paid for is not handed out, and it does not end well");
+}
+
+/// The engine is done and the money settled; what waits for a reader that takes nothing is still let go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_answer_that_nobody_reads_is_let_go() {
+    for stream in [false, true] {
+        let world = World::new(Setup::default());
+        let answer = world.chat(stream).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(world.gateway.in_flight(), 1, "until its last byte is taken");
+        let balance = world.balance_when_idle().await;
+        assert_eq!(balance, dollars("1").checked_sub(world.last_trace().cost).unwrap(), "it ran to its end");
+        let (text, end) = read_to_the_end(answer).await;
+        assert_eq!((text.as_str(), end), ("", Err(Broken)));
+    }
 }
 
 /// What waits or runs for longer than its money is held ends while it still is: work without a hold would be free.

@@ -82,6 +82,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
             assert_eq!((&told["prompt_blocks"], &told["cached_blocks"]), (&json!(9), &json!(4)));
             let told = &told["miss"];
             assert_eq!((&told["reason"], &told["token"]), (&json!("differs"), &json!(token)));
+            world.balance_when_idle().await;
             let kept = world.last_trace().engine.as_ref().unwrap().miss.unwrap();
             assert_eq!((kept.elsewhere, kept.token), (elsewhere, token));
             assert_eq!(told["place"], serde_json::to_value(kept.place).unwrap());
@@ -123,6 +124,7 @@ async fn check_a_word_of_the_template(world: World) {
         let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere: false, place: None };
         *world.engine.miss.lock().unwrap() = Some(miss);
         read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
+        world.balance_when_idle().await;
         found.push(world.last_trace().engine.as_ref().unwrap().miss.unwrap().place.unwrap());
     }
     let template = |before_message| PromptPlace::Template { before_message };

@@ -6,5 +6,6 @@ mod arrives;
 mod ends;
 mod explains;
 mod holds;
+mod panics;
 mod refusals;
 mod world;

@@ -116,6 +116,7 @@ async fn moderation_names_its_rule_and_not_the_words() {
 async fn foreign_and_missing_requests_answer_alike() {
     let world = World::new(Setup::default());
     world.chat(false).await;
+    world.balance_when_idle().await;
     let id = world.last_trace().request_id.to_string();
     let other = World::new(Setup::default());
     let foreign = read(other.gateway.show_request(&other.credentials(), &id).await).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
-    ProjectId, RequestId, SamplingDefaults, SystemClock, TraceRecord, TraceSink, Usage,
+    ProjectId, RequestId, SamplingDefaults, SystemClock, TraceRecord, TraceSink, UnixNanos, Usage,
 };
 use headrace_engine_api::{
     Capabilities, Engine, Event, EventSender, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
@@ -19,8 +19,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Arrival, Credentials, Gateway, GatewayConfig, GatewayParts, Records, ServedModel,
-    Stored,
+    Answer, AnswerBody, Arrival, Broken, Credentials, Gateway, GatewayConfig, GatewayParts, Records,
+    ServedModel, Stored,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -143,12 +143,52 @@ fn token(sender: &EventSender, choice: u32, text: &str) {
     sender.send(Event::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
 }
 
-/// Keeps every record, and counts how often the store was asked for one.
+/// A clock that panics once, when it is read for so many more times.
+pub(crate) struct Faulty {
+    clock: SystemClock,
+    left: AtomicU64,
+}
+
+impl Faulty {
+    /// The `n`-th reading from now panics; 0: none does.
+    pub(crate) fn panic_at(&self, n: u64) {
+        self.left.store(n, Ordering::SeqCst);
+    }
+
+    /// Whether the panic is still to come.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.left.load(Ordering::SeqCst) > 0
+    }
+
+    fn read(&self) {
+        let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        assert_ne!(before, Ok(1), "the clock was told to fail");
+    }
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> UnixNanos {
+        self.read();
+        self.clock.now()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.read();
+        self.clock.monotonic_nanos()
+    }
+}
+
+/// Keeps every record, and counts how often the store was asked for one. The flag makes the next one panic.
 #[derive(Default)]
-pub(crate) struct Kept(pub(crate) Mutex<Vec<Arc<TraceRecord>>>, pub(crate) AtomicUsize);
+pub(crate) struct Kept(
+    pub(crate) Mutex<Vec<Arc<TraceRecord>>>,
+    pub(crate) AtomicUsize,
+    pub(crate) AtomicBool,
+);
 
 impl TraceSink for Kept {
     fn record(&self, record: Box<TraceRecord>) {
+        assert!(!self.2.swap(false, Ordering::SeqCst), "the sink was told to fail");
         self.0.lock().unwrap().push(Arc::from(record));
     }
 }
@@ -170,13 +210,13 @@ impl Records for Kept {
 
 pub(crate) struct World {
     pub(crate) gateway: Arc<Gateway>,
-    clock: Arc<dyn Clock>,
     pub(crate) engine: Arc<Scripted>,
     pub(crate) ledger: Ledger,
     pub(crate) journal: MemoryJournal,
     pub(crate) limits: Limits,
     pub(crate) directory: Arc<Directory>,
     pub(crate) traces: Arc<Kept>,
+    pub(crate) clock: Arc<Faulty>,
     pub(crate) key: String,
     pub(crate) org: OrgId,
     pub(crate) project: ProjectId,
@@ -213,7 +253,7 @@ impl Default for Setup {
 
 impl World {
     pub(crate) fn new(setup: Setup) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let clock = Arc::new(Faulty { clock: SystemClock::new(), left: AtomicU64::new(0) });
         let now = clock.now();
         let (org, project) = (OrgId::new("acme").unwrap(), ProjectId::new("web").unwrap());
         let directory =
@@ -257,7 +297,7 @@ impl World {
                 as Arc<dyn headrace_moderation::Judge>
         });
         let parts = GatewayParts {
-            clock: Arc::clone(&clock),
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
             directory: Arc::clone(&directory),
             limits: limits.clone(),
             ledger: ledger.clone(),
@@ -278,7 +318,7 @@ impl World {
         };
         let gateway = Gateway::new(parts, config).unwrap();
         let key = secret.expose_secret().to_owned();
-        Self { gateway, clock, engine, ledger, journal, limits, directory, traces, key, org, project }
+        Self { gateway, engine, ledger, journal, limits, directory, traces, clock, key, org, project }
     }
 
     pub(crate) fn script(&self, script: Script) {
@@ -340,18 +380,30 @@ pub(crate) fn chat_body(stream: bool) -> serde_json::Value {
     })
 }
 
-/// All of a body; `None` where the answer is whole.
+/// All of a body that ends well.
 pub(crate) async fn read(answer: Answer) -> String {
-    match answer.body {
-        AnswerBody::Whole(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-        AnswerBody::Stream(mut delivery) => {
-            let mut all = Vec::new();
-            while let Some(bytes) = poll_fn(|cx| delivery.poll_frame(cx)).await {
-                all.extend_from_slice(&bytes);
-            }
-            String::from_utf8(all).unwrap()
+    let (text, end) = read_to_the_end(answer).await;
+    assert_eq!(end, Ok(()), "{text}");
+    text
+}
+
+/// All of a body, and how it ended.
+pub(crate) async fn read_to_the_end(answer: Answer) -> (String, Result<(), Broken>) {
+    let (mut delivery, length) = match answer.body {
+        AnswerBody::Whole(bytes) => return (String::from_utf8(bytes.to_vec()).unwrap(), Ok(())),
+        AnswerBody::Stream(delivery) => (delivery, None),
+        AnswerBody::Long { body, bytes } => (body, Some(bytes)),
+    };
+    let mut all = Vec::new();
+    let end = loop {
+        match poll_fn(|cx| delivery.poll_frame(cx)).await {
+            None => break Ok(()),
+            Some(Err(broken)) => break Err(broken),
+            Some(Ok(bytes)) => all.extend_from_slice(&bytes),
         }
-    }
+    };
+    assert!(length.is_none_or(|length| end.is_err() || length == all.len() as u64));
+    (String::from_utf8(all).unwrap(), end)
 }
 
 pub(crate) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {

@@ -1,0 +1,154 @@
+//! The way to the client: the head of its answer, the body's two ends, and the clock of a reader that takes nothing.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::sync::oneshot;
+
+use crate::answer::{Answer, AnswerBody};
+use crate::config::GatewayConfig;
+use crate::delivery::{self, Cut, Delivery, DeliverySender, GiveUp};
+use crate::dossier::Dossier;
+use crate::refused::Why;
+
+use super::reply::Reply;
+
+/// See the top of the file.
+pub(super) struct Line {
+    /// Takes the head of the answer; gone once it was sent.
+    head: Option<oneshot::Sender<Answer>>,
+    /// The reader's end, until the head carries it away.
+    delivery: Option<Delivery>,
+    pub(super) sender: DeliverySender,
+    headers: Vec<(&'static str, String)>,
+    pub(super) content_type: &'static str,
+    streamed: bool,
+    stall: StallClock,
+}
+
+/// How long something has waited for a reader that takes nothing. It looks, now and then, at how much was taken.
+#[derive(Default)]
+struct StallClock {
+    taken: u64,
+    since_ns: u64,
+}
+
+impl StallClock {
+    fn waited(&mut self, sender: &DeliverySender, now_ns: u64) -> Duration {
+        match sender.waits_after() {
+            Some(taken) if taken == self.taken => {}
+            taken => {
+                self.taken = taken.unwrap_or(self.taken);
+                self.since_ns = now_ns;
+            }
+        }
+        Duration::from_nanos(now_ns.saturating_sub(self.since_ns))
+    }
+}
+
+/// How often a task looks at its clocks.
+pub(super) fn period(config: &GatewayConfig) -> Duration {
+    (config.stall_timeout / 4)
+        .min(config.hold_lifetime / 20)
+        .clamp(Duration::from_millis(10), Duration::from_secs(1))
+}
+
+impl Line {
+    pub(super) fn new(
+        config: &GatewayConfig,
+        head: oneshot::Sender<Answer>,
+        headers: Vec<(&'static str, String)>,
+        streamed: bool,
+    ) -> Self {
+        let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes);
+        Self {
+            head: Some(head),
+            delivery: Some(delivery),
+            sender,
+            headers,
+            content_type: "application/json",
+            streamed,
+            stall: StallClock::default(),
+        }
+    }
+
+    /// Whether it is a stream whose head has not gone out yet.
+    pub(super) fn may_begin(&self) -> bool {
+        self.streamed && self.head.is_some()
+    }
+
+    /// Whether the client has the head of its answer.
+    pub(super) fn has_begun(&self) -> bool {
+        self.head.is_none()
+    }
+
+    /// Sends the status line and headers, and with them the reader's end of a stream.
+    pub(super) fn begin(&mut self, dossier: &Dossier) {
+        self.send(dossier, AnswerBody::Stream);
+    }
+
+    fn send(&mut self, dossier: &Dossier, body: impl FnOnce(Delivery) -> AnswerBody) {
+        let now_ns = dossier.clock.monotonic_nanos();
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.extend(dossier.id_headers());
+        if self.streamed {
+            headers.push(("cache-control", "no-cache".to_owned()));
+        }
+        let (Some(head), Some(delivery)) = (self.head.take(), self.delivery.take()) else { return };
+        // The reader has only now been given its end: what waited for it until here was not its fault.
+        self.stall.since_ns = now_ns;
+        let answer = Answer { status: 200, content_type: self.content_type, headers, body: body(delivery) };
+        // A listener that is gone drops the delivery, which tells the sender.
+        let _ = head.send(answer);
+    }
+
+    /// Returns when the client may have gone away or taken something.
+    pub(super) async fn reader_moved(&mut self) {
+        match &mut self.head {
+            Some(head) => head.closed().await,
+            None => self.sender.reader_moved().await,
+        }
+    }
+
+    /// Why nobody waits for the answer any more.
+    pub(super) fn given_up(&self) -> Option<GiveUp> {
+        match &self.head {
+            Some(head) => head.is_closed().then_some(GiveUp::ClientGone),
+            None => self.sender.given_up(),
+        }
+    }
+
+    /// How long the reader has taken nothing that waits for it.
+    pub(super) fn stalled(&mut self, now_ns: u64) -> Duration {
+        if self.head.is_some() { Duration::ZERO } else { self.stall.waited(&self.sender, now_ns) }
+    }
+
+    /// The last word of an answer that ended well; of a whole answer, all of it.
+    pub(super) fn complete(&mut self, dossier: &Dossier, mut end: BytesMut, tokens: u64) {
+        let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
+        self.sender.push(&mut end, tokens);
+        self.sender.finish();
+        if self.streamed {
+            self.begin(dossier);
+        } else {
+            self.send(dossier, |body| AnswerBody::Long { body, bytes });
+        }
+    }
+
+    /// The last word of one that did not: an error's status where the head is still here, else an error event and never
+    /// what ends a good stream. Where the transport stands within an event, only breaking off is left.
+    pub(super) fn fail(&mut self, reply: Option<&mut Reply>, dossier: &Dossier, why: &Why, cut: Cut) {
+        if self.head.is_some() {
+            self.refuse(dossier, why);
+        } else if let Some(reply) = reply.filter(|_| !cut.within) {
+            self.sender.push(&mut reply.fail(&why.facts(dossier)), cut.tokens);
+            self.sender.finish();
+        }
+    }
+
+    /// An error's status and body; false if the head of another answer went out.
+    pub(super) fn refuse(&mut self, dossier: &Dossier, why: &Why) -> bool {
+        let answer = why.answer(dossier);
+        self.head.take().is_some_and(|head| head.send(answer).is_ok())
+    }
+}
