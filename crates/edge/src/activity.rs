@@ -9,6 +9,8 @@ use headrace_gateway::GiveUp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::peer::Allowance;
+
 /// "Not now" among times in milliseconds.
 const NEVER: u64 = u64::MAX;
 
@@ -40,6 +42,8 @@ pub(crate) enum Wish {
     Serve,
     /// To finish what is in flight and close.
     Finish,
+    /// To close, for its place is another's now; what has come in flight meanwhile finishes first.
+    Yield,
     /// To close at once.
     Close,
 }
@@ -59,10 +63,11 @@ pub(crate) struct Activity {
     let_go: AtomicU8,
     wish: AtomicU8,
     wished: Notify,
+    allowance: Arc<Allowance>,
 }
 
 impl Activity {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(allowance: Arc<Allowance>) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
             in_flight: AtomicUsize::new(0),
@@ -75,6 +80,7 @@ impl Activity {
             let_go: AtomicU8::new(0),
             wish: AtomicU8::new(0),
             wished: Notify::new(),
+            allowance,
         })
     }
 
@@ -153,6 +159,17 @@ impl Activity {
             || self.write_blocked_since_ms.load(Ordering::Acquire) != NEVER
     }
 
+    /// Since when it has had nothing to do; `None` while a request is in flight or an answer is written.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let last = Duration::from_millis(self.last_event_ms.load(Ordering::Acquire));
+        (!self.is_answering()).then(|| self.start + last)
+    }
+
+    /// The peer's allowance of refusals.
+    pub(crate) fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
     /// Whether part of a head has arrived.
     pub(crate) fn is_in_head(&self) -> bool {
         self.head_since_ms.load(Ordering::Acquire) != NEVER
@@ -169,6 +186,7 @@ impl Activity {
         match self.wish.load(Ordering::Acquire) {
             0 => Wish::Serve,
             1 => Wish::Finish,
+            2 => Wish::Yield,
             _ => Wish::Close,
         }
     }
@@ -241,6 +259,7 @@ impl Drop for InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::{Allowances, Peer};
 
     const PATIENCE: Patience = Patience {
         header: Duration::from_secs(10),
@@ -248,18 +267,22 @@ mod tests {
         idle: Duration::from_secs(90),
     };
 
+    fn fresh() -> Arc<Activity> {
+        Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])))
+    }
+
     fn after(seconds: u64) -> impl Future<Output = ()> {
         tokio::time::advance(Duration::from_secs(seconds))
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_limit_acts_when_due_and_not_before() {
-        let activity = Activity::new();
+        let activity = fresh();
         assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
         after(10).await;
         assert_eq!(activity.judge(&PATIENCE), Verdict::Idle, "never sent anything");
 
-        let activity = Activity::new();
+        let activity = fresh();
         after(5).await;
         activity.head_began();
         after(9).await;
@@ -292,7 +315,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_look_is_never_further_away_than_the_shortest_limit() {
-        let activity = Activity::new();
+        let activity = fresh();
         let (_, guard) = activity.request();
         drop(guard);
         let Verdict::Fine(look) = activity.judge(&PATIENCE) else { panic!() };

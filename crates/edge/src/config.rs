@@ -19,8 +19,14 @@ pub struct EdgeConfig {
     pub tls: Option<TlsFiles>,
     /// Where `/metrics`, `/healthz` and `/readyz` are answered for operators, in plain HTTP; `None`: nowhere.
     pub metrics_listen: Option<SocketAddr>,
-    /// Connections open at once; one more is answered 503 and closed.
+    /// Connections open at once. For one more, the one that has been idle longest gives way; if none is idle, it is answered
+    /// 503 and closed.
     pub max_connections: usize,
+    /// Of those, the most that one peer may have: an IPv4 address, or the /64 of an IPv6 one.
+    pub max_connections_per_peer: usize,
+    /// Refusals that one peer is told in a minute, of requests that show no good key. Beyond them it is answered 429 without
+    /// a trace, and its connection ends.
+    pub max_refusals_per_peer: u32,
     /// From the first byte of a request (or from the start of a connection, its TLS handshake included) until its
     /// headers are whole.
     pub header_timeout: Duration,
@@ -91,6 +97,8 @@ impl EdgeConfig {
             tls: None,
             metrics_listen: None,
             max_connections: 4_096,
+            max_connections_per_peer: 2_048,
+            max_refusals_per_peer: 6_000,
             header_timeout: Duration::from_secs(10),
             body_progress_timeout: Duration::from_secs(30),
             body_total_timeout: Duration::from_secs(300),
@@ -143,6 +151,9 @@ impl EdgeConfig {
                 "max_connections must be 1 to {MOST_CONNECTIONS}, not {}",
                 self.max_connections
             ));
+        }
+        if self.max_connections_per_peer == 0 || self.max_refusals_per_peer == 0 {
+            wrong.push("max_connections_per_peer and max_refusals_per_peer must be at least 1".to_owned());
         }
         if self.max_concurrent_streams == 0 {
             wrong.push("max_concurrent_streams must be at least 1".to_owned());

@@ -207,6 +207,8 @@ impl Wiring {
                     match activity.wished() {
                         Wish::Serve => {}
                         Wish::Finish => finish(connection.as_mut()),
+                        Wish::Yield if activity.idle_since().is_none() => finish(connection.as_mut()),
+                        Wish::Yield => return End::Closed,
                         Wish::Close => {
                             activity.let_go_for(GiveUp::ShuttingDown);
                             return End::Closed;
@@ -249,7 +251,7 @@ impl Wiring {
                 refuse_and_close(transport, &too_slow()).await;
             }
             End::Closed | End::SlowHeaders => {
-                if activity.left_body_unread() && activity.wished() < Wish::Close {
+                if activity.left_body_unread() && activity.wished() < Wish::Yield {
                     linger(transport).await;
                 }
             }

@@ -23,6 +23,9 @@ pub trait Front: Send + Sync + 'static {
         arrival: Arrival<B>,
     ) -> impl Future<Output = Reply<Self::Stream>> + Send;
 
+    /// Whether these are a caller's that would be let in.
+    fn knows(&self, credentials: &Credentials) -> bool;
+
     /// `GET /v1/models`
     fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Self::Stream>;
 
@@ -106,6 +109,10 @@ impl Front for Gateway {
 
     async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Delivery> {
         Self::call(self, arrival).await.into()
+    }
+
+    fn knows(&self, credentials: &Credentials) -> bool {
+        Self::knows(self, credentials)
     }
 
     fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Delivery> {

@@ -11,6 +11,8 @@ mod front;
 mod listener;
 mod memory;
 mod operations;
+mod peer;
+mod registry;
 mod routes;
 mod service;
 mod serving;

@@ -1,17 +1,14 @@
-//! Listening sockets and the connections that came in through them.
+//! Listening sockets, and how connections come in through them.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::EdgeError;
-use crate::activity::{Activity, Wish};
+use crate::peer::Peer;
 use crate::stats::{Stats, count};
 
 /// Connections that the kernel keeps until they are taken.
@@ -39,14 +36,14 @@ pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<Tc
     open().map_err(|source| EdgeError::Bind { address, source })
 }
 
-/// The next connection.
-pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> TcpStream {
+/// The next connection, and whose it is.
+pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> (TcpStream, Peer) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 // Tokens are small and wait for nothing. Fails only if the peer is gone, which the next read says too.
                 let _ = stream.set_nodelay(true);
-                return stream;
+                return (stream, address.ip().into());
             }
             Err(error) => {
                 count(&stats.accept_errors);
@@ -64,47 +61,4 @@ fn is_of_the_peer(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     )
-}
-
-/// The connections that are open, so that all of them can be asked to end.
-#[derive(Default)]
-pub(crate) struct Registry {
-    open: Mutex<HashMap<u64, Arc<Activity>>>,
-    next: AtomicU64,
-}
-
-/// A connection's place in the registry, for as long as it is open.
-pub(crate) struct Registered {
-    registry: Arc<Registry>,
-    number: u64,
-    pub(crate) activity: Arc<Activity>,
-}
-
-impl Registry {
-    /// Adds a connection.
-    pub(crate) fn register(self: &Arc<Self>) -> Registered {
-        let activity = Activity::new();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(number, Arc::clone(&activity));
-        Registered { registry: Arc::clone(self), number, activity }
-    }
-
-    /// Asks all connections for the same; returns how many there are.
-    pub(crate) fn wish_all(&self, wish: Wish) -> usize {
-        let open = self.lock();
-        for activity in open.values() {
-            activity.wish(wish);
-        }
-        open.len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Activity>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.registry.lock().remove(&self.number);
-    }
 }

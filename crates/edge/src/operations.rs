@@ -8,20 +8,20 @@ use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
 use crate::body::OutBody;
 use crate::connection::Wiring;
 use crate::front::{Front, Reply, ReplyBody};
-use crate::listener::{Registry, accept};
+use crate::listener::accept;
+use crate::registry::Registry;
 use crate::service::{Shared, health, ready, response};
 
 /// Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Connections at once: operators are few.
-const MOST_CONNECTIONS: usize = 64;
+pub(crate) const MOST_CONNECTIONS: usize = 64;
 
 /// Renders the metrics of the rest of the server.
 pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -35,19 +35,16 @@ pub(crate) async fn serve<F: Front>(
     registry: Arc<Registry>,
     tracker: TaskTracker,
 ) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        let stream = accept(listener, &shared.stats).await;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let (stream, peer) = accept(listener, &shared.stats).await;
+        let Ok(registered) = registry.register(peer) else { continue };
         let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));
-        let registered = registry.register();
         tracker.spawn(async move {
             let activity = Arc::clone(&registered.activity);
             let service = service_fn(|request| {
                 std::future::ready(Ok::<_, Infallible>(answer(&shared, &metrics, &activity, &request)))
             });
             wiring.speak(stream, &registered.activity, service, Vec::new).await;
-            drop(place);
         });
     }
 }

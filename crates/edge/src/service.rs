@@ -13,13 +13,16 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
-use crate::activity::{Activity, InFlight};
+use crate::activity::{Activity, InFlight, Wish};
 use crate::body::{OutBody, Pieces};
 use crate::front::{Frames, Front, Reply, ReplyBody};
 use crate::memory::{Memory, Share};
-use crate::routes::{self, Target};
+use crate::routes::{self, Access, Target};
 use crate::stats::{Stats, count};
 use crate::upload::{BodyLimits, Upload};
+
+/// What a peer is told that has been refused too often, in a shape that both dialects' clients read.
+const CUT_SHORT: &[u8] = br#"{"type":"error","error":{"type":"rate_limit_error","code":"too_many_refusals","message":"Requests from this address were refused so often that they are not looked at any more. Wait a minute, and see what the first refusals said."}}"#;
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
@@ -30,24 +33,26 @@ pub(crate) struct Shared<F> {
     pub(crate) stats: Arc<Stats>,
 }
 
-/// Answers one request.
+/// Answers one request, the connection's `number`th.
 pub(crate) async fn answer<F: Front>(
     shared: Arc<Shared<F>>,
-    activity: Arc<Activity>,
+    (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
 ) -> Result<Response<OutBody<F::Stream>>, Infallible> {
     let started = Moment { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
-    let (number, in_flight) = activity.request();
     count(&shared.stats.requests);
     let (parts, body) = request.into_parts();
-    let is_http1 = parts.version < Version::HTTP_2;
+    let (is_http1, is_head) = (parts.version < Version::HTTP_2, parts.method == Method::HEAD);
+    let activity = in_flight.activity();
     let mut asked = Asked {
         shared: &shared,
+        activity,
         parts: &parts,
         started,
         body_was_read: body.is_end_stream(),
         body,
         share: None,
+        cut_short: false,
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
@@ -55,11 +60,18 @@ pub(crate) async fn answer<F: Front>(
     } else {
         asked.reply().await
     };
-    let leave = !asked.body_was_read;
-    let mut response = response(reply, in_flight, parts.method == Method::HEAD);
-    if leave && is_http1 {
+    let (body_left, cut_short) = (!asked.body_was_read, asked.cut_short);
+    drop(asked);
+    if cut_short {
+        activity.wish(Wish::Finish);
+    }
+    let close = is_http1 && (body_left || cut_short);
+    if close {
         // What is left of the body would be taken for the next request's head.
         activity.leave_body_unread();
+    }
+    let mut response = response(reply, in_flight, is_head);
+    if close {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
@@ -75,12 +87,15 @@ struct Moment {
 /// A request that is being answered.
 struct Asked<'a, F> {
     shared: &'a Shared<F>,
+    activity: &'a Activity,
     parts: &'a Parts,
     started: Moment,
     body: Incoming,
     body_was_read: bool,
     /// What it takes of the memory for requests, until it is answered.
     share: Option<Share<'a>>,
+    /// Its peer had been refused so often that it was told nothing more.
+    cut_short: bool,
 }
 
 impl<F: Front> Asked<'_, F> {
@@ -98,7 +113,24 @@ impl<F: Front> Asked<'_, F> {
             return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
         }
         let front = &self.shared.front;
-        match route.target {
+        // Whoever shows a good key is served, whatever others of the same address did.
+        if route.access == Access::Key
+            && self.activity.allowance().is_used_up()
+            && !front.knows(&self.credentials())
+        {
+            return self.cut_short();
+        }
+        let reply = self.ask(route.target, rest).await;
+        if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
+            self.activity.allowance().refused();
+        }
+        reply
+    }
+
+    /// What the front says.
+    async fn ask(&mut self, target: Target, rest: &str) -> Reply<F::Stream> {
+        let front = &self.shared.front;
+        match target {
             Target::Call(endpoint) => self.call(endpoint).await,
             Target::Models => front.list_models(&self.credentials(), self.dialect()),
             Target::Model => match routes::percent_decoded(rest) {
@@ -134,11 +166,15 @@ impl<F: Front> Asked<'_, F> {
         self.shared.front.call(arrival).await
     }
 
-    fn not_found(&self) -> Reply<F::Stream> {
+    fn not_found(&mut self) -> Reply<F::Stream> {
         self.refuse(&EdgeRefusal::NotFound { path: self.parts.uri.path().to_owned() }, None)
     }
 
-    fn refuse(&self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {
+    fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {
+        if self.activity.allowance().is_used_up() {
+            return self.cut_short();
+        }
+        self.activity.allowance().refused();
         let dialect = endpoint.map_or_else(|| self.dialect(), Endpoint::dialect);
         let mut reply = self.shared.front.refuse(dialect, refusal, endpoint, self.started.wall);
         if let EdgeRefusal::MethodNotAllowed { allowed } = refusal
@@ -146,6 +182,15 @@ impl<F: Front> Asked<'_, F> {
         {
             reply.headers.push(("allow", (*allowed).to_owned()));
         }
+        reply
+    }
+
+    /// A refusal to a peer that has been refused too often: no trace, no reasons, and the connection ends.
+    fn cut_short(&mut self) -> Reply<F::Stream> {
+        count(&self.shared.stats.refusals_cut_short);
+        self.cut_short = true;
+        let mut reply = small(429, Bytes::from_static(CUT_SHORT));
+        reply.headers.push(("retry-after", "60".to_owned()));
         reply
     }
 

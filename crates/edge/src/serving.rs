@@ -11,16 +11,17 @@ use headrace_gateway::{EdgeRefusal, Gateway};
 use http::StatusCode;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Wish;
 use crate::connection::{Wiring, refuse_and_close};
 use crate::front::{Front, Reply, ReplyBody};
-use crate::listener::{Registry, accept, listen};
+use crate::listener::{accept, listen};
 use crate::memory::Memory;
-use crate::operations::{self, Metrics};
+use crate::operations::{self, MOST_CONNECTIONS, Metrics};
+use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer, whole_seconds};
 use crate::stats::{Stats, count, value};
 use crate::upload::BodyLimits;
@@ -38,7 +39,7 @@ pub struct Edge<F = Gateway> {
     listener: TcpListener,
     local_addr: SocketAddr,
     operations: Option<Operations>,
-    max_connections: usize,
+    registry: Arc<Registry>,
     header_timeout: Duration,
     warnings: Vec<String>,
 }
@@ -96,6 +97,11 @@ impl<F: Front> Edge<F> {
         };
         let memory = Memory::new(config.memory_bytes, config.memory_bytes_per_key);
         let wiring = wiring(acceptor);
+        let registry = Registry::new(
+            config.max_connections,
+            config.max_connections_per_peer,
+            config.max_refusals_per_peer,
+        );
         let shared = Shared { front, clock, limits, memory, stats };
         Ok(Self {
             shared: Arc::new(shared),
@@ -103,7 +109,7 @@ impl<F: Front> Edge<F> {
             listener,
             local_addr,
             operations,
-            max_connections: config.max_connections,
+            registry,
             header_timeout: config.header_timeout,
             warnings: config.warnings(),
         })
@@ -129,7 +135,7 @@ impl<F: Front> Edge<F> {
     ///
     /// Dropping the future stops taking connections at once; those that are open end with the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>, drain: Duration) -> ServeReport {
-        let operations_registry = Arc::new(Registry::default());
+        let operations_registry = Registry::new(MOST_CONNECTIONS, MOST_CONNECTIONS, u32::MAX);
         let operations_tasks = TaskTracker::new();
         let operate = async {
             let Some(operations) = &self.operations else { return std::future::pending().await };
@@ -147,11 +153,9 @@ impl<F: Front> Edge<F> {
         let public = Public {
             shared: Arc::clone(&self.shared),
             wiring: Arc::clone(&self.wiring),
-            places: Arc::new(Semaphore::new(self.max_connections)),
             refusals: Arc::new(Semaphore::new(REFUSALS_AT_ONCE)),
-            registry: Arc::new(Registry::default()),
+            registry: self.registry,
             tasks: TaskTracker::new(),
-            max_connections: self.max_connections,
             header_timeout: self.header_timeout,
         };
         let listener = self.listener;
@@ -195,54 +199,58 @@ fn listen_at(address: SocketAddr, send_buffer: usize) -> Result<(TcpListener, So
 struct Public<F> {
     shared: Arc<Shared<F>>,
     wiring: Arc<Wiring>,
-    places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
     registry: Arc<Registry>,
     tasks: TaskTracker,
-    max_connections: usize,
     header_timeout: Duration,
 }
 
 impl<F: Front> Public<F> {
     async fn take_all(&self, listener: &TcpListener) {
         loop {
-            let stream = accept(listener, &self.shared.stats).await;
-            match Arc::clone(&self.places).try_acquire_owned() {
-                Ok(place) => self.take(stream, place),
-                Err(_) => self.turn_away(stream),
+            let (stream, peer) = accept(listener, &self.shared.stats).await;
+            match self.registry.register(peer) {
+                Ok(registered) => self.take(stream, registered),
+                Err(full) => self.turn_away(stream, full),
             }
         }
     }
 
-    fn take(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+    fn take(&self, stream: TcpStream, registered: Registered) {
         count(&self.shared.stats.connections_accepted);
-        let registered = self.registry.register();
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let seconds = whole_seconds(self.header_timeout);
         self.tasks.spawn(async move {
             // Counted and given back on every way out, a panic in the front included.
-            let open = OpenConnection(Arc::clone(&shared.stats), place);
+            let open = OpenConnection(Arc::clone(&shared.stats));
             let activity = Arc::clone(&registered.activity);
             let front = Arc::clone(&shared);
-            let service =
-                service_fn(move |request| answer(Arc::clone(&front), Arc::clone(&activity), request));
-            let too_slow = || last_words(&shared, &EdgeRefusal::HeaderTimeout { seconds });
+            // In flight from the head on, not only from when its task first runs: its connection may not give way.
+            let service = service_fn(move |request| answer(Arc::clone(&front), activity.request(), request));
+            let too_slow = || {
+                registered.activity.allowance().refused();
+                last_words(&shared, &EdgeRefusal::HeaderTimeout { seconds })
+            };
             wiring.speak(stream, &registered.activity, service, too_slow).await;
             drop(open);
         });
     }
 
     /// Says 503 to a connection over the limit, without giving it a place.
-    fn turn_away(&self, mut stream: TcpStream) {
+    fn turn_away(&self, mut stream: TcpStream, full: Full) {
         count(&self.shared.stats.connections_refused);
-        tracing::debug!(limit = self.max_connections, "a connection over the limit");
+        tracing::debug!(?full, "a connection over the limit");
         if self.wiring.is_tls() {
             return;
         }
         let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
-            let words = last_words(&shared, &EdgeRefusal::TooManyConnections);
+            let refusal = match full {
+                Full::OfPeer(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: true },
+                Full::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
+            };
+            let words = last_words(&shared, &refusal);
             refuse_and_close(&mut stream, &words).await;
             drop(turn);
         });
@@ -265,10 +273,7 @@ impl<F: Front> Public<F> {
     }
 }
 
-struct OpenConnection(
-    Arc<Stats>,
-    #[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit,
-);
+struct OpenConnection(Arc<Stats>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {

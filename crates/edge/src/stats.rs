@@ -14,6 +14,7 @@ pub(crate) struct Stats {
     pub(crate) header_timeouts: AtomicU64,
     pub(crate) body_timeouts: AtomicU64,
     pub(crate) write_timeouts: AtomicU64,
+    pub(crate) refusals_cut_short: AtomicU64,
     pub(crate) requests: AtomicU64,
 }
 
@@ -45,6 +46,11 @@ impl Stats {
             ("header_timeouts", "Connections closed for slow headers.", &self.header_timeouts),
             ("body_timeouts", "Requests refused for a slow body.", &self.body_timeouts),
             ("write_timeouts", "Connections closed for not reading.", &self.write_timeouts),
+            (
+                "refusals_cut_short",
+                "Refusals beyond a peer's allowance, which have no trace.",
+                &self.refusals_cut_short,
+            ),
             ("requests", "Requests whose headers were whole.", &self.requests),
         ] {
             let _ = writeln!(

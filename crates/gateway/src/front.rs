@@ -30,7 +30,12 @@ pub enum EdgeRefusal {
     /// Two headers say different things about where the body ends.
     AmbiguousLength,
     /// More connections than there is room for.
-    TooManyConnections,
+    TooManyConnections {
+        /// The bound.
+        limit: usize,
+        /// Whether it is the bound for one peer.
+        of_peer: bool,
+    },
 }
 
 /// Why the body of a call is not taken.
@@ -134,11 +139,19 @@ impl EdgeRefusal {
                 "The headers say more than one thing about where the body ends. Send one `content-length`."
                     .to_owned(),
             ),
-            Self::TooManyConnections => why(
+            Self::TooManyConnections { limit, of_peer } => why(
                 503,
                 ErrorKind::Overloaded,
                 "too_many_connections",
-                "The server has as many connections as it takes. Try again shortly.".to_owned(),
+                match of_peer {
+                    true => format!(
+                        "Your address has {limit} connections with calls in flight, as many as one may have. Share connections, \
+                         or try again shortly."
+                    ),
+                    false => format!(
+                        "The server has {limit} connections with calls in flight, as many as it takes. Try again shortly."
+                    ),
+                },
             )
             .retry_after(SHORT_WAIT),
         }

@@ -85,6 +85,13 @@ impl Gateway {
             .ok_or_else(|| Box::new(unknown_request()))
     }
 
+    /// Whether these are a caller's that would be let in. Nothing is counted.
+    pub fn knows(&self, credentials: &Credentials) -> bool {
+        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
+        let now = self.parts().clock.now();
+        shown.is_ok_and(|key| self.parts().directory.authenticate(key, now).is_ok())
+    }
+
     /// Who asks, counted as a request; and what the answer's headers are made of.
     fn identify(
         &self,

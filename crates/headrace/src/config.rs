@@ -278,6 +278,9 @@ impl Reader {
             tls,
             metrics_listen: self.address("server.metrics_listen"),
             max_connections: self.size("server.max_connections").unwrap_or(usual.max_connections),
+            max_refusals_per_peer: self
+                .count("server.max_refusals_per_peer")
+                .unwrap_or(usual.max_refusals_per_peer),
             header_timeout: self.duration("server.header_timeout"),
             body_progress_timeout: self.duration("server.body_progress_timeout"),
             body_total_timeout: self.duration("server.body_total_timeout"),
@@ -294,6 +297,8 @@ impl Reader {
                 .unwrap_or(usual.transport_buffer_bytes),
             ..usual
         };
+        edge.max_connections_per_peer =
+            self.size("server.max_connections_per_peer").unwrap_or(edge.max_connections.div_ceil(2));
         let usual = (edge.memory_bytes / 4).max(edge.least_memory_bytes());
         edge.memory_bytes_per_key = self.long("server.request_memory_per_key").unwrap_or(usual);
         ServerConfig { edge, drain: self.duration("server.drain") }

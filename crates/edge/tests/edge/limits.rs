@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 
 use headrace_gateway::GiveUp;
 
-use crate::stub::{ENDLESS, assert_status, config, post, read_until, rest, serve, until};
+use crate::stub::{ENDLESS, SILENT, assert_status, config, post, read_until, rest, serve, until};
 
 const SHORT: Duration = Duration::from_millis(150);
 
@@ -236,8 +236,8 @@ async fn connections_over_the_limit_get_503_and_places_come_back() {
     let mut held = Vec::new();
     for _ in 0..2 {
         let mut stream = served.connect().await;
-        stream.write_all(post("", "{}").as_bytes()).await.unwrap();
-        read_until(&mut stream, "\r\n\r\n{}").await;
+        stream.write_all(post("", SILENT).as_bytes()).await.unwrap();
+        read_until(&mut stream, "data: 1").await;
         held.push(stream);
     }
     let answer = served.raw(&post("", "{}")).await;
@@ -270,4 +270,56 @@ async fn headers_over_the_limit_get_431() {
     }
     let many: String = (0..200).map(|i| format!("x{i}: y\r\n")).collect();
     assert_status(&served.raw(&format!("GET /v1/models HTTP/1.1\r\n{many}\r\n")).await, 431);
+}
+
+#[tokio::test]
+async fn when_all_places_are_taken_the_longest_idle_gives_way_and_no_call_in_flight() {
+    let mut config = config();
+    config.max_connections = 4;
+    config.max_connections_per_peer = 4;
+    let served = serve(config).await;
+    let mut busy = served.connect().await;
+    busy.write_all(post("", SILENT).as_bytes()).await.unwrap();
+    read_until(&mut busy, "data: 1").await;
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let mut stream = served.connect().await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        read_until(&mut stream, "alive").await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        idle.push(stream);
+    }
+    for _ in 0..20 {
+        assert_status(&served.raw(&post("connection: close\r\n", "{}")).await, 200);
+    }
+    assert_eq!(rest(idle.first_mut().unwrap()).await, "", "it was idle longest");
+    assert_eq!(served.stub.in_flight.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_refused_too_often_is_cut_short_and_good_keys_of_its_address_are_not() {
+    let mut config = config();
+    config.max_refusals_per_peer = 5;
+    let served = serve(config).await;
+    let bad = post("", "{}").replace("Bearer good", "Bearer bad");
+    for _ in 0..3 {
+        assert_status(&served.raw(&bad).await, 401);
+    }
+    assert_status(&served.raw("GET /nowhere HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await, 404);
+    for _ in 0..2 {
+        assert_status(&served.raw(&bad).await, 401);
+    }
+    for bad in [
+        bad.as_str(),
+        "GET /nowhere HTTP/1.1\r\nhost: a\r\n\r\n",
+        "PUT /v1/models HTTP/1.1\r\nhost: a\r\n\r\n",
+    ] {
+        let answer = served.raw(bad).await;
+        assert_status(&answer, 429);
+        for part in ["too_many_refusals", "connection: close\r\n", "retry-after: 60\r\n"] {
+            assert!(answer.contains(part), "{part}: {answer}");
+        }
+    }
+    assert_status(&served.raw(&post("connection: close\r\n", "{}")).await, 200);
+    assert_status(&served.raw("GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await, 200);
 }

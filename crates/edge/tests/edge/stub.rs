@@ -171,6 +171,10 @@ impl Front for Stub {
         }
     }
 
+    fn knows(&self, credentials: &Credentials) -> bool {
+        known(credentials).is_some()
+    }
+
     fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Pieces> {
         authenticated(credentials, || whole(200, format!("\"models {dialect:?}\"")))
     }
@@ -194,7 +198,7 @@ impl Front for Stub {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,
             EdgeRefusal::HeaderTimeout { .. } => 408,
-            EdgeRefusal::TooManyConnections => 503,
+            EdgeRefusal::TooManyConnections { .. } => 503,
             _ => 400,
         };
         whole(

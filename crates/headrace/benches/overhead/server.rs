@@ -84,6 +84,10 @@ impl Front for Hello {
         hello()
     }
 
+    fn knows(&self, _credentials: &Credentials) -> bool {
+        true
+    }
+
     fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Reply<Delivery> {
         hello()
     }

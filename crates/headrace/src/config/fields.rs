@@ -138,7 +138,24 @@ pub(crate) const FIELDS: &[Field] = &[
         "",
         "The part of `request_memory` that the calls of one key may fill; more is answered with 429. By default, a quarter.",
     ),
-    field("server.max_connections", COUNT, "4096", "Connections open at a time; more are answered with 503."),
+    field(
+        "server.max_connections",
+        COUNT,
+        "4096",
+        "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503.",
+    ),
+    field(
+        "server.max_connections_per_peer",
+        COUNT,
+        "",
+        "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them.",
+    ),
+    field(
+        "server.max_refusals_per_peer",
+        COUNT,
+        "6000",
+        "Refusals without a good key that one client address is told in a minute; more are answered with 429 and closed.",
+    ),
     field("server.max_concurrent_streams", COUNT, "100", "Requests at once on one HTTP/2 connection."),
     field(
         "server.transport_buffer",

@@ -1,0 +1,147 @@
+//! Peers by their address: which addresses count as one, and how fast each may be refused. Knows no request.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What an allowance is counted over; as much may come at once.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Peers without a connection that are remembered until their allowance is whole again.
+const MOST_REMEMBERED: usize = 16 * 1024;
+
+/// A peer: an IPv4 address, or the /64 of an IPv6 one, which is what one customer usually has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    V4([u8; 4]),
+    V6([u8; 8]),
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.octets()),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Self::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+/// The allowances of all peers.
+pub(crate) struct Allowances {
+    start: Instant,
+    per_minute: u32,
+    peers: Mutex<HashMap<Peer, Arc<Allowance>>>,
+}
+
+/// How many more refusals a peer may be told. One number: until when what it was told has used its allowance up.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    start: Instant,
+    each: Duration,
+    /// Nanoseconds since `start`; 0 as long as it was never refused.
+    used_until_ns: AtomicU64,
+}
+
+impl Allowances {
+    pub(crate) fn new(per_minute: u32) -> Self {
+        Self { start: Instant::now(), per_minute, peers: Mutex::default() }
+    }
+
+    /// That of `peer`, the same for all its connections.
+    pub(crate) fn of(&self, peer: Peer) -> Arc<Allowance> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.len() >= MOST_REMEMBERED && !peers.contains_key(&peer) {
+            peers.retain(|_, allowance| Arc::strong_count(allowance) > 1 || !allowance.is_whole());
+            if peers.len() >= MOST_REMEMBERED {
+                // More peers than can be remembered: those that have no connection are forgiven.
+                peers.retain(|_, allowance| Arc::strong_count(allowance) > 1);
+            }
+        }
+        let each = WINDOW / self.per_minute.max(1);
+        let new = || Arc::new(Allowance { start: self.start, each, used_until_ns: AtomicU64::new(0) });
+        Arc::clone(peers.entry(peer).or_insert_with(new))
+    }
+}
+
+impl Allowance {
+    /// One more refusal was told.
+    pub(crate) fn refused(&self) {
+        let now = self.now_ns();
+        let each = u64::try_from(self.each.as_nanos()).unwrap_or(u64::MAX);
+        let add = |until: u64| Some(until.max(now).saturating_add(each));
+        // Never fails: the closure always has a next value.
+        let _ = self.used_until_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+    }
+
+    /// Whether it was told all that it may be for now.
+    pub(crate) fn is_used_up(&self) -> bool {
+        let until = self.used_until_ns.load(Ordering::Acquire);
+        // The clock is read only where there was a refusal.
+        until > 0 && until > self.now_ns().saturating_add(WINDOW.as_nanos() as u64)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.used_until_ns.load(Ordering::Acquire) <= self.now_ns()
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(text: &str) -> Peer {
+        text.parse::<IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn addresses_of_one_customer_are_one_peer() {
+        for (one, other, same) in [
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("10.0.0.1", "::ffff:10.0.0.1", true),
+            ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", true),
+            ("2001:db8:1:2::1", "2001:db8:1:3::1", false),
+        ] {
+            assert_eq!(peer(one) == peer(other), same, "{one} {other}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_allowance_is_a_minutes_worth_at_once_and_comes_back_with_time() {
+        let allowances = Allowances::new(60);
+        let allowance = allowances.of(peer("10.0.0.1"));
+        for _ in 0..60 {
+            assert!(!allowance.is_used_up());
+            allowance.refused();
+        }
+        assert!(!allowance.is_used_up(), "the last of a minute's worth is still told");
+        allowance.refused();
+        assert!(allowance.is_used_up());
+        assert!(allowances.of(peer("10.0.0.1")).is_used_up(), "a new connection changes nothing");
+        assert!(!allowances.of(peer("10.0.0.2")).is_used_up());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!allowance.is_used_up());
+        tokio::time::advance(WINDOW).await;
+        assert!(allowance.is_whole());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strangers_fill_no_memory() {
+        let allowances = Allowances::new(60);
+        for n in 0..3 * MOST_REMEMBERED {
+            let [.., b, c, d] = n.to_be_bytes();
+            allowances.of(Peer::V4([10, b, c, d])).refused();
+        }
+        assert!(allowances.peers.lock().unwrap().len() <= MOST_REMEMBERED);
+    }
+}

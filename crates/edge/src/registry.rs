@@ -1,0 +1,177 @@
+//! The connections that are open: how many there may be, of one peer and in all, and which one gives way to a new one.
+//! Knows nothing of what they carry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::activity::{Activity, Wish};
+use crate::peer::{Allowances, Peer};
+
+/// Connections that are looked at when one must give way.
+const MOST_LOOKED_AT: usize = 4_096;
+
+/// See the top of the file.
+pub(crate) struct Registry {
+    most: usize,
+    most_of_peer: usize,
+    allowances: Allowances,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By number, so the oldest first.
+    open: BTreeMap<u64, Entry>,
+    of_peer: HashMap<Peer, usize>,
+    next: u64,
+    /// Where the last search for one that gives way ended.
+    looked_to: u64,
+}
+
+struct Entry {
+    peer: Peer,
+    activity: Arc<Activity>,
+}
+
+/// A connection's place in the registry, for as long as it is open and has not given way.
+pub(crate) struct Registered {
+    registry: Arc<Registry>,
+    number: u64,
+    pub(crate) activity: Arc<Activity>,
+}
+
+/// Why a connection finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// Its peer has as many as one may, and all of them are at work.
+    OfPeer(usize),
+    /// There are as many as there may be, and all of them are at work.
+    All(usize),
+}
+
+impl Registry {
+    /// With so many places, so many of them for one peer, and so many refusals a minute for one peer.
+    pub(crate) fn new(most: usize, most_of_peer: usize, refusals_per_minute: u32) -> Arc<Self> {
+        let allowances = Allowances::new(refusals_per_minute);
+        Arc::new(Self { most, most_of_peer, allowances, table: Mutex::default() })
+    }
+
+    /// A place for a new connection. When there is none left, the connection that has been idle longest gives way; one
+    /// with a request in flight never does.
+    pub(crate) fn register(self: &Arc<Self>, peer: Peer) -> Result<Registered, Full> {
+        let allowance = self.allowances.of(peer);
+        let mut table = self.table();
+        if table.of_peer.get(&peer).is_some_and(|count| *count >= self.most_of_peer) {
+            table.displace(|entry| entry.peer == peer).ok_or(Full::OfPeer(self.most_of_peer))?;
+        } else if table.open.len() >= self.most {
+            table.displace(|_| true).ok_or(Full::All(self.most))?;
+        }
+        let activity = Activity::new(allowance);
+        let number = table.next;
+        table.next = number.saturating_add(1);
+        table.open.insert(number, Entry { peer, activity: Arc::clone(&activity) });
+        *table.of_peer.entry(peer).or_default() += 1;
+        drop(table);
+        Ok(Registered { registry: Arc::clone(self), number, activity })
+    }
+
+    /// Asks all connections for the same; returns how many there are.
+    pub(crate) fn wish_all(&self, wish: Wish) -> usize {
+        let table = self.table();
+        for entry in table.open.values() {
+            entry.activity.wish(wish);
+        }
+        table.open.len()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Has the connection give way that has been idle longest of those that may.
+    fn displace(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
+        let behind = self.open.range(self.looked_to..);
+        let before = self.open.range(..self.looked_to);
+        let mut longest = None;
+        for (number, entry) in behind.chain(before).filter(|(_, entry)| may(entry)).take(MOST_LOOKED_AT) {
+            self.looked_to = number.saturating_add(1);
+            if let Some(since) = entry.activity.idle_since()
+                && longest.is_none_or(|(earliest, _)| since < earliest)
+            {
+                longest = Some((since, *number));
+            }
+        }
+        let (_, number) = longest?;
+        // Its place is free at once; it closes when its task sees the wish.
+        self.remove(number)?.activity.wish(Wish::Yield);
+        Some(())
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.open.remove(&number)?;
+        if let Some(count) = self.of_peer.get_mut(&entry.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_peer.remove(&entry.peer);
+            }
+        }
+        Some(entry)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.registry.table().remove(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const ONE: Peer = Peer::V4([10, 0, 0, 1]);
+    const OTHER: Peer = Peer::V4([10, 0, 0, 2]);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_idle_gives_way_and_never_one_at_work() {
+        let registry = Registry::new(3, 3, 60);
+        let first = registry.register(ONE).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let second = registry.register(ONE).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let third = registry.register(OTHER).unwrap();
+        // The first says something now and then, which makes the second the longest idle.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        first.activity.touch();
+        let fourth = registry.register(OTHER).unwrap();
+        let wishes = [&first, &second, &third, &fourth].map(|one| one.activity.wished());
+        assert_eq!(wishes, [Wish::Serve, Wish::Yield, Wish::Serve, Wish::Serve]);
+        drop(second);
+        assert_eq!(registry.table().open.len(), 3, "its place was given back once");
+
+        let at_work = [&first, &third, &fourth].map(|one| one.activity.request());
+        assert_eq!(registry.register(OTHER).err(), Some(Full::All(3)));
+        drop(at_work);
+        assert!(registry.register(OTHER).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_peer_never_has_all_places() {
+        let registry = Registry::new(4, 2, 60);
+        let held: Vec<_> = (0..2).map(|_| registry.register(ONE).unwrap()).collect();
+        let at_work: Vec<_> = held.iter().map(|one| one.activity.request()).collect();
+        assert_eq!(registry.register(ONE).err(), Some(Full::OfPeer(2)));
+        let other = registry.register(OTHER).unwrap();
+        drop(at_work);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let third = registry.register(ONE).unwrap();
+        assert_eq!(other.activity.wished(), Wish::Serve, "its own connection gives way, not another's");
+        assert_eq!(registry.table().of_peer.get(&ONE), Some(&2));
+        drop((held, third, other));
+        assert!(registry.table().of_peer.is_empty());
+    }
+}
