@@ -52,10 +52,11 @@ impl<B> Authenticated<B> {
 
 fn admit(gateway: &Gateway, principal: &Principal, id: RequestId) -> Result<Lease, Box<Why>> {
     let parts = gateway.parts();
+    let (scopes, now) = (caller_scopes(principal), parts.clock.now());
     let lease = parts
         .limits
-        .enter(&caller_scopes(principal), id, parts.clock.now())
-        .map_err(|refusal| Box::new(refusal.into()))?;
+        .enter(&scopes, id, now)
+        .map_err(|refusal| Box::new(Why::limited(refusal, &parts.limits.standing(&scopes, now))))?;
     could_pay(gateway, principal).map(|()| lease)
 }
 

@@ -40,7 +40,8 @@ impl Rendered {
         let tokens = prompt_tokens.saturating_add(output_tokens);
         let (_, model_scope) = scopes.split_at(3);
         if let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
-            return Err(self.dossier.refuse(refusal.into()));
+            let why = Why::limited(refusal, &parts.limits.standing(&scopes, now));
+            return Err(self.dossier.refuse(why));
         }
         let (hold, taken_ns) = (self.dossier.id.hold(), parts.clock.monotonic_nanos());
         let command = Command::Hold {
@@ -77,7 +78,7 @@ fn unpriced(model: &str) -> Why {
 }
 
 /// OpenAI's rate-limit headers for the tightest scope; absent where nothing is limited.
-fn rate_headers(standing: &RateStanding) -> Vec<(&'static str, String)> {
+pub(crate) fn rate_headers(standing: &RateStanding) -> Vec<(&'static str, String)> {
     let mut headers = Vec::with_capacity(6);
     let seconds = |wait: Duration| format!("{}s", wait.as_secs_f64().ceil());
     if let (Some(limit), Some(left)) = (standing.limit_requests, standing.remaining_requests) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{Dialect, ModelName, RequestId, Stage, TraceRecord};
 use headrace_identity::{Principal, credential};
-use headrace_wire::{ErrorKind, ModelCard, model_body, models_body};
+use headrace_wire::{ErrorKind, ModelCard, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
 use crate::authenticate::unauthenticated;
@@ -57,7 +57,7 @@ impl Gateway {
     pub async fn show_request(&self, credentials: &Credentials, id: &str) -> Answer {
         let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
-            Ok(principal) => self.trace_of(&principal, id.parse().ok()).await,
+            Ok(principal) => self.trace_of(&principal, named_request(id)).await,
             Err(why) => Err(why),
         };
         tell(&dossier, looked)
@@ -136,7 +136,8 @@ fn unknown_request() -> Why {
         404,
         ErrorKind::NotFound,
         "request_not_found",
-        "There is no trace of this request for your project. Traces are kept for a bounded time.",
+        "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a \
+         bounded time.",
     )
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use headrace_domain::{NanoDollars, Outcome, Stage, TracedRefusal};
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_ledger::LedgerRefusal;
-use headrace_limits::LimitRefusal;
+use headrace_limits::{LimitRefusal, RateStanding};
 use headrace_wire::{ErrorFacts, ErrorKind, LimitFacts, error_body};
 
 use crate::Answer;
 use crate::dossier::Dossier;
+use crate::hold::rate_headers;
 
 /// A request that goes no further, with its dossier.
 pub(crate) struct Refused {
@@ -28,6 +29,8 @@ pub(crate) struct Why {
     pub(crate) param: Option<String>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) limit: Option<LimitFacts>,
+    /// Of a limit: how its counters stand.
+    pub(crate) headers: Vec<(&'static str, String)>,
 }
 
 impl Dossier {
@@ -64,6 +67,7 @@ impl Why {
             param: None,
             retry_after: None,
             limit: None,
+            headers: Vec::new(),
         }
     }
 
@@ -99,6 +103,7 @@ impl Why {
     pub(crate) fn answer(&self, dossier: &Dossier) -> Answer {
         let body = error_body(dossier.dialect, &self.facts(dossier));
         let answer = Answer::json(self.status, body).with_headers(dossier.id_headers());
+        let answer = answer.with_headers(self.headers.iter().cloned());
         match self.retry_after {
             Some(wait) => answer.with_header("retry-after", whole_seconds(wait).to_string()),
             None => answer,
@@ -119,6 +124,13 @@ impl Why {
 /// Seconds, rounded up, at least one.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+impl Why {
+    /// A limit is reached; the answer says how its counters stand, as a success does.
+    pub(crate) fn limited(refusal: LimitRefusal, standing: &RateStanding) -> Self {
+        Self { headers: rate_headers(standing), ..refusal.into() }
+    }
 }
 
 impl From<LimitRefusal> for Why {

@@ -14,6 +14,8 @@ mod equality_tests;
 #[cfg(test)]
 mod golden_tests;
 
+pub use frame::named_request;
+
 use bytes::BytesMut;
 use headrace_domain::{Call, Endpoint, ReplyEvent, RequestId, ServiceTier, Usage};
 

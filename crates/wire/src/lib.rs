@@ -19,7 +19,7 @@ mod refused;
 mod request;
 mod tools;
 
-pub use encode::{ReplyEncoder, ReplyMeta, encoder};
+pub use encode::{ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, ErrorKind, LimitFacts, error_body};
 pub use fault::{BadRequest, CODES};
 pub use limits::WireLimits;

@@ -110,6 +110,9 @@ async fn limits_refuse_with_their_numbers_and_are_given_back() {
     assert_eq!(world.chat(false).await.status, 200, "the place in flight was given back");
     let refused = world.chat(false).await;
     assert_eq!(refused.status, 429);
+    assert_eq!(header(&refused, "x-ratelimit-limit-requests"), Some("2"));
+    assert_eq!(header(&refused, "x-ratelimit-remaining-requests"), Some("0"));
+    assert!(header(&refused, "x-ratelimit-reset-requests").is_some());
     assert!(read(refused).await.contains("requests_per_minute"));
     assert_eq!(world.limits.metrics().leases, 0);
 }

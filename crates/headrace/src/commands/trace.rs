@@ -42,7 +42,11 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
     let records = match (args.id, args.last, args.slowest) {
         (Some(id), ..) => {
             let record = patiently(|| reader.get(id)).map_err(failed)?;
-            let missing = || format!("there is no trace of {id}: traces are kept for a bounded time");
+            let missing = || {
+                format!(
+                    "there is no trace of {id}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)"
+                )
+            };
             vec![record.ok_or_else(|| CommandError::Other(missing()))?]
         }
         (None, Some(count), _) => {

@@ -100,12 +100,27 @@ pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMet
 
 /// The answer's id: the request's digits behind the prefix that each endpoint has.
 pub(super) fn answer_id(endpoint: Endpoint, request_id: RequestId) -> String {
-    let prefix = match endpoint {
+    format!("{}{:032x}", answer_prefix(endpoint), request_id.bits())
+}
+
+const fn answer_prefix(endpoint: Endpoint) -> &'static str {
+    match endpoint {
         Endpoint::ChatCompletions => "chatcmpl-",
         Endpoint::Completions => "cmpl-",
         Endpoint::Messages => "msg_",
-    };
-    format!("{prefix}{:032x}", request_id.bits())
+    }
+}
+
+/// The request that an id names: its own, from the `x-request-id` header, or its answer's, which is what a caller of
+/// an SDK holds.
+pub fn named_request(id: &str) -> Option<RequestId> {
+    const ANSWERS: [Endpoint; 3] = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
+    let id = id.trim();
+    let digits = ANSWERS.into_iter().find_map(|endpoint| id.strip_prefix(answer_prefix(endpoint)));
+    match digits {
+        Some(digits) => format!("req_{digits}").parse().ok(),
+        None => id.parse().ok(),
+    }
 }
 
 /// `,"usage":{…}`
@@ -158,5 +173,22 @@ pub(super) fn write_token_ids(out: &mut BytesMut, wanted: Wanted, tokens: &[u32]
     if wanted.token_ids {
         raw(out, ",\"token_ids\":");
         ids(out, tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_found_by_its_own_id_and_by_its_answers() {
+        let id = RequestId::from_bits(0x0019_aa3b_1c2d);
+        for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages] {
+            assert_eq!(named_request(&answer_id(endpoint, id)), Some(id), "{endpoint:?}");
+        }
+        assert_eq!(named_request(&format!(" {id}\n")), Some(id));
+        for wrong in ["", "chatcmpl-", "chatcmpl-req_", "call_0", "msg_zz", "chatcmpl-é"] {
+            assert_eq!(named_request(wrong), None, "{wrong}");
+        }
     }
 }
