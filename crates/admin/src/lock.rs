@@ -49,6 +49,12 @@ impl DataDirLock {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&path).map_err(io)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // Of a file that somebody else made this may be refused; it holds nothing secret.
+            let _ = file.set_permissions(std::fs::Permissions::from_mode(0o600));
+        }
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

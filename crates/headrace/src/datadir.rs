@@ -101,6 +101,7 @@ impl DataDir {
         if !dir.is_dir() {
             return Err(DataDirError::Missing(dir.to_owned()));
         }
+        make_private(dir)?;
         let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
         // A process that was killed left its address behind; that nobody listens there is known since the lock.
         let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
@@ -117,7 +118,11 @@ impl DataDir {
         key_hash_file: Option<&Path>,
         cache_salt_file: Option<&Path>,
     ) -> Result<Self, DataDirError> {
-        make_private(dir)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| DataDirError::Io {
+            doing: "create the directory",
+            path: dir.to_owned(),
+            source,
+        })?;
         Self::open(dir, key_hash_file, cache_salt_file)
     }
 
@@ -158,8 +163,10 @@ impl DataDir {
         let path = self.path().join(ADDRESS_FILE);
         let next = self.path().join("address.new");
         // Renamed into place, so that nobody reads half an address.
-        let written =
-            std::fs::write(&next, format!("{address}\n")).and_then(|()| std::fs::rename(&next, &path));
+        let mut options = OpenOptions::new();
+        let written = options.write(true).create(true).truncate(true).mode(0o600).open(&next);
+        let written = written.and_then(|mut file| writeln!(file, "{address}"));
+        let written = written.and_then(|()| std::fs::rename(&next, &path));
         written.map_err(|source| DataDirError::Io { doing: "write", path: path.clone(), source })?;
         Ok(AddressFile { path })
     }
@@ -177,14 +184,14 @@ impl Drop for AddressFile {
     }
 }
 
-/// Makes a directory that only its owner can enter. One that is there keeps its mode, unless everybody can enter it.
+/// Makes a directory that only its owner can enter; one that is there is closed to others, whatever its mode was.
 fn make_private(dir: &Path) -> Result<(), DataDirError> {
     let io = |doing| move |source| DataDirError::Io { doing, path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io("create the directory"))?;
     let mode = std::fs::metadata(dir).map_err(io("look at"))?.permissions().mode();
-    if mode & 0o007 != 0 {
-        let private = std::fs::Permissions::from_mode(mode & 0o770);
-        std::fs::set_permissions(dir, private).map_err(io("protect"))?;
+    if mode & 0o077 != 0 {
+        let private = std::fs::Permissions::from_mode(mode & 0o700);
+        std::fs::set_permissions(dir, private).map_err(io("close to others (chmod 700)"))?;
     }
     Ok(())
 }
@@ -193,6 +200,10 @@ fn make_private(dir: &Path) -> Result<(), DataDirError> {
 fn secret(configured: Option<&Path>, default: &Path) -> Result<[u8; 32], DataDirError> {
     let path = configured.unwrap_or(default);
     let io = |doing| move |source| DataDirError::Io { doing, path: path.to_owned(), source };
+    if configured.is_none() && path.exists() {
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(path, private).map_err(io("close to others (chmod 600)"))?;
+    }
     match std::fs::read_to_string(path) {
         Ok(text) => unhex(text.trim()).ok_or_else(|| DataDirError::Secret(path.to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound && configured.is_none() => {
@@ -255,6 +266,45 @@ mod tests {
         assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Secret(_))));
         let none = root.path().join("none");
         assert!(matches!(DataDir::open(&none, None, None), Err(DataDirError::Missing(_))));
+    }
+
+    #[test]
+    fn everything_in_the_directory_is_its_owners_alone_whatever_it_was_before() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("data");
+        let open = || {
+            let data = DataDir::create(&dir, None, None).unwrap();
+            let directory = data.directory().unwrap();
+            let clock = headrace_domain::SystemClock::new();
+            let (ledger, ..) = data.ledger(&clock, Box::new(|_| ())).unwrap();
+            let traces = headrace_store::trace::SqliteTraceStore::open(
+                &trace_file(&dir),
+                headrace_store::trace::TraceRetention::default(),
+            );
+            let address = data.publish_address("127.0.0.1:1").unwrap();
+            (data, directory, ledger, traces.unwrap(), address)
+        };
+        fn walk(dir: &Path, see: &mut dyn FnMut(&Path)) {
+            see(dir);
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { walk(&path, see) } else { see(&path) }
+            }
+        }
+        drop(open());
+        walk(&dir, &mut |path| {
+            let everybody = if path.is_dir() { 0o777 } else { 0o666 };
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(everybody)).unwrap();
+        });
+        let all = open();
+        let mut seen = 0;
+        walk(&dir, &mut |path| {
+            let mode = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+            seen += 1;
+        });
+        assert!(seen > 12, "{seen} files");
+        drop(all);
     }
 
     #[test]
