@@ -4,7 +4,9 @@
 use std::fmt;
 
 use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, UnixNanos};
-use headrace_identity::{EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, RateLimits};
+use headrace_identity::{
+    EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, RateLimits, Revocation,
+};
 use headrace_ledger::{Budget, GrantKind, Standing, Totals};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +80,13 @@ pub enum AdminCommand {
         /// All of its limits, anew.
         limits: RateLimits,
     },
+    /// Changes a key's own limits.
+    SetKeyLimits {
+        /// Which.
+        key: KeyId,
+        /// All of its limits, anew.
+        limits: RateLimits,
+    },
     /// Changes a project's limits.
     SetProjectLimits {
         /// Which.
@@ -93,8 +102,25 @@ pub enum AdminCommand {
         amount: NanoDollars,
         /// Where it comes from.
         kind: GrantKind,
-        /// What to find it by.
+        /// What to find it by. The same reference twice is the same grant; an empty one is none.
         reference: String,
+    },
+    /// Takes back money that was granted by mistake.
+    CorrectCredit {
+        /// From whom.
+        org: OrgId,
+        /// How much; its sign does not matter.
+        amount: NanoDollars,
+        /// Where it had come from.
+        kind: GrantKind,
+        /// Why. The same reason twice is the same correction.
+        reason: String,
+    },
+    /// Grants and corrections, newest first: of all organisations, or of one.
+    ListGrants {
+        /// Only of this organisation.
+        #[serde(default)]
+        org: Option<OrgId>,
     },
     /// Balances and budgets: of every project, or of one organisation's.
     ShowCredit {
@@ -109,6 +135,8 @@ pub enum AdminCommand {
         /// The budget; `None` removes it.
         budget: Option<Budget>,
     },
+    /// Opens an account, without money, for every project that has none.
+    OpenAccounts,
     /// The newest rows of the audit log.
     ShowAudit {
         /// How many, at most.
@@ -130,6 +158,9 @@ pub enum AdminReply {
         key: KeyView,
         /// Its secret.
         secret: SecretText,
+        /// Models it may ask for that nothing serves now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unserved: Vec<ModelName>,
     },
     /// Keys, by id.
     Keys(Vec<KeyView>),
@@ -137,6 +168,9 @@ pub enum AdminReply {
     KeyRevoked {
         /// Which.
         id: KeyId,
+        /// How far that is on the disk.
+        #[serde(flatten)]
+        how: Revocation,
     },
     /// An organisation was created.
     OrgCreated(OrgView),
@@ -156,13 +190,23 @@ pub enum AdminReply {
         amount: NanoDollars,
         /// The balance now, money held included.
         balance: NanoDollars,
+        /// Whether that was done before, under the same reference, and is not done again.
+        #[serde(default)]
+        before: bool,
     },
+    /// Grants and corrections, newest first.
+    Grants(Vec<GrantView>),
     /// Balances.
     Credit(Vec<CreditView>),
     /// A budget was set or removed.
     BudgetSet {
         /// Of which project.
         project: ProjectId,
+    },
+    /// Accounts were opened.
+    AccountsOpened {
+        /// How many.
+        count: u64,
     },
     /// Rows of the audit log, oldest first.
     Audit(Vec<AuditView>),
@@ -211,10 +255,13 @@ pub struct KeyView {
     /// Its own limits.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "crate::rfc3339")]
     pub created: UnixNanos,
     /// When it stops working.
+    #[serde(with = "crate::rfc3339::option")]
     pub expires: Option<UnixNanos>,
     /// When it was revoked.
+    #[serde(with = "crate::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
 }
 
@@ -234,6 +281,7 @@ pub struct OrgView {
     /// Its limits.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "crate::rfc3339")]
     pub created: UnixNanos,
 }
 
@@ -253,6 +301,7 @@ pub struct ProjectView {
     /// Its limits.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "crate::rfc3339")]
     pub created: UnixNanos,
 }
 
@@ -291,6 +340,7 @@ pub struct BudgetView {
     /// What it leaves.
     pub left: NanoDollars,
     /// When the period ends.
+    #[serde(with = "crate::rfc3339::option")]
     pub resets: Option<UnixNanos>,
 }
 
@@ -314,12 +364,31 @@ impl CreditView {
     }
 }
 
+/// Money added, or, below zero, taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantView {
+    /// When.
+    #[serde(with = "crate::rfc3339")]
+    pub at: UnixNanos,
+    /// Who did it.
+    pub actor: String,
+    /// Whose balance.
+    pub org: OrgId,
+    /// How much.
+    pub amount: NanoDollars,
+    /// Where it comes from.
+    pub kind: GrantKind,
+    /// What it is found by; of a correction, why.
+    pub reference: String,
+}
+
 /// A row of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditView {
     /// From 1, without gaps.
     pub seq: u64,
     /// When.
+    #[serde(with = "crate::rfc3339")]
     pub at: UnixNanos,
     /// Who.
     pub actor: String,
@@ -341,6 +410,7 @@ pub struct ServerStatus {
     /// Where it listens.
     pub listen: String,
     /// Since when it runs.
+    #[serde(with = "crate::rfc3339")]
     pub started: UnixNanos,
     /// Whether new calls are taken.
     pub ready: bool,
@@ -348,8 +418,26 @@ pub struct ServerStatus {
     pub in_flight: u64,
     /// The models served.
     pub models: Vec<String>,
+    /// Other names under which they can be asked for.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// What keeps keys, money and traces.
+    #[serde(default)]
+    pub stores: Vec<StoreView>,
+    /// Revocations in force that wait to be written beside their keys.
+    #[serde(default)]
+    pub revocations_waiting: u64,
     /// Sums over the ledger.
     pub totals: TotalsView,
+}
+
+/// Whether a store can be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreView {
+    /// Which: `ledger`, `identity` or `traces`.
+    pub store: String,
+    /// Why it could not be written last time; `None` where it could.
+    pub failing: Option<String>,
 }
 
 /// Sums over the ledger, for display.

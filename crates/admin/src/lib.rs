@@ -5,12 +5,13 @@ mod command;
 pub mod control;
 mod error;
 mod lock;
+mod rfc3339;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, KeyView, OrgView, ProjectView, SecretText,
-    ServerStatus, TotalsView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, KeyView, OrgView, ProjectView,
+    SecretText, ServerStatus, StoreView, TotalsView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
-pub use service::{AdminService, DefaultLimits, StatusSource};
+pub use service::{AdminService, DefaultLimits, Grant, GrantHistory, StatusSource};

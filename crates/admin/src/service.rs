@@ -1,22 +1,25 @@
 //! Executes commands over the directory and the ledger. Every call blocks until what it did is on the disk.
 //! Who acts and when are arguments; where the command came from is not known here.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{OrgId, ProjectId, UnixNanos};
+use headrace_domain::{ModelName, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{
-    Directory, EndpointAccess, ExposeSecret, ModelAccess, NewKey, RateLimits, SecretString,
+    AuditEntry, Directory, EndpointAccess, ExposeSecret, ModelAccess, NewKey, RateLimits, SecretString,
 };
 use headrace_ledger::{Command, Ledger, Receipt};
+use parking_lot::Mutex;
 
 use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
 use crate::error::AdminError;
 
 /// Most rows of the audit log in one reply.
 const MAX_AUDIT_ROWS: u32 = 1_000;
-/// Rows of the audit log read at a time.
-const AUDIT_PAGE: usize = 1_000;
+
+/// Accounts opened in one transaction with the disk.
+const ACCOUNTS_AT_ONCE: usize = 1_000;
 
 /// Limits that new keys, projects and organisations get unless the command names others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,12 +35,18 @@ pub struct DefaultLimits {
 /// Says how the server does; the ledger's totals are filled in here.
 pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 
+/// Says whether the ledger's journal has a grant after a row, for acts that a crash cut short. It blocks.
+pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
+
 /// What operators' commands run on.
 pub struct AdminService {
     directory: Arc<Directory>,
     ledger: Ledger,
+    history: GrantHistory,
     defaults: DefaultLimits,
     status: StatusSource,
+    /// Locked for the whole of an act on money.
+    money: Mutex<()>,
 }
 
 impl fmt::Debug for AdminService {
@@ -47,32 +56,57 @@ impl fmt::Debug for AdminService {
 }
 
 impl AdminService {
-    /// Over a directory and a ledger that belong together.
+    /// Over a directory and a ledger that belong together, and the history of that ledger.
     pub fn new(
         directory: Arc<Directory>,
         ledger: Ledger,
+        history: GrantHistory,
         defaults: DefaultLimits,
         status: StatusSource,
     ) -> Self {
-        Self { directory, ledger, defaults, status }
+        Self { directory, ledger, history, defaults, status, money: Mutex::new(()) }
     }
 
     /// Opens the ledger account of every project that has none: one was created and the process ended before its
-    /// account was. Call it at start.
+    /// account was. Call it at start. Answers with those projects that have keys all the same, which a project without
+    /// an account never gets: the ledger is an older one than the identities.
     ///
     /// # Errors
-    /// When the ledger refuses or cannot be written.
-    pub fn reconcile(&self, now: UnixNanos) -> Result<(), AdminError> {
-        let open = self.ledger.projects();
-        let missing = self
-            .directory
-            .projects()
-            .into_iter()
-            .filter(|project| !open.iter().any(|(org, id)| *org == project.org && *id == project.id));
-        for project in missing {
-            self.open_account(project.org, project.id, now)?;
+    /// When the ledger is empty though there are keys: another file stands where it was. When it refuses or cannot be
+    /// written.
+    pub fn reconcile(&self, now: UnixNanos) -> Result<Vec<ProjectId>, AdminError> {
+        let lost = self.lost_accounts();
+        if !lost.is_empty() && self.ledger.totals().transactions == 0 {
+            return Err(ledger_emptied(&lost));
         }
-        Ok(())
+        self.open_accounts(now)?;
+        self.finish_announced(now)?;
+        Ok(lost)
+    }
+
+    /// The projects without an account that have keys.
+    fn lost_accounts(&self) -> Vec<ProjectId> {
+        let open: HashSet<_> = self.ledger.projects().into_iter().collect();
+        let keys = self.directory.list().into_iter().map(|key| (key.org, key.project));
+        let lost: BTreeSet<_> =
+            keys.filter(|owner| !open.contains(owner)).map(|(_, project)| project).collect();
+        lost.into_iter().collect()
+    }
+
+    /// Opens an account, without money, for every project that has none. Answers with how many those were.
+    fn open_accounts(&self, now: UnixNanos) -> Result<u64, AdminError> {
+        let open: HashSet<_> = self.ledger.projects().into_iter().collect();
+        let owned = self.directory.projects().into_iter().map(|project| (project.org, project.id));
+        let missing = owned.filter(|project| !open.contains(project));
+        let commands: Vec<_> = missing.map(|(org, project)| Command::OpenProject { org, project }).collect();
+        for some in commands.chunks(ACCOUNTS_AT_ONCE) {
+            let transacted = self.ledger.transact(some.to_vec(), now);
+            transacted.durable.wait()?;
+            for verdict in transacted.verdicts {
+                verdict.into_result()?;
+            }
+        }
+        Ok(u64::try_from(commands.len()).unwrap_or(u64::MAX))
     }
 
     /// Does it. Blocks.
@@ -94,8 +128,8 @@ impl AdminService {
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
             AdminCommand::ListKeys { project } => self.list_keys(project.as_ref()),
             AdminCommand::RevokeKey { id } => {
-                self.directory.revoke(&id, actor, now)?;
-                Ok(AdminReply::KeyRevoked { id })
+                let how = self.directory.revoke(&id, actor, now)?;
+                Ok(AdminReply::KeyRevoked { id, how })
             }
             AdminCommand::CreateOrg { id, limits } => {
                 let limits = limits.unwrap_or(self.defaults.org);
@@ -115,23 +149,24 @@ impl AdminService {
                 self.directory.set_org_limits(&org, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
             }
+            AdminCommand::SetKeyLimits { key, limits } => {
+                self.directory.set_key_limits(&key, limits, actor, now)?;
+                Ok(AdminReply::LimitsSet)
+            }
             AdminCommand::SetProjectLimits { project, limits } => {
                 self.directory.set_project_limits(&project, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
             }
             AdminCommand::GrantCredit { org, amount, kind, reference } => {
-                let grant = Command::Grant { org: org.clone(), amount, kind, reference };
-                match self.transact(grant, now)? {
-                    Receipt::Granted { balance } => Ok(AdminReply::CreditGranted { org, amount, balance }),
-                    other => Err(unexpected(&other)),
-                }
+                self.grant(Grant { org, amount, kind, reference }, actor, now)
             }
+            AdminCommand::CorrectCredit { org, amount, kind, reason } => {
+                self.correct(Grant { org, amount, kind, reference: reason }, actor, now)
+            }
+            AdminCommand::ListGrants { org } => self.grants(org.as_ref()),
             AdminCommand::ShowCredit { org } => self.credit(org.as_ref(), now),
-            AdminCommand::SetBudget { project, budget } => {
-                let org = self.org_of(&project)?;
-                self.transact(Command::SetBudget { org, project: project.clone(), budget }, now)?;
-                Ok(AdminReply::BudgetSet { project })
-            }
+            AdminCommand::SetBudget { project, budget } => self.budget(project, budget, actor, now),
+            AdminCommand::OpenAccounts => Ok(AdminReply::AccountsOpened { count: self.open_accounts(now)? }),
             AdminCommand::ShowAudit { last } => self.audit(last),
         }
     }
@@ -146,6 +181,7 @@ impl AdminService {
         else {
             return Err(AdminError::new("internal", "not a command that creates a key", ""));
         };
+        let unserved = self.unserved(models.as_deref().unwrap_or_default());
         let new = NewKey {
             org: self.org_of(&project)?,
             project,
@@ -158,7 +194,14 @@ impl AdminService {
         };
         let (key, secret) = self.directory.create_key(new, actor, now)?;
         let secret = SecretText::new(secret.expose_secret().to_owned());
-        Ok(AdminReply::KeyCreated { key: key.into(), secret })
+        Ok(AdminReply::KeyCreated { key: key.into(), secret, unserved })
+    }
+
+    /// The names that nothing answers to now. Without a running server nobody knows.
+    fn unserved(&self, names: &[ModelName]) -> Vec<ModelName> {
+        let ServerStatus { models, aliases, .. } = (self.status)();
+        let served = |name: &&ModelName| models.iter().chain(&aliases).any(|known| known == name.as_str());
+        names.iter().filter(|name| !models.is_empty() && !served(name)).cloned().collect()
     }
 
     fn list_keys(&self, project: Option<&ProjectId>) -> Result<AdminReply, AdminError> {
@@ -199,29 +242,12 @@ impl AdminService {
     }
 
     fn audit(&self, last: u32) -> Result<AdminReply, AdminError> {
-        let last = usize::try_from(last.min(MAX_AUDIT_ROWS)).unwrap_or(AUDIT_PAGE);
-        let mut kept = std::collections::VecDeque::new();
-        let mut after = 0;
-        loop {
-            let page = self.directory.audit(after, AUDIT_PAGE)?;
-            let Some(newest) = page.last().map(|row| row.seq) else { break };
-            after = newest;
-            for row in page {
-                let entry = row.entry;
-                kept.push_back(AuditView {
-                    seq: row.seq,
-                    at: entry.at,
-                    actor: entry.actor,
-                    act: entry.act,
-                    subject: entry.subject,
-                    detail: entry.detail,
-                });
-                if kept.len() > last {
-                    kept.pop_front();
-                }
-            }
-        }
-        Ok(AdminReply::Audit(kept.into()))
+        let last = usize::try_from(last.min(MAX_AUDIT_ROWS)).unwrap_or(0);
+        let rows = self.directory.audit_newest(last)?.into_iter().map(|row| {
+            let AuditEntry { at, actor, act, subject, detail } = row.entry;
+            AuditView { seq: row.seq, at, actor, act, subject, detail }
+        });
+        Ok(AdminReply::Audit(rows.collect()))
     }
 
     fn org_of(&self, project: &ProjectId) -> Result<OrgId, AdminError> {
@@ -244,9 +270,31 @@ impl AdminService {
     }
 }
 
+/// Most projects named in one message.
+const NAMED: usize = 5;
+
+fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
+    let mut names: Vec<_> = lost.iter().take(NAMED).map(ToString::to_string).collect();
+    if lost.len() > NAMED {
+        names.push(format!("and {} more", lost.len() - NAMED));
+    }
+    AdminError::new(
+        "ledger_emptied",
+        format!(
+            "the ledger is empty, but there are keys of projects that must have had accounts in it: {}. Its file was removed or replaced",
+            names.join(", ")
+        ),
+        "stop, and put `ledger.sqlite` back; or, to go on with balances of zero, headrace ledger open-accounts",
+    )
+}
+
 fn unexpected(receipt: &Receipt) -> AdminError {
     AdminError::new("internal", format!("the ledger answered {receipt:?}"), "")
 }
+
+mod money;
+
+pub use money::Grant;
 
 #[cfg(test)]
 mod tests;

@@ -230,6 +230,13 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "PROJECT")]
         project: Option<ProjectId>,
     },
+    /// Set all limits of a key anew
+    Limits {
+        /// Its id: key_...
+        id: KeyId,
+        #[command(flatten)]
+        limits: LimitFlags,
+    },
     /// Revoke a key: it is dead at once
     Revoke {
         /// Its id: key_...
@@ -309,7 +316,7 @@ pub(crate) enum CreditCommand {
     /// Add money to an organisation's balance
     Grant {
         /// Dollars, such as 25 or 0.50
-        #[arg(value_parser = NanoDollars::from_dollars)]
+        #[arg(value_parser = NanoDollars::from_dollars, allow_hyphen_values = true)]
         amount: NanoDollars,
         /// Who receives it
         #[arg(long, default_value = "default")]
@@ -317,9 +324,31 @@ pub(crate) enum CreditCommand {
         /// It is a gift, not a payment
         #[arg(long)]
         promotional: bool,
-        /// What to find it by: an invoice, a ticket
-        #[arg(long, default_value = "command line")]
+        /// What to find it by: an invoice, a ticket. Used once: a second grant with it is the first one again
+        #[arg(long, default_value = "")]
         reference: String,
+    },
+    /// Take back money that was granted by mistake
+    #[command(after_help = "Example:\n  headrace credit correct 5 --reason \"granted twice, invoice 17\"")]
+    Correct {
+        /// Dollars to take back, such as 5 or -5
+        #[arg(value_parser = NanoDollars::from_dollars, allow_hyphen_values = true)]
+        amount: NanoDollars,
+        /// Whose it was
+        #[arg(long, default_value = "default")]
+        org: OrgId,
+        /// It had been a gift, not a payment
+        #[arg(long)]
+        promotional: bool,
+        /// Why. Used once: the same reason again is the same correction
+        #[arg(long)]
+        reason: String,
+    },
+    /// List grants and corrections, newest first
+    List {
+        /// Only of this organisation
+        #[arg(long)]
+        org: Option<OrgId>,
     },
     /// Show balances and budgets
     Show {
@@ -371,6 +400,8 @@ pub(crate) struct LedgerArgs {
 pub(crate) enum LedgerCommand {
     /// Check every invariant, beside a running or a stopped server, and print totals
     Verify,
+    /// Open an account with a balance of zero for every project that has none, after a ledger was lost
+    OpenAccounts,
 }
 
 #[derive(Debug, Args)]
@@ -380,8 +411,9 @@ pub(crate) enum LedgerCommand {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) at: At,
-    /// The request's id, as in the x-request-id header
+    /// The call's id: req_... of the x-request-id header, or its answer's: chatcmpl-..., cmpl-..., msg_...
     #[arg(conflicts_with_all = ["last", "slowest"], required_unless_present_any = ["last", "slowest"])]
+    #[arg(value_parser = call_id)]
     pub(crate) id: Option<headrace_domain::RequestId>,
     /// The last call, or a list of the last N
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with = "slowest")]
@@ -490,6 +522,12 @@ pub(crate) struct MakeArgs {
     /// The file or directory to make
     #[arg(value_name = "OUT")]
     pub(crate) out: PathBuf,
+}
+
+fn call_id(text: &str) -> Result<headrace_domain::RequestId, String> {
+    headrace_wire::named_request(text).ok_or_else(|| {
+        "it must be an id such as req_0192..., chatcmpl-0192..., cmpl-0192... or msg_0192...".to_owned()
+    })
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {

@@ -16,6 +16,7 @@ use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
 };
 use headrace_domain::{Clock, SystemClock, UnixNanos};
+use headrace_identity::Revocation;
 
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
@@ -164,11 +165,23 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
-    let service = AdminService::new(directory, ledger.clone(), config.limits, Box::new(stopped));
-    let done = service.reconcile(clock.now()).and_then(|()| service.execute(command, ACTOR, clock.now()));
+    let service =
+        AdminService::new(directory, ledger.clone(), dir.history(), config.limits, Box::new(stopped));
+    // The way out of an emptied ledger is not barred by it.
+    let reconciled = match command {
+        AdminCommand::OpenAccounts => Ok(Vec::new()),
+        _ => service.reconcile(clock.now()),
+    };
+    let done = reconciled.and_then(|_| service.execute(command, ACTOR, clock.now()));
     let closed = ledger.close();
     let reply = done.map_err(CommandError::Refused)?;
     closed.map_err(|error| CommandError::DataDir(DataDirError::Ledger(error)))?;
+    if let AdminReply::KeyRevoked { id, how: Revocation::InMemory { why } } = &reply {
+        // This process's memory ends with it.
+        return Err(CommandError::Other(format!(
+            "{id} could not be revoked: {why}\n  try: make room on the disk"
+        )));
+    }
     Ok(reply)
 }
 

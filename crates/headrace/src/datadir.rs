@@ -8,12 +8,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_admin::{DataDirLock, LockError};
+use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError};
 use headrace_domain::Clock;
 use headrace_identity::{Directory, HashSecret, IdentityError};
-use headrace_ledger::{Ledger, LedgerError, OpenReport, Owner};
+use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
 use headrace_store::identity::SqliteKeyStore;
-use headrace_store::journal::{CommitTimes, SqliteJournal};
+use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
 
 /// The identity store's file.
 const IDENTITY_FILE: &str = "identity.sqlite";
@@ -156,6 +156,21 @@ impl DataDir {
         let (ledger, report) =
             Ledger::open(Box::new(journal), owner, clock.now()).map_err(DataDirError::Ledger)?;
         Ok((ledger, report, owner))
+    }
+
+    /// Whether the ledger's journal has a grant after a row.
+    pub(crate) fn history(&self) -> GrantHistory {
+        let path = ledger_file(self.path());
+        Box::new(move |row, grant| {
+            let found = find_after(&path, row, |transaction| match &transaction.event {
+                Event::Granted { org, kind, amount, reference } => {
+                    let Grant { org: of, amount: so_much, kind: from, reference: named } = grant;
+                    org == of && amount == so_much && kind == from && **reference == **named
+                }
+                _ => false,
+            });
+            found.map_err(|error| error.to_string())
+        })
     }
 
     /// Says where the API listens; gone when the guard is.

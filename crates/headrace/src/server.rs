@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::control::ControlSocket;
 use headrace_admin::{AdminService, ServerStatus};
-use headrace_domain::{Clock, SystemClock, TraceSink, UnixNanos};
+use headrace_domain::{Clock, SystemClock, TraceSink};
 use headrace_edge::Edge;
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
@@ -26,6 +26,7 @@ use crate::config::layers::Settings;
 use crate::config::{Config, GatewaySettings};
 use crate::datadir::{self, DataDir};
 use crate::first_start::{self, FirstKey};
+use crate::health::Stores;
 use crate::records::StoredRecords;
 use crate::welcome::Welcome;
 use crate::{commands, gauges, machine, models, output};
@@ -134,8 +135,8 @@ impl House {
         let recorder = RecorderConfig {
             queue_records: config.traces.queue_records,
             recent_records: config.traces.recent_records,
-            ..RecorderConfig::default()
             strangers_per_second: config.traces.strangers_per_second,
+            ..RecorderConfig::default()
         };
         let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
@@ -190,21 +191,31 @@ impl House {
             .iter()
             .map(|part| (part.served.name.to_string(), part.served.capabilities.context_window))
             .collect();
+        // Before the gateway takes them.
+        let aliases: Vec<String> = self.config.aliases.keys().map(ToString::to_string).collect();
         let gateway = self.gateway()?;
         gauges::register(&self.metrics, &self.engines, &self.ledger, &self.limits);
+        gauges::register_gateway(&self.metrics, &gateway);
+        self.stores().register(&self.metrics);
         let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
         let edge = Edge::bind(
             self.config.server.edge.clone(),
             Arc::clone(&gateway),
-        gauges::register_gateway(&self.metrics, &gateway);
             Arc::new(move || metrics.prometheus()),
             clock,
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
         let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
-        let service = Arc::new(self.admin(&gateway, &url, &models));
+        let service = Arc::new(self.admin(&gateway, &url, &models, aliases));
         let now = self.clock.now();
-        service.reconcile(now).map_err(|error| error.to_string())?;
+        let lost = service.reconcile(now).map_err(|error| error.to_string())?;
+        if !lost.is_empty() {
+            let names: Vec<_> = lost.iter().map(ToString::to_string).collect();
+            output::note(&format!(
+                "warning: the ledger did not know projects that have keys, so it is older than the keys; their balances start at zero: {}",
+                names.join(", ")
+            ));
+        }
         self.first =
             first_start::set_up(&service, &self.directory, &self.ledger, &self.config.first_start, now)?;
         let address = edge.local_addr().to_string();
@@ -281,24 +292,33 @@ impl House {
         Gateway::new(parts, config).map_err(|error| error.to_string())
     }
 
-    fn admin(&self, gateway: &Arc<Gateway>, url: &str, models: &[(String, u32)]) -> AdminService {
+    fn admin(
+        &self,
+        gateway: &Arc<Gateway>,
+        url: &str,
+        models: &[(String, u32)],
+        aliases: Vec<String>,
+    ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
         let (listen, started) = (url.to_owned(), self.clock.now());
         let models: Vec<String> = models.iter().map(|(name, _)| name.clone()).collect();
+        let stores = self.stores();
         let status = move || {
             let gateway = gateway.upgrade();
-            status(&listen, started, &models, gateway.as_deref())
+            let stored = ServerStatus { started, aliases: aliases.clone(), ..stores.status() };
+            status(&listen, &models, gateway.as_deref(), stored)
         };
         AdminService::new(
             Arc::clone(&self.directory),
             self.ledger.clone(),
+            self.data_dir.history(),
             self.config.limits,
             Box::new(status),
         )
     }
 
     /// What happens by the clock.
-    fn tick(&self) -> [tokio::task::JoinHandle<()>; 2] {
+    fn tick(&self) -> [tokio::task::JoinHandle<()>; 3] {
         let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
         let expire = async move {
             loop {
@@ -315,7 +335,12 @@ impl House {
                 limits.sweep(clock.now());
             }
         };
-        [tokio::spawn(expire), tokio::spawn(sweep)]
+        [tokio::spawn(expire), tokio::spawn(sweep), tokio::spawn(self.stores().tend())]
+    }
+
+    fn stores(&self) -> Stores {
+        let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
+        Stores { ledger, directory, recorder: Arc::clone(&self.recorder) }
     }
 
     /// Serves until the first signal, then drains; a second one ends that.
@@ -380,16 +405,15 @@ impl Signals {
     }
 }
 
-fn status(listen: &str, started: UnixNanos, models: &[String], gateway: Option<&Gateway>) -> ServerStatus {
+fn status(listen: &str, models: &[String], gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {
     ServerStatus {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         listen: listen.to_owned(),
-        started,
         ready: gateway.is_some_and(Gateway::ready),
         in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
         models: models.to_vec(),
-        ..ServerStatus::default()
+        ..stored
     }
 }
 

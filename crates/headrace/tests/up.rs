@@ -39,6 +39,10 @@ async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
     assert_eq!(text, text_of(&whole), "streamed or not, the same: {body}");
     assert!(server.ok(&["trace", &id]).contains("decode"));
     assert!(server.ok(&["trace", "--last"]).contains(&id));
+    // By the id that an SDK's user holds.
+    let answer = whole["id"].as_str().unwrap();
+    assert!(answer.starts_with("chatcmpl-") && server.ok(&["trace", answer]).contains("decode"));
+    assert!(server.get(&format!("/v1/requests/{answer}")).await.1.contains("\"stages\""));
     assert!(server.ok(&["trace", "--slowest", "5", "--json"]).contains(&id));
     assert!(server.get(&format!("/v1/requests/{id}")).await.1.contains("\"stages\""));
     server.stop();
@@ -63,6 +67,11 @@ async fn keys_are_created_limited_and_dead_within_a_second_of_revocation() {
     while server.chat(&secret, question(json!({}))).await.0 != 401 {
         assert!(revoked.elapsed() < Duration::from_secs(1), "the key lives on");
     }
+    let made = server.ok(&["keys", "create", "--name", "late", "--allow", "nosuchmodel", "--json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(made["value"]["unserved"], json!(["nosuchmodel"]));
+    let late = made["value"]["key"]["id"].as_str().unwrap();
+    assert!(server.ok(&["keys", "limits", late, "--concurrency", "3"]).contains('3'));
     let listed = server.ok(&["keys", "list"]);
     assert!(listed.contains(&id) && listed.contains("revoked") && !listed.contains(&secret), "{listed}");
     let unknown = server.command(&["keys", "revoke", "key_none"]);
@@ -84,6 +93,18 @@ async fn money_is_held_spent_refused_and_always_adds_up() {
     assert_eq!(status, 402, "{refused}");
     assert!(server.ok(&["ledger", "verify"]).contains("every invariant holds"));
     server.ok(&["credit", "grant", "5", "--reference", "invoice 1"]);
+    assert!(
+        server
+            .ok(&["credit", "grant", "5", "--reference", "invoice 1"])
+            .contains("before, under this reference")
+    );
+    server.ok(&["credit", "correct", "-1.5", "--reason", "too much"]);
+    let below = server.command(&["credit", "grant", "-5"]);
+    assert!(said(&below).contains("credit correct"), "{}", said(&below));
+    let grants: Value = serde_json::from_str(&server.ok(&["credit", "list", "--json"])).unwrap();
+    let of = |at: usize, field: &str| grants["value"][at][field].clone();
+    assert_eq!((of(0, "amount"), of(1, "reference")), (json!(-1_500_000_000), json!("invoice 1")));
+    assert!(of(0, "at").as_str().unwrap().ends_with('Z'), "a time is text: {grants}");
     let (status, answer) = server.chat(&server.key, question(json!({ "max_tokens": 200 }))).await;
     assert_eq!(status, 200, "{answer}");
     assert!(server.ok(&["credit", "show"]).contains("default"));
@@ -99,6 +120,39 @@ async fn money_is_held_spent_refused_and_always_adds_up() {
     // A grant to the stopped server, and it is there afterwards.
     server.ok(&["credit", "grant", "1"]);
     assert!(server.ok(&["ledger", "verify"]).contains("every invariant holds"));
+    let log = server.ok(&["audit"]);
+    for act in ["credit.grant", "credit.correct", "budget.set", "invoice 1", "too much"] {
+        assert!(log.contains(act), "{act}\n{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_that_is_gone_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    let (ledger, away) = (dir.path().join("ledger.sqlite"), dir.path().join("away.sqlite"));
+    assert_eq!(server.chat(&server.key, question(json!({}))).await.0, 200);
+    std::fs::rename(&ledger, &away).unwrap();
+    let (status, refused) = server.chat(&server.key, question(json!({}))).await;
+    assert!(status == 503 && refused.to_string().contains("was removed or replaced"), "{status} {refused}");
+    assert_eq!(server.get("/readyz").await.0, 503);
+    assert!(server.ok(&["status"]).contains("ledger CANNOT BE WRITTEN"));
+    std::fs::rename(&away, &ledger).unwrap();
+    let began = Instant::now();
+    while server.chat(&server.key, question(json!({}))).await.0 != 200 {
+        assert!(began.elapsed() < PATIENCE, "it comes back with its file");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.stop();
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(dir.path().join(format!("ledger.sqlite{suffix}")));
+    }
+    let refused = server.command(&["up", "--listen", "127.0.0.1:0", "--threads", "1"]);
+    let said = said(&refused);
+    assert!(refused.status.code() == Some(1) && said.contains("accounts in it: default"), "{said}");
+    assert!(server.ok(&["ledger", "open-accounts"]).contains("1 accounts opened"));
+    let again = Server::up_with_key_kept(dir.path(), &server.key);
+    assert_eq!(again.chat(&again.key, question(json!({}))).await.0, 402, "its balance is zero");
 }
 
 #[tokio::test(flavor = "multi_thread")]

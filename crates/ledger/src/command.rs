@@ -20,11 +20,11 @@ pub enum Command {
         /// The project, unique across organisations.
         project: ProjectId,
     },
-    /// Adds money to an organisation's balance.
+    /// Adds money to an organisation's balance, or takes back what was added by mistake.
     Grant {
         /// Who receives it.
         org: OrgId,
-        /// How much; more than zero.
+        /// How much; below zero it is taken back, at most what is there and not held.
         amount: NanoDollars,
         /// Where the money comes from.
         kind: GrantKind,

@@ -131,8 +131,13 @@ impl Core {
         if !self.state.orgs.contains_key(&org) {
             return Err(LedgerRefusal::UnknownOrg { org });
         }
-        if amount <= NanoDollars::ZERO {
-            return Err(LedgerRefusal::Invalid { field: "amount", why: "a grant must be more than zero" });
+        if amount == NanoDollars::ZERO {
+            return Err(LedgerRefusal::Invalid { field: "amount", why: "a grant must not be zero" });
+        }
+        let available = self.state.orgs.get(&org).map_or(0, |org| org.available);
+        if available.saturating_add(amount.get()) < 0 {
+            let why = "a correction must not take more than is there and not held";
+            return Err(LedgerRefusal::Invalid { field: "amount", why });
         }
         if reference.len() > MAX_REFERENCE_BYTES {
             return Err(LedgerRefusal::Invalid { field: "reference", why: "it must have at most 256 bytes" });

@@ -256,7 +256,7 @@ impl State {
                 rule(!self.projects.contains_key(project), "a project is opened twice")
             }
             Event::Granted { org, amount, .. } => {
-                rule(*amount > NanoDollars::ZERO, "a grant is not more than zero")?;
+                rule(*amount != NanoDollars::ZERO, "a grant of nothing")?;
                 rule(self.orgs.contains_key(org), "a grant to an unknown organisation")
             }
             Event::BudgetSet { project, budget } => {

@@ -141,7 +141,8 @@ fn what_makes_no_sense_is_refused() {
     let table: Vec<(Command, Check)> = vec![
         (grant("nobody", 1), Box::new(other(|r| matches!(r, LedgerRefusal::UnknownOrg { .. })))),
         (grant("o", 0), Box::new(invalid("amount"))),
-        (grant("o", -5), Box::new(invalid("amount"))),
+        (grant("o", -1_000_000), Box::new(invalid("amount"))),
+        (grant("o", i64::MIN), Box::new(invalid("amount"))),
         (grant("o", i64::MAX), Box::new(other(|r| *r == LedgerRefusal::Overflow))),
         (
             Command::Grant { org: org("o"), amount: nano(1), kind, reference: long },

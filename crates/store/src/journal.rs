@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::verify::{Verifier, VerifyReport};
-use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot};
+use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot, Transaction, decode_row};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
@@ -304,6 +304,41 @@ pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
     });
     let _ = block_on(connection.close());
     report.map_err(|error: sqlx::Error| sql_error(path, &error))
+}
+
+/// Looks for a transaction after row `sequence` of a file, beside its writer or without one.
+///
+/// # Errors
+/// When the file cannot be read, or a row of it.
+pub fn find_after(
+    path: &Path,
+    sequence: u64,
+    is_it: impl Fn(&Transaction) -> bool,
+) -> Result<bool, JournalError> {
+    let mut connection = open_to_read(path)?;
+    let mut after = signed(sequence)?;
+    let found = loop {
+        let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
+        let page = sqlx::query(page).bind(after).bind(PAGE_ROWS);
+        let rows = match block_on(page.fetch_all(&mut connection)) {
+            Ok(rows) => rows.iter().map(row_of).collect::<Result<Vec<_>, _>>(),
+            Err(error) => Err(sql_error(path, &error)),
+        };
+        let of_row = |row: JournalRow| Ok((signed(row.sequence)?, decode_row(&row)?));
+        let rows = rows.and_then(|rows| rows.into_iter().map(of_row).collect::<Result<Vec<_>, _>>());
+        match rows {
+            Err(error) => break Err(error),
+            Ok(rows) if rows.iter().any(|(_, transactions)| transactions.iter().any(&is_it)) => {
+                break Ok(true);
+            }
+            Ok(rows) => match rows.last() {
+                None => break Ok(false),
+                Some((last, _)) => after = *last,
+            },
+        }
+    };
+    let _ = block_on(connection.close());
+    found
 }
 
 /// Reads everything in a file: for tests and small ledgers.

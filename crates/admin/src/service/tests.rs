@@ -20,7 +20,8 @@ fn service() -> AdminService {
         key: RateLimits { requests_per_minute: Some(60), ..RateLimits::default() },
         ..DefaultLimits::default()
     };
-    AdminService::new(Arc::new(directory), ledger, defaults, Box::new(ServerStatus::default))
+    let history = Box::new(|_: u64, _: &Grant| Ok(false));
+    AdminService::new(Arc::new(directory), ledger, history, defaults, Box::new(ServerStatus::default))
 }
 
 fn org(name: &str) -> OrgId {
@@ -55,9 +56,49 @@ fn with_project() -> AdminService {
 }
 
 #[test]
+fn accounts_that_are_missing_are_opened_in_few_writes() {
+    const PROJECTS: usize = 2_500;
+    let service = with_project();
+    for n in 0..PROJECTS {
+        let id = project(&format!("p{n}"));
+        service.directory.create_project(id, org("o"), RateLimits::default(), "tester", NOW).unwrap();
+    }
+    let before = service.ledger.health().commits;
+    service.reconcile(NOW).unwrap();
+    let commits = service.ledger.health().commits - before;
+    assert_eq!(service.ledger.projects().len(), PROJECTS + 1);
+    assert!(commits <= 3, "{commits} commits");
+    service.reconcile(NOW).unwrap();
+    assert_eq!(service.ledger.health().commits - before, commits, "nothing is missing now");
+}
+
+#[test]
+fn an_emptied_ledger_is_refused_beside_keys() {
+    let service = with_project();
+    run(&service, create_key("first")).unwrap();
+    assert_eq!(service.reconcile(NOW).unwrap(), []);
+    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+    let emptied = AdminService { ledger, ..service };
+    let error = emptied.reconcile(NOW).unwrap_err();
+    assert_eq!(error.code, "ledger_emptied");
+    assert!(error.message.contains("accounts in it: p."), "{error}");
+    let opened = run(&emptied, AdminCommand::OpenAccounts).unwrap();
+    assert_eq!(opened, AdminReply::AccountsOpened { count: 1 });
+    assert_eq!(emptied.reconcile(NOW).unwrap(), []);
+    // An older ledger: not empty, but without a project that has keys.
+    let new = AdminCommand::CreateProject { id: project("q"), org: org("o"), limits: None };
+    run(&emptied, new).unwrap();
+    emptied.directory.create_key(NewKey::new(org("o"), project("q"), "k"), "tester", NOW).unwrap();
+    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+    let older = AdminService { ledger, ..emptied };
+    older.open_account(org("o"), project("p"), NOW).unwrap();
+    assert_eq!(older.reconcile(NOW).unwrap(), [project("q")], "opened, and said");
+}
+
+#[test]
 fn a_key_lives_until_it_is_revoked() {
     let service = with_project();
-    let AdminReply::KeyCreated { key, secret } = run(&service, create_key("first")).unwrap() else {
+    let AdminReply::KeyCreated { key, secret, .. } = run(&service, create_key("first")).unwrap() else {
         panic!()
     };
     assert_eq!(key.limits.requests_per_minute, Some(60), "the configured default");
@@ -89,7 +130,7 @@ fn credit_and_budget() {
         reference: "play".to_owned(),
     };
     let reply = run(&service, grant(org("o"))).unwrap();
-    assert_eq!(reply, AdminReply::CreditGranted { org: org("o"), amount, balance: amount });
+    assert_eq!(reply, AdminReply::CreditGranted { org: org("o"), amount, balance: amount, before: false });
     let budget = Budget { limit: NanoDollars::new(5), period: BudgetPeriod::Month };
     run(&service, AdminCommand::SetBudget { project: project("p"), budget: Some(budget) }).unwrap();
     let AdminReply::Credit(rows) = run(&service, AdminCommand::ShowCredit { org: None }).unwrap() else {
@@ -99,6 +140,113 @@ fn credit_and_budget() {
     assert_eq!((row.available, row.budget.as_ref().map(|b| b.left)), (amount, Some(NanoDollars::new(5))));
     run(&service, AdminCommand::SetBudget { project: project("p"), budget: None }).unwrap();
     assert_eq!(run(&service, grant(org("x"))).unwrap_err().code, "unknown_org");
+}
+
+fn dollars(text: &str) -> NanoDollars {
+    NanoDollars::from_dollars(text).unwrap()
+}
+
+fn grant(amount: &str, reference: &str) -> AdminCommand {
+    let (kind, reference) = (GrantKind::Paid, reference.to_owned());
+    AdminCommand::GrantCredit { org: org("o"), amount: dollars(amount), kind, reference }
+}
+
+fn correct(amount: &str, reason: &str) -> AdminCommand {
+    let (kind, reason) = (GrantKind::Paid, reason.to_owned());
+    AdminCommand::CorrectCredit { org: org("o"), amount: dollars(amount), kind, reason }
+}
+
+fn balance_after(reply: &AdminReply) -> (String, bool) {
+    let AdminReply::CreditGranted { balance, before, .. } = reply else { panic!("{reply:?}") };
+    (balance.to_string(), *before)
+}
+
+#[test]
+fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
+    let service = with_project();
+    let steps = [
+        (grant("5", "invoice \"17\", ö"), "$5.00", false),
+        (grant("5", "invoice \"17\", ö"), "$5.00", true),
+        (grant("2.5", ""), "$7.50", false),
+        (grant("2.5", ""), "$10.00", false),
+        (correct("2.5", "granted twice"), "$7.50", false),
+        (correct("-2.5", "granted twice"), "$7.50", true),
+    ];
+    for (command, balance, before) in steps {
+        let reply = run(&service, command.clone()).unwrap();
+        assert_eq!(balance_after(&reply), (balance.to_owned(), before), "{command:?}");
+    }
+    let refused = [
+        (grant("6", "invoice \"17\", ö"), "reference_used", "credit list"),
+        (grant("-5", ""), "invalid", "credit correct"),
+        (correct("5", " "), "invalid", "--reason"),
+        (correct("8", "more than there is"), "invalid", ""),
+    ];
+    for (command, code, remedy) in refused {
+        let error = run(&service, command.clone()).unwrap_err();
+        assert_eq!(error.code, code, "{command:?}: {error}");
+        assert!(error.remedy.contains(remedy), "{error:?}");
+    }
+    // What the ledger refused may be tried again, under the same reason.
+    run(&service, grant("1", "")).unwrap();
+    run(&service, correct("8", "more than there is")).unwrap();
+    let budget = Budget { limit: dollars("3"), period: BudgetPeriod::Month };
+    run(&service, AdminCommand::SetBudget { project: project("p"), budget: Some(budget) }).unwrap();
+
+    let AdminReply::Grants(grants) = run(&service, AdminCommand::ListGrants { org: Some(org("o")) }).unwrap()
+    else {
+        panic!()
+    };
+    let told: Vec<_> = grants.iter().map(|of| (of.amount.to_string(), of.reference.as_str())).collect();
+    let expected = [
+        ("-$8.00", "more than there is"),
+        ("$1.00", ""),
+        ("-$2.50", "granted twice"),
+        ("$2.50", ""),
+        ("$2.50", ""),
+        ("$5.00", "invoice \"17\", ö"),
+    ];
+    assert_eq!(told, expected.map(|(amount, reference)| (amount.to_owned(), reference)));
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 4 }).unwrap() else {
+        panic!()
+    };
+    let told: Vec<_> =
+        rows.iter().map(|row| (row.act.as_str(), row.subject.as_str(), row.detail.as_str())).collect();
+    assert_eq!(
+        told[1..],
+        [
+            ("credit.grant", "o", "$1.00 paid, reference \"\""),
+            ("credit.correct", "o", "-$8.00 paid, reference \"more than there is\""),
+            ("budget.set", "p", "$3.00 a month"),
+        ]
+    );
+    assert_eq!((told[0].0, told[0].2.contains("did not happen")), ("money.refused", true), "{told:?}");
+    assert!(rows.iter().all(|row| row.actor == "tester"));
+    assert_eq!(service.directory.announced().unwrap(), []);
+    service.directory.verify_audit().unwrap();
+}
+
+#[test]
+fn audit_21_what_a_crash_cut_short_is_finished_once() {
+    for in_the_ledger in [false, true] {
+        let mut service = with_project();
+        service.history = Box::new(move |row, grant| Ok(in_the_ledger && row == 1 && grant.reference == "r"));
+        // The process ended between the log and the ledger, or after both and before it said so.
+        let act = r#"{"act":"grant","grant":{"org":"o","amount":5000000000,"kind":"paid","reference":"r"},"after":1}"#;
+        let told = AuditEntry {
+            at: NOW,
+            actor: "tester".to_owned(),
+            act: "credit.grant".to_owned(),
+            subject: "o".to_owned(),
+            detail: "$5.00 paid, reference \"r\"".to_owned(),
+        };
+        service.directory.announce(&told, act).unwrap();
+        service.reconcile(NOW).unwrap();
+        assert_eq!(service.directory.announced().unwrap(), []);
+        let reply = run(&service, grant("5", "r")).unwrap();
+        let balance = if in_the_ledger { "$0.00" } else { "$5.00" };
+        assert_eq!(balance_after(&reply), (balance.to_owned(), true), "done once, by whichever");
+    }
 }
 
 #[test]

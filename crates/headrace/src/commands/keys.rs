@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply, KeyView, SecretText};
-use headrace_domain::{Clock, SystemClock};
+use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
+use headrace_identity::Revocation;
 
 use crate::cli::{KeysArgs, KeysCommand};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
-/// Creates, lists or revokes.
+/// Creates, lists, limits or revokes.
 pub(crate) fn run(args: KeysArgs) -> ExitCode {
     match args.command {
         KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits } => {
@@ -28,30 +29,63 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
             };
             execute(&args.at, command, created)
         }
+        KeysCommand::Limits { id, limits } => {
+            let limits = limits.limits();
+            execute(&args.at, AdminCommand::SetKeyLimits { key: id.clone(), limits }, |reply| match reply {
+                AdminReply::LimitsSet => format!("{id} now has {limits}\n"),
+                other => unexpected(&other),
+            })
+        }
         KeysCommand::List { project } => execute(&args.at, AdminCommand::ListKeys { project }, list),
         KeysCommand::Revoke { id } => {
             execute(&args.at, AdminCommand::RevokeKey { id }, |reply| match reply {
-                AdminReply::KeyRevoked { id } => format!("{id} is revoked\n"),
+                AdminReply::KeyRevoked { id, how } => revoked(&id, how),
                 other => unexpected(&other),
             })
         }
     }
 }
 
+fn revoked(id: &KeyId, how: Revocation) -> String {
+    let waits = "`headrace status` shows when that is done";
+    match how {
+        Revocation::Written => format!("{id} is revoked\n"),
+        Revocation::Noted { why } => format!(
+            "{id} is revoked, and stays so after a restart\n  the disk took no more ({why}): the revocation is noted in the reserve beside the\n  identity store, and written with its audit row as soon as there is room; {waits}\n"
+        ),
+        Revocation::InMemory { why } => format!(
+            "{id} is revoked in the running server, and NOT YET ON THE DISK\n  {why}: a restart before the disk takes it would bring the key back. Make room; it is\n  tried again every second, and {waits}\n"
+        ),
+    }
+}
+
 fn created(reply: AdminReply) -> String {
     match reply {
-        AdminReply::KeyCreated { key, secret } => format!(
-            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n\nThe first line is the secret. It is shown this once.\n",
+        AdminReply::KeyCreated { key, secret, unserved } => format!(
+            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n{}\nThe first line is the secret. It is shown this once.\n",
             secret.expose(),
             key.id,
             key.project,
             key.org,
             key.models,
             key.endpoints,
-            key.limits
+            key.limits,
+            warning(&unserved),
         ),
         other => unexpected(&other),
     }
+}
+
+/// A line about models that the key may ask for in vain.
+fn warning(unserved: &[ModelName]) -> String {
+    if unserved.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = unserved.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "  warning  nothing here answers to {} now (`headrace status` shows what does): a name is taken as it is spelt\n",
+        names.join(", ")
+    )
 }
 
 fn list(reply: AdminReply) -> String {

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView};
+use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView, GrantView};
+use headrace_domain::NanoDollars;
 use headrace_ledger::verify::VerifyReport;
 use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
 use headrace_store::journal::verify_file;
@@ -17,15 +18,40 @@ pub(crate) fn credit(args: CreditArgs) -> ExitCode {
         CreditCommand::Grant { amount, org, promotional, reference } => {
             let kind = if promotional { GrantKind::Promotional } else { GrantKind::Paid };
             let command = AdminCommand::GrantCredit { org, amount, kind, reference };
-            execute(&args.at, command, |reply| match reply {
-                AdminReply::CreditGranted { org, amount, balance } => {
-                    format!("{amount} granted to organisation {org}; its balance is {balance}\n")
-                }
-                other => unexpected(&other),
-            })
+            execute(&args.at, command, granted)
         }
+        CreditCommand::Correct { amount, org, promotional, reason } => {
+            let kind = if promotional { GrantKind::Promotional } else { GrantKind::Paid };
+            execute(&args.at, AdminCommand::CorrectCredit { org, amount, kind, reason }, granted)
+        }
+        CreditCommand::List { org } => execute(&args.at, AdminCommand::ListGrants { org }, grants),
         CreditCommand::Show { org } => execute(&args.at, AdminCommand::ShowCredit { org }, balances),
     }
+}
+
+fn granted(reply: AdminReply) -> String {
+    let AdminReply::CreditGranted { org, amount, balance, before } = reply else { return unexpected(&reply) };
+    let done = match (amount < NanoDollars::ZERO, before) {
+        (false, false) => format!("{amount} granted to organisation {org}"),
+        (false, true) => format!(
+            "{amount} were granted to organisation {org} before, under this reference; nothing is added"
+        ),
+        (true, false) => format!("{amount} corrected at organisation {org}"),
+        (true, true) => {
+            format!("{amount} were corrected at organisation {org} before, for this reason; nothing is taken")
+        }
+    };
+    format!("{done}; its balance is {balance}\n")
+}
+
+fn grants(reply: AdminReply) -> String {
+    let AdminReply::Grants(rows) = reply else { return unexpected(&reply) };
+    let rows = rows.into_iter().map(|GrantView { at, actor, org, amount, kind, reference }| {
+        let kind = if kind == GrantKind::Paid { "paid" } else { "promotional" };
+        vec![time(Some(at)), actor, org.to_string(), amount.to_string(), kind.to_owned(), reference]
+    });
+    let head = ["when (UTC)", "who", "organisation", "amount", "kind", "reference or reason"];
+    output::table(&head, rows.collect())
 }
 
 fn balances(reply: AdminReply) -> String {
@@ -77,6 +103,12 @@ pub(crate) fn budget(args: BudgetArgs) -> ExitCode {
 pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
     match args.command {
         LedgerCommand::Verify => verify(&args.at),
+        LedgerCommand::OpenAccounts => execute(&args.at, AdminCommand::OpenAccounts, |reply| match reply {
+            AdminReply::AccountsOpened { count } => {
+                format!("{count} accounts opened, each with a balance of zero\n")
+            }
+            other => unexpected(&other),
+        }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, ServerStatus};
+use headrace_admin::{AdminCommand, AdminReply, ServerStatus, StoreView};
 
 use crate::cli::{At, AuditArgs};
 use crate::commands::{execute, time, unexpected};
@@ -30,14 +30,33 @@ fn describe(status: &ServerStatus) -> String {
     }
     let ready = if status.ready { "ready" } else { "not ready" };
     format!(
-        "headrace {} is {ready} at {} (process {}, since {} UTC)\n  models     {}\n  in flight  {}\n{books}",
+        "headrace {} is {ready} at {} (process {}, since {} UTC)\n  models     {}\n  in flight  {}\n{books}{}",
         status.version,
         status.listen,
         status.pid,
         time(Some(status.started)),
         status.models.join(", "),
         status.in_flight,
+        stores(status),
     )
+}
+
+/// A line where all is well, one per store that fails, and one for revocations that wait.
+fn stores(status: &ServerStatus) -> String {
+    let (failing, well): (Vec<_>, Vec<_>) = status.stores.iter().partition(|store| store.failing.is_some());
+    let well: Vec<_> = well.iter().map(|store| store.store.as_str()).collect();
+    let mut lines = format!("  stores     {} can be written\n", well.join(", "));
+    for StoreView { store, failing } in failing {
+        let why = failing.as_deref().unwrap_or_default();
+        lines.push_str(&format!("             {store} CANNOT BE WRITTEN: {why}\n"));
+    }
+    if status.revocations_waiting > 0 {
+        lines.push_str(&format!(
+            "  revoked    {} keys are revoked, and wait to be written\n",
+            status.revocations_waiting
+        ));
+    }
+    lines
 }
 
 /// Who changed what.

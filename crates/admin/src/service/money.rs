@@ -1,0 +1,285 @@
+//! Acts on money: each is in the audit log before it is in the ledger, announced there until the ledger has it, so
+//! that after a crash it is found and finished. Knows what an act means, not where either is kept.
+
+use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_identity::{AuditEntry, AuditRow};
+use headrace_ledger::{Budget, BudgetPeriod, Command, GrantKind, Receipt};
+use serde::{Deserialize, Serialize};
+
+use super::{AdminService, unexpected};
+use crate::command::{AdminReply, GrantView};
+use crate::error::AdminError;
+
+/// Acts in the audit log.
+const GRANT: &str = "credit.grant";
+const CORRECT: &str = "credit.correct";
+const BUDGET: &str = "budget.set";
+const NOT_DONE: &str = "money.refused";
+
+/// The code of an error after which nobody can say yet whether an act is in the ledger.
+const UNDECIDED: &str = "ledger_undecided";
+
+/// Most grants that one list shows.
+const MAX_GRANTS: usize = 10_000;
+
+/// Money added to an organisation's balance, or, below zero, taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Whose balance.
+    pub org: OrgId,
+    /// How much.
+    pub amount: NanoDollars,
+    /// Where it comes from.
+    pub kind: GrantKind,
+    /// What it is found by; of a correction, why. Used once in an organisation, unless it is empty.
+    pub reference: String,
+}
+
+/// An act as it is announced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "act")]
+enum MoneyAct {
+    /// A grant, and the last row of the journal before it.
+    Grant { grant: Grant, after: u64 },
+    /// A budget; setting it twice is setting it once.
+    Budget { org: OrgId, project: ProjectId, budget: Option<Budget> },
+}
+
+impl MoneyAct {
+    fn entry(&self, actor: &str, at: UnixNanos) -> AuditEntry {
+        let (act, subject, detail) = match self {
+            Self::Grant { grant, .. } => (grant.act(), grant.org.to_string(), grant.detail()),
+            Self::Budget { project, budget, .. } => (BUDGET, project.to_string(), budget_detail(*budget)),
+        };
+        AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject, detail }
+    }
+
+    fn command(&self) -> Command {
+        match self.clone() {
+            Self::Grant { grant: Grant { org, amount, kind, reference }, .. } => {
+                Command::Grant { org, amount, kind, reference }
+            }
+            Self::Budget { org, project, budget } => Command::SetBudget { org, project, budget },
+        }
+    }
+}
+
+fn budget_detail(budget: Option<Budget>) -> String {
+    match budget {
+        None => "none".to_owned(),
+        Some(Budget { limit, period: BudgetPeriod::Month }) => format!("{limit} a month"),
+        Some(Budget { limit, period: BudgetPeriod::Total }) => format!("{limit} in all"),
+    }
+}
+
+impl Grant {
+    fn act(&self) -> &'static str {
+        if self.amount < NanoDollars::ZERO { CORRECT } else { GRANT }
+    }
+
+    /// In words; [`Grant::told`] reads them.
+    fn detail(&self) -> String {
+        let kind = match self.kind {
+            GrantKind::Paid => "paid",
+            GrantKind::Promotional => "promotional",
+        };
+        let reference = serde_json::Value::from(self.reference.as_str());
+        format!("{} {kind}, reference {reference}", self.amount)
+    }
+
+    /// The grant that a row tells of.
+    fn told(entry: &AuditEntry) -> Option<Self> {
+        let (amount, rest) = entry.detail.split_once(' ')?;
+        let (kind, reference) = rest.split_once(", reference ")?;
+        let kind = match kind {
+            "paid" => GrantKind::Paid,
+            "promotional" => GrantKind::Promotional,
+            _ => return None,
+        };
+        Some(Self {
+            org: OrgId::new(&entry.subject).ok()?,
+            amount: NanoDollars::from_dollars(amount).ok()?,
+            kind,
+            reference: serde_json::from_str(reference).ok()?,
+        })
+    }
+}
+
+impl AdminService {
+    /// Adds money. A reference that was used before answers with the grant that used it.
+    pub(super) fn grant(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
+        if grant.amount <= NanoDollars::ZERO {
+            return Err(AdminError::new(
+                "invalid",
+                format!("a grant must be more than zero, and this is {}", grant.amount),
+                "headrace credit correct AMOUNT --reason WHY takes back what was granted by mistake",
+            ));
+        }
+        self.move_credit(grant, actor, now)
+    }
+
+    /// Takes money back, with a reason.
+    pub(super) fn correct(
+        &self,
+        grant: Grant,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        if grant.reference.trim().is_empty() {
+            return Err(AdminError::new("invalid", "a correction needs a reason", "--reason WHY"));
+        }
+        let amount = NanoDollars::new(grant.amount.get().saturating_abs().saturating_neg());
+        if amount == NanoDollars::ZERO {
+            return Err(AdminError::new("invalid", "a correction of nothing", ""));
+        }
+        self.move_credit(Grant { amount, ..grant }, actor, now)
+    }
+
+    fn move_credit(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
+        // One at a time, so that of two with one reference the second finds the first.
+        let _one_at_a_time = self.money.lock();
+        self.finish_announced(now)?;
+        if let Some(before) = self.used_before(&grant)? {
+            if before != grant {
+                return Err(AdminError::new(
+                    "reference_used",
+                    format!("reference {:?} is used by a grant of {}", grant.reference, before.amount),
+                    "headrace credit list shows it; choose another reference",
+                ));
+            }
+            let (org, amount, balance) = (grant.org.clone(), grant.amount, self.balance(&grant.org, now)?);
+            return Ok(AdminReply::CreditGranted { org, amount, balance, before: true });
+        }
+        if !self.ledger.projects().iter().any(|(org, _)| *org == grant.org) {
+            return Err(headrace_ledger::LedgerRefusal::UnknownOrg { org: grant.org }.into());
+        }
+        let (org, amount) = (grant.org.clone(), grant.amount);
+        let after = self.ledger.health().sequence;
+        match self.announce_and_do(&MoneyAct::Grant { grant, after }, actor, now)? {
+            Receipt::Granted { balance } => {
+                Ok(AdminReply::CreditGranted { org, amount, balance, before: false })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets or removes a budget.
+    pub(super) fn budget(
+        &self,
+        project: ProjectId,
+        budget: Option<Budget>,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        let _one_at_a_time = self.money.lock();
+        self.finish_announced(now)?;
+        let org = self.org_of(&project)?;
+        self.announce_and_do(&MoneyAct::Budget { org, project: project.clone(), budget }, actor, now)?;
+        Ok(AdminReply::BudgetSet { project })
+    }
+
+    /// Every grant and correction, newest first: of all organisations, or of one.
+    pub(super) fn grants(&self, org: Option<&OrgId>) -> Result<AdminReply, AdminError> {
+        let mut rows = Vec::new();
+        for act in [GRANT, CORRECT] {
+            rows.extend(self.directory.audit_of(act, org.map(OrgId::as_str), MAX_GRANTS)?);
+        }
+        let refused = self.refused_rows()?;
+        rows.retain(|row| !refused.contains(&row.seq));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.seq));
+        let view = |AuditRow { entry, .. }: AuditRow| {
+            let Grant { org, amount, kind, reference } = Grant::told(&entry)?;
+            Some(GrantView { at: entry.at, actor: entry.actor, org, amount, kind, reference })
+        };
+        Ok(AdminReply::Grants(rows.into_iter().filter_map(view).collect()))
+    }
+
+    /// Finishes what a crash or a failed journal left announced: what the ledger has is concluded, the rest is done.
+    pub(super) fn finish_announced(&self, now: UnixNanos) -> Result<(), AdminError> {
+        let announced = self.directory.announced()?;
+        if let (Some(why), false) = (self.ledger.health().down, announced.is_empty()) {
+            return Err(headrace_ledger::LedgerRefusal::Unavailable { why }.into());
+        }
+        for (row, act) in announced {
+            let act: MoneyAct = serde_json::from_str(&act).map_err(|error| {
+                AdminError::new("internal", format!("row {row} of the audit log announces: {error}"), "")
+            })?;
+            let there = match &act {
+                MoneyAct::Grant { grant, after } => (self.history)(*after, grant).map_err(|why| {
+                    AdminError::new("ledger_unavailable", why, "see that its file can be read")
+                })?,
+                MoneyAct::Budget { .. } => false,
+            };
+            if there {
+                self.directory.conclude(row, None)?;
+            } else if let Err(error) = self.carry_out(row, &act, "after a failure", now) {
+                // Refused is concluded as well; a ledger that cannot be written keeps the rest for later.
+                if error.code == UNDECIDED {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn announce_and_do(&self, act: &MoneyAct, actor: &str, now: UnixNanos) -> Result<Receipt, AdminError> {
+        let text = serde_json::to_string(act);
+        let text = text.map_err(|error| AdminError::new("internal", error.to_string(), ""))?;
+        let row = self.directory.announce(&act.entry(actor, now), &text)?;
+        self.carry_out(row, act, actor, now)
+    }
+
+    /// Does what is announced in a row, and concludes it, unless nobody can say yet whether it is done.
+    fn carry_out(
+        &self,
+        row: u64,
+        act: &MoneyAct,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<Receipt, AdminError> {
+        let transacted = self.ledger.transact(vec![act.command()], now);
+        transacted.durable.wait().map_err(|failed| {
+            let remedy = "see that the disk has space; do not repeat it: it is in the audit log, and finished as soon as the ledger can be written";
+            AdminError::new(UNDECIDED, failed.to_string(), remedy)
+        })?;
+        let verdict = transacted.verdicts.into_iter().next();
+        let verdict = verdict.ok_or_else(|| AdminError::new("internal", "the ledger gave no verdict", ""))?;
+        let done = verdict.into_result().map_err(AdminError::from);
+        let not_done = done.as_ref().err().map(|error| {
+            let detail = format!("row {row} did not happen: {}", error.message);
+            AuditEntry { act: NOT_DONE.to_owned(), detail, ..act.entry(actor, now) }
+        });
+        match self.directory.conclude(row, not_done.as_ref()) {
+            Ok(()) => done,
+            // It is done, and found so the next time; that it was not is told by the answer.
+            Err(_) if done.is_ok() => done,
+            Err(error) => done.map_err(|_| error.into()),
+        }
+    }
+
+    /// The grant or correction of an organisation that has this reference.
+    fn used_before(&self, grant: &Grant) -> Result<Option<Grant>, AdminError> {
+        if grant.reference.is_empty() {
+            return Ok(None);
+        }
+        let refused = self.refused_rows()?;
+        let rows = self.directory.audit_of(grant.act(), Some(grant.org.as_str()), usize::MAX)?;
+        let mut told =
+            rows.iter().filter(|row| !refused.contains(&row.seq)).filter_map(|row| Grant::told(&row.entry));
+        Ok(told.find(|before| before.reference == grant.reference))
+    }
+
+    /// Rows that tell of what the ledger then refused.
+    fn refused_rows(&self) -> Result<std::collections::HashSet<u64>, AdminError> {
+        let rows = self.directory.audit_of(NOT_DONE, None, usize::MAX)?;
+        let number = |row: &AuditRow| row.entry.detail.strip_prefix("row ")?.split(' ').next()?.parse().ok();
+        Ok(rows.iter().filter_map(number).collect())
+    }
+
+    fn balance(&self, org: &OrgId, now: UnixNanos) -> Result<NanoDollars, AdminError> {
+        let projects = self.ledger.projects();
+        let standing = projects.iter().find(|(owner, _)| owner == org);
+        let standing = standing.and_then(|(org, project)| self.ledger.standing_at(org, project, now));
+        Ok(standing.map_or(NanoDollars::ZERO, |standing| standing.balance))
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether the stores take what they are given: for `status`, for Prometheus and for the log, and the tries by which an
+//! identity store that failed comes back. Decides nothing; the ledger alone says whether the server is ready.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_admin::{ServerStatus, StoreView};
+use headrace_identity::Directory;
+use headrace_ledger::Ledger;
+use headrace_trace::{Metrics, Recorder};
+
+/// How often the identity store is looked after.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// What keeps things on the disk.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    pub(crate) ledger: Ledger,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) recorder: Arc<Recorder>,
+}
+
+/// Reads why a store cannot be written now, if it cannot.
+type Failing = fn(&Stores) -> Option<String>;
+
+/// Every store by name.
+const STORES: [(&str, Failing); 3] = [
+    ("ledger", |of| of.ledger.health().down.map(|why| why.to_string())),
+    ("identity", |of| of.directory.failing()),
+    ("traces", |of| of.recorder.failing()),
+];
+
+impl Stores {
+    /// Their part of the server's status.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let view =
+            |(store, failing): (&str, Failing)| StoreView { store: store.to_owned(), failing: failing(self) };
+        ServerStatus {
+            stores: STORES.map(view).into(),
+            revocations_waiting: u64::try_from(self.directory.revocations_waiting()).unwrap_or(u64::MAX),
+            ..ServerStatus::default()
+        }
+    }
+
+    /// A gauge for each.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        for (store, failing) in STORES {
+            let stores = self.clone();
+            let read = move || if failing(&stores).is_none() { 1.0 } else { 0.0 };
+            let help = "Whether what was last given to a store could be written.";
+            metrics.register_gauge("headrace_store_up", help, &[("store", store)], Box::new(read));
+        }
+        let directory = Arc::clone(&self.directory);
+        let read = move || directory.revocations_waiting() as f64;
+        let help = "Revocations in force that wait for the disk.";
+        metrics.register_gauge("headrace_revocations_waiting", help, &[], Box::new(read));
+    }
+
+    /// Looks after the identity store for as long as the server runs, and says when it fails and when it is back.
+    pub(crate) async fn tend(self) {
+        let mut failed = false;
+        loop {
+            tokio::time::sleep(TEND_EVERY).await;
+            let directory = Arc::clone(&self.directory);
+            // It blocks on the disk.
+            let Ok(tended) = tokio::task::spawn_blocking(move || directory.tend()).await else { continue };
+            match tended {
+                Err(error) if !failed => {
+                    let waiting = self.directory.revocations_waiting();
+                    tracing::error!(%error, revocations_waiting = waiting, "identities cannot be changed; trying again");
+                    failed = true;
+                }
+                Ok(()) if failed => {
+                    tracing::info!("identities can be changed again; every revocation is on the disk");
+                    failed = false;
+                }
+                _ => {}
+            }
+        }
+    }
+}
