@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError};
+use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
 use headrace_domain::Clock;
 use headrace_identity::{Directory, HashSecret, IdentityError};
 use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
@@ -27,6 +27,16 @@ const ADDRESS_FILE: &str = "address";
 /// The path of the ledger's journal.
 pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
     dir.join(LEDGER_FILE)
+}
+
+/// Where `serve` leaves the first key.
+pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
+    dir.join("first-key")
+}
+
+/// The path of the traces.
+pub(crate) fn trace_file(dir: &Path) -> PathBuf {
+    dir.join(TRACE_FILE)
 }
 
 /// The path of the traces.
@@ -171,6 +181,15 @@ impl DataDir {
             });
             found.map_err(|error| error.to_string())
         })
+    }
+
+    /// Keeps the first key in a file that only its owner can read, for an operator to fetch and remove.
+    pub(crate) fn keep_first_key(&self, secret: &SecretText) -> Result<(), DataDirError> {
+        let path = first_key_file(self.path());
+        let io = |source| DataDirError::Io { doing: "write", path: path.clone(), source };
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io)?;
+        writeln!(file, "{}", secret.expose()).and_then(|()| file.sync_all()).map_err(io)
     }
 
     /// Says where the API listens; gone when the guard is.

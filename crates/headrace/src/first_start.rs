@@ -1,12 +1,13 @@
-//! Sets up an empty data directory: organisation and project `default`, play credit, the first API key. Each step is
-//! done only where it is missing, so that a start that was cut short is finished by the next.
+//! The first key, and what an empty data directory is set up with: organisation and project `default`, play credit. Each
+//! step is done only where it is missing, so that a start that was cut short is finished by the next.
 
 use std::path::Path;
 
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, UnixNanos};
-use headrace_identity::Directory;
+use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};
 use headrace_ledger::{GrantKind, Ledger};
+use secrecy::zeroize::Zeroize;
 
 use crate::config::FirstStart;
 
@@ -14,8 +15,24 @@ use crate::config::FirstStart;
 pub(crate) const KEY_VARIABLE: &str = "HEADRACE_BOOTSTRAP_KEY";
 /// The name of the organisation and of the project.
 const DEFAULT: &str = "default";
-/// Who did it, in the audit log.
+/// Who did it, in the audit log, and the key's name.
 const ACTOR: &str = "first start";
+/// The same for a key that a later start brought.
+const LATER: &str = "later start";
+
+/// How things stand with keys once a server is ready.
+pub(crate) enum Keys {
+    /// There was none: the first one was made.
+    First(FirstKey),
+    /// There were keys, and nobody chose another.
+    Kept,
+    /// There were keys, and the one in the environment works.
+    Works,
+    /// There were keys, and the one in the environment is now one of them.
+    Added,
+    /// There were keys, and the one in the environment is refused: why, and what to do.
+    Refused(String),
+}
 
 /// What was set up.
 pub(crate) struct FirstKey {
@@ -25,69 +42,131 @@ pub(crate) struct FirstKey {
     pub(crate) credit: NanoDollars,
 }
 
-/// Sets up what is missing. `None`: there were keys already.
-///
-/// # Errors
-/// In words.
-pub(crate) fn set_up(
-    service: &AdminService,
-    directory: &Directory,
-    ledger: &Ledger,
-    config: &FirstStart,
-    now: UnixNanos,
-) -> Result<Option<FirstKey>, String> {
-    let refused = |error: AdminError| error.to_string();
-    if !directory.list().is_empty() {
-        return Ok(None);
-    }
-    let bad_name = |error: IdError| error.to_string();
-    let (org, project) = (OrgId::new(DEFAULT).map_err(bad_name)?, ProjectId::new(DEFAULT).map_err(bad_name)?);
-    if directory.org(&org).is_none() {
-        let create = AdminCommand::CreateOrg { id: org.clone(), limits: None };
-        service.execute(create, ACTOR, now).map_err(refused)?;
-    }
-    if directory.project(&project).is_none() {
-        let create = AdminCommand::CreateProject { id: project.clone(), org: org.clone(), limits: None };
-        service.execute(create, ACTOR, now).map_err(refused)?;
-    }
-    let totals = ledger.totals();
-    let untouched = totals.promotional == NanoDollars::ZERO && totals.paid_in == NanoDollars::ZERO;
-    if untouched && config.credit > NanoDollars::ZERO {
-        let grant = AdminCommand::GrantCredit {
-            org,
-            amount: config.credit,
-            kind: GrantKind::Promotional,
-            reference: ACTOR.to_owned(),
-        };
-        service.execute(grant, ACTOR, now).map_err(refused)?;
-    }
-    let chosen = chosen(config.key_file.as_deref())?;
-    let was_chosen = chosen.is_some();
-    let create = AdminCommand::CreateKey {
-        project,
-        name: ACTOR.to_owned(),
-        models: None,
-        endpoints: None,
-        limits: None,
-        expires: None,
-        secret: chosen,
-    };
-    match service.execute(create, ACTOR, now).map_err(refused)? {
-        AdminReply::KeyCreated { secret, .. } => {
-            Ok(Some(FirstKey { secret: (!was_chosen).then_some(secret), credit: config.credit }))
+/// Who sets up what.
+pub(crate) struct Setup<'a> {
+    pub(crate) service: &'a AdminService,
+    pub(crate) directory: &'a Directory,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) now: UnixNanos,
+}
+
+impl Setup<'_> {
+    /// Sets up what is missing. With `play`, a key in the environment that is none of the directory's becomes one.
+    ///
+    /// # Errors
+    /// In words.
+    pub(crate) fn run(
+        &self,
+        config: &FirstStart,
+        environment: Option<&SecretString>,
+        play: bool,
+    ) -> Result<Keys, String> {
+        if self.directory.list().is_empty() {
+            return self.first(config, environment).map(Keys::First);
         }
-        other => Err(format!("the first key could not be made: {other:?}")),
+        let Some(key) = environment else { return Ok(Keys::Kept) };
+        let refused = |why: &str| Ok(Keys::Refused(format!("the key in {KEY_VARIABLE} {why}")));
+        match self.directory.authenticate(key.expose_secret(), self.now) {
+            Ok(_) => Ok(Keys::Works),
+            Err(AuthRefusal::Unknown) if play => {
+                let project = ProjectId::new(DEFAULT).map_err(|error: IdError| error.to_string())?;
+                match self.create(project, LATER, Some(key)) {
+                    Ok(_) => Ok(Keys::Added),
+                    Err(why) => {
+                        refused(&format!("is none of this data directory's and cannot be made one: {why}"))
+                    }
+                }
+            }
+            Err(AuthRefusal::Unknown) => refused(
+                "is ignored: this data directory has keys, and it is none of them. Unset it, or make it one with \
+                 `headrace keys create --secret-file FILE`",
+            ),
+            Err(AuthRefusal::Revoked) => {
+                refused("was revoked here and stays so: choose another, or unset it")
+            }
+            Err(AuthRefusal::Expired) => refused("has expired here: choose another, or unset it"),
+            Err(_) => refused("is no API key: they begin with `sk-`"),
+        }
+    }
+
+    fn first(&self, config: &FirstStart, environment: Option<&SecretString>) -> Result<FirstKey, String> {
+        let bad_name = |error: IdError| error.to_string();
+        let (org, project) =
+            (OrgId::new(DEFAULT).map_err(bad_name)?, ProjectId::new(DEFAULT).map_err(bad_name)?);
+        if self.directory.org(&org).is_none() {
+            self.execute(ACTOR, AdminCommand::CreateOrg { id: org.clone(), limits: None })?;
+        }
+        if self.directory.project(&project).is_none() {
+            self.execute(
+                ACTOR,
+                AdminCommand::CreateProject { id: project.clone(), org: org.clone(), limits: None },
+            )?;
+        }
+        let totals = self.ledger.totals();
+        let untouched = totals.promotional == NanoDollars::ZERO && totals.paid_in == NanoDollars::ZERO;
+        if untouched && config.credit > NanoDollars::ZERO {
+            self.execute(
+                ACTOR,
+                AdminCommand::GrantCredit {
+                    org,
+                    amount: config.credit,
+                    kind: GrantKind::Promotional,
+                    reference: ACTOR.to_owned(),
+                },
+            )?;
+        }
+        let file = config.key_file.as_deref().filter(|_| environment.is_none()).map(read_key).transpose()?;
+        let chosen = environment.or(file.as_ref());
+        let secret = self.create(project, ACTOR, chosen)?;
+        Ok(FirstKey { secret: chosen.is_none().then_some(secret), credit: config.credit })
+    }
+
+    fn create(
+        &self,
+        project: ProjectId,
+        name: &str,
+        secret: Option<&SecretString>,
+    ) -> Result<SecretText, String> {
+        let create = AdminCommand::CreateKey {
+            project,
+            name: name.to_owned(),
+            models: None,
+            endpoints: None,
+            limits: None,
+            expires: None,
+            secret: secret.map(|secret| SecretText::new(secret.expose_secret().to_owned())),
+        };
+        match self.execute(name, create)? {
+            AdminReply::KeyCreated { secret, .. } => Ok(secret),
+            other => Err(format!("the key could not be made: {other:?}")),
+        }
+    }
+
+    fn execute(&self, actor: &str, command: AdminCommand) -> Result<AdminReply, String> {
+        self.service.execute(command, actor, self.now).map_err(|error: AdminError| error.to_string())
     }
 }
 
-/// The key that the operator chose.
-fn chosen(file: Option<&Path>) -> Result<Option<SecretText>, String> {
-    if let Some(text) = std::env::var_os(KEY_VARIABLE).filter(|text| !text.is_empty()) {
-        let text = text.into_string().map_err(|_| format!("{KEY_VARIABLE} is not UTF-8"))?;
-        return Ok(Some(SecretText::new(text.trim().to_owned())));
-    }
-    let Some(path) = file else { return Ok(None) };
+/// The key in the environment.
+pub(crate) fn first_key() -> Option<SecretString> {
+    let text = std::env::var_os(KEY_VARIABLE).filter(|text| !text.is_empty())?;
+    // Text that is not UTF-8 is no key, and is refused as one that is not well formed.
+    Some(trimmed(text.into_string().unwrap_or_else(|_| "?".to_owned())))
+}
+
+/// The key that a file holds.
+///
+/// # Errors
+/// In words.
+pub(crate) fn read_key(path: &Path) -> Result<SecretString, String> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| format!("cannot read the first key from {}: {error}", path.display()))?;
-    Ok(Some(SecretText::new(text.trim().to_owned())))
+    Ok(trimmed(text))
+}
+
+/// A secret without the white space around it; what it was cut out of is wiped.
+fn trimmed(mut text: String) -> SecretString {
+    let secret = SecretString::from(text.trim());
+    text.zeroize();
+    secret
 }

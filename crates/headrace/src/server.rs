@@ -2,6 +2,7 @@
 //! that knows all rooms; decides nothing that a room decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +14,19 @@ use headrace_edge::Edge;
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts};
-use headrace_identity::Directory;
+use headrace_identity::{Directory, SecretString};
 use headrace_ledger::{Command, Ledger, Owner};
 use headrace_limits::Limits;
 use headrace_moderation::Judge;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
+use secrecy::zeroize::Zeroizing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::{ServeArgs, UpArgs};
-use crate::config::layers::Settings;
+use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::{Config, GatewaySettings};
 use crate::datadir::{self, DataDir};
-use crate::first_start::{self, FirstKey};
+use crate::first_start::{self, FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::records::StoredRecords;
 use crate::welcome::Welcome;
@@ -44,17 +45,28 @@ const INTERRUPTED: u8 = 130;
 
 /// `headrace up`
 pub(crate) fn up(args: &UpArgs) -> ExitCode {
-    run(commands::settings(None, &args.flags), true)
+    run(None, &args.flags, Manner::Up)
 }
 
 /// `headrace serve`
 pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
-    run(commands::settings(Some(&args.config), &args.flags), false)
+    run(Some(&args.config), &args.flags, Manner::Serve)
 }
 
-fn run(settings: Settings, play_prices: bool) -> ExitCode {
+/// How a server was started, and so for whom it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// By a person at a terminal: play prices, a key and lines to paste.
+    Up,
+    /// By a file, and as a rule by a machine: nothing secret is printed.
+    Serve,
+}
+
+fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let began = Instant::now();
-    let config = match Config::from_settings(settings, play_prices) {
+    let settings = commands::settings(file, flags);
+    let first_key = first_start::first_key();
+    let config = match Config::from_settings(settings, manner == Manner::Up) {
         Ok(config) => config,
         Err(error) => return output::refuse(&error.to_string()),
     };
@@ -72,7 +84,7 @@ fn run(settings: Settings, play_prices: bool) -> ExitCode {
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
     let code = match House::build(config) {
-        Ok(house) => house.live(&runtime, began),
+        Ok(house) => house.live(&runtime, Start { began, manner, first_key }),
         Err(why) => output::fail(&why),
     };
     runtime.shutdown_background();
@@ -84,6 +96,13 @@ fn start_log(filter: &str) -> Result<(), String> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Set once, at the start of the process.
     log.try_init().map_err(|error| error.to_string())
+}
+
+/// How it began.
+struct Start {
+    began: Instant,
+    manner: Manner,
+    first_key: Option<SecretString>,
 }
 
 /// Everything that runs, before its sockets.
@@ -99,7 +118,6 @@ struct House {
     recorder: Arc<Recorder>,
     engines: Vec<(String, Arc<EmbeddedEngine>)>,
     parts: Vec<models::Running>,
-    first: Option<FirstKey>,
 }
 
 impl House {
@@ -156,13 +174,12 @@ impl House {
             recorder,
             engines,
             parts,
-            first: None,
         })
     }
 
     /// Serves until told to stop, then ends everything in order.
-    fn live(mut self, runtime: &tokio::runtime::Runtime, began: Instant) -> ExitCode {
-        let outcome = self.open_doors(runtime, began);
+    fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start) -> ExitCode {
+        let outcome = self.open_doors(runtime, start);
         let stopped = matches!(&outcome, Ok(End::Interrupted));
         if stopped {
             output::note("stopped at once: calls in flight are released at the next start and not charged");
@@ -185,7 +202,7 @@ impl House {
         }
     }
 
-    fn open_doors(&mut self, runtime: &tokio::runtime::Runtime, began: Instant) -> Result<End, String> {
+    fn open_doors(&mut self, runtime: &tokio::runtime::Runtime, start: Start) -> Result<End, String> {
         let models: Vec<(String, u32)> = self
             .parts
             .iter()
@@ -207,6 +224,38 @@ impl House {
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
         let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
         let service = Arc::new(self.admin(&gateway, &url, &models, aliases));
+        let keys = self.keys(&service, &start)?;
+        let address = edge.local_addr().to_string();
+        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
+        let welcome = Welcome {
+            url: &url,
+            metrics: edge.metrics_addr().map(|at| self::url(at, false)),
+            data_dir: &self.config.data_dir,
+            models: &models,
+            keys: &keys,
+            manner: start.manner,
+            took: start.began.elapsed(),
+        }
+        .text();
+        drop(keys);
+        let warnings: Vec<String> = edge.warnings().to_vec();
+        let ended = runtime.block_on(async {
+            let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
+            let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
+            let ticks = self.tick();
+            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+            let end = self.attend(edge, &gateway, welcome).await;
+            control.abort();
+            // Aborted, it drops its socket, which removes the file.
+            let _ = control.await;
+            ticks.into_iter().for_each(|tick| tick.abort());
+            end
+        })?;
+        Ok(ended)
+    }
+
+    /// Sets up keys, and says what an operator has to know about them.
+    fn keys(&self, service: &AdminService, start: &Start) -> Result<Keys, String> {
         let now = self.clock.now();
         let lost = service.reconcile(now).map_err(|error| error.to_string())?;
         if !lost.is_empty() {
@@ -216,33 +265,17 @@ impl House {
                 names.join(", ")
             ));
         }
-        self.first =
-            first_start::set_up(&service, &self.directory, &self.ledger, &self.config.first_start, now)?;
-        let address = edge.local_addr().to_string();
-        let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
-        let welcome = Welcome {
-            url: &url,
-            metrics: edge.metrics_addr().map(|at| self::url(at, false)),
-            data_dir: &self.config.data_dir,
-            models: &models,
-            first: self.first.as_ref(),
-            took: began.elapsed(),
+        let setup = Setup { service, directory: &self.directory, ledger: &self.ledger, now };
+        let play = start.manner == Manner::Up;
+        let keys = setup.run(&self.config.first_start, start.first_key.as_ref(), play)?;
+        match &keys {
+            Keys::Refused(why) => output::note(&format!("warning: {why}")),
+            Keys::First(FirstKey { secret: Some(secret), .. }) if start.manner == Manner::Serve => {
+                self.data_dir.keep_first_key(secret).map_err(|error| error.to_string())?;
+            }
+            _ => {}
         }
-        .text();
-        let warnings: Vec<String> = edge.warnings().to_vec();
-        let ended = runtime.block_on(async {
-            let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
-            let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
-            let ticks = self.tick();
-            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-            let end = self.attend(edge, &gateway, &welcome).await;
-            control.abort();
-            // Aborted, it drops its socket, which removes the file.
-            let _ = control.await;
-            ticks.into_iter().for_each(|tick| tick.abort());
-            end
-        })?;
-        Ok(ended)
+        Ok(keys)
     }
 
     fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
@@ -344,7 +377,12 @@ impl House {
     }
 
     /// Serves until the first signal, then drains; a second one ends that.
-    async fn attend(&self, edge: Edge, gateway: &Arc<Gateway>, welcome: &str) -> Result<End, String> {
+    async fn attend(
+        &self,
+        edge: Edge,
+        gateway: &Arc<Gateway>,
+        welcome: Zeroizing<String>,
+    ) -> Result<End, String> {
         let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
         let drain = self.config.server.drain;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -354,7 +392,8 @@ impl House {
         };
         let mut serving = std::pin::pin!(edge.serve(shutdown, drain));
         // Only now: whoever reads this may call, or send a signal, at once.
-        output::say(welcome);
+        output::say(&welcome);
+        drop(welcome);
         tokio::select! {
             _ = &mut serving => return Err("the listener ended by itself".to_owned()),
             () = signals.next() => {}

@@ -1,9 +1,14 @@
-//! What a server says when it is ready: where it is, the first key, and what to try. Knows nothing of how it runs.
+//! What a server says when it is ready: where it is, how things stand with keys, and what to try. Knows nothing of how it
+//! runs. Shows a secret to a person only, never to a service manager's journal.
 
 use std::path::Path;
 use std::time::Duration;
 
-use crate::first_start::{FirstKey, KEY_VARIABLE};
+use secrecy::zeroize::Zeroizing;
+
+use crate::datadir::first_key_file;
+use crate::first_start::{FirstKey, KEY_VARIABLE, Keys};
+use crate::server::Manner;
 
 /// What there is to say.
 pub(crate) struct Welcome<'a> {
@@ -14,8 +19,8 @@ pub(crate) struct Welcome<'a> {
     pub(crate) data_dir: &'a Path,
     /// Names and contexts, in tokens.
     pub(crate) models: &'a [(String, u32)],
-    /// `None`: not the first start.
-    pub(crate) first: Option<&'a FirstKey>,
+    pub(crate) keys: &'a Keys,
+    pub(crate) manner: Manner,
     /// Since the process began.
     pub(crate) took: Duration,
 }
@@ -25,31 +30,53 @@ const QUESTION: &str = "What happens when I call an LLM API?";
 
 impl Welcome<'_> {
     /// The text.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> Zeroizing<String> {
         let models: Vec<String> = self
             .models
             .iter()
             .map(|(name, context)| format!("{name} ({context} tokens of context)"))
             .collect();
-        let mut text = format!(
+        let mut text = Zeroizing::new(format!(
             "headrace {} is ready at {} after {} ms\n\n  models   {}\n  data     {}\n",
             env!("CARGO_PKG_VERSION"),
             self.url,
             self.took.as_millis(),
             models.join(", "),
             self.data_dir.display(),
-        );
+        ));
         if let Some(metrics) = &self.metrics {
             text.push_str(&format!("  metrics  {metrics}/metrics\n"));
         }
-        match self.first {
-            Some(first) => text.push_str(&self.first_steps(first)),
-            None => text.push_str(&format!(
+        match (self.keys, self.manner) {
+            (Keys::First(first), Manner::Up) => text.push_str(&self.first_steps(first)),
+            (Keys::First(first), Manner::Serve) => text.push_str(&self.where_the_key_is(first)),
+            (Keys::Works, _) => text.push_str(&format!("  key      the one in {KEY_VARIABLE}\n")),
+            (Keys::Added, _) => text.push_str(&format!(
+                "  key      the one in {KEY_VARIABLE}: added to project `default`, beside the keys that were here\n"
+            )),
+            (Keys::Kept | Keys::Refused(_), _) => {}
+        }
+        if !matches!((self.keys, self.manner), (Keys::First(_), Manner::Up)) {
+            text.push_str(&format!(
                 "  keys     headrace keys list{0}; headrace keys create --name NAME{0} makes a new one\n",
                 self.at()
-            )),
+            ));
         }
         text
+    }
+
+    fn where_the_key_is(&self, first: &FirstKey) -> String {
+        let where_it_is = match first.secret {
+            Some(_) => format!(
+                "the first one is in {}: fetch it and remove the file",
+                first_key_file(self.data_dir).display()
+            ),
+            None => format!("the one in {KEY_VARIABLE} or first_start.key_file"),
+        };
+        format!(
+            "  key      {where_it_is}\n  credit   {} to play with, for organisation `default`\n",
+            first.credit
+        )
     }
 
     fn first_steps(&self, first: &FirstKey) -> String {
@@ -113,25 +140,41 @@ mod tests {
     use headrace_admin::SecretText;
     use headrace_domain::NanoDollars;
 
-    fn welcome(first: Option<&FirstKey>) -> String {
+    fn welcome(keys: &Keys, manner: Manner) -> String {
         let models = [("m".to_owned(), 8)];
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
-        Welcome { url: "http://h:1", metrics: None, data_dir, models: &models, first, took }.text()
+        let welcome =
+            Welcome { url: "http://h:1", metrics: None, data_dir, models: &models, keys, manner, took };
+        welcome.text().to_string()
+    }
+
+    fn made() -> Keys {
+        let secret = Some(SecretText::new("sk-made".to_owned()));
+        Keys::First(FirstKey { secret, credit: NanoDollars::new(10_000_000_000) })
     }
 
     #[test]
     fn a_key_is_shown_when_it_was_made_and_never_when_it_was_chosen() {
-        let credit = NanoDollars::new(10_000_000_000);
-        let made = welcome(Some(&FirstKey { secret: Some(SecretText::new("sk-made".to_owned())), credit }));
+        let shown = welcome(&made(), Manner::Up);
         for part in
             ["http://h:1", "sk-made", "$10.00", "curl ", "OpenAI(", "trace --last --data-dir /d", "12 ms"]
         {
-            assert!(made.contains(part), "{part}\n{made}");
+            assert!(shown.contains(part), "{part}\n{shown}");
         }
-        let chosen = welcome(Some(&FirstKey { secret: None, credit }));
+        let chosen = FirstKey { secret: None, credit: NanoDollars::ZERO };
+        let chosen = welcome(&Keys::First(chosen), Manner::Up);
         assert!(chosen.contains("$HEADRACE_BOOTSTRAP_KEY") && chosen.contains("import os"), "{chosen}");
-        let again = welcome(None);
+        let again = welcome(&Keys::Kept, Manner::Up);
         assert!(again.contains("keys list") && !again.contains("curl"), "{again}");
+        let added = welcome(&Keys::Added, Manner::Up);
+        assert!(added.contains("added to project `default`"), "{added}");
+    }
+
+    #[test]
+    fn a_service_manager_s_journal_gets_no_key_and_no_tutorial() {
+        let shown = welcome(&made(), Manner::Serve);
+        assert!(!shown.contains("sk-") && !shown.contains("curl"), "{shown}");
+        assert!(shown.contains("/d/first-key") && shown.contains("$10.00"), "{shown}");
     }
 }

@@ -188,6 +188,44 @@ fn one_process_at_a_time_in_a_data_directory() {
     assert!(said(&second).contains("cannot listen on"), "{}", said(&second));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_the_environment_works_on_a_directory_that_has_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Server::up_with_fresh_key(dir.path());
+    let shown = first.key.clone();
+    first.stop();
+    let mut again = Server::up(dir.path(), &[]);
+    assert!(again.welcome.contains("added to project `default`"), "{}", again.welcome);
+    assert_eq!(again.chat(&again.key, question(json!({}))).await.0, 200, "the chosen key");
+    assert_eq!(again.chat(&shown, question(json!({}))).await.0, 200, "the key that was there");
+    again.stop();
+    let known = Server::up(dir.path(), &[]);
+    assert!(known.welcome.contains("the one in HEADRACE_BOOTSTRAP_KEY\n"), "{}", known.welcome);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_served_first_key_is_in_a_file_and_never_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::serve(dir.path(), "", None);
+    assert!(!server.welcome.contains("sk-") && !server.welcome.contains("curl"), "{}", server.welcome);
+    let file = dir.path().join("data/first-key");
+    assert!(server.welcome.contains(file.to_str().unwrap()), "{}", server.welcome);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let key = std::fs::read_to_string(file).unwrap().trim().to_owned();
+    assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
+    server.signal("TERM");
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("every call is settled"), "{log}");
+    let other = "sk-another-0123456789abcdefghijkl";
+    let mut again = Server::serve(dir.path(), "", Some(other));
+    assert_eq!(again.chat(other, question(json!({}))).await.0, 401, "a service makes no key of a variable");
+    again.signal("TERM");
+    let (_, log) = again.wait();
+    assert!(log.contains("is ignored: this data directory has keys") && !log.contains(other), "{log}");
+}
+
 #[test]
 fn a_bad_configuration_is_refused_whole_before_anything_is_touched() {
     let dir = tempfile::tempdir().unwrap();

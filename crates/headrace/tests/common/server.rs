@@ -72,8 +72,24 @@ impl Server {
         Self::start(program(), dir, &[], key)
     }
 
+    /// `headrace serve` with a file of this text, in `root/data`.
+    pub(crate) fn serve(root: &Path, text: &str, bootstrap: Option<&str>) -> Self {
+        let file = root.join("headrace.toml");
+        std::fs::write(&file, text).unwrap();
+        let mut command = program();
+        command.arg("serve").arg("--config").arg(file);
+        command.envs(bootstrap.map(|key| ("HEADRACE_BOOTSTRAP_KEY", key)));
+        Self::begin(command, &root.join("data"), &[], "")
+    }
+
     fn start(mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
-        command.args(["up", "--listen", "127.0.0.1:0", "--threads", "1", "--data-dir"]).arg(dir).args(more);
+        command.arg("up");
+        Self::begin(command, dir, more, key)
+    }
+
+    /// Starts what was begun; with a free port, in that directory.
+    pub(crate) fn begin(mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
+        command.args(["--listen", "127.0.0.1:0", "--threads", "1", "--data-dir"]).arg(dir).args(more);
         let address = dir.join("address");
         // One that was killed leaves its address behind until the next start.
         let _ = std::fs::remove_file(&address);
@@ -102,6 +118,10 @@ impl Server {
         // Whatever it says later must not block it.
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         Self { child, dir: dir.to_owned(), url, welcome, key: key.to_owned() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
