@@ -1,5 +1,5 @@
-//! What this process may use of the machine: memory by its control group or the machine's own, and processors.
-//! Knows nothing of models.
+//! What this process may use of the machine: memory by its control group or the machine's own, and processors; and
+//! which signals it was told to ignore. Knows nothing of models.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,18 @@ pub(crate) fn processors() -> usize {
 /// Bytes of memory that the process may use in all: the lowest limit of its control groups, or what the machine has.
 pub(crate) fn memory_bytes() -> u64 {
     memory_under(Path::new("/"))
+}
+
+/// Whether whoever started the process has it ignore SIGHUP, as `nohup` does. Where that cannot be told: no.
+pub(crate) fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    hang_up_is_ignored(&status)
+}
+
+/// `SigIgn` is a mask in hexadecimal in which signal 1, SIGHUP, is the lowest bit.
+fn hang_up_is_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 fn memory_under(root: &Path) -> u64 {
@@ -69,6 +81,18 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         memory_under(root.path())
+    }
+
+    #[test]
+    fn a_hang_up_is_ignored_where_the_mask_says_so() {
+        for (status, ignored) in [
+            ("Name:\tx\nSigIgn:\t0000000000001001\n", true),
+            ("SigIgn:\t0000000000001000\n", false),
+            ("SigIgn:\t?\n", false),
+            ("", false),
+        ] {
+            assert_eq!(hang_up_is_ignored(status), ignored, "{status}");
+        }
     }
 
     #[test]

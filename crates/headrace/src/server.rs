@@ -94,6 +94,8 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
 fn start_log(filter: &str) -> Result<(), String> {
     let filter = tracing_subscriber::EnvFilter::builder().parse(filter).map_err(|error| error.to_string())?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
+    let log = log.log_internal_errors(false);
     // Set once, at the start of the process.
     log.try_init().map_err(|error| error.to_string())
 }
@@ -244,7 +246,7 @@ impl House {
             let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
             let ticks = self.tick();
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-            let end = self.attend(edge, &gateway, welcome).await;
+            let end = self.attend(edge, &gateway, welcome, start.manner).await;
             control.abort();
             // Aborted, it drops its socket, which removes the file.
             let _ = control.await;
@@ -382,8 +384,10 @@ impl House {
         edge: Edge,
         gateway: &Arc<Gateway>,
         welcome: Zeroizing<String>,
+        manner: Manner,
     ) -> Result<End, String> {
-        let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
+        let mut signals =
+            Signals::new(manner).map_err(|error| format!("cannot listen for signals: {error}"))?;
         let drain = self.config.server.drain;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let shutdown = async move {
@@ -424,22 +428,48 @@ enum End {
     Interrupted,
 }
 
-/// SIGINT and SIGTERM.
+/// The signals that end a server, and the one that does not.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None`: it was ignored from the beginning, as `nohup` does, and stays so.
+    hang_up: Option<Signal>,
+    manner: Manner,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new(manner: Manner) -> std::io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        Ok(Self { interrupt, terminate })
+        let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { interrupt, terminate, hang_up, manner })
     }
 
+    /// The next signal that means an end.
     async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            let hang_up = async {
+                match &mut self.hang_up {
+                    Some(signal) => drop(signal.recv().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                () = hang_up => {}
+            }
+            match self.manner {
+                // The terminal is gone, and with it whoever could press Ctrl-C. Shell and kernel may both say so: the second
+                // time is no wish to stop at once.
+                Manner::Up => {
+                    self.hang_up = None;
+                    return;
+                }
+                Manner::Serve => output::note(
+                    "SIGHUP: nothing is read again; changed settings and certificates need a restart (SIGTERM \
+                     drains first)",
+                ),
+            }
         }
     }
 }

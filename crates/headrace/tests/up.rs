@@ -214,16 +214,38 @@ async fn a_served_first_key_is_in_a_file_and_never_printed() {
     assert_eq!(mode & 0o777, 0o600);
     let key = std::fs::read_to_string(file).unwrap().trim().to_owned();
     assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
+    // A hang-up neither ends it nor makes it read anything.
+    server.signal("HUP");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
     server.signal("TERM");
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0), "{log}");
-    assert!(log.contains("every call is settled"), "{log}");
+    assert!(log.contains("SIGHUP: ") && log.contains("every call is settled"), "{log}");
     let other = "sk-another-0123456789abcdefghijkl";
     let mut again = Server::serve(dir.path(), "", Some(other));
     assert_eq!(again.chat(other, question(json!({}))).await.0, 401, "a service makes no key of a variable");
     again.signal("TERM");
     let (_, log) = again.wait();
     assert!(log.contains("is ignored: this data directory has keys") && !log.contains(other), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_terminal_drains() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    let body = question(json!({ "stream": true, "max_tokens": 200, "ignore_eos": true }));
+    let mut response = server.send(&server.key, &body).await;
+    assert!(response.chunk().await.unwrap().is_some());
+    server.signal("HUP");
+    // The shell and the kernel may both say so.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let _ = std::process::Command::new("kill").args(["-HUP", &server.pid().to_string()]).status();
+    let rest = tokio::time::timeout(PATIENCE, response.text()).await.unwrap().unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("every call is settled"), "{log}");
 }
 
 #[test]
