@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_admin::control::ControlSocket;
-use headrace_admin::{AdminService, ServerStatus};
+use headrace_admin::control::{self, ControlSocket};
+use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
 use headrace_domain::{Clock, SystemClock, TraceSink};
 use headrace_edge::Edge;
 use headrace_engine::EmbeddedEngine;
@@ -126,6 +126,7 @@ impl House {
     /// Opens and loads everything. Blocks.
     fn build(config: Config) -> Result<Self, String> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        not_running(&config.data_dir)?;
         can_listen(&config)?;
         let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
         let text = |error: datadir::DataDirError| error.to_string();
@@ -486,13 +487,31 @@ fn status(listen: &str, models: &[String], gateway: Option<&Gateway>, stored: Se
     }
 }
 
+/// Whether a server runs on the directory already, and then where.
+fn not_running(data_dir: &Path) -> Result<(), String> {
+    // Whatever else the socket says, the lock and the listener will say it better.
+    let Ok(AdminReply::Status(status)) = control::call(data_dir, &AdminCommand::Status) else {
+        return Ok(());
+    };
+    Err(format!(
+        "already running at {}, process {}, data directory {}: use it, or stop it with `kill {}`",
+        status.listen,
+        status.pid,
+        data_dir.display(),
+        status.pid
+    ))
+}
+
 /// Whether the addresses are free: known before a model takes minutes to load.
 fn can_listen(config: &Config) -> Result<(), String> {
     let edge = &config.server.edge;
     for address in [Some(edge.listen), edge.metrics_listen].into_iter().flatten().filter(|at| at.port() != 0)
     {
         TcpListener::bind(address).map_err(|error| {
-            format!("cannot listen on {address}: {error}; choose another with --listen, such as 127.0.0.1:0")
+            format!(
+                "cannot listen on {address}: {error}; another server, of another data directory, has it: choose \
+                 another address with --listen, such as 127.0.0.1:0"
+            )
         })?;
     }
     Ok(())

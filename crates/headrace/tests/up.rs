@@ -178,14 +178,23 @@ async fn sigterm_lets_a_call_finish_and_exits_with_zero() {
 fn one_process_at_a_time_in_a_data_directory() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::up(dir.path(), &[]);
-    let second = server.command(&["up", "--listen", "127.0.0.1:0"]);
-    assert_eq!(second.status.code(), Some(1));
-    assert!(said(&second).contains("is in use by process"), "{}", said(&second));
+    for listen in ["127.0.0.1:0".to_owned(), server.address().to_string()] {
+        let second = server.command(&["up", "--listen", &listen]);
+        assert_eq!(second.status.code(), Some(1));
+        let pid = server.pid();
+        for part in [
+            format!("already running at {}, process {pid}, data directory ", server.url),
+            format!("stop it with `kill {pid}`"),
+        ] {
+            assert!(said(&second).contains(&part), "{part}\n{}", said(&second));
+        }
+    }
     let taken = tempfile::tempdir().unwrap();
     let listen = server.address().to_string();
     let second = run(&["up", "--listen", &listen, "--data-dir", taken.path().join("d").to_str().unwrap()]);
     assert_eq!(second.status.code(), Some(1));
-    assert!(said(&second).contains("cannot listen on"), "{}", said(&second));
+    let why = said(&second);
+    assert!(why.contains("cannot listen on") && why.contains("--listen"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
