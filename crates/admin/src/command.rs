@@ -9,6 +9,7 @@ use headrace_identity::{
 };
 use headrace_ledger::{Budget, GrantKind, Standing, Totals};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
 
 /// One thing that an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,6 +227,12 @@ impl SecretText {
     /// The secret, for the one place that shows or stores it.
     pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+impl Drop for SecretText {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 

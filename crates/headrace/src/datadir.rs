@@ -14,6 +14,7 @@ use headrace_identity::{Directory, HashSecret, IdentityError};
 use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
 use headrace_store::identity::SqliteKeyStore;
 use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
+use secrecy::zeroize::Zeroizing;
 
 /// The identity store's file.
 const IDENTITY_FILE: &str = "identity.sqlite";
@@ -32,11 +33,6 @@ pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
 /// Where `serve` leaves the first key.
 pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
     dir.join("first-key")
-}
-
-/// The path of the traces.
-pub(crate) fn trace_file(dir: &Path) -> PathBuf {
-    dir.join(TRACE_FILE)
 }
 
 /// The path of the traces.
@@ -97,8 +93,8 @@ impl std::error::Error for DataDirError {}
 /// The directory, locked, with its secrets.
 pub(crate) struct DataDir {
     lock: DataDirLock,
-    key_hash: [u8; 32],
-    cache_salt: [u8; 32],
+    key_hash: Zeroizing<[u8; 32]>,
+    cache_salt: Zeroizing<[u8; 32]>,
 }
 
 impl DataDir {
@@ -143,14 +139,14 @@ impl DataDir {
 
     /// What separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
-        self.cache_salt
+        *self.cache_salt
     }
 
     /// Who there is.
     pub(crate) fn directory(&self) -> Result<Arc<Directory>, DataDirError> {
         let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
         let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
-        let directory = Directory::open(Arc::new(store), HashSecret::new(self.key_hash));
+        let directory = Directory::open(Arc::new(store), HashSecret::new(*self.key_hash));
         directory.map(Arc::new).map_err(DataDirError::Identity)
     }
 
@@ -231,19 +227,21 @@ fn make_private(dir: &Path) -> Result<(), DataDirError> {
 }
 
 /// The secret of a file; the default file is made where it is missing.
-fn secret(configured: Option<&Path>, default: &Path) -> Result<[u8; 32], DataDirError> {
+fn secret(configured: Option<&Path>, default: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
     let path = configured.unwrap_or(default);
     let io = |doing| move |source| DataDirError::Io { doing, path: path.to_owned(), source };
     if configured.is_none() && path.exists() {
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(path, private).map_err(io("close to others (chmod 600)"))?;
     }
-    match std::fs::read_to_string(path) {
-        Ok(text) => unhex(text.trim()).ok_or_else(|| DataDirError::Secret(path.to_owned())),
-        Err(error) if error.kind() == ErrorKind::NotFound && configured.is_none() => {
-            let fresh: [u8; 32] = random()?;
+    match read_secret(path) {
+        Err(DataDirError::Io { source, .. })
+            if source.kind() == ErrorKind::NotFound && configured.is_none() =>
+        {
+            let fresh: Zeroizing<[u8; 32]> = Zeroizing::new(random()?);
             let next = path.with_extension("new");
-            let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+            let text: Zeroizing<String> =
+                Zeroizing::new(fresh.iter().map(|byte| format!("{byte:02x}")).collect());
             let mut options = OpenOptions::new();
             let mut file = options
                 .write(true)
@@ -252,12 +250,20 @@ fn secret(configured: Option<&Path>, default: &Path) -> Result<[u8; 32], DataDir
                 .mode(0o600)
                 .open(&next)
                 .map_err(io("create the secret"))?;
-            writeln!(file, "{text}").and_then(|()| file.sync_all()).map_err(io("write the secret"))?;
+            writeln!(file, "{}", *text).and_then(|()| file.sync_all()).map_err(io("write the secret"))?;
             std::fs::rename(&next, path).map_err(io("write the secret"))?;
             Ok(fresh)
         }
-        Err(error) => Err(io("read the secret")(error)),
+        read => read,
     }
+}
+
+/// The secret that a file holds.
+fn read_secret(path: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
+    let text = std::fs::read_to_string(path).map(Zeroizing::new);
+    let text =
+        text.map_err(|source| DataDirError::Io { doing: "read the secret", path: path.to_owned(), source })?;
+    unhex(text.trim()).ok_or_else(|| DataDirError::Secret(path.to_owned()))
 }
 
 fn random<const N: usize>() -> Result<[u8; N], DataDirError> {
@@ -266,11 +272,11 @@ fn random<const N: usize>() -> Result<[u8; N], DataDirError> {
     Ok(bytes)
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
+fn unhex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    let mut bytes = [0; 32];
+    let mut bytes = Zeroizing::new([0; 32]);
     for (index, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
@@ -291,10 +297,10 @@ mod tests {
         assert_eq!(mode(&dir.join("secrets/key-hash")), 0o600);
         assert_ne!(first.key_hash, first.cache_salt);
         assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Lock(_))));
-        let kept = (first.key_hash, first.cache_salt);
+        let kept = (*first.key_hash, *first.cache_salt);
         drop(first);
         let second = DataDir::open(&dir, None, None).unwrap();
-        assert_eq!((second.key_hash, second.cache_salt), kept);
+        assert_eq!((*second.key_hash, *second.cache_salt), kept);
         drop(second);
         std::fs::write(dir.join("secrets/key-hash"), "short").unwrap();
         assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Secret(_))));
@@ -347,6 +353,6 @@ mod tests {
         let file = root.path().join("mine");
         assert!(DataDir::create(root.path(), Some(&file), None).is_err());
         std::fs::write(&file, "ab".repeat(32)).unwrap();
-        assert_eq!(DataDir::create(root.path(), Some(&file), None).unwrap().key_hash, [0xab; 32]);
+        assert_eq!(*DataDir::create(root.path(), Some(&file), None).unwrap().key_hash, [0xab; 32]);
     }
 }

@@ -8,6 +8,7 @@ mod config;
 mod datadir;
 mod first_start;
 mod gauges;
+mod hardening;
 mod health;
 mod machine;
 mod models;

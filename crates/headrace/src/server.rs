@@ -26,11 +26,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::{Config, GatewaySettings};
 use crate::datadir::{self, DataDir};
-use crate::first_start::{self, FirstKey, Keys, Setup};
+use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::records::StoredRecords;
 use crate::welcome::Welcome;
-use crate::{commands, gauges, machine, models, output};
+use crate::{commands, gauges, hardening, machine, models, output};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -64,8 +64,9 @@ pub(crate) enum Manner {
 
 fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let began = Instant::now();
+    let hardened = hardening::harden();
     let settings = commands::settings(file, flags);
-    let first_key = first_start::first_key();
+    let first_key = hardened.first_key;
     let config = match Config::from_settings(settings, manner == Manner::Up) {
         Ok(config) => config,
         Err(error) => return output::refuse(&error.to_string()),
@@ -73,6 +74,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     if let Err(error) = start_log(&config.log_filter) {
         return output::refuse(&format!("log.filter: {error}"));
     }
+    hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
