@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::tls;
+
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
@@ -66,6 +68,16 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key: PKCS #8, PKCS #1 or SEC 1.
     pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Whether both files are there and go together.
+    ///
+    /// # Errors
+    /// [`EdgeError::Tls`] with the file at fault.
+    pub fn check(&self) -> Result<(), EdgeError> {
+        tls::acceptor(self).map(drop)
+    }
 }
 
 /// Why the edge could not be set up.
@@ -131,9 +143,11 @@ impl EdgeConfig {
         out
     }
 
+    /// Whether the values make sense together.
+    ///
     /// # Errors
     /// [`EdgeError::Config`] with every value that makes no sense.
-    pub(crate) fn check(&self) -> Result<(), EdgeError> {
+    pub fn check(&self) -> Result<(), EdgeError> {
         let mut wrong = Vec::new();
         for (name, value) in [
             ("header_timeout", self.header_timeout),

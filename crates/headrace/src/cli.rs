@@ -539,7 +539,8 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {
-    match Kind::Duration.parse_text(text)? {
+    const CENTURY: std::time::Duration = std::time::Duration::from_secs(36_500 * 86_400);
+    match (Kind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
         Parsed::Duration(duration) => Ok(duration),
         _ => Err("it must be a duration".to_owned()),
     }

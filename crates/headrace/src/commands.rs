@@ -18,11 +18,12 @@ use headrace_admin::{
 use headrace_domain::{Clock, SystemClock, UnixNanos};
 use headrace_identity::Revocation;
 
+use crate::check::{Checked, check};
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
 use crate::config::{Config, ConfigError, layered, model_flag, reference, show};
 use crate::datadir::{DataDir, DataDirError};
-use crate::output;
+use crate::{first_start, output};
 
 /// Who acts when a command works on a stopped data directory.
 const ACTOR: &str = "command line";
@@ -81,9 +82,10 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
         ConfigCommand::Check { config, flags } => {
             let settings = settings(config.as_deref(), flags);
             output::say(&show::table(&settings));
-            match Config::from_settings(settings, !flags.model.is_empty()) {
-                Ok(_) => {
-                    output::say("\nno faults\n");
+            let key = first_start::first_key();
+            match check(settings, !flags.model.is_empty(), key.as_ref()) {
+                Ok(Checked { config, plan, .. }) => {
+                    output::say(&format!("\n{}\nno faults\n", plan.describe(&config)));
                     ExitCode::SUCCESS
                 }
                 Err(error) => output::refuse(&error.to_string()),

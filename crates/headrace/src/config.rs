@@ -4,6 +4,7 @@
 pub(crate) mod arithmetic;
 pub(crate) mod fields;
 pub(crate) mod layers;
+mod lists;
 pub(crate) mod reference;
 pub(crate) mod show;
 pub(crate) mod value;
@@ -18,13 +19,12 @@ use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_identity::RateLimits;
-use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::prices::PriceList;
 use headrace_limits::LimitSpec;
-use headrace_moderation::{RuleConfig, Rules};
+use headrace_moderation::Rules;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
-use serde::Deserialize;
 
 use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
@@ -34,12 +34,6 @@ use value::Parsed;
 pub(crate) const DEMO_PATH: &str = "builtin:demo";
 /// The demo model's name.
 pub(crate) const DEMO_NAME: &str = "headrace-demo";
-
-/// The greatest weight of an organisation.
-const MOST_WEIGHT: u32 = 1000;
-/// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
-/// and what `up --model` charges where nothing is configured.
-const PLAY_INPUT: i64 = 100_000_000;
 
 /// Everything, checked.
 pub(crate) struct Config {
@@ -70,7 +64,10 @@ pub(crate) struct ServerConfig {
 }
 
 /// One model to serve.
+#[derive(Clone)]
 pub(crate) struct ModelConfig {
+    /// Where it stands in the configuration, such as `models[0]`.
+    pub(crate) setting: String,
     pub(crate) name: ModelName,
     /// `None`: the demo model in the program.
     pub(crate) path: Option<PathBuf>,
@@ -133,37 +130,19 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// One `[[scheduler.weights]]` table.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WeightTable {
-    org: OrgId,
-    weight: u32,
-}
-
-/// One `[[models]]` table.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ModelTable {
-    name: ModelName,
-    path: String,
-    threads: Option<u32>,
-    kv_memory: Option<toml::Value>,
-    max_positions: Option<u32>,
-    default_max_tokens: Option<u32>,
-    compute: Option<String>,
-    kv_type: Option<String>,
-    quantize: Option<String>,
-    #[serde(default)]
-    limits: LimitSpec,
-}
-
 impl Config {
     /// Reads the settings. With `play_prices`, a model without a price gets the demo model's.
     ///
     /// # Errors
     /// Everything that is wrong.
     pub(crate) fn from_settings(settings: Settings, play_prices: bool) -> Result<Self, ConfigError> {
+        let (config, settings) = Self::read(settings, play_prices);
+        if settings.problems.is_empty() { Ok(config) } else { Err(ConfigError(settings.problems)) }
+    }
+
+    /// The same as far as they can be read; what is wrong is noted in the settings. A neutral value stands where one
+    /// was refused.
+    pub(crate) fn read(settings: Settings, play_prices: bool) -> (Self, Settings) {
         let mut read = Reader { settings };
         let models = read.models();
         let prices = read.prices(&models, play_prices);
@@ -189,13 +168,12 @@ impl Config {
             models,
             prices,
         };
-        let problems = read.settings.problems;
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError(problems)) }
+        (config, read.settings)
     }
 }
 
 /// Takes typed values out of the settings and notes what is wrong. A value that is missing because it was refused
-/// has been noted already, so the neutral one that stands in for it is never used.
+/// has been noted already, so the neutral one that stands in for it is never served with.
 struct Reader {
     settings: Settings,
 }
@@ -240,23 +218,6 @@ impl Reader {
     fn fault(&mut self, path: &str, why: impl fmt::Display) {
         let origin = self.settings.origin(path);
         self.settings.problem(path, origin, why.to_string());
-    }
-
-    /// The tables of a list, each read for itself so that one fault does not hide another.
-    fn tables<T: serde::de::DeserializeOwned>(&mut self, path: &str) -> Vec<(String, T)> {
-        let Some(Parsed::Raw(toml::Value::Array(items))) = self.parsed(path) else { return Vec::new() };
-        let mut read = Vec::new();
-        for (index, item) in items.clone().into_iter().enumerate() {
-            let what = format!("{path}[{index}]");
-            match item.try_into() {
-                Ok(table) => read.push((what, table)),
-                Err(error) => {
-                    let origin = self.settings.origin(path);
-                    self.settings.problem(&what, origin, error.to_string().trim_end().replace('\n', " "));
-                }
-            }
-        }
-        read
     }
 
     fn server(&mut self) -> ServerConfig {
@@ -304,109 +265,6 @@ impl Reader {
         ServerConfig { edge, drain: self.duration("server.drain") }
     }
 
-    fn models(&mut self) -> Vec<ModelConfig> {
-        let configured = self.settings.get("models").is_some();
-        let tables: Vec<(String, ModelTable)> = self.tables("models");
-        if tables.is_empty() && !configured {
-            return demo_name().map(demo_model).into_iter().collect();
-        }
-        if tables.is_empty()
-            && !self.settings.problems.iter().any(|problem| problem.what.starts_with("models"))
-        {
-            self.fault("models", "is empty: name a model, or leave it out to serve the demo model");
-        }
-        let mut models: Vec<ModelConfig> = Vec::new();
-        for (what, table) in tables {
-            let origin = self.settings.origin("models");
-            if models.iter().any(|model| model.name == table.name) {
-                let why = format!("`{}` is named twice", table.name);
-                self.settings.problem(&what, origin.clone(), why);
-            }
-            let path = (table.path != DEMO_PATH).then(|| PathBuf::from(&table.path));
-            if let Some(why) = path.as_deref().and_then(not_a_model) {
-                self.settings.problem(&what, origin.clone(), why);
-            }
-            let kv_bytes = table.kv_memory.as_ref().and_then(value::bytes);
-            if table.kv_memory.is_some() && kv_bytes.is_none() {
-                let why = "`kv_memory` must be bytes, or text such as \"2GiB\"".to_owned();
-                self.settings.problem(&what, origin.clone(), why);
-            }
-            let numbers = [table.threads, table.max_positions, table.default_max_tokens];
-            if numbers.contains(&Some(0)) {
-                let why = "`threads`, `max_positions` and `default_max_tokens` must be at least 1".to_owned();
-                self.settings.problem(&what, origin.clone(), why);
-            }
-            let names = [&table.compute, &table.kv_type, &table.quantize].map(|name| name.as_deref());
-            let arithmetic = Arithmetic::parse(names[0], names[1], names[2]).unwrap_or_else(|why| {
-                self.settings.problem(&what, origin, why);
-                Arithmetic::default()
-            });
-            models.push(ModelConfig {
-                name: table.name,
-                path,
-                threads: table.threads.and_then(|n| usize::try_from(n).ok()),
-                kv_bytes,
-                max_positions: table.max_positions.and_then(|n| usize::try_from(n).ok()),
-                default_max_tokens: table.default_max_tokens,
-                limits: table.limits,
-                arithmetic,
-            });
-        }
-        models
-    }
-
-    fn prices(&mut self, models: &[ModelConfig], play_prices: bool) -> PriceList {
-        let tables: Vec<(String, PriceConfig)> = self.tables("prices");
-        let mut prices: Vec<PriceConfig> = tables.into_iter().map(|(_, price)| price).collect();
-        for model in models.iter().filter(|model| play_prices || model.path.is_none()) {
-            if !prices.iter().any(|price| price.model == model.name) {
-                prices.push(play_price(model.name.clone()));
-            }
-        }
-        for model in models {
-            if !prices.iter().any(|price| price.model == model.name) {
-                let why = format!(
-                    "model `{0}` has no price and would be refused: add [[prices]] with model = \"{0}\"",
-                    model.name
-                );
-                self.fault("prices", why);
-            }
-        }
-        PriceList::from_config(&prices).unwrap_or_else(|errors| {
-            errors.iter().for_each(|error| self.fault("prices", error));
-            PriceList::default()
-        })
-    }
-
-    fn aliases(&mut self) -> BTreeMap<ModelName, ModelName> {
-        let Some(Parsed::Raw(toml::Value::Table(table))) = self.parsed("aliases") else {
-            return BTreeMap::new();
-        };
-        let mut aliases = BTreeMap::new();
-        for (alias, target) in table.clone() {
-            match (ModelName::new(&alias), ModelName::new(target.as_str().unwrap_or_default())) {
-                (Ok(alias), Ok(target)) => drop(aliases.insert(alias, target)),
-                (Err(error), _) | (_, Err(error)) => self.fault("aliases", format!("{alias}: {error}")),
-            }
-        }
-        aliases
-    }
-
-    fn weights(&mut self) -> BTreeMap<OrgId, u32> {
-        let mut weights = BTreeMap::new();
-        for (what, table) in self.tables::<WeightTable>("scheduler.weights") {
-            let twice = weights.insert(table.org.clone(), table.weight).is_some();
-            let why = match table.weight {
-                _ if twice => format!("`org` {} stands there twice", table.org),
-                1..=MOST_WEIGHT => continue,
-                weight => format!("`weight` is {weight}; it must be 1 to {MOST_WEIGHT}"),
-            };
-            let origin = self.settings.origin("scheduler.weights");
-            self.settings.problem(&what, origin, why);
-        }
-        weights
-    }
-
     fn limits(&self) -> DefaultLimits {
         let of = |kind: &str| RateLimits {
             requests_per_minute: self.count(&format!("limits.{kind}.requests_per_minute")),
@@ -414,15 +272,6 @@ impl Reader {
             concurrency: self.count(&format!("limits.{kind}.concurrency")),
         };
         DefaultLimits { org: of("org"), project: of("project"), key: of("key") }
-    }
-
-    fn rules(&mut self) -> Option<Rules> {
-        let tables: Vec<(String, RuleConfig)> = self.tables("moderation.rules");
-        let configs: Vec<RuleConfig> = tables.into_iter().map(|(_, rule)| rule).collect();
-        if configs.is_empty() {
-            return None;
-        }
-        Rules::compile(&configs).map_err(|errors| self.fault("moderation.rules", errors)).ok()
     }
 
     fn engine(&self) -> EngineSettings {
@@ -506,56 +355,6 @@ impl Reader {
             strangers_per_second: self.count("traces.strangers_per_second").unwrap_or(0),
         }
     }
-}
-
-fn demo_name() -> Option<ModelName> {
-    ModelName::new(DEMO_NAME).ok()
-}
-
-fn demo_model(name: ModelName) -> ModelConfig {
-    ModelConfig {
-        name,
-        path: None,
-        threads: None,
-        kv_bytes: None,
-        max_positions: None,
-        default_max_tokens: None,
-        limits: LimitSpec::UNLIMITED,
-        arithmetic: Arithmetic::default(),
-    }
-}
-
-fn play_price(model: ModelName) -> PriceConfig {
-    PriceConfig {
-        model,
-        from: None,
-        input: Some(PLAY_INPUT),
-        cached_input: Some(PLAY_INPUT / 10),
-        cache_write: None,
-        output: Some(PLAY_INPUT * 4),
-        reasoning: None,
-    }
-}
-
-/// Why a path cannot be a model, as far as one look tells.
-fn not_a_model(path: &Path) -> Option<String> {
-    let shown = path.display();
-    if !path.exists() {
-        return Some(format!("{shown}: there is no such file or directory"));
-    }
-    let is_gguf =
-        |path: &Path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    if !path.is_dir() {
-        let what = "is neither a directory nor a .gguf file; give a GGUF file or the directory that holds config.json";
-        return (!is_gguf(path)).then(|| format!("{shown}: {what}"));
-    }
-    let holds_gguf = || {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| is_gguf(&entry.path()))
-    };
-    (!path.join("config.json").exists() && !holds_gguf()).then(|| {
-        format!("{shown}: holds neither config.json nor a .gguf file; give a model directory or a GGUF file")
-    })
 }
 
 /// The value of the flag `--model PATH` or `--model NAME=PATH`, as a `[[models]]` table.

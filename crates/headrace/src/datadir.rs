@@ -40,6 +40,11 @@ pub(crate) fn trace_file(dir: &Path) -> PathBuf {
     dir.join(TRACE_FILE)
 }
 
+/// Whether a directory has a store of keys, as it does from its first start on.
+pub(crate) fn has_keys(dir: &Path) -> bool {
+    dir.join(IDENTITY_FILE).exists()
+}
+
 /// Why a data directory cannot be used.
 #[derive(Debug)]
 pub(crate) enum DataDirError {
@@ -259,7 +264,7 @@ fn secret(configured: Option<&Path>, default: &Path) -> Result<Zeroizing<[u8; 32
 }
 
 /// The secret that a file holds.
-fn read_secret(path: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
     let text =
         text.map_err(|source| DataDirError::Io { doing: "read the secret", path: path.to_owned(), source })?;

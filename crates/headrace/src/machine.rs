@@ -13,6 +13,11 @@ pub(crate) fn processors() -> usize {
 
 /// Bytes of memory that the process may use in all: the lowest limit of its control groups, or what the machine has.
 pub(crate) fn memory_bytes() -> u64 {
+    known_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES)
+}
+
+/// The same, where it can be found out.
+pub(crate) fn known_memory_bytes() -> Option<u64> {
     memory_under(Path::new("/"))
 }
 
@@ -28,11 +33,10 @@ fn hang_up_is_ignored(status: &str) -> bool {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
-fn memory_under(root: &Path) -> u64 {
-    let machine = machine_memory(root).unwrap_or(UNKNOWN_MEMORY_BYTES);
+fn memory_under(root: &Path) -> Option<u64> {
     let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| group_limit(root, line));
-    limits.chain([machine]).min().unwrap_or(machine)
+    limits.chain(machine_memory(root)).min()
 }
 
 /// The lowest limit from a group up to the root of its hierarchy. A line is `0::/path` (version 2) or
@@ -73,7 +77,7 @@ fn machine_memory(root: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn memory(files: &[(&str, &str)]) -> u64 {
+    fn memory(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
@@ -100,17 +104,18 @@ mod tests {
         let machine = ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n");
         let v2 = ("proc/self/cgroup", "0::/a/b\n");
         let v1 = ("proc/self/cgroup", "3:cpu:/a\n7:hugetlb,memory:/a\n");
-        let rows: &[(&[(&str, &str)], u64)] = &[
-            (&[], UNKNOWN_MEMORY_BYTES),
-            (&[machine], 1 << 20),
-            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "max\n")], 1 << 20),
-            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "4096\n")], 4096),
-            (&[machine, v2, ("sys/fs/cgroup/a/memory.max", "8192\n")], 8192),
-            (&[machine, v2, ("sys/fs/cgroup/memory.max", "512\n")], 512),
-            (&[machine, v1, ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2048\n")], 2048),
+        type Row<'r> = (&'r [(&'r str, &'r str)], Option<u64>);
+        let rows: &[Row<'_>] = &[
+            (&[], None),
+            (&[machine], Some(1 << 20)),
+            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "max\n")], Some(1 << 20)),
+            (&[machine, v2, ("sys/fs/cgroup/a/b/memory.max", "4096\n")], Some(4096)),
+            (&[machine, v2, ("sys/fs/cgroup/a/memory.max", "8192\n")], Some(8192)),
+            (&[machine, v2, ("sys/fs/cgroup/memory.max", "512\n")], Some(512)),
+            (&[machine, v1, ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2048\n")], Some(2048)),
             (
                 &[machine, v1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")],
-                1 << 20,
+                Some(1 << 20),
             ),
         ];
         for (files, expected) in rows {

@@ -17,13 +17,12 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
-use headrace_scheduler::SchedulerConfig;
 use headrace_tokenizer::Tokenizer;
 
 use crate::config::arithmetic::Arithmetic;
 use crate::config::{Config, EngineSettings, ModelConfig};
-use crate::machine;
 use crate::progress::Progress;
+use crate::{machine, output};
 
 /// When the demo model was trained: 2026-11-20.
 const DEMO_CREATED_UNIX_S: u64 = 1_795_132_800;
@@ -31,6 +30,8 @@ const DEMO_CREATED_UNIX_S: u64 = 1_795_132_800;
 pub(crate) const RESERVE_BYTES: u64 = 256 << 20;
 /// KV blocks that a model gets at least by default: one context of 4096 tokens.
 const LEAST_BLOCKS: usize = 256;
+/// KV blocks that a configured pool must hold where no context is asked for: 256 tokens.
+const LEAST_CONTEXT_BLOCKS: usize = 16;
 
 /// The demo model's files, in the program.
 macro_rules! demo_file {
@@ -68,42 +69,98 @@ impl fmt::Display for ModelFaults {
 
 impl std::error::Error for ModelFaults {}
 
-/// A checkpoint that was opened.
-struct Opened<'a> {
-    config: &'a ModelConfig,
+/// Something that keeps a model from being served.
+pub(crate) struct Fault {
+    /// The setting that could mend it.
+    pub(crate) setting: String,
+    /// What is wrong, with the numbers.
+    pub(crate) why: String,
+}
+
+/// What will run: every checkpoint opened, its words read, its memory parted. Nothing is loaded yet.
+pub(crate) struct Plan {
+    isa: Isa,
+    models: Vec<Planned>,
+}
+
+/// One model of a plan.
+struct Planned {
+    config: ModelConfig,
     checkpoint: Checkpoint,
+    text: Words,
     arithmetic: Arithmetic,
     mode: ComputeMode,
     kv: KvType,
     weight_bytes: u64,
     created_unix_s: u64,
+    max_positions: usize,
+    kv_blocks: usize,
+}
+
+impl Plan {
+    /// Opens every model and parts the memory.
+    ///
+    /// # Errors
+    /// Everything that keeps a model from being served, as far as it can be known without its weights.
+    pub(crate) fn new(config: &Config) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let isa = Isa::choose(config.engine.isa.as_deref());
+        let isa = isa.map_err(|error| faults.push(fault("engine.isa", error.to_string()))).ok();
+        let mut models = Vec::new();
+        for model in &config.models {
+            match Planned::open(model, &config.engine) {
+                Ok(found) => models.push(found),
+                Err(why) => {
+                    let why = format!("model `{}` cannot be served: {why}", model.name);
+                    faults.push(fault(&model.setting, why));
+                }
+            }
+        }
+        part_memory(&mut models, config, &mut faults);
+        match isa {
+            Some(isa) if faults.is_empty() => Ok(Self { isa, models }),
+            _ => Err(faults),
+        }
+    }
+
+    /// A line for each model: what it will be served as.
+    pub(crate) fn describe(&self, config: &Config) -> String {
+        let rows = self.models.iter().map(|model| {
+            let (answer, from) = model.default_max_tokens(config);
+            let kv = u64::try_from(model.kv_blocks.saturating_mul(model.block_bytes())).unwrap_or(u64::MAX);
+            let context = model.max_positions.min(model.kv_blocks.saturating_mul(BLOCK_TOKENS));
+            vec![
+                model.config.name.to_string(),
+                format!("{context} tokens"),
+                format!("{answer} tokens ({from})"),
+                format!("{}/{}", model.mode, model.kv),
+                format!("{} MiB", model.weight_bytes >> 20),
+                format!("{} MiB", kv >> 20),
+            ]
+        });
+        let head =
+            ["model", "context", "answer where the caller names no length", "numerics", "weights", "KV"];
+        output::table(&head, rows.collect())
+    }
+}
+
+fn fault(setting: &str, why: String) -> Fault {
+    Fault { setting: setting.to_owned(), why }
 }
 
 /// Loads and starts all models.
 ///
 /// # Errors
-/// Every model that cannot be served, at once.
-pub(crate) fn start(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Running>, ModelFaults> {
-    let mut faults = Vec::new();
-    let isa = match Isa::choose(config.engine.isa.as_deref()) {
-        Ok(isa) => isa,
-        Err(error) => return Err(ModelFaults(vec![("any".to_owned(), error.to_string())])),
-    };
-    let mut opened = Vec::new();
-    for model in &config.models {
-        match open(model, config.engine.arithmetic) {
-            Ok(found) => opened.push(found),
-            Err(why) => faults.push((model.name.to_string(), why)),
-        }
-    }
-    if !faults.is_empty() {
-        return Err(ModelFaults(faults));
-    }
-    let pool = KvBudget::new(&opened, &config.engine);
-    let mut running = Vec::new();
-    for model in opened {
+/// Every model that cannot be loaded, at once.
+pub(crate) fn start(
+    config: &Config,
+    plan: Plan,
+    clock: &Arc<dyn Clock>,
+) -> Result<Vec<Running>, ModelFaults> {
+    let (mut faults, mut running) = (Vec::new(), Vec::new());
+    for model in plan.models {
         let name = model.config.name.to_string();
-        match run(model, config, isa, &pool, clock) {
+        match run(model, config, plan.isa, clock) {
             Ok(started) => running.push(started),
             Err(why) => faults.push((name, why)),
         }
@@ -111,14 +168,103 @@ pub(crate) fn start(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Runni
     if faults.is_empty() { Ok(running) } else { Err(ModelFaults(faults)) }
 }
 
-fn open(config: &ModelConfig, general: Arithmetic) -> Result<Opened<'_>, String> {
-    let checkpoint = open_checkpoint(config.path.as_deref())?;
-    let created_unix_s = config.path.as_deref().map_or(DEMO_CREATED_UNIX_S, changed);
-    let arithmetic = config.arithmetic.or(general);
-    let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
-    let weight_bytes = u64::try_from(weights).unwrap_or(u64::MAX);
-    let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
-    Ok(Opened { config, checkpoint, arithmetic, mode, kv, weight_bytes, created_unix_s })
+impl Planned {
+    fn open(config: &ModelConfig, engine: &EngineSettings) -> Result<Self, String> {
+        let checkpoint = open_checkpoint(config.path.as_deref())?;
+        let text = Words::of(&checkpoint)?;
+        let arithmetic = config.arithmetic.or(engine.arithmetic);
+        let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
+        let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
+        let own = checkpoint.config().max_positions;
+        let asked = config.max_positions.or(engine.max_positions);
+        Ok(Self {
+            config: config.clone(),
+            created_unix_s: config.path.as_deref().map_or(DEMO_CREATED_UNIX_S, changed),
+            weight_bytes: u64::try_from(weights).unwrap_or(u64::MAX),
+            max_positions: asked.map_or(own, |asked| asked.min(own)),
+            kv_blocks: 0,
+            checkpoint,
+            text,
+            arithmetic,
+            mode,
+            kv,
+        })
+    }
+
+    fn block_bytes(&self) -> usize {
+        kv_bytes_per_block(self.checkpoint.config(), self.kv).max(1)
+    }
+
+    /// Length of an answer whose caller names none, and the setting or file that says so.
+    fn default_max_tokens(&self, config: &Config) -> (u32, &'static str) {
+        let named = self.config.default_max_tokens.map(|count| (count, "its `default_max_tokens`"));
+        let generation = self.recommended().map(|count| (count, "its generation_config.json"));
+        named.or(generation).unwrap_or((config.gateway.default_max_tokens, "gateway.default_max_tokens"))
+    }
+
+    fn recommended(&self) -> Option<u32> {
+        self.checkpoint.generation().max_new_tokens.and_then(|count| u32::try_from(count).ok())
+    }
+}
+
+/// Parts the memory between the KV pools. A pool of a configured size must hold a context and fit the machine. The others
+/// share half of what the weights and a reserve leave, each bounded by what full contexts of all running sequences could
+/// use: more would lie idle.
+fn part_memory(models: &mut [Planned], config: &Config, faults: &mut Vec<Fault>) {
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+    let weights = sum(&mut models.iter().map(|model| model.weight_bytes));
+    let configured = |model: &Planned| model.config.kv_bytes.or(config.engine.kv_bytes);
+    let pools = sum(&mut models.iter().filter_map(configured));
+    let free = machine::known_memory_bytes().map(|memory| memory.saturating_sub(weights));
+    let shares = u64::try_from(models.len()).unwrap_or(1).max(1);
+    let left = machine::memory_bytes().saturating_sub(weights).saturating_sub(RESERVE_BYTES) / 2 / shares;
+    for model in models {
+        let block_bytes = model.block_bytes();
+        let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
+        let full = model.max_positions.div_ceil(BLOCK_TOKENS);
+        let Some(bytes) = configured(model) else {
+            let useful = full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS);
+            model.kv_blocks = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
+            continue;
+        };
+        model.kv_blocks = affordable(bytes);
+        let own = model.config.kv_bytes.is_some();
+        let setting =
+            if own { format!("{}.kv_memory", model.config.setting) } else { "engine.kv_memory".to_owned() };
+        let asked = model.config.max_positions.or(config.engine.max_positions).is_some();
+        let least = if asked { full } else { full.min(LEAST_CONTEXT_BLOCKS) };
+        if model.kv_blocks < least {
+            let why = format!(
+                "{} holds {} tokens of model `{}`; a context of {} tokens needs {}: give that much{}",
+                size(bytes),
+                model.kv_blocks.saturating_mul(BLOCK_TOKENS),
+                model.config.name,
+                least.saturating_mul(BLOCK_TOKENS),
+                size(u64::try_from(least.saturating_mul(block_bytes)).unwrap_or(u64::MAX)),
+                if asked { ", or lower `max_positions`" } else { " or more" },
+            );
+            faults.push(fault(&setting, why));
+        }
+        if let Some(free) = free.filter(|free| pools > *free) {
+            let why = format!(
+                "the KV caches of all models come to {}, and {} of memory are left beside {} of weights: give less",
+                size(pools),
+                size(free),
+                size(weights),
+            );
+            faults.push(fault(&setting, why));
+        }
+    }
+}
+
+/// A size for people, rounded up.
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    if bytes < MIB {
+        format!("{} KiB", bytes.div_ceil(1 << 10))
+    } else {
+        format!("{} MiB", bytes.div_ceil(MIB))
+    }
 }
 
 /// A directory or file, or the demo model.
@@ -165,61 +311,14 @@ fn changed(path: &Path) -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// How much memory KV pools may take.
-struct KvBudget {
-    /// Of each model that is not told otherwise.
-    each_bytes: u64,
-}
-
-impl KvBudget {
-    /// Half of what the weights and a reserve leave of the process's memory, shared evenly.
-    fn new(models: &[Opened<'_>], settings: &EngineSettings) -> Self {
-        let weights = models.iter().fold(0_u64, |sum, model| sum.saturating_add(model.weight_bytes));
-        let left = machine::memory_bytes().saturating_sub(weights).saturating_sub(RESERVE_BYTES) / 2;
-        let shares = u64::try_from(models.len()).unwrap_or(1).max(1);
-        Self { each_bytes: settings.kv_bytes.unwrap_or(left / shares) }
-    }
-
-    /// Blocks for a model. Bounded by what full contexts of all running sequences could use: more would lie idle.
-    fn blocks(
-        &self,
-        model: &Opened<'_>,
-        max_positions: usize,
-        scheduler: &SchedulerConfig,
-    ) -> Result<usize, String> {
-        let block_bytes = kv_bytes_per_block(model.checkpoint.config(), model.kv).max(1);
-        let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
-        if let Some(bytes) = model.config.kv_bytes {
-            let blocks = affordable(bytes);
-            return if blocks > 0 {
-                Ok(blocks)
-            } else {
-                Err(format!("`kv_memory` of {bytes} bytes holds no block of {block_bytes} bytes"))
-            };
-        }
-        let useful =
-            max_positions.div_ceil(BLOCK_TOKENS).saturating_mul(scheduler.max_running).max(LEAST_BLOCKS);
-        Ok(affordable(self.each_bytes).clamp(LEAST_BLOCKS.min(useful), useful))
-    }
-}
-
-fn run(
-    model: Opened<'_>,
-    config: &Config,
-    isa: Isa,
-    pool: &KvBudget,
-    clock: &Arc<dyn Clock>,
-) -> Result<Running, String> {
-    let (named, checkpoint) = (model.config, &model.checkpoint);
-    let text = Words::of(checkpoint)?;
-    let asked = named.max_positions.or(config.engine.max_positions);
-    let own = checkpoint.config().max_positions;
-    let max_positions = asked.map_or(own, |asked| asked.min(own));
+fn run(model: Planned, config: &Config, isa: Isa, clock: &Arc<dyn Clock>) -> Result<Running, String> {
+    let recommended = model.recommended();
+    let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
     let options = LoadOptions {
         isa,
         threads: named.threads.or(config.engine.threads).unwrap_or_else(machine::processors),
-        kv_blocks: pool.blocks(&model, max_positions, &config.scheduler)?,
-        max_positions: Some(max_positions),
+        kv_blocks: model.kv_blocks,
+        max_positions: Some(model.max_positions),
         mode: model.mode,
         kv: model.kv,
         quantize: model.arithmetic.quantize,
@@ -244,7 +343,6 @@ fn run(
     let engine = EmbeddedEngine::start(Box::new(loaded), Arc::clone(&text.tokenizer), engine);
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
-    let recommended = generation.max_new_tokens.and_then(|count| u32::try_from(count).ok());
     let served = ServedModel {
         name: named.name.clone(),
         tokenizer: text.tokenizer,

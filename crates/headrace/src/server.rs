@@ -22,12 +22,15 @@ use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use secrecy::zeroize::Zeroizing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 
+use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::{Config, GatewaySettings};
 use crate::datadir::{self, DataDir};
 use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
+use crate::models::Plan;
 use crate::records::StoredRecords;
 use crate::welcome::Welcome;
 use crate::{commands, gauges, hardening, machine, models, output};
@@ -67,14 +70,15 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let hardened = hardening::harden();
     let settings = commands::settings(file, flags);
     let first_key = hardened.first_key;
-    let config = match Config::from_settings(settings, manner == Manner::Up) {
-        Ok(config) => config,
+    let checked = match check(settings, manner == Manner::Up, first_key.as_ref()) {
+        Ok(checked) => checked,
         Err(error) => return output::refuse(&error.to_string()),
     };
-    if let Err(error) = start_log(&config.log_filter) {
+    if let Err(error) = start_log(checked.log) {
         return output::refuse(&format!("log.filter: {error}"));
     }
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
+    let config = checked.config;
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
@@ -85,7 +89,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
-    let code = match House::build(config) {
+    let code = match House::build(config, checked.plan) {
         Ok(house) => house.live(&runtime, Start { began, manner, first_key }),
         Err(why) => output::fail(&why),
     };
@@ -93,8 +97,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     code
 }
 
-fn start_log(filter: &str) -> Result<(), String> {
-    let filter = tracing_subscriber::EnvFilter::builder().parse(filter).map_err(|error| error.to_string())?;
+fn start_log(filter: EnvFilter) -> Result<(), String> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
     let log = log.log_internal_errors(false);
@@ -126,7 +129,7 @@ struct House {
 
 impl House {
     /// Opens and loads everything. Blocks.
-    fn build(config: Config) -> Result<Self, String> {
+    fn build(config: Config, plan: Plan) -> Result<Self, String> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         not_running(&config.data_dir)?;
         can_listen(&config)?;
@@ -135,7 +138,7 @@ impl House {
         let data_dir = DataDir::create(&config.data_dir, key_hash, salt).map_err(text)?;
         let directory = data_dir.directory().map_err(text)?;
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
-        let parts = models::start(&config, &clock).map_err(|error| error.to_string())?;
+        let parts = models::start(&config, plan, &clock).map_err(|error| error.to_string())?;
         let names = parts.iter().map(|part| part.served.name.to_string()).collect();
         let metrics = Arc::new(Metrics::new(&MetricsConfig {
             models: names,

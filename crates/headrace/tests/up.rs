@@ -280,7 +280,7 @@ fn a_bad_configuration_is_refused_whole_before_anything_is_touched() {
         "did you mean `server.drain`?",
         "scheduler.max_running",
         "environment HEADRACE_WIRE__MAX_N",
-        "engine.threads: `none` is not an integer from 1 (flag --threads)",
+        "engine.threads: `none` is not an integer from 1 to 1024 (flag --threads)",
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
@@ -315,7 +315,7 @@ fn a_model_that_cannot_be_served_is_refused_with_its_name_and_reason() {
     std::fs::write(model.join("config.json"), r#"{"architectures":["Gpt9ForCausalLM"],"model_type":"gpt9"}"#)
         .unwrap();
     let (code, text) = up(model.to_str().unwrap());
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(2), "{text}");
     assert!(
         text.contains("`gpt9`") && text.contains("Gpt9ForCausalLM") && text.contains("LlamaForCausalLM"),
         "{text}"

@@ -19,5 +19,5 @@ pub use memory::MemoryKeyStore;
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
 pub use secrecy::{ExposeSecret, SecretString};
-pub use secret::{HashSecret, KeyHash, is_strong};
+pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
 pub use store::{KeyStore, NotedRevocation, StoredDirectory, StoredKey};

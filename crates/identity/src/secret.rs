@@ -113,7 +113,7 @@ impl KeyHasher {
 }
 
 /// Whether `presented` could be a key: `sk-` and at least four of `A-Z a-z 0-9 - _`.
-pub(crate) fn is_well_formed(presented: &str) -> bool {
+pub fn is_well_formed(presented: &str) -> bool {
     presented.len() <= MAX_PRESENTED_BYTES
         && presented.strip_prefix(PREFIX).is_some_and(|rest| {
             rest.len() >= MIN_CHOSEN_CHARS

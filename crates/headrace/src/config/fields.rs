@@ -1,6 +1,8 @@
 //! Every setting there is: its name, its kind, its default and what it does. From this one table come the layers'
 //! checks, the environment's names and the reference. Knows nothing of what becomes of a value.
 
+use std::time::Duration;
+
 use super::arithmetic::{KV_TYPES, MODES, QUANTIZED};
 use super::value::Kind;
 
@@ -9,7 +11,7 @@ use super::value::Kind;
 pub(crate) struct Field {
     /// Its name in the file, with dots between sections.
     pub(crate) path: &'static str,
-    /// What it may be.
+    /// What it may be, with the least and the most of everything that has a size.
     pub(crate) kind: Kind,
     /// Its default as written in TOML; empty where there is none.
     pub(crate) default: &'static str,
@@ -28,9 +30,38 @@ const fn field(path: &'static str, kind: Kind, default: &'static str, doc: &'sta
     Field { path, kind, default, doc }
 }
 
-const COUNT: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
-const COUNT_OR_ZERO: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
-const LONG: Kind = Kind::Count { least: 1, most: i64::MAX as u64 };
+/// An integer from `least` to `most`.
+const fn count(least: u64, most: u64) -> Kind {
+    Kind::Count { least, most }
+}
+
+/// A size from `least` to `most` bytes.
+const fn bytes(least: u64, most: u64) -> Kind {
+    Kind::Bytes { least, most }
+}
+
+/// A duration from `least` to `most` milliseconds.
+const fn millis(least: u64, most: u64) -> Kind {
+    Kind::Duration { least: Duration::from_millis(least), most: Duration::from_millis(most) }
+}
+
+/// The same in seconds.
+const fn seconds(least: u64, most: u64) -> Kind {
+    Kind::Duration { least: Duration::from_secs(least), most: Duration::from_secs(most) }
+}
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+/// Threads of one kind; more than any machine has processors.
+const THREADS: Kind = count(1, 1024);
+/// Items of one request.
+const ITEMS: Kind = count(1, 1 << 20);
+/// The same where none may be allowed.
+const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
 const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 
@@ -85,81 +116,91 @@ pub(crate) const FIELDS: &[Field] = &[
     field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
     field(
         "server.drain",
-        Kind::Duration,
+        seconds(0, DAY),
         "\"30s\"",
-        "How long calls in flight may go on after SIGTERM or Ctrl-C before they are cut off and settled.",
+        "How long calls in flight may go on after SIGTERM or Ctrl-C before they are cut off and settled; `\"0s\"` cuts at once.",
     ),
     field(
         "server.header_timeout",
-        Kind::Duration,
+        millis(100, 10 * MINUTE * 1000),
         "\"10s\"",
         "How long a client may take to send its headers, TLS handshake included.",
     ),
     field(
         "server.body_progress_timeout",
-        Kind::Duration,
+        millis(100, HOUR * 1000),
         "\"30s\"",
         "The longest pause within a request's body.",
     ),
     field(
         "server.body_total_timeout",
-        Kind::Duration,
+        seconds(1, DAY),
         "\"5m\"",
         "How long a request's body may take in all.",
     ),
     field(
         "server.write_timeout",
-        Kind::Duration,
+        seconds(1, HOUR),
         "\"30s\"",
         "How long a client may leave bytes unread that it was sent.",
     ),
     field(
         "server.idle_timeout",
-        Kind::Duration,
+        seconds(1, DAY),
         "\"90s\"",
         "How long a connection stays open without a request.",
     ),
     field(
         "server.max_header",
-        Kind::Bytes,
+        bytes(KIB, MIB),
         "\"16KiB\"",
         "Largest request line and headers; more is answered with 431.",
     ),
-    field("server.max_body", Kind::Bytes, "\"8MiB\"", "Largest request body; more is answered with 413."),
+    field(
+        "server.max_body",
+        bytes(KIB, 256 * MIB),
+        "\"8MiB\"",
+        "Largest request body; more is answered with 413.",
+    ),
     field(
         "server.request_memory",
-        Kind::Bytes,
+        bytes(MIB, TIB),
         "\"256MiB\"",
         "Heads and bodies of all calls that are being read or answered; a call that needs more is answered with 503.",
     ),
     field(
         "server.request_memory_per_key",
-        Kind::Bytes,
+        bytes(KIB, TIB),
         "",
         "The part of `request_memory` that the calls of one key may fill; more is answered with 429. By default, a quarter.",
     ),
     field(
         "server.max_connections",
-        COUNT,
+        count(1, 1_000_000),
         "4096",
         "Connections open at a time. For one more, the one idle longest gives way; where none is idle, it is answered with 503.",
     ),
     field(
         "server.max_connections_per_peer",
-        COUNT,
+        count(1, 1_000_000),
         "",
         "The same for one client address (an IPv6 /64 is one). By default half of `max_connections`; behind a proxy, all of them.",
     ),
     field(
         "server.max_refusals_per_peer",
-        COUNT,
+        count(1, 1_000_000_000),
         "6000",
         "Refusals without a good key that one client address is told in a minute; more are answered with 429 and closed.",
     ),
-    field("server.max_concurrent_streams", COUNT, "100", "Requests at once on one HTTP/2 connection."),
+    field(
+        "server.max_concurrent_streams",
+        count(1, 65_535),
+        "100",
+        "Requests at once on one HTTP/2 connection.",
+    ),
     field(
         "server.transport_buffer",
-        Kind::Bytes,
+        bytes(16 * KIB, 64 * MIB),
         "\"64KiB\"",
         "Bytes of an answer on their way to the network, per connection: what a reader that stopped reading can be charged for without having seen it.",
     ),
@@ -171,7 +212,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "engine.threads",
-        COUNT,
+        THREADS,
         "",
         "Threads that compute. By default, the processors that the process may use.",
     ),
@@ -201,53 +242,58 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "engine.kv_memory",
-        Kind::Bytes,
+        bytes(64 * KIB, 64 * TIB),
         "",
         "Memory of each model's KV cache. By default, up to half of what the memory limit of the process leaves beside the weights, and no more than `max_running` full contexts.",
     ),
     field(
         "engine.max_positions",
-        COUNT,
+        count(16, 1 << 24),
         "",
         "Bound on the context of every model, in tokens. By default, each model's own.",
     ),
-    field("engine.max_choices", COUNT, "128", "Most answers to one prompt (`n`)."),
+    field("engine.max_choices", count(1, 4096), "128", "Most answers to one prompt (`n`)."),
     field(
         "engine.runtime_threads",
-        COUNT,
+        THREADS,
         "",
         "Threads for sockets and requests. By default half of the processors, at least 2.",
     ),
-    field("scheduler.step_tokens", COUNT, "128", "Tokens computed in one step, prefill and decode together."),
-    field("scheduler.max_running", COUNT, "64", "Sequences that are computed at a time."),
+    field(
+        "scheduler.step_tokens",
+        count(1, 65_536),
+        "128",
+        "Tokens computed in one step, prefill and decode together.",
+    ),
+    field("scheduler.max_running", count(1, 65_536), "64", "Sequences that are computed at a time."),
     field(
         "scheduler.max_chunk",
-        COUNT,
+        count(1, 65_536),
         "512",
         "Tokens of one sequence computed in one step; never more than `scheduler.step_tokens`.",
     ),
     field(
         "scheduler.max_score_chunk",
-        COUNT,
+        count(1, 65_536),
         "32",
         "The same where log-probabilities of every position are wanted.",
     ),
     field(
         "scheduler.queue_sequences",
-        COUNT,
+        count(1, 1 << 20),
         "1024",
         "Sequences that may wait; more are answered with 503 and `Retry-After`.",
     ),
-    field("scheduler.queue_tokens", LONG, "1048576", "Prompt tokens that may wait."),
+    field("scheduler.queue_tokens", count(1, 1 << 40), "1048576", "Prompt tokens that may wait."),
     field(
         "scheduler.max_bypass",
-        COUNT_OR_ZERO,
+        count(0, 1 << 20),
         "8",
         "How many sequences may start before one that came first and does not fit yet.",
     ),
     field(
         "scheduler.dedup_tokens",
-        COUNT_OR_ZERO,
+        count(0, 1 << 20),
         "32",
         "A cold prefix this long that is being computed is waited for, not computed twice.",
     ),
@@ -259,7 +305,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "scheduler.prefix_lifetime",
-        Kind::Duration,
+        seconds(1, 365 * DAY),
         "",
         "How long a cached prefix that no call uses stays findable [default: until its room is needed].",
     ),
@@ -279,7 +325,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "prices",
         Kind::Tables,
         "",
-        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write`, `reasoning` (integer nano-dollars per million tokens: $1 is 1000000000) and `from` (a UTC date, `\"2026-11-05\"`).",
+        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write`, `reasoning` (dollars, `\"0.10\"`), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`).",
     ),
     field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
@@ -304,86 +350,106 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "gateway.default_max_tokens",
-        COUNT,
+        count(1, 1 << 20),
         "1024",
-        "Length of an answer whose caller names none, where its model names none either.",
+        "Length of an answer whose caller names none. A model's `default_max_tokens`, or else the `max_new_tokens` of its generation_config.json, comes first; `config check` shows which it is.",
     ),
     field(
         "gateway.hold_lifetime",
-        Kind::Duration,
+        seconds(1, DAY),
         "\"1h\"",
         "How long a hold lives if nobody settles it. A call, waiting included, is ended up to a minute before.",
     ),
     field(
         "gateway.stall_timeout",
-        Kind::Duration,
+        seconds(1, HOUR),
         "\"30s\"",
         "How long a reader may take nothing while something waits for it.",
     ),
-    field("gateway.delivery_buffer", Kind::Bytes, "\"256KiB\"", "Bytes that wait for a slow reader."),
+    field(
+        "gateway.delivery_buffer",
+        bytes(4 * KIB, 64 * MIB),
+        "\"256KiB\"",
+        "Bytes that wait for a slow reader.",
+    ),
     field(
         "gateway.first_event_wait",
-        Kind::Duration,
+        seconds(0, HOUR),
         "\"10s\"",
         "How long a stream's status line waits for its first event.",
     ),
-    field("gateway.keep_alive", Kind::Duration, "\"15s\"", "How often a silent stream gets a sign of life."),
+    field(
+        "gateway.keep_alive",
+        seconds(1, HOUR),
+        "\"15s\"",
+        "How often a silent stream gets a sign of life.",
+    ),
     field(
         "gateway.render_inline",
-        Kind::Bytes,
+        bytes(0, MIB),
         "\"32KiB\"",
         "Prompts longer than this are rendered off the event loop.",
     ),
-    field("wire.max_json_depth", COUNT, "64", "Objects and arrays inside each other, at most 512."),
-    field("wire.max_messages", COUNT, "4096", "Messages of a conversation."),
-    field("wire.max_content_parts", COUNT, "1024", "Parts of one message."),
-    field("wire.max_tool_calls", COUNT, "128", "Tool calls of one assistant message."),
-    field("wire.max_tools", COUNT, "128", "Tools of a call."),
+    field("wire.max_json_depth", count(1, 512), "64", "Objects and arrays inside each other."),
+    field("wire.max_messages", ITEMS, "4096", "Messages of a conversation."),
+    field("wire.max_content_parts", ITEMS, "1024", "Parts of one message."),
+    field("wire.max_tool_calls", ITEMS, "128", "Tool calls of one assistant message."),
+    field("wire.max_tools", ITEMS, "128", "Tools of a call."),
     field(
         "wire.max_free_form_values",
-        COUNT,
+        ITEMS,
         "50000",
         "Values of all tool schemas and arguments of a request together.",
     ),
-    field("wire.max_prompts", COUNT, "128", "Prompts of one completions call."),
-    field("wire.max_prompt_ids", COUNT, "131072", "Token ids of one prompt that is given as ids."),
-    field("wire.max_stop_strings", COUNT_OR_ZERO, "16", "Stop strings."),
-    field("wire.max_stop_bytes", COUNT, "1024", "Bytes of one stop string."),
-    field("wire.max_stop_token_ids", COUNT_OR_ZERO, "256", "Stop token ids."),
-    field("wire.max_n", COUNT, "128", "Answers to one prompt."),
-    field("wire.max_choices", COUNT, "128", "Prompts times `n`."),
-    field("wire.max_logit_bias", COUNT_OR_ZERO, "1024", "Tokens with a bias."),
+    field("wire.max_prompts", ITEMS, "128", "Prompts of one completions call."),
+    field(
+        "wire.max_prompt_ids",
+        count(1, 1 << 24),
+        "131072",
+        "Token ids of one prompt that is given as ids.",
+    ),
+    field("wire.max_stop_strings", ITEMS_OR_NONE, "16", "Stop strings."),
+    field("wire.max_stop_bytes", ITEMS, "1024", "Bytes of one stop string."),
+    field("wire.max_stop_token_ids", ITEMS_OR_NONE, "256", "Stop token ids."),
+    field("wire.max_n", ITEMS, "128", "Answers to one prompt."),
+    field("wire.max_choices", ITEMS, "128", "Prompts times `n`."),
+    field("wire.max_logit_bias", ITEMS_OR_NONE, "1024", "Tokens with a bias."),
     field(
         "wire.max_logprobs",
         Kind::Count { least: 0, most: 20 },
         "20",
         "Alternatives with each token's log-probability.",
     ),
-    field("wire.max_output_tokens_per_request", COUNT, "1048576", "Largest `max_tokens`."),
-    field("wire.max_label_bytes", COUNT, "256", "Bytes of a short string: a model's name, a user's, an id."),
-    field("wire.max_metadata_pairs", COUNT_OR_ZERO, "16", "Pairs of `metadata`."),
+    field("wire.max_output_tokens_per_request", count(1, 1 << 24), "1048576", "Largest `max_tokens`."),
+    field("wire.max_label_bytes", ITEMS, "256", "Bytes of a short string: a model's name, a user's, an id."),
+    field("wire.max_metadata_pairs", ITEMS_OR_NONE, "16", "Pairs of `metadata`."),
     field(
         "traces.max_records",
-        LONG,
+        count(1, 1 << 40),
         "1000000",
         "Most traces kept (about 2 kB each); the oldest go first. Refusals have a quarter of it.",
     ),
-    field("traces.max_age", Kind::Duration, "\"30d\"", "Older traces are removed."),
+    field(
+        "traces.max_age",
+        seconds(0, 3650 * DAY),
+        "\"30d\"",
+        "Older traces are removed; `\"0s\"`: whatever their age, only `traces.max_records` counts.",
+    ),
     field(
         "traces.queue_records",
-        COUNT,
+        count(1, 1 << 20),
         "8192",
         "Traces of calls that ran that may wait to be stored; more are dropped and counted.",
     ),
     field(
         "traces.recent_records",
-        COUNT_OR_ZERO,
+        count(0, 1 << 20),
         "1024",
         "Traces kept in memory for reading right after the answer.",
     ),
     field(
         "traces.strangers_per_second",
-        COUNT_OR_ZERO,
+        count(0, 1 << 20),
         "10",
         "Refusals of callers without a good key that are stored in a second; all are counted.",
     ),
@@ -397,7 +463,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "first_start.key_file",
         Kind::Path,
         "",
-        "A file with the first API key (`sk-…`). `HEADRACE_BOOTSTRAP_KEY` gives it too. By default one is made and shown once.",
+        "A file with the first API key (`sk-…`). `HEADRACE_BOOTSTRAP_KEY` gives it too. By default one is made: `up` shows it once, `serve` leaves it in the file `first-key` in the data directory.",
     ),
     field(
         "secrets.key_hash_file",
@@ -415,7 +481,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "log.filter",
         Kind::Text,
         "\"warn\"",
-        "What is logged: a level, or directives such as `headrace_edge=debug`. `HEADRACE_LOG` sets it too.",
+        "What is logged: a level (off, error, warn, info, debug, trace), or directives such as `headrace_edge=debug`. `HEADRACE_LOG` sets it too.",
     ),
 ];
 

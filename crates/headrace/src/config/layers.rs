@@ -206,7 +206,7 @@ fn is_section(path: &str) -> bool {
 }
 
 /// That a name is unknown, with the nearest known one.
-fn unknown(name: &str, known: impl Iterator<Item = String>) -> String {
+pub(super) fn unknown(name: &str, known: impl Iterator<Item = String>) -> String {
     let near = known.map(|known| (distance(name, &known), known)).min();
     match near {
         Some((far, known)) if far <= 1 + name.len() / 4 => {
@@ -282,11 +282,11 @@ mod tests {
         for expected in [
             "data_dri: there is no such setting; did you mean `data_dir`? (file h.toml)",
             "server.lissten: there is no such setting; did you mean `server.listen`?",
-            "server.drain: \"soon\" is not text such as",
+            "server.drain: \"soon\" is not a duration such as \"30s\", from 0s to 1d",
             "scheduler.max_running: 0 is not an integer from 1",
             "nonsense: there is no such setting; `headrace config reference` lists all",
             "HEADRACE_SERVER__LISTN: there is no such setting; did you mean `HEADRACE_SERVER__LISTEN`?",
-            "wire.max_n: `many` is not an integer from 1 (environment HEADRACE_WIRE__MAX_N)",
+            "wire.max_n: `many` is not an integer from 1 to 1048576 (environment HEADRACE_WIRE__MAX_N)",
         ] {
             assert!(said.contains(expected), "{expected}\n---\n{said}");
         }

@@ -38,10 +38,15 @@ const INTRODUCTION: &str = "\
 `headrace up` needs none. `headrace serve --config headrace.toml` takes a file; both take environment variables and
 flags. A later layer wins: **default < file < environment < flag**. Unknown names are errors. Every bad value is
 reported at once, with where it came from, before a port is bound. `headrace config check --config headrace.toml` shows
-each value and its origin.
+each value, its origin, and what each model will be served as; it finds whatever `serve` would refuse.
+
+**Durations** are written \"500ms\", \"30s\", \"5m\", \"1h\", \"30d\", **sizes** \"256MiB\", \"10GB\" or in bytes.
+
+**Prices** are dollars in quotes, per million tokens or, with `per = \"thousand\"`, per thousand: `input = \"0.10\"`. A whole
+number without quotes is nano-dollars per million tokens, in which they are kept; what is finer is refused, never rounded.
 
 **Environment.** `HEADRACE_` and the setting's name in capitals, with `__` for each dot: `server.listen` is
-`HEADRACE_SERVER__LISTEN`. Lists and tables are written as TOML: `HEADRACE_PRICES='[{ model = \"m\", input = 1, output = 2 }]'`.
+`HEADRACE_SERVER__LISTEN`. Lists and tables are written as TOML: `HEADRACE_PRICES='[{ model = \"m\", input = \"0.10\", output = \"0.40\" }]'`.
 An empty variable counts as not set. Besides, `HEADRACE_ISA` sets `engine.isa`, `HEADRACE_LOG` sets `log.filter`, and
 `HEADRACE_BOOTSTRAP_KEY` gives the first API key; `HEADRACE_API_KEY`, `HEADRACE_BASE_URL` and `HEADRACE_MODEL` are for
 `headrace chat`.
@@ -64,11 +69,11 @@ path = \"/models/Qwen3-0.6B\"
 kv_memory = \"4GiB\"
 limits = { concurrency = 32 }
 
-[[prices]]                    # nano-dollars per million tokens
+[[prices]]                    # dollars per million tokens
 model = \"qwen3-0.6b\"
-input = 100_000_000           # $0.10
-cached_input = 10_000_000     # $0.01
-output = 400_000_000          # $0.40
+input = \"0.10\"
+cached_input = \"0.01\"
+output = \"0.40\"
 
 [aliases]
 \"gpt-4o-mini\" = \"qwen3-0.6b\"

@@ -118,9 +118,11 @@ fn every_fault_is_reported_at_once() {
         "scheduler.weights[0]: `weight` is 0; it must be 1 to 1000",
         "scheduler.weights[1]: `org` acme stands there twice",
         "scheduler.max_running: 64 running sequences",
-        "models[0]: /does/not/exist: there is no such file or directory",
-        "models[1]: unknown field `colour`",
-        "models[2]: `threads`",
+        "models[0].path: /does/not/exist: there is no such file or directory",
+        "models[1].name: `a` is named twice",
+        "models[1].kv_memory: \"lots\" is not a size such as \"256MiB\", from 64KiB to 64TiB",
+        "models[1].colour: there is no such setting",
+        "models[2].threads: 0 is not an integer from 1 to 1024",
         "prices: model `a` has no price",
         "must not be below zero",
         "moderation.rules: ",
@@ -128,6 +130,77 @@ fn every_fault_is_reported_at_once() {
     ] {
         assert!(said.contains(expected), "{expected}\n---\n{said}");
     }
+}
+
+#[test]
+fn a_value_out_of_bounds_is_refused_with_them() {
+    let rows = [
+        (
+            "[gateway]\nstall_timeout = \"0s\"",
+            "gateway.stall_timeout: \"0s\" is not a duration such as \"30s\", from 1s to 1h",
+        ),
+        (
+            "[gateway]\nhold_lifetime = \"0s\"",
+            "gateway.hold_lifetime: \"0s\" is not a duration such as \"30s\", from 1s to 1d",
+        ),
+        ("[gateway]\nkeep_alive = 0", "gateway.keep_alive: 0 is not a duration"),
+        ("[gateway]\nkeep_alive = \"2h\"", "gateway.keep_alive: \"2h\" is not a duration"),
+        (
+            "[gateway]\ndelivery_buffer = 0",
+            "gateway.delivery_buffer: 0 is not a size such as \"256MiB\", from 4KiB to 64MiB",
+        ),
+        ("[gateway]\ndelivery_buffer = \"1TiB\"", "gateway.delivery_buffer: \"1TiB\" is not a size"),
+        ("[server]\nidle_timeout = \"0s\"", "server.idle_timeout: \"0s\" is not a duration"),
+        ("[server]\nmax_body = 0", "server.max_body: 0 is not a size"),
+        ("[engine]\nkv_memory = 1", "engine.kv_memory: 1 is not a size"),
+        ("[engine]\nthreads = 100000", "engine.threads: 100000 is not an integer from 1 to 1024"),
+        ("[wire]\nmax_json_depth = 513", "wire.max_json_depth: 513 is not an integer from 1 to 512"),
+    ];
+    for (text, expected) in rows {
+        let said = read(text).err().unwrap_or_default();
+        assert!(said.contains(expected), "{text}: {said}");
+    }
+}
+
+#[test]
+fn every_default_is_within_its_bounds_and_every_size_has_some() {
+    for field in fields::FIELDS {
+        let bounded = match field.kind {
+            value::Kind::Count { least, most } => least < most,
+            value::Kind::Bytes { least, most } => least < most,
+            value::Kind::Duration { least, most } => least < most && most < Duration::MAX,
+            _ => true,
+        };
+        assert!(bounded, "{}", field.path);
+    }
+    assert_eq!(Settings::defaults().problems, []);
+}
+
+#[test]
+fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
+    let prices = |text: &str| {
+        let text =
+            format!("[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n[[prices]]\nmodel = \"m\"\n{text}");
+        read(&text).map(|config| {
+            let model = ModelName::new("m").unwrap();
+            let quote = config.prices.quote(&model, headrace_domain::UnixNanos::new(1)).unwrap();
+            quote.hold_for(1_000_000, 1_000_000).unwrap().get()
+        })
+    };
+    let dollars = prices("input = \"0.10\"\noutput = \"0.40\"").unwrap();
+    let nanos = prices("input = 100_000_000\noutput = 400_000_000").unwrap();
+    let thousand = prices("per = \"thousand\"\ninput = \"0.0001\"\noutput = \"0.0004\"").unwrap();
+    assert_eq!((dollars, nanos, thousand), (500_000_000, 500_000_000, 500_000_000));
+    let said = prices("input = 0.1\noutput = \"0.00000000001\"\ncached = 1\nper = \"word\"").unwrap_err();
+    for expected in [
+        "prices[0].input: 0.1 must stand in quotes to be exact",
+        "prices[0].output: \"0.00000000001\" is no price: write dollars, such as \"0.10\"",
+        "prices[0].cached: there is no such setting",
+        "prices[0].per: \"word\" is not one of million, thousand",
+    ] {
+        assert!(said.contains(expected), "{expected}\n---\n{said}");
+    }
+    assert!(!said.contains("no price and would be refused"), "{said}");
 }
 
 #[test]

@@ -24,9 +24,19 @@ pub(crate) enum Kind {
         most: u64,
     },
     /// `"256MiB"`, or bytes.
-    Bytes,
+    Bytes {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
     /// `"30s"`, or seconds.
-    Duration,
+    Duration {
+        /// The least.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
     /// `"2.50"`: dollars.
     Dollars,
     /// `true` or `false`.
@@ -69,8 +79,16 @@ impl Kind {
             Self::Address => "an address such as \"127.0.0.1:8080\"".to_owned(),
             Self::Count { least, most } if most >= u64::from(u32::MAX) => format!("an integer from {least}"),
             Self::Count { least, most } => format!("an integer from {least} to {most}"),
-            Self::Bytes => "bytes, or text such as \"256MiB\"".to_owned(),
-            Self::Duration => "text such as \"500ms\", \"30s\", \"5m\", \"1h\", \"30d\"".to_owned(),
+            Self::Bytes { least, most } => {
+                format!("a size such as \"256MiB\", from {} to {}", bytes_text(least), bytes_text(most))
+            }
+            Self::Duration { least, most } => {
+                format!(
+                    "a duration such as \"30s\", from {} to {}",
+                    duration_text(least),
+                    duration_text(most)
+                )
+            }
             Self::Dollars => "dollars as text such as \"2.50\"".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Choice(names) => format!("one of {}", names.join(", ")),
@@ -87,8 +105,8 @@ impl Kind {
                 | Self::Path
                 | Self::Address
                 | Self::Choice(_)
-                | Self::Duration
-                | Self::Bytes
+                | Self::Duration { .. }
+                | Self::Bytes { .. }
                 | Self::Dollars
         );
         if plain {
@@ -115,8 +133,14 @@ impl Kind {
                 let count = value.as_integer().and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?;
                 if (least..=most).contains(&count) { Ok(Parsed::Count(count)) } else { Err(wrong()) }
             }
-            Self::Bytes => bytes(value).map(Parsed::Count).ok_or_else(wrong),
-            Self::Duration => duration(value).map(Parsed::Duration).ok_or_else(wrong),
+            Self::Bytes { least, most } => {
+                let count = bytes(value).ok_or_else(wrong)?;
+                if (least..=most).contains(&count) { Ok(Parsed::Count(count)) } else { Err(wrong()) }
+            }
+            Self::Duration { least, most } => {
+                let time = duration(value).ok_or_else(wrong)?;
+                if (least..=most).contains(&time) { Ok(Parsed::Duration(time)) } else { Err(wrong()) }
+            }
             Self::Dollars => {
                 let text = match value {
                     toml::Value::Integer(n) => n.to_string(),
@@ -164,8 +188,27 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
+/// A size in the largest unit that it is a whole number of: `256MiB`.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let whole = units.into_iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
+/// The same for a duration: `30s`.
+fn duration_text(time: Duration) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let millis = time.as_millis();
+    let whole = units.into_iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit));
+    match whole {
+        Some((name, unit)) => format!("{}{name}", millis / unit),
+        None if millis == 0 => "0s".to_owned(),
+        None => format!("{millis}ms"),
+    }
+}
+
 /// Bytes: an integer, or text with a unit.
-pub(crate) fn bytes(value: &toml::Value) -> Option<u64> {
+fn bytes(value: &toml::Value) -> Option<u64> {
     if let Some(count) = value.as_integer() {
         return u64::try_from(count).ok();
     }
@@ -216,15 +259,22 @@ mod tests {
     #[test]
     fn texts_become_values_or_say_what_was_expected() {
         let count = Kind::Count { least: 1, most: 100 };
+        let bytes = Kind::Bytes { least: 17, most: 1 << 40 };
+        let duration = Kind::Duration { least: Duration::from_millis(500), most: Duration::from_secs(120) };
         let rows: &[(Kind, &str, Option<Parsed>)] = &[
-            (Kind::Bytes, "256MiB", Some(Parsed::Count(256 << 20))),
-            (Kind::Bytes, "10 GB", Some(Parsed::Count(10_000_000_000))),
-            (Kind::Bytes, "17", Some(Parsed::Count(17))),
-            (Kind::Bytes, "99999999999TiB", None),
-            (Kind::Bytes, "x", None),
-            (Kind::Duration, "500ms", Some(Parsed::Duration(Duration::from_millis(500)))),
-            (Kind::Duration, "2m", Some(Parsed::Duration(Duration::from_secs(120)))),
-            (Kind::Duration, "-1s", None),
+            (bytes, "256MiB", Some(Parsed::Count(256 << 20))),
+            (bytes, "10 GB", Some(Parsed::Count(10_000_000_000))),
+            (bytes, "17", Some(Parsed::Count(17))),
+            (bytes, "16", None),
+            (bytes, "2TiB", None),
+            (bytes, "99999999999TiB", None),
+            (bytes, "x", None),
+            (duration, "500ms", Some(Parsed::Duration(Duration::from_millis(500)))),
+            (duration, "2m", Some(Parsed::Duration(Duration::from_secs(120)))),
+            (duration, "0s", None),
+            (duration, "499ms", None),
+            (duration, "121s", None),
+            (duration, "-1s", None),
             (count, "100", Some(Parsed::Count(100))),
             (count, "0", None),
             (count, "101", None),
@@ -243,6 +293,13 @@ mod tests {
         }
         assert!(Kind::Tables.parse_text("[{ name = \"a\" }]").is_ok());
         assert!(Kind::Tables.parse_text("[1]").is_err());
-        assert!(Kind::Duration.parse_text("soon").unwrap_err().contains("30s"));
+        assert_eq!(
+            duration.parse_text("0s").unwrap_err(),
+            "\"0s\" is not a duration such as \"30s\", from 500ms to 2m"
+        );
+        assert_eq!(
+            bytes.parse_text("1").unwrap_err(),
+            "\"1\" is not a size such as \"256MiB\", from 17 bytes to 1TiB"
+        );
     }
 }

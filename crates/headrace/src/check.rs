@@ -1,0 +1,177 @@
+//! Whether a configuration can be served: everything that can be known before a model is loaded and a port is bound.
+//! `config check` and the servers go through this one function, so that neither takes what the other refuses.
+//! Must not know: how anything is served.
+
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+
+use headrace_domain::{Clock, ModelName, SystemClock};
+use headrace_edge::EdgeError;
+use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::layers::{Origin, Settings};
+use crate::config::{Config, ConfigError};
+use crate::datadir;
+use crate::first_start::{self, KEY_VARIABLE};
+use crate::models::Plan;
+
+/// A configuration that can be served, as far as it can be known.
+pub(crate) struct Checked {
+    pub(crate) config: Config,
+    /// The models that will run.
+    pub(crate) plan: Plan,
+    /// What is logged.
+    pub(crate) log: EnvFilter,
+}
+
+/// Checks the settings and the first key, if one was chosen. With `play_prices`, a model without a price gets the demo
+/// model's.
+///
+/// # Errors
+/// Everything that is wrong, at once.
+pub(crate) fn check(
+    settings: Settings,
+    play_prices: bool,
+    first_key: Option<&SecretString>,
+) -> Result<Checked, ConfigError> {
+    let (config, settings) = Config::read(settings, play_prices);
+    let mut faults = Faults { settings };
+    let log = log_filter(&config.log_filter).map_err(|why| faults.add("log.filter", why)).ok();
+    listeners(&config, &mut faults);
+    names(&config, &mut faults);
+    files(&config, first_key, &mut faults);
+    let mut plan = None;
+    // A model that is not where it is said to be has been reported as such.
+    if !faults.within("models") && !faults.within("engine") {
+        match Plan::new(&config) {
+            Ok(found) => plan = Some(found),
+            Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
+        }
+    }
+    match (log, plan) {
+        (Some(log), Some(plan)) if faults.settings.problems.is_empty() => Ok(Checked { config, plan, log }),
+        _ => Err(ConfigError(faults.settings.problems)),
+    }
+}
+
+/// The filter of the log. A lone word that is no level would be taken for the name of a program part and show nothing.
+fn log_filter(text: &str) -> Result<EnvFilter, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    for word in words.filter(|word| !word.contains(['=', '['])) {
+        if !LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word)) && !word.starts_with("headrace") {
+            return Err(format!("`{word}` is no level ({}) and no TARGET=LEVEL", LEVELS.join(", ")));
+        }
+    }
+    EnvFilter::builder().parse(text).map_err(|error| format!("`{text}` is no filter: {error}"))
+}
+
+/// The settings, to which faults are added.
+struct Faults {
+    settings: Settings,
+}
+
+impl Faults {
+    fn add(&mut self, setting: &str, why: impl Display) {
+        // `models[0].kv_memory` comes from where `models` comes from.
+        let whole = setting.split('[').next().unwrap_or(setting);
+        let origin = self.settings.origin(whole);
+        self.settings.problem(setting, origin, why.to_string());
+    }
+
+    /// Whether a setting of that section was refused.
+    fn within(&self, section: &str) -> bool {
+        self.settings.problems.iter().any(|problem| problem.what.starts_with(section))
+    }
+}
+
+/// Sockets and certificates. An address that is in use is no fault: the server that runs may be the one to be replaced.
+fn listeners(config: &Config, faults: &mut Faults) {
+    if faults.within("server") {
+        return;
+    }
+    let edge = &config.server.edge;
+    if let Err(EdgeError::Config(wrong)) = edge.check() {
+        wrong.into_iter().for_each(|why| faults.add("server", why));
+    }
+    if let Some(files) = &edge.tls
+        && let Err(EdgeError::Tls { file, detail }) = files.check()
+    {
+        let setting = if file == files.cert { "server.tls_cert" } else { "server.tls_key" };
+        faults.add(setting, format!("{}: {detail}", file.display()));
+    }
+    let metrics = edge.metrics_listen.map(|address| ("server.metrics_listen", address));
+    for (setting, address) in [("server.listen", edge.listen)].into_iter().chain(metrics) {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() != ErrorKind::AddrInUse => {
+                faults.add(setting, format!("cannot listen on {address}: {error}"));
+            }
+            _ => {}
+        }
+    }
+    if edge.metrics_listen == Some(edge.listen) && edge.listen.port() != 0 {
+        faults
+            .add("server.metrics_listen", "is the address of `server.listen`: metrics need one of their own");
+    }
+}
+
+/// Aliases and prices, beside the models that they name.
+fn names(config: &Config, faults: &mut Faults) {
+    if faults.within("models") {
+        return;
+    }
+    let served = |name: &ModelName| config.models.iter().any(|model| model.name == *name);
+    for (alias, target) in &config.aliases {
+        if !served(target) {
+            let known: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
+            faults.add(
+                "aliases",
+                format!("`{alias}` points to `{target}`, which is not served; there is {}", known.join(", ")),
+            );
+        } else if served(alias) {
+            faults.add("aliases", format!("`{alias}` is the name of a model that is served"));
+        }
+    }
+    if faults.within("prices") {
+        return;
+    }
+    let now = SystemClock::new().now();
+    for model in config.models.iter().filter(|model| config.prices.quote(&model.name, now).is_none()) {
+        let why = format!("the prices of `{}` all begin later: give one that applies today", model.name);
+        faults.add("prices", why);
+    }
+}
+
+/// Files with secrets.
+fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults) {
+    let secrets = [
+        ("secrets.key_hash_file", &config.key_hash_file),
+        ("secrets.cache_salt_file", &config.cache_salt_file),
+    ];
+    for (setting, file) in secrets {
+        if let Some(Err(error)) = file.as_deref().map(datadir::read_secret) {
+            faults.add(setting, error);
+        }
+    }
+    // Later starts need no first key.
+    let first = !datadir::has_keys(&config.data_dir);
+    if let Some(key) = first_key.filter(|_| first) {
+        let origin = Origin::Environment(KEY_VARIABLE.to_owned());
+        if let Some(why) = unfit(key) {
+            faults.settings.problem("the first key", origin, why);
+        }
+    } else if let Some(file) = config.first_start.key_file.as_deref().filter(|_| first) {
+        match first_start::read_key(file) {
+            Ok(key) => unfit(&key).into_iter().for_each(|why| faults.add("first_start.key_file", why)),
+            Err(why) => faults.add("first_start.key_file", why),
+        }
+    }
+}
+
+/// Why a key that an operator chose is none.
+fn unfit(key: &SecretString) -> Option<String> {
+    let why = "is no API key: `sk-` and 4 to 253 letters, digits, `-` or `_`";
+    (!is_well_formed(key.expose_secret())).then(|| why.to_owned())
+}

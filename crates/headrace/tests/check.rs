@@ -1,0 +1,138 @@
+//! `config check` and `serve` say the same of a bad configuration, before anything is written.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::path::Path;
+
+use common::{program, said};
+
+/// Each text, what must be said of it; `DIR` stands for the test's directory.
+const BAD: &[(&str, &[&str])] = &[
+    (
+        "[server]\ntls_cert = \"DIR/none.pem\"\ntls_key = \"DIR/none.key\"",
+        &["server.tls_cert: DIR/none.pem: "],
+    ),
+    (
+        "[server]\ntls_cert = \"DIR/text\"\ntls_key = \"DIR/text\"",
+        &["server.tls_cert: DIR/text: holds no certificate"],
+    ),
+    ("[server]\ntls_cert = \"DIR/text\"", &["server.tls_cert: needs `server.tls_key`"]),
+    ("[server]\nlisten = \"nowhere\"", &["server.listen: \"nowhere\" is not an address"]),
+    ("[server]\nlisten = \"192.0.2.1:1\"", &["server.listen: cannot listen on 192.0.2.1:1"]),
+    (
+        "[server]\nlisten = \"127.0.0.1:18099\"\nmetrics_listen = \"127.0.0.1:18099\"",
+        &["server.metrics_listen: is the address of `server.listen`"],
+    ),
+    (
+        "[server]\nmax_header = \"64KiB\"\ntransport_buffer = \"32KiB\"",
+        &["server: transport_buffer_bytes must be"],
+    ),
+    ("[server]\nidle_timeout = \"0s\"", &["server.idle_timeout: \"0s\" is not a duration"]),
+    (
+        "[aliases]\na = \"nosuch\"\nheadrace-demo = \"headrace-demo\"",
+        &[
+            "aliases: `a` points to `nosuch`, which is not served; there is headrace-demo",
+            "aliases: `headrace-demo` is the name of a model",
+        ],
+    ),
+    ("[log]\nfilter = \"blah\"", &["log.filter: `blah` is no level (off, error, warn, info, debug, trace)"]),
+    ("[log]\nfilter = \"headrace=loud\"", &["log.filter: `headrace=loud` is no filter"]),
+    (
+        "[engine]\nkv_memory = 1",
+        &["engine.kv_memory: 1 is not a size such as \"256MiB\", from 64KiB to 64TiB"],
+    ),
+    (
+        "[engine]\nkv_memory = \"64KiB\"",
+        &[
+            "engine.kv_memory: 64 KiB holds ",
+            " tokens of model `headrace-demo`; a context of 256 tokens needs ",
+        ],
+    ),
+    (
+        "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\nkv_memory = \"1MiB\"\nmax_positions = 2048",
+        &["models[0].kv_memory: 1 MiB holds ", "a context of 2048 tokens needs ", "or lower `max_positions`"],
+    ),
+    (
+        "[engine]\nkv_memory = \"60TiB\"",
+        &["engine.kv_memory: the KV caches of all models come to ", " of memory are left beside "],
+    ),
+    ("[engine]\nisa = \"neon\"", &["engine.isa: "]),
+    ("[[models]]\nname = \"m\"\npath = \"DIR/none\"", &["models[0].path: DIR/none: there is no such file"]),
+    (
+        "[[models]]\nname = \"m\"\npath = \"DIR/gpt9\"",
+        &["models[0]: model `m` cannot be served: ", "Gpt9ForCausalLM"],
+    ),
+    (
+        "[[prices]]\nmodel = \"headrace-demo\"\nfrom = \"2999-01-01\"\ninput = \"1\"\noutput = \"1\"",
+        &["prices: the prices of `headrace-demo` all begin later"],
+    ),
+    ("[[prices]]\nmodel = \"headrace-demo\"\ninput = 0.1", &["prices[0].input: 0.1 must stand in quotes"]),
+    (
+        "[[moderation.rules]]\nname = \"r\"\nkind = \"regex\"\npattern = \"(\"\naction = \"block\"",
+        &["moderation.rules: "],
+    ),
+    ("[secrets]\nkey_hash_file = \"DIR/none\"", &["secrets.key_hash_file: cannot read the secret DIR/none"]),
+    ("[secrets]\ncache_salt_file = \"DIR/text\"", &["secrets.cache_salt_file: DIR/text does not hold 64"]),
+    (
+        "[first_start]\nkey_file = \"DIR/none\"",
+        &["first_start.key_file: cannot read the first key from DIR/none"],
+    ),
+    ("[first_start]\nkey_file = \"DIR/text\"", &["first_start.key_file: is no API key"]),
+    (
+        "[gateway]\nstall_timeout = \"0s\"\nhold_lifetime = \"0s\"\ndelivery_buffer = 0",
+        &[
+            "gateway.stall_timeout: \"0s\" is not a duration such as \"30s\", from 1s to 1h",
+            "gateway.hold_lifetime: \"0s\" is not a duration such as \"30s\", from 1s to 1d",
+            "gateway.delivery_buffer: 0 is not a size such as \"256MiB\", from 4KiB to 64MiB",
+            "3 faults",
+        ],
+    ),
+];
+
+/// The faults that a command finds, each with its line.
+fn faults(command: &[&str], file: &Path, data: &Path) -> (Option<i32>, String) {
+    let output =
+        program().args(command).arg("--config").arg(file).arg("--data-dir").arg(data).output().unwrap();
+    let said = said(&output);
+    let at = said.find("headrace: the configuration has").unwrap_or_else(|| panic!("{command:?}: {said}"));
+    (output.status.code(), said[at..].to_owned())
+}
+
+#[test]
+fn what_serve_refuses_config_check_finds_in_the_same_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    std::fs::write(dir.path().join("text"), "neither a key nor a certificate").unwrap();
+    std::fs::create_dir(dir.path().join("gpt9")).unwrap();
+    let config = r#"{"architectures":["Gpt9ForCausalLM"],"model_type":"gpt9"}"#;
+    std::fs::write(dir.path().join("gpt9/config.json"), config).unwrap();
+    let (file, data) = (dir.path().join("headrace.toml"), dir.path().join("data"));
+    for (text, expected) in BAD {
+        // Prices for the models of the rows, so that only what is meant is wrong.
+        let price = "\n[[prices]]\nmodel = \"m\"\ninput = \"0.10\"\noutput = \"0.40\"\n";
+        std::fs::write(&file, format!("{}{price}", text.replace("DIR", root))).unwrap();
+        let (code, checked) = faults(&["config", "check"], &file, &data);
+        assert_eq!(code, Some(2), "{text}");
+        for part in *expected {
+            assert!(checked.contains(&part.replace("DIR", root)), "{text}\n{part}\n---\n{checked}");
+        }
+        let served = faults(&["serve"], &file, &data);
+        assert_eq!(served, (Some(2), checked), "{text}");
+        assert!(!data.exists(), "{text}");
+    }
+}
+
+#[test]
+fn a_good_configuration_shows_what_will_be_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("headrace.toml");
+    std::fs::write(&file, "[gateway]\ndefault_max_tokens = 777\n[engine]\nkv_memory = \"64MiB\"\n").unwrap();
+    let output = program().args(["config", "check", "--config"]).arg(&file).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for part in ["headrace-demo", "777 tokens (gateway.default_max_tokens)", "63 MiB", "no faults"] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+}
