@@ -35,6 +35,9 @@ pub struct Config {
     /// Its API key.
     #[serde(skip)]
     pub key: Option<SecretString>,
+    /// The authorities to trust instead of this machine's, as PEM.
+    #[serde(skip)]
+    pub ca_pem: Option<Vec<u8>>,
     /// The model to ask; without one, the first that the server lists.
     pub model: Option<String>,
     /// Which endpoint.
@@ -233,6 +236,7 @@ impl Config {
         Self {
             url: url.into(),
             key: None,
+            ca_pem: None,
             model: None,
             api: Api::Chat,
             stream: true,

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headrace_client::{Client, ClientConfig, ModelInfo, causes};
+use headrace_client::{Client, ClientConfig, ModelInfo, causes, trusted};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use secrecy::ExposeSecret;
@@ -97,6 +97,7 @@ impl Target {
     pub(crate) async fn open(config: &Config) -> Result<(Self, ModelInfo), BenchError> {
         let mut known = ClientConfig::new(&config.url);
         known.key.clone_from(&config.key);
+        known.ca_pem.clone_from(&config.ca_pem);
         let client = Client::new(known).map_err(BenchError::Server)?;
         let model = match &config.model {
             Some(name) => ModelInfo { id: name.clone(), context_window: None },
@@ -208,10 +209,8 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
         // A proxy would be measured with the server.
         .no_proxy()
         .tcp_nodelay(true);
-    if base.starts_with("http:") {
-        // Without TLS no roots are needed.
-        builder = builder.tls_certs_only([]);
-    }
+    builder =
+        trusted(builder, base.starts_with("https:"), config.ca_pem.as_deref()).map_err(BenchError::Server)?;
     builder.build().map_err(|error| wrong(causes(&error)))
 }
 

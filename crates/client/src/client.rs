@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::causes;
+use crate::plain::plain;
 use crate::{ApiError, ChatStream, ClientError, RetryPolicy};
 
 /// Longest body of an error that is read, in bytes.
@@ -26,6 +27,8 @@ pub struct ClientConfig {
     pub url: String,
     /// The API key.
     pub key: Option<SecretString>,
+    /// The authorities to trust instead of this machine's, as PEM.
+    pub ca_pem: Option<Vec<u8>>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// Longest silence of a server that has been asked. Headrace sends a sign of life every 15 s while it streams.
@@ -40,6 +43,7 @@ impl ClientConfig {
         Self {
             url: url.into(),
             key: None,
+            ca_pem: None,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(120),
             retry: RetryPolicy::default(),
@@ -109,10 +113,7 @@ impl Client {
             .connect_timeout(config.connect_timeout)
             .read_timeout(config.idle_timeout)
             .tcp_nodelay(true);
-        if base.scheme() == "http" {
-            // Without TLS no roots are needed: a machine without any can still talk to itself.
-            builder = builder.tls_certs_only([]);
-        }
+        builder = trusted(builder, base.scheme() == "https", config.ca_pem.as_deref())?;
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
@@ -221,20 +222,18 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        let what = if error.is_builder() {
-            return ClientError::Config(causes(error));
+        let (base, causes) = (self.base(), causes(error));
+        if error.is_builder() {
+            ClientError::Config(causes)
+        } else if let Some(what) = plain(base, &causes) {
+            ClientError::Tls(what)
         } else if error.is_connect() {
-            "cannot connect to"
+            ClientError::Connection(format!("cannot connect to {base}: {causes}"))
         } else if error.is_timeout() {
-            return ClientError::Timeout(format!(
-                "no answer in time from {}: {}",
-                self.base(),
-                causes(error)
-            ));
+            ClientError::Timeout(format!("no answer in time from {base}: {causes}"))
         } else {
-            "the connection broke before an answer from"
-        };
-        ClientError::Connection(format!("{what} {}: {}", self.base(), causes(error)))
+            ClientError::Broken(format!("the connection broke before an answer from {base}: {causes}"))
+        }
     }
 }
 
@@ -245,11 +244,36 @@ struct Answered {
     retries: u32,
 }
 
-/// The address with exactly one slash at its end and without `v1`.
+/// Makes a client trust the authorities of a PEM text instead of this machine's. Without TLS none are needed: a machine
+/// without any can still talk to itself.
+///
+/// # Errors
+/// [`ClientError::Config`] for a text without a certificate.
+pub fn trusted(
+    builder: reqwest::ClientBuilder,
+    tls: bool,
+    ca_pem: Option<&[u8]>,
+) -> Result<reqwest::ClientBuilder, ClientError> {
+    let Some(pem) = ca_pem else {
+        return Ok(if tls { builder } else { builder.tls_certs_only([]) });
+    };
+    let certificates = reqwest::Certificate::from_pem_bundle(pem).ok().filter(|found| !found.is_empty());
+    let certificates = certificates.ok_or_else(|| {
+        ClientError::Config("the file of the authority holds no certificate in PEM".to_owned())
+    })?;
+    Ok(builder.tls_certs_only(certificates))
+}
+
+/// The address with exactly one slash at its end and without `v1`. This machine's own needs no scheme; to any other, a key
+/// must not go in clear because nobody said how.
 fn base_url(text: &str) -> Result<Url, ClientError> {
     let bad = |why: &str| ClientError::Config(format!("`{text}` is no server address: {why}"));
     let trimmed = text.trim().trim_end_matches('/');
     let trimmed = trimmed.strip_suffix("/v1").unwrap_or(trimmed);
+    if !trimmed.contains("://") {
+        let here = Url::parse(&format!("http://{trimmed}/")).ok().filter(is_loopback);
+        return here.ok_or_else(|| bad("write http:// or https:// before it"));
+    }
     let base = Url::parse(&format!("{trimmed}/")).map_err(|error| bad(&error.to_string()))?;
     if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
         return Err(bad("it must begin with http:// or https://"));
@@ -304,8 +328,11 @@ mod tests {
             ("http://127.0.0.1:8080", Some("http://127.0.0.1:8080/")),
             ("http://127.0.0.1:8080/v1/", Some("http://127.0.0.1:8080/")),
             (" https://host/api/v1 ", Some("https://host/api/")),
-            ("127.0.0.1:8080", None),
-            ("localhost:8080", None),
+            ("127.0.0.1:8080", Some("http://127.0.0.1:8080/")),
+            ("localhost:8080/v1", Some("http://localhost:8080/")),
+            ("[::1]:8080", Some("http://[::1]:8080/")),
+            ("example.com:8080", None),
+            ("example.com", None),
             ("ftp://host", None),
             ("http://host/?a=b", None),
             ("", None),
@@ -320,6 +347,17 @@ mod tests {
             ("http://a.b", false),
         ] {
             assert_eq!(is_loopback(&base_url(text).unwrap()), loopback, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_authority_is_read_or_refused() {
+        let of = |pem: &str| {
+            let ca_pem = Some(pem.as_bytes().to_vec());
+            Client::new(ClientConfig { ca_pem, ..ClientConfig::new("https://h") })
+        };
+        for bad in ["", "text", "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"] {
+            assert!(matches!(of(bad), Err(ClientError::Config(_))), "{bad}");
         }
     }
 

@@ -14,8 +14,13 @@ const MAX_SHOWN_CHARS: usize = 400;
 pub enum ClientError {
     /// The configuration makes no client.
     Config(String),
-    /// The server could not be reached, or went away before it answered. The text names the address and the cause.
+    /// Nobody could be reached there. The text names the address and the cause.
     Connection(String),
+    /// The server was reached and went away before it answered.
+    Broken(String),
+    /// What was reached cannot be spoken to: TLS where there is none, a certificate that is not trusted. The text names
+    /// the address and the way out.
+    Tls(String),
     /// The server was reached and then silent for too long: it may still be at work, so nothing is tried again.
     Timeout(String),
     /// The server answered with an error, or a stream ended with one.
@@ -37,7 +42,12 @@ impl ClientError {
         match self {
             Self::Api(error) => error.request_id.as_deref(),
             Self::CutOff { request_id, .. } => request_id.as_deref(),
-            Self::Config(_) | Self::Connection(_) | Self::Timeout(_) | Self::Protocol(_) => None,
+            Self::Config(_)
+            | Self::Connection(_)
+            | Self::Broken(_)
+            | Self::Tls(_)
+            | Self::Timeout(_)
+            | Self::Protocol(_) => None,
         }
     }
 }
@@ -45,7 +55,11 @@ impl ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(what) | Self::Connection(what) | Self::Timeout(what) => f.write_str(what),
+            Self::Config(what)
+            | Self::Connection(what)
+            | Self::Broken(what)
+            | Self::Tls(what)
+            | Self::Timeout(what) => f.write_str(what),
             Self::Api(error) => error.fmt(f),
             Self::CutOff { request_id, cause } => {
                 f.write_str("the answer was cut off before its end")?;

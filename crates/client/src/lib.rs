@@ -6,11 +6,12 @@ mod client;
 mod conversation;
 mod error;
 mod explain;
+mod plain;
 mod retry;
 mod stream;
 
 pub use answer::{Answer, AssembledToolCall, Timing};
-pub use client::{Client, ClientConfig, ModelInfo};
+pub use client::{Client, ClientConfig, ModelInfo, trusted};
 pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};

@@ -51,7 +51,7 @@ impl RetryPolicy {
         }
         let asked = match error {
             // No answer had begun: the server drops what it was computing when the connection goes.
-            ClientError::Connection(_) => None,
+            ClientError::Connection(_) | ClientError::Broken(_) => None,
             ClientError::Api(error) if is_transient(error) => error.retry_after,
             _ => return None,
         };

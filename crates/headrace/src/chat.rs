@@ -6,6 +6,7 @@ mod input;
 mod screen;
 mod waterfall;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use headrace_client::{
 };
 use secrecy::SecretString;
 
+use crate::commands::read_ca;
 use command::{Command, HELP};
 use input::Lines;
 use screen::{OutputClosed, Screen};
@@ -25,12 +27,15 @@ use screen::{OutputClosed, Screen};
 /// everything else to standard error. Ctrl-C cancels an answer; at the prompt, Ctrl-C or Ctrl-D leaves.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChatArgs {
-    /// Server to talk to (for https with a private certificate authority, set SSL_CERT_FILE)
+    /// Server to talk to
     #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// API key (other users of this machine see it on a command line: prefer the variable)
     #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret)]
     key: Option<SecretString>,
+    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Model to ask [default: the first one that the server lists]
     #[arg(long, value_name = "NAME", env = "HEADRACE_MODEL")]
     model: Option<String>,
@@ -101,7 +106,9 @@ enum Turn {
 
 impl Session {
     async fn open(args: &ChatArgs) -> Result<Self, ClientError> {
-        let client = Client::new(ClientConfig { key: args.key.clone(), ..ClientConfig::new(&args.url) })?;
+        let ca_pem = args.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
+        let client =
+            Client::new(ClientConfig { key: args.key.clone(), ca_pem, ..ClientConfig::new(&args.url) })?;
         let model = match &args.model {
             Some(model) => model.clone(),
             None => first_model(&client).await?,

@@ -18,6 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::read_ca;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -65,6 +66,9 @@ pub(crate) struct BenchArgs {
     /// API key (other users of this machine see it on a command line: prefer the variable)
     #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret, help_heading = "Server")]
     key: Option<SecretString>,
+    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    ca: Option<PathBuf>,
     /// Model to ask [default: the first one that the server lists]
     #[arg(long, value_name = "NAME", env = "HEADRACE_MODEL", help_heading = "Server")]
     model: Option<String>,
@@ -282,6 +286,7 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
     config.stop = Stop { requests: args.requests, duration: args.duration.or(usual) };
     // An empty variable is no key.
     config.key = args.key.clone().filter(|key| !key.expose_secret().is_empty());
+    config.ca_pem = args.ca.as_deref().map(read_ca).transpose()?;
     config.model.clone_from(&args.model);
     config.api = args.api;
     config.stream = !args.no_stream;

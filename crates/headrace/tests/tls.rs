@@ -1,0 +1,98 @@
+//! Trouble with TLS is told in plain words with the way out, and a certificate of one's own works with `--ca`.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::path::Path;
+
+use common::{Server, program, said};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+const KEY: &str = "sk-tls-test-0123456789abcdefghijkl";
+
+/// A server with a certificate that signed itself.
+fn server(dir: &Path, is_ca: IsCa) -> Server {
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = is_ca;
+    let key = KeyPair::generate().unwrap();
+    let made = params.self_signed(&key).unwrap();
+    std::fs::write(dir.join("cert.pem"), made.pem()).unwrap();
+    std::fs::write(dir.join("key.pem"), key.serialize_pem()).unwrap();
+    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    let flags = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let mut command = program();
+    command.env("HEADRACE_BOOTSTRAP_KEY", KEY).arg("up");
+    Server::begin(command, &dir.join("data"), &flags, KEY)
+}
+
+/// What `chat` and `bench` say of a server, and whether they succeeded.
+fn ask(url: &str, more: &[&str]) -> [(bool, String); 2] {
+    let run = |args: &[&str]| {
+        let output = program()
+            .env("HEADRACE_API_KEY", KEY)
+            .args(args)
+            .args(["--url", url])
+            .args(more)
+            .output()
+            .unwrap();
+        (output.status.success(), said(&output))
+    };
+    [run(&["chat", "--max-tokens", "4", "Hello"]), run(&["bench", "--requests", "2", "--output-tokens", "4"])]
+}
+
+fn refused(url: &str, more: &[&str], expected: &str) {
+    for (done, said) in ask(url, more) {
+        assert!(!done && said.contains(expected), "{url}: {expected}\n{said}");
+        for jargon in ["Is it running?", "OtherError", "InvalidContentType", "UnknownIssuer"] {
+            assert!(!said.contains(jargon), "{url}: {jargon}\n{said}");
+        }
+    }
+}
+
+#[test]
+fn an_own_certificate_works_with_ca_and_its_absence_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server(dir.path(), IsCa::ExplicitNoCa);
+    let port = server.address().port();
+    let (https, http) = (format!("https://localhost:{port}"), format!("http://localhost:{port}"));
+    let ca = dir.path().join("cert.pem");
+    refused(&https, &[], "of an authority that is not known here");
+    refused(&https, &[], "--ca FILE");
+    for (done, said) in ask(&https, &["--ca", ca.to_str().unwrap()]) {
+        assert!(done, "{said}");
+    }
+    refused(&format!("https://127.0.0.1:{port}"), &["--ca", ca.to_str().unwrap()], "for another name");
+    refused(&http, &[], &format!("it is {https}"));
+    let text = dir.path().join("text");
+    std::fs::write(&text, "no certificate").unwrap();
+    refused(&https, &["--ca", text.to_str().unwrap()], "holds no certificate in PEM");
+    refused(&https, &["--ca", "/does/not/exist"], "--ca: cannot read /does/not/exist");
+    server.stop();
+}
+
+#[test]
+fn a_certificate_of_an_authority_is_told_how_to_become_a_server_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server(dir.path(), IsCa::Ca(BasicConstraints::Unconstrained));
+    let https = format!("https://localhost:{}", server.address().port());
+    let ca = dir.path().join("cert.pem");
+    refused(&https, &["--ca", ca.to_str().unwrap()], "CA:FALSE");
+    server.stop();
+}
+
+#[test]
+fn addresses_of_the_wrong_kind_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::up(dir.path(), &[]);
+    let address = server.address().to_string();
+    refused(&format!("https://{address}"), &[], &format!("answers without TLS: it is http://{address}"));
+    refused("example.com:8080", &[], "write http:// or https:// before it");
+    let shown = program()
+        .env("HEADRACE_API_KEY", &server.key)
+        .args(["chat", "--url", &address, "--max-tokens", "4", "Hello"])
+        .output();
+    let shown = shown.unwrap();
+    assert!(shown.status.success(), "this machine's own needs no scheme: {}", said(&shown));
+    server.stop();
+}
