@@ -60,11 +60,18 @@ pub struct Timing {
 }
 
 impl Answer {
-    /// Generated tokens per second after the first one; `None` below two tokens or without usage.
+    /// Generated tokens per second; `None` below two tokens or without usage. By the server's own clock where it told how
+    /// long it decoded: tokens after the first one. Otherwise all tokens over the whole time until the last one came, which is
+    /// never too fast: when chunks arrive says little, since many may come at once.
     pub fn tokens_per_second(&self) -> Option<f64> {
-        let after_first = self.usage?.completion_tokens.checked_sub(1).filter(|&tokens| tokens > 0)?;
-        let elapsed = self.timing.last_token?.checked_sub(self.timing.first_token?)?;
-        (!elapsed.is_zero()).then(|| after_first as f64 / elapsed.as_secs_f64())
+        let tokens = self.usage?.completion_tokens;
+        let after_first = tokens.checked_sub(1).filter(|&tokens| tokens > 0)?;
+        let decode = self.explain.as_ref().and_then(|explain| explain.stage("decode"));
+        let (tokens, seconds) = match decode {
+            Some(stage) => (after_first, stage.duration_us / 1e6),
+            None => (tokens, self.timing.last_token?.as_secs_f64()),
+        };
+        (seconds > 0.0).then(|| tokens as f64 / seconds)
     }
 
     /// Takes in a chunk that came `at` after the request was sent, and gives what is new in it. Only the first
@@ -178,7 +185,21 @@ mod tests {
         assert_eq!(answer.explain.as_ref().unwrap().cost.unwrap().get(), 3);
         assert_eq!((answer.timing.first_token, answer.timing.last_token), (Some(ms(10)), Some(ms(60))));
         assert_eq!(answer.timing.total, ms(70));
-        assert_eq!(answer.tokens_per_second(), Some(100.0));
+        assert_eq!(answer.tokens_per_second(), Some(100.0), "six tokens in the 60 ms until the last one");
+    }
+
+    #[test]
+    fn speed_is_the_server_s_where_it_told_it() {
+        let (answer, _) = assembled(&[
+            (60, delta(&json!({"content": "a"}))),
+            (60, delta(&json!({"content": "b"}))),
+            (
+                61,
+                json!({"choices": [], "usage": {"completion_tokens": 11}, "headrace":
+                    {"stages": [{"stage": "decode", "start_us": 1.0, "duration_us": 20_000.0}]}}),
+            ),
+        ]);
+        assert_eq!(answer.tokens_per_second(), Some(500.0), "though both chunks came at once");
     }
 
     #[test]
@@ -189,8 +210,8 @@ mod tests {
             assert_eq!(answer.tokens_per_second(), None);
         }
         let usage = json!({"choices": [], "usage": {"completion_tokens": 9}});
-        let (answer, _) = assembled(&[(1, delta(&json!({"content": "a"}))), (2, usage)]);
-        assert_eq!(answer.tokens_per_second(), None, "all came at once");
+        let (answer, _) = assembled(&[(0, delta(&json!({"content": "a"}))), (0, usage)]);
+        assert_eq!(answer.tokens_per_second(), None, "no time went by");
     }
 
     #[test]

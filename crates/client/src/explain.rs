@@ -33,6 +33,11 @@ impl Explain {
         let cost = cost.and_then(Value::as_i64).map(NanoDollars::new);
         Self { cost, stages: stages(&raw), raw }
     }
+
+    /// The stage of that name.
+    pub fn stage(&self, name: &str) -> Option<&StageTime> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
 }
 
 /// The list `stages` of a `headrace` block or of a request's trace.

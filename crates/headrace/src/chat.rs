@@ -367,6 +367,9 @@ fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
         ClientError::Connection(_) => {
             screen.note("Is it running? `headrace up` starts one; --url names another.")
         }
+        ClientError::Api(error) if error.code == "context_length_exceeded" => screen.note(
+            "The conversation fills the model's context: /clear begins anew and keeps the system message.",
+        ),
         _ => {}
     }
 }
@@ -417,7 +420,8 @@ mod tests {
         let answer = Answer {
             finish_reason: Some("stop".into()),
             usage: Some(usage),
-            explain: Some(Explain::from_value(json!({"cost_nano_dollars": 9_400}))),
+            explain: Some(Explain::from_value(json!({"cost_nano_dollars": 9_400,
+                "stages": [{"stage": "decode", "start_us": 2_340, "duration_us": 55_000}]}))),
             request_id: Some("req_1".into()),
             timing: Timing {
                 first_token: Some(Duration::from_micros(2_340)),
