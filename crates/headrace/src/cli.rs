@@ -31,9 +31,10 @@ Examples:
   headrace up                                 start with the built-in demo model; prints a key and what to try
   headrace up --model ~/models/Qwen3-0.6B     serve a Hugging Face directory instead
   headrace serve --config headrace.toml       the same with everything configurable
-  headrace chat \"What is 12 plus 30?\"         ask it (HEADRACE_API_KEY=sk-...)
+  headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
   headrace bench --users 8                    how does it do with eight users at once?
+  headrace config check                       what would be served, and what is wrong
   headrace keys create --name laptop          a key for one more caller
   headrace credit grant 25                    money for organisation `default`
   headrace ledger verify                      check every invariant of the books

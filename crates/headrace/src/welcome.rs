@@ -114,9 +114,9 @@ From Python, with the official SDK (pip install openai):
 Then try:
 
   HEADRACE_API_KEY={key} headrace chat --url {url}
-  headrace trace --last{at}          where the time and the money of that call went
-  headrace keys create --name me{at} a key for one more caller
-  headrace credit show{at}           what is left
+  headrace trace --last{at}            where the time and the money of that call went
+  headrace keys create --name me{at}   a key for one more caller
+  headrace credit show{at}             what is left
 
 ",
             credit = first.credit,

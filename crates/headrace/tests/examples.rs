@@ -1,0 +1,335 @@
+//! Every command and sample that we print is true: the fenced blocks of README, CONTRIBUTING and docs, the examples of every
+//! `--help`, and what `up` says to paste, run in their order against a server that was started as the README says.
+//!
+//! A comment before a block says what else it is: `<!-- not run: REASON -->`, or `<!-- output of: COMMAND -->` for a sample.
+//! Python runs in tests/sdk, with the official SDKs.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{PATIENCE, Server, program, said};
+use serde_json::Value;
+
+const QUESTION: &str = "What happens when I call an LLM API?";
+/// Questions of the examples, and what a right answer says.
+const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "remembers keys and values")];
+
+/// A fenced block of a page.
+struct Block {
+    /// Where it stands, for messages.
+    at: String,
+    language: String,
+    /// What the comment before it says.
+    note: String,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let (mut found, mut note) = (Vec::new(), String::new());
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let body: Vec<&str> =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
+            let at = format!("{page}:{}", number + 1);
+            let language = language.to_owned();
+            found.push(Block { at, language, note: std::mem::take(&mut note), text: body.join("\n") });
+        } else if let Some(comment) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
+            note = comment.to_owned();
+        } else if !line.is_empty() {
+            note.clear();
+        }
+    }
+    found
+}
+
+/// The commands of a block: comments and empty lines left out, lines that end in `\` joined.
+fn commands(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut goes_on = false;
+    for line in text.lines().map(str::trim) {
+        if !goes_on && (line.is_empty() || line.starts_with('#')) {
+            continue;
+        }
+        let line = line.split("  #").next().unwrap_or(line).trim_end();
+        let (part, more) = line.strip_suffix('\\').map_or((line, false), |part| (part, true));
+        match found.last_mut() {
+            Some(last) if goes_on => last.push_str(part),
+            _ => found.push(part.to_owned()),
+        }
+        goes_on = more;
+    }
+    found
+}
+
+/// A directory that is as a reader's would be by then: home, current directory, and the program on the path.
+struct Desk {
+    dir: tempfile::TempDir,
+    /// `NAME=VALUE` of every `export` so far.
+    exports: Vec<(String, String)>,
+    server: Option<Server>,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self { dir: tempfile::tempdir().unwrap(), exports: Vec::new(), server: None };
+        let path = desk.path();
+        std::fs::create_dir(path.join("bin")).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headrace"), path.join("bin/headrace")).unwrap();
+        // A page's worth of text to read, and the models that the examples name, small.
+        let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+        let text: String = readme.chars().take(3_000).collect();
+        std::fs::write(path.join("README.md"), &text).unwrap();
+        std::fs::write(path.join("book.txt"), &text).unwrap();
+        std::fs::write(path.join("headrace.toml"), "[gateway]\ndefault_max_tokens = 900\n").unwrap();
+        let make = "mkdir -p ~/models && headrace models make --type q8_0 ~/models/Qwen3-0.6B-Q8_0.gguf \
+                    && headrace models make --format safetensors ~/models/Qwen3-0.6B \
+                    && cp -r ~/models/Qwen3-0.6B .";
+        desk.succeeds(make, "the models of the examples");
+        desk
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn address(&self) -> String {
+        self.server.as_ref().map_or_else(|| "127.0.0.1:1".to_owned(), |server| server.address().to_string())
+    }
+
+    /// The environment of a reader's shell.
+    fn dress(&self, command: &mut Command) {
+        let path = format!("{}:{}", self.path().join("bin").display(), std::env::var("PATH").unwrap());
+        command.env("PATH", path).env("HOME", self.path()).env("COLUMNS", "200").current_dir(self.path());
+        command.env("HEADRACE_BASE_URL", format!("http://{}", self.address()));
+        command.envs(self.exports.iter().map(|(name, value)| (name, value)));
+    }
+
+    /// Runs a line as a shell would. Only what cannot be the same here is put in its place: the port, sizes, times.
+    fn shell(&self, line: &str) -> Output {
+        let line = line.replace("127.0.0.1:8080", &self.address()).replace("127.0.0.1:8000", &self.address());
+        let mut command = Command::new("sh");
+        for (name, _) in program().get_envs() {
+            command.env_remove(name);
+        }
+        command.args(["-c", &line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.dress(&mut command);
+        let mut child = command.spawn().unwrap();
+        // What a conversation is begun with; other commands do not read it.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), QUESTION.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn succeeds(&self, line: &str, at: &str) -> String {
+        if line.starts_with("curl ") && !self.shell("command -v curl").status.success() {
+            return String::new();
+        }
+        let output = self.shell(line);
+        assert!(output.status.success(), "{at}: {line}\n{}", said(&output));
+        let said = said(&output);
+        assert!(!said.contains("ended at its length limit"), "{at}: {line}: an answer is cut off\n{said}");
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        for (_, right) in RIGHT.iter().filter(|(question, _)| line.contains(question)) {
+            assert!(out.contains(right), "{at}: {line}: the model answers wrongly\n{out}");
+        }
+        if let Some(reason) = serde_json::from_str(&out).ok().and_then(finish_reason) {
+            assert_eq!(reason, "stop", "{at}: {line}: an answer is cut off\n{out}");
+        }
+        out
+    }
+
+    /// One command of a page or a help text.
+    fn run(&mut self, line: &str, at: &str) {
+        let line = line.replace("cargo run --release -- ", "headrace ");
+        if let Some(export) = line.strip_prefix("export ") {
+            let (name, value) = export.split_once('=').unwrap();
+            self.exports.push((name.to_owned(), value.to_owned()));
+        } else if line.starts_with("alias headrace=") {
+            // The program is on the path.
+        } else if line.starts_with("headrace up") && self.server.is_none() {
+            self.server = Some(self.start(&line, &self.path().join("headrace-data")));
+        } else if line.starts_with("headrace up") || line.starts_with("headrace serve") {
+            let mut other = self.start(&line, &self.path().join("another"));
+            other.stop();
+            std::fs::remove_dir_all(self.path().join("another")).unwrap();
+        } else {
+            self.succeeds(&shorter(&line, &self.last_request()), at);
+        }
+    }
+
+    /// A server as the line says, on a free port.
+    fn start(&self, line: &str, data: &Path) -> Server {
+        let mut command = Command::new("sh");
+        for (name, _) in program().get_envs() {
+            command.env_remove(name);
+        }
+        command.args(["-c", &format!("exec {line} \"$@\""), "sh"]).stdin(Stdio::null());
+        self.dress(&mut command);
+        command.env_remove("HEADRACE_BASE_URL");
+        Server::begin(command, data, &[], "")
+    }
+
+    fn last_request(&self) -> String {
+        let listed = self.shell("headrace trace --last --json");
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let at = text.find("req_").unwrap_or(text.len());
+        text.get(at..).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned()
+    }
+
+    /// Everything that can be run of a page, in its order.
+    fn page(&mut self, page: &str) {
+        for block in blocks(page) {
+            if block.note.starts_with("not run: ") {
+                continue;
+            }
+            match (block.language.as_str(), block.note.strip_prefix("output of: ")) {
+                ("sh", None) => commands(&block.text).iter().for_each(|line| self.run(line, &block.at)),
+                // tests/sdk/test_examples.py
+                ("python", None) => {}
+                ("toml", None) => self.configuration(&block),
+                (_, Some(command)) => self.sample(command, &block),
+                _ => panic!(
+                    "{}: what is this block? Say `<!-- output of: … -->` or `<!-- not run: … -->`",
+                    block.at
+                ),
+            }
+        }
+    }
+
+    /// A configuration is one that can be served, once its files are there.
+    fn configuration(&self, block: &Block) {
+        let here = self.path().display().to_string();
+        let text = block.text.replace("/var/lib/", &format!("{here}/")).replace("/etc/headrace", &here);
+        let text = text.replace("\"/models/", &format!("\"{here}/models/")).replace("4GiB", "4MiB");
+        std::fs::write(self.path().join("example.toml"), text).unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(self.path().join("cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(self.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let checked = self.succeeds("headrace config check --config example.toml", &block.at);
+        assert!(checked.contains("no faults"), "{}: {checked}", block.at);
+    }
+
+    /// A sample has the shape of what its command says now: the same rows in the same order, whatever the figures.
+    fn sample(&self, command: &str, block: &Block) {
+        let real = self.succeeds(command, &block.at);
+        let mut rest = real.lines();
+        for shown in block.text.lines().skip(1).filter_map(label).filter(|label| *label != "…") {
+            let found = rest.by_ref().any(|line| label(line) == Some(shown));
+            assert!(found, "{}: the row `{shown}` is not where the sample shows it in\n{real}", block.at);
+        }
+    }
+}
+
+/// The first word of a line.
+fn label(line: &str) -> Option<&str> {
+    line.split_whitespace().next()
+}
+
+fn finish_reason(answer: Value) -> Option<String> {
+    Some(answer.get("choices")?.get(0)?.get("finish_reason")?.as_str()?.to_owned())
+}
+
+/// The same command with less to do, and with a request that there is.
+fn shorter(line: &str, request: &str) -> String {
+    let mut line = line.replace("req_0192...", request).replace("--requests 200", "--requests 16");
+    for (long, short) in [
+        ("--duration 2m", "--duration 1s"),
+        ("--warmup 10s", "--warmup 1s"),
+        ("0.39b", "tiny"),
+        ("/tmp/", "./"),
+    ] {
+        line = line.replace(long, short);
+    }
+    let bounded = ["--requests", "--duration", "--replay"].iter().any(|flag| line.contains(flag));
+    if line.starts_with("headrace bench") && !bounded {
+        line.push_str(" --duration 2s");
+    }
+    line
+}
+
+#[test]
+fn the_pages_read_from_top_to_bottom_are_true() {
+    let mut desk = Desk::new();
+    // The reader has tried it before: the README's second command starts a server in the same directory.
+    desk.start("headrace up", &desk.path().join("headrace-data")).stop();
+    for page in
+        ["README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/errors.md", "demo-model/README.md"]
+    {
+        desk.page(page);
+    }
+    desk.server.take().unwrap().stop();
+}
+
+/// The examples of a command's help and of its subcommands', without what is said beside them.
+fn examples(path: &[&str]) -> Vec<(String, String)> {
+    let output = program().args(path).arg("--help").env("COLUMNS", "500").output().unwrap();
+    let help = said(&output);
+    assert!(output.status.success(), "{path:?}: {help}");
+    let (mut found, mut section) = (Vec::new(), "");
+    for line in help.lines() {
+        if !line.starts_with(' ') && !line.is_empty() {
+            section = line;
+        }
+        let text = line.trim_start();
+        if section.starts_with("Example") && text.starts_with("headrace ") {
+            let command = text.split("  ").next().unwrap().to_owned();
+            found.push((command, format!("headrace {} --help", path.join(" "))));
+        } else if section == "Commands:" && line.starts_with("  ") && !line.starts_with("   ") {
+            let name = text.split_whitespace().next().unwrap();
+            if name != "help" {
+                found.extend(examples(&[path, &[name]].concat()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_examples_of_every_help_text_work() {
+    let mut desk = Desk::new();
+    let data = desk.path().join("headrace-data");
+    desk.exports.push(("HEADRACE_API_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
+    desk.exports.push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
+    desk.server = Some(desk.start("headrace up", &data));
+    desk.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
+    let all = examples(&[]);
+    assert!(all.len() > 20, "{all:?}");
+    for (command, at) in all.iter().filter(|(command, _)| command.starts_with("headrace chat ")) {
+        let checked = RIGHT.iter().any(|(question, _)| command.contains(question));
+        assert!(checked, "{at}: {command}: say in RIGHT what a right answer is");
+    }
+    for (command, at) in all {
+        desk.run(&command, &at);
+    }
+    desk.server.take().unwrap().stop();
+}
+
+#[test]
+fn what_up_says_to_paste_works() {
+    let mut desk = Desk::new();
+    let server = Server::up_with_fresh_key(&desk.path().join("elsewhere"));
+    let welcome = server.welcome.clone();
+    desk.server = Some(server);
+    let lines = welcome.lines().skip_while(|line| !line.starts_with("Ask it:")).skip(1);
+    let pasted: Vec<&str> = lines.filter(|line| line.starts_with("  ")).collect();
+    let shell: String = pasted.iter().map(|line| format!("{}\n", line.trim())).collect();
+    let wanted =
+        |line: &String| ["curl ", "headrace ", "HEADRACE_"].iter().any(|start| line.starts_with(start));
+    let all: Vec<String> = commands(&shell).into_iter().filter(wanted).collect();
+    assert_eq!(all.len(), 5, "{all:?}");
+    let began = std::time::Instant::now();
+    for line in all {
+        desk.succeeds(line.split("   ").next().unwrap(), "what `up` says");
+    }
+    assert!(began.elapsed() < PATIENCE);
+    desk.server.take().unwrap().stop();
+}
