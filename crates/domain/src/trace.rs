@@ -154,6 +154,9 @@ pub struct EngineTrace {
     /// Of those, the nanoseconds of choosing tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sample_ns: u64,
+    /// Nanoseconds for which it stood still, because what it had generated was not read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paused_ns: u64,
 }
 
 fn is_zero(count: &u64) -> bool {

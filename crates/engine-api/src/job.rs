@@ -48,6 +48,9 @@ pub struct Job {
     /// Nanoseconds of the engine's monotonic clock by which its first token must be there: refused if that cannot be, and
     /// dropped if it has not started by then; `None`: whenever it comes.
     pub start_deadline_ns: Option<u64>,
+    /// Bytes of its events ([`Event::bytes`]) that may wait for their reader. At that many the job stands still, and goes on
+    /// once half of them are read. What one step makes of its choices comes on top, and so do its scores.
+    pub unread_bytes: usize,
 }
 
 /// Log-probabilities of the prompt's own tokens.
@@ -94,6 +97,34 @@ pub enum Event {
         /// What had been computed by then.
         report: JobReport,
     },
+}
+
+impl Event {
+    /// Bytes that it takes while it waits to be read, near enough: what it points at counts with a usual allocation's
+    /// overhead.
+    pub fn bytes(&self) -> usize {
+        let pointed = match self {
+            Self::Tokens { ids, text, logprobs, .. } => {
+                allocated(size_of_val(ids.as_slice())) + allocated(text.len()) + scores_bytes(logprobs)
+            }
+            Self::Scored(scores) => scores_bytes(&scores.tokens),
+            Self::Started { .. } | Self::Finished { .. } | Self::Done(_) | Self::Failed { .. } => 0,
+        };
+        size_of::<Self>() + pointed
+    }
+}
+
+fn scores_bytes(scores: &[TokenLogprob]) -> usize {
+    let pointed = |score: &TokenLogprob| {
+        let top: usize = score.top.iter().map(|other| allocated(other.bytes.len())).sum();
+        allocated(score.bytes.len()) + allocated(size_of_val(score.top.as_slice())) + top
+    };
+    allocated(size_of_val(scores)) + scores.iter().map(pointed).sum::<usize>()
+}
+
+/// What an allocation of so many bytes takes.
+const fn allocated(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { bytes.next_multiple_of(16) + 16 }
 }
 
 /// What a job took.

@@ -29,6 +29,9 @@ pub struct Capabilities {
 pub struct LoadReport {
     /// Sequences being computed.
     pub running: u32,
+    /// Sequences that stand still until their readers have caught up.
+    #[serde(default)]
+    pub paused: u32,
     /// Sequences waiting.
     pub waiting: u32,
     /// Prompt tokens waiting to be computed.

@@ -30,7 +30,7 @@ pub(crate) enum Mode {
 pub(crate) struct Front {
     pub(crate) scheduler: Scheduler,
     pub(crate) inbox: Vec<JobState>,
-    /// A job was cancelled: look which.
+    /// A job was cancelled, or the reader of one that stands still has caught up: look which.
     pub(crate) attention: bool,
     pub(crate) mode: Mode,
     /// Jobs without their terminal event.
@@ -133,7 +133,7 @@ impl Shared {
             score_prompt: job.sampling.prompt_logprobs.is_some(),
         };
         let waker = Arc::clone(self);
-        let (sender, ticket) = channel(Arc::new(move || waker.look()));
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));
         let mut state = JobState::new(&job, rules, &*self.text, sender, now_ns);
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
 
@@ -155,7 +155,7 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Something was cancelled.
+    /// Something was cancelled or may go on.
     fn look(&self) {
         self.front.lock().attention = true;
         self.work.notify_one();
@@ -172,6 +172,7 @@ impl Shared {
         };
         LoadReport {
             running: to_u32(load.running),
+            paused: to_u32(load.paused),
             waiting: to_u32(load.waiting),
             waiting_tokens: load.waiting_tokens,
             blocks_total: to_u32(load.blocks_total),

@@ -34,6 +34,16 @@ pub(crate) struct Choice {
     stops: StopMatcher,
 }
 
+/// Which of a job's choices stand still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Still {
+    None,
+    /// All but the first, which makes the scores that the others' events wait for.
+    ButScores,
+    /// All, until the reader has caught up.
+    All,
+}
+
 /// What one more id of a choice led to.
 pub(crate) struct Accepted {
     pub(crate) text: String,
@@ -63,6 +73,10 @@ pub(crate) struct JobState {
     scores: Option<Vec<TokenLogprob>>,
     /// Events of other choices that wait for the scores, which come first.
     held: Vec<Event>,
+    held_bytes: usize,
+    /// Which choices stand still, and since when.
+    still: Still,
+    still_since_ns: u64,
 }
 
 impl Rules {
@@ -167,6 +181,9 @@ impl JobState {
             last_step: 0,
             times: Times::default(),
             held: Vec::new(),
+            held_bytes: 0,
+            still: Still::None,
+            still_since_ns: 0,
         }
     }
 
@@ -244,6 +261,7 @@ impl JobState {
         }
         if let Some(tokens) = self.scores.take() {
             self.send(Event::Scored(PromptScores { tokens }));
+            self.held_bytes = 0;
             for event in std::mem::take(&mut self.held) {
                 self.send(event);
             }
@@ -286,7 +304,37 @@ impl JobState {
 
     /// Sends, or keeps while the scores are still to come.
     fn emit(&mut self, event: Event) {
-        if self.scores.is_some() { self.held.push(event) } else { self.send(event) }
+        if self.scores.is_some() {
+            self.held_bytes += event.bytes();
+            self.held.push(event);
+        } else {
+            self.send(event);
+        }
+    }
+
+    /// Whether other choices than now are to stand still, by what waits to be read.
+    pub(crate) fn is_to_change(&self) -> bool {
+        match self.still {
+            Still::None => self.sender.is_full() || self.held_bytes >= self.sender.bound(),
+            Still::ButScores => self.scores.is_none() || self.sender.is_full(),
+            Still::All => !self.sender.is_paused(),
+        }
+    }
+
+    /// Says which choices are to stand still from `now_ns` on.
+    pub(crate) fn stand_still(&mut self, now_ns: u64) -> Still {
+        if self.still == Still::All {
+            self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
+        }
+        self.still = if self.sender.is_full() && self.sender.pause() {
+            self.still_since_ns = now_ns;
+            Still::All
+        } else if self.held_bytes >= self.sender.bound() {
+            Still::ButScores
+        } else {
+            Still::None
+        };
+        self.still
     }
 
     fn send(&mut self, event: Event) {
@@ -303,8 +351,11 @@ impl JobState {
         )
     }
 
-    /// Sends the one terminal event. `times` says where the steps' time has gone by now.
-    pub(crate) fn close(mut self, times: Times) {
+    /// Sends the one terminal event. `times` says where the steps' time has gone by now, which is `now_ns`.
+    pub(crate) fn close(mut self, times: Times, now_ns: u64) {
+        if self.still == Still::All {
+            self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
+        }
         if self.started_ns.is_some() {
             let own = times.since(self.times);
             (self.trace.step_ns, self.trace.forward_ns) = (own.step_ns, own.forward_ns);

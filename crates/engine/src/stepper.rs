@@ -17,7 +17,7 @@ use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Front, Mode, Shared, Times};
-use crate::job::JobState;
+use crate::job::{JobState, Still};
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
 use crate::sampler::{Sampler, is_greedy};
@@ -56,8 +56,12 @@ pub struct Stepper {
     outcomes: Vec<Outcome>,
     /// Jobs to be closed once the step is committed.
     over: Vec<usize>,
+    /// Jobs of which other choices than before are to stand still once the step is committed.
+    to_change: Vec<usize>,
     steps: u64,
     next_reader: usize,
+    /// When the loop last looked at the clock.
+    seen_ns: u64,
     /// Where the time of the step that is being computed goes.
     times: Times,
     /// Where the time of all steps went.
@@ -135,8 +139,10 @@ impl Stepper {
             logits: Logits::default(),
             outcomes: Vec::new(),
             over: Vec::new(),
+            to_change: Vec::new(),
             steps: 0,
             next_reader: 0,
+            seen_ns: 0,
             times: Times::default(),
             all_times: Times::default(),
         })
@@ -198,9 +204,10 @@ impl Stepper {
         self.steps += 1;
         let shared = Arc::clone(&self.shared);
         let now_ns = shared.config.clock.monotonic_nanos();
+        self.seen_ns = now_ns;
         {
             let mut front = shared.front.lock();
-            self.take_in(&mut front);
+            self.take_in(&mut front, now_ns);
             front.scheduler.plan(now_ns);
             self.batch.copy_from(&front);
             self.note_plan(&mut front, now_ns);
@@ -213,6 +220,7 @@ impl Stepper {
             self.compute();
         }
         let done_ns = shared.config.clock.monotonic_nanos();
+        self.seen_ns = done_ns;
         {
             let mut front = shared.front.lock();
             if !self.batch.chunks.is_empty() {
@@ -222,6 +230,7 @@ impl Stepper {
                 self.all_times.add(self.times);
                 front.times = self.all_times;
             }
+            self.stand_still(&mut front, done_ns);
             self.abort_over(&mut front);
         }
         self.close_over();
@@ -248,8 +257,8 @@ impl Stepper {
         self.close_over();
     }
 
-    /// New jobs come in; cancelled ones, and all of them after the cut-off, go.
-    fn take_in(&mut self, front: &mut Front) {
+    /// New jobs come in; cancelled ones, and all of them after the cut-off, go; and those go on whose readers caught up.
+    fn take_in(&mut self, front: &mut Front, now_ns: u64) {
         self.adopt(front);
         let cut_off = front.mode == Mode::CutOff;
         let look_at_all = std::mem::take(&mut front.attention) || cut_off;
@@ -265,10 +274,30 @@ impl Stepper {
             } else if cut_off {
                 job.fail(JobError::ShuttingDown);
                 self.over.push(at);
+            } else if job.is_to_change() {
+                self.to_change.push(at);
             }
         }
+        self.stand_still(front, now_ns);
         // Before the plan, so that what they held serves this very step.
         self.abort_over(front);
+    }
+
+    /// Pauses the choices of jobs whose events nobody reads, and resumes those that may go on.
+    fn stand_still(&mut self, front: &mut Front, now_ns: u64) {
+        for at in self.to_change.drain(..) {
+            let job = self.jobs.get_mut(at).and_then(Option::as_mut);
+            let Some(job) = job.filter(|job| job.is_to_change()) else { continue };
+            let still = job.stand_still(now_ns);
+            for (i, seq) in job.choices.iter().enumerate().filter_map(|(i, c)| Some((i, c.seq?))) {
+                let paused = still == Still::All || (still == Still::ButScores && i > 0);
+                if paused {
+                    front.scheduler.pause(seq)
+                } else {
+                    front.scheduler.resume(seq)
+                };
+            }
+        }
     }
 
     fn adopt(&mut self, front: &mut Front) {
@@ -453,20 +482,25 @@ impl Stepper {
         let logprob = sampling.logprobs.map(|top| score(logits, id, top, isa, text));
         let now_ns = self.shared.config.clock.monotonic_nanos();
         if job.accept(choice, id, logprob, now_ns) {
-            if job.is_over() {
-                // Its reader is gone.
-                self.over.push(job_at);
-            }
+            self.note(job_at);
             return Ok(Outcome::Token(id));
         }
         Ok(self.ended(job_at))
     }
 
     fn ended(&mut self, job: usize) -> Outcome {
-        if self.jobs.get(job).and_then(Option::as_ref).is_some_and(JobState::is_over) {
-            self.over.push(job);
-        }
+        self.note(job);
         Outcome::Ended
+    }
+
+    /// A job has sent something: it may be over now, or its reader gone, or too much unread.
+    fn note(&mut self, at: usize) {
+        let Some(job) = self.jobs.get(at).and_then(Option::as_ref) else { return };
+        if job.is_over() {
+            self.over.push(at);
+        } else if job.is_to_change() {
+            self.to_change.push(at);
+        }
     }
 
     /// Takes the blocks of jobs that are over, where the commit has not done so. One that stands in the step about to be
@@ -490,7 +524,7 @@ impl Stepper {
         let mut closed = 0;
         for at in self.over.drain(..) {
             if let Some(job) = self.jobs.get_mut(at).and_then(Option::take) {
-                job.close(self.all_times);
+                job.close(self.all_times, self.seen_ns);
                 self.vacant.push(at);
                 closed += 1;
             }

@@ -91,7 +91,8 @@ pub struct GatewayConfig {
     pub hold_lifetime: Duration,
     /// How long a reader may take nothing while something waits for it.
     pub stall_timeout: Duration,
-    /// Bytes that wait for a reader before the gateway stops asking the engine's queue for more.
+    /// Bytes that wait for a reader before the gateway stops asking the engine's queue for more. So many may then wait there,
+    /// before the engine lets the call stand still.
     pub delivery_buffer_bytes: usize,
     /// How long a stream's status line waits for its first event.
     pub first_event_wait: Duration,

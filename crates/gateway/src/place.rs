@@ -13,6 +13,9 @@ use crate::pump::Carried;
 use crate::refused::Why;
 use crate::state::Work;
 
+/// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
+const LEAST_UNREAD_BYTES: usize = 16 * 1024;
+
 /// Its jobs are with workers. Only who has one may wait for their events.
 pub(crate) struct Placed {
     /// When they were handed over, nanoseconds from the request's start.
@@ -62,6 +65,7 @@ fn submit(
             ServiceTier::Flex => Priority::Idle,
         },
         start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
+        unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len()).max(LEAST_UNREAD_BYTES),
     };
     let ticket = placement.submit(job).map_err(|refusal| Box::new(Why::from(refusal)))?;
     jobs.add(ticket, placement);

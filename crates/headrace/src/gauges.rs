@@ -32,8 +32,13 @@ pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
 
 fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
     type Read = fn(&LoadReport) -> f64;
-    let gauges: [(&str, &str, Read); 10] = [
+    let gauges: [(&str, &str, Read); 11] = [
         ("headrace_engine_running", "Sequences being computed.", |load| f64::from(load.running)),
+        (
+            "headrace_engine_paused",
+            "Sequences that stand still until their readers have caught up.",
+            |load| f64::from(load.paused),
+        ),
         ("headrace_engine_waiting", "Sequences waiting.", |load| f64::from(load.waiting)),
         ("headrace_engine_waiting_tokens", "Prompt tokens waiting.", |load| load.waiting_tokens as f64),
         ("headrace_engine_kv_blocks", "KV blocks in all.", |load| f64::from(load.blocks_total)),

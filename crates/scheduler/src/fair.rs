@@ -23,11 +23,11 @@ struct Tenant {
     weight: u32,
     /// Its living sequences.
     live: usize,
-    /// Of those, the ones that are not idle work.
+    /// Of those, the ones that are not idle work and do not stand still.
     busy: usize,
     /// Of those, the ones that hold blocks.
     running: usize,
-    /// The blocks that they hold, shared ones as often as they are.
+    /// The blocks that these hold, shared ones as often as they are.
     blocks: usize,
     dirty: bool,
     queues: [VecDeque<SeqId>; 3],
@@ -60,7 +60,7 @@ pub(crate) struct FairQueue {
     burst: u64,
     /// How far above another's counter one may stand that passes it, since it has less than its share of the pool.
     lead: u64,
-    /// Weights of tenants with living sequences that are not idle work.
+    /// Weights of tenants with living sequences that are not idle work and do not stand still.
     busy_weight: u64,
     /// Sequences of all tenants that hold blocks, idle work apart.
     running: usize,
@@ -123,6 +123,26 @@ impl FairQueue {
         }
     }
 
+    /// A sequence of this tenant's, in no queue, stands still, and its tenant has no share by it; or it goes on (`false`), and
+    /// the tenant has earned no more meanwhile than one that was quiet.
+    pub(crate) fn rests(&mut self, tenant: u64, class: Class, rests: bool) {
+        let counter = self.entry_counter(tenant, class);
+        let Some(entry) = self.tenants.get_mut(&tenant) else { return };
+        if class != Class::Idle {
+            let before = entry.busy;
+            entry.busy = if rests { before.saturating_sub(1) } else { before + 1 };
+            match (before > 0, entry.busy > 0) {
+                (true, false) => self.busy_weight -= u64::from(entry.weight),
+                (false, true) => self.busy_weight += u64::from(entry.weight),
+                _ => {}
+            }
+        }
+        if !rests {
+            entry.counter = counter;
+            self.touch(tenant);
+        }
+    }
+
     /// A sequence of this tenant's takes or loses (`false`) its place among those that hold blocks.
     pub(crate) fn runs(&mut self, tenant: u64, class: Class, begins: bool) {
         if class == Class::Idle {
@@ -173,6 +193,11 @@ impl FairQueue {
     /// A tenant's sequences that hold blocks, idle work apart.
     pub(crate) fn running(&self, tenant: u64) -> usize {
         self.tenants.get(&tenant).map_or(0, |entry| entry.running)
+    }
+
+    /// A tenant's sequences, those of idle work and those that stand still apart.
+    pub(crate) fn busy(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |entry| entry.busy)
     }
 
     /// A tenant's fair part of `whole` among those that are there, rounded down. Idle work has none.

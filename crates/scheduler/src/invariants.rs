@@ -24,6 +24,7 @@ impl Scheduler {
         self.check_blocks()?;
         self.check_sharing()?;
         self.check_queue()?;
+        self.check_shares()?;
         self.check_announced()
     }
 
@@ -132,7 +133,7 @@ impl Scheduler {
                 ensure!(leader.followers.iter().any(|&(f, _)| f == id), "{id:?} waits unknown to its leader");
                 ensure!(leader.state == State::Running, "{id:?} waits for one that does not run");
             }
-            if sequence.state != State::Running {
+            if !matches!(sequence.state, State::Running | State::Parked) {
                 tokens += sequence.queued_tokens;
                 deadlines += usize::from(sequence.deadline.is_some());
             }
@@ -144,17 +145,39 @@ impl Scheduler {
         ensure!(deferred == self.deferred, "{deferred} deferred, {} counted", self.deferred);
         ensure!(tokens == self.waiting_tokens, "{tokens} tokens wait, {} counted", self.waiting_tokens);
         ensure!(deadlines == self.deadlines.len(), "{deadlines} deadlines, {} listed", self.deadlines.len());
-        ensure!(count == running.len() + queued.len() + deferred, "{count} sequences live");
-        let mut holding: HashMap<u64, (usize, usize)> = HashMap::new();
-        for sequence in self.running.iter().filter_map(|&id| self.sequences.get(id)) {
-            if sequence.class != crate::Class::Idle {
-                let held = holding.entry(sequence.tenant).or_default();
-                *held = (held.0 + 1, held.1 + sequence.blocks.len());
+        let live = running.len() + queued.len() + deferred + self.parked;
+        ensure!(count == live, "{count} sequences live, {live} listed or parked");
+        Ok(())
+    }
+
+    /// What stands still is counted, announces nothing and counts for nobody's share.
+    fn check_shares(&self) -> Result<(), String> {
+        let (mut still, mut parked) = (0, 0);
+        let mut shares: HashMap<u64, (usize, usize, usize)> = HashMap::new();
+        for (id, sequence) in self.sequences.iter() {
+            let runs = sequence.state == State::Running;
+            if sequence.paused {
+                still += usize::from(runs);
+                ensure!(runs || sequence.state == State::Parked, "{id:?} stands still and waits");
+                ensure!(sequence.announced.0 == sequence.announced.1, "{id:?} stands still and announces");
+                ensure!(sequence.followers.is_empty(), "{id:?} stands still and is waited for");
+            }
+            parked += usize::from(sequence.state == State::Parked);
+            ensure!(sequence.paused || sequence.state != State::Parked, "{id:?} is parked for nothing");
+            let share = shares.entry(sequence.tenant).or_default();
+            if sequence.class != crate::Class::Idle && !sequence.paused {
+                let (places, blocks) = if runs { (1, sequence.blocks.len()) } else { (0, 0) };
+                *share = (share.0 + places, share.1 + blocks, share.2 + 1);
             }
         }
-        for (tenant, held) in holding {
-            let counted = (self.queue.running(tenant), self.queue.blocks(tenant));
-            ensure!(held == counted, "tenant {tenant} holds {held:?} places and blocks, {counted:?} counted");
+        let counted = (self.paused_running, self.parked);
+        ensure!((still, parked) == counted, "{:?} stand still, {counted:?} counted", (still, parked));
+        for (tenant, share) in shares {
+            let counted = (self.queue.running(tenant), self.queue.blocks(tenant), self.queue.busy(tenant));
+            ensure!(
+                share == counted,
+                "tenant {tenant} has {share:?} places, blocks and calls, {counted:?} counted"
+            );
         }
         Ok(())
     }
@@ -214,7 +237,7 @@ mod tests {
     #[test]
     fn a_falsified_book_is_caught() {
         type Falsify = fn(&mut Scheduler);
-        let rows: [(&str, Falsify); 12] = [
+        let rows: [(&str, Falsify); 13] = [
             // One reference fewer, or more, than holders.
             ("references", |s| {
                 let block = running(s, 0).blocks[0];
@@ -245,7 +268,8 @@ mod tests {
             ("wrongly runs", |s| {
                 s.running.pop();
             }),
-            ("places and blocks", |s| s.queue.holds(1, Class::Normal, 1)),
+            ("places, blocks and calls", |s| s.queue.holds(1, Class::Normal, 1)),
+            ("stand still", |s| s.paused_running += 1),
             ("will not compute", |s| {
                 let key = running(s, 1).keys[0];
                 let id = s.running[0];

@@ -12,6 +12,7 @@ mod fair;
 mod invariants;
 mod miss;
 mod nearest;
+mod pause;
 mod plan;
 mod prefix;
 mod rate;

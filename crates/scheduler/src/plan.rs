@@ -185,7 +185,7 @@ impl Scheduler {
     fn plan_decodes(&mut self, idle: bool, budget: &mut usize) {
         let mut order = std::mem::take(&mut self.scratch);
         order.clear();
-        let wanted = |s: &Sequence| (s.class == Class::Idle) == idle && s.remaining() == 1;
+        let wanted = |s: &Sequence| (s.class == Class::Idle) == idle && s.remaining() == 1 && !s.paused;
         order.extend(self.running.iter().filter(|&&id| self.sequences.get(id).is_some_and(wanted)));
         for &id in &order {
             if *budget == 0 {
@@ -234,7 +234,7 @@ impl Scheduler {
         let mut turns = BinaryHeap::new();
         for &id in &self.running {
             let Some(s) = self.sequences.get(id) else { continue };
-            if (s.class == Class::Idle) == idle && s.remaining() > 1 {
+            if (s.class == Class::Idle) == idle && s.remaining() > 1 && !s.paused {
                 turns.push(Reverse((Reverse(s.class), self.queue.counter(s.tenant), s.admitted, id)));
             }
         }
@@ -290,7 +290,7 @@ impl Scheduler {
         } else {
             LogitsNeed::None
         };
-        // Prompt tokens are charged once: not those from the cache, nor a recompute, which is not the tenant's doing.
+        // Prompt tokens are charged once: not those from the cache, nor a recompute that is not the tenant's doing.
         let upto = (start + len).min(sequence.prompt.len());
         let charge = upto.saturating_sub(sequence.charged);
         sequence.charged = sequence.charged.max(upto);
@@ -302,23 +302,25 @@ impl Scheduler {
         self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end });
     }
 
-    /// The running sequence least entitled to its blocks: idle before others, then of the tenant that holds most for its
-    /// weight, then the youngest.
+    /// The running sequence least entitled to its blocks: what stands still before what does not, idle work before other,
+    /// then of the tenant that holds most for its weight, then the youngest.
     fn victim(&self) -> Option<SeqId> {
         let burden = |s: &Sequence| {
             let blocks = self.queue.blocks(s.tenant) as u64;
             blocks.saturating_mul(crate::fair::SCALE) / self.queue.weight(s.tenant)
         };
         let candidates = self.running.iter().filter_map(|&id| self.sequences.get(id).map(|s| (id, s)));
-        candidates.min_by_key(|(_, s)| (s.class, Reverse(burden(s)), Reverse(s.admitted))).map(|(id, _)| id)
+        let entitled = |s: &Sequence| (!s.paused, s.class, Reverse(burden(s)), Reverse(s.admitted));
+        candidates.min_by_key(|(_, s)| entitled(s)).map(|(id, _)| id)
     }
 
     fn idle_victim(&self) -> Option<SeqId> {
-        if self.queue.all_running() == self.running.len() {
+        if self.queue.all_running() + self.paused_running == self.running.len() {
             return None;
         }
         let idle = |&id: &SeqId| {
-            self.sequences.get(id).filter(|s| s.class == Class::Idle).map(|s| (Reverse(s.admitted), id))
+            let idle = self.sequences.get(id).filter(|s| s.class == Class::Idle && !s.paused);
+            idle.map(|s| (Reverse(s.admitted), id))
         };
         self.running.iter().filter_map(idle).min().map(|(_, id)| id)
     }
@@ -342,21 +344,33 @@ impl Scheduler {
         youngest.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }
 
-    /// Frees a running sequence's blocks and puts it at the head of its queue. It will be computed again, from
-    /// whatever of it the cache still has then. If it stood in this plan, its tokens go back to the budget.
+    /// Frees a running sequence's blocks and puts it at the head of its queue (or, if it stands still, aside). It will be
+    /// computed again, from whatever of it the cache still has then. If it stood in this plan, its tokens go back to the
+    /// budget.
     fn preempt(&mut self, id: SeqId, budget: &mut usize) {
+        let paused = self.sequences.get(id).is_some_and(|s| s.paused);
+        if paused {
+            self.cede(id, false);
+        }
         self.release_blocks(id);
         self.running.retain(|&other| other != id);
         if let Some(at) = self.plan.chunks.iter().position(|chunk| chunk.seq == id) {
             *budget += self.plan.chunks.remove(at).len;
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
-        sequence.state = State::Waiting;
         sequence.bypassed = 0;
         sequence.queued_tokens = sequence.known().len() as u64;
-        self.waiting_tokens += sequence.queued_tokens;
         self.queue.runs(sequence.tenant, sequence.class, false);
-        self.queue.push_front(sequence.tenant, sequence.class, id, sequence.queued_tokens);
+        if paused {
+            sequence.state = State::Parked;
+            // That it is computed again is its own reader's doing.
+            sequence.charged = 0;
+            self.parked += 1;
+        } else {
+            sequence.state = State::Waiting;
+            self.waiting_tokens += sequence.queued_tokens;
+            self.queue.push_front(sequence.tenant, sequence.class, id, sequence.queued_tokens);
+        }
         self.plan.preempted.push(id);
     }
 
@@ -446,17 +460,18 @@ impl Scheduler {
             let known = self.sequences.get(id).map_or(0, |s| s.known().len());
             let needed = blocks_for(known) - prefix.hits + prefix.hits_free;
             // Some room for those that run to grow into, so that a newcomer is not thrown out at once.
-            let headroom = self.running.len().div_ceil(4);
+            let headroom = (self.running.len() - self.paused_running).div_ceil(4);
             let left = self.pool.free().saturating_sub(self.promised + headroom);
             if place && needed <= left {
                 self.admit(id, budget);
                 return Look::Admitted;
             }
-            // Idle work gives way to any other, here and now; and what goes beyond a fair share to those below theirs.
-            let victim = match class {
+            // What stands still gives way to whoever waits, and idle work to any other, here and now; and what goes beyond
+            // a fair share to those below theirs.
+            let victim = self.paused_victim().or_else(|| match class {
                 Class::Idle => None,
                 _ => self.idle_victim().or_else(|| self.over_share(id, if place { needed } else { 0 })),
-            };
+            });
             match victim {
                 Some(victim) => self.preempt(victim, budget),
                 None if place => return Look::TooBig,
@@ -484,6 +499,7 @@ impl Scheduler {
         sequence.blocks = blocks;
         sequence.promised = blocks_for(sequence.known().len()) - prefix.hits;
         self.promised += sequence.promised;
+        sequence.charged = sequence.charged.max(sequence.computed);
         self.queue.runs(sequence.tenant, sequence.class, true);
         self.queue.holds(sequence.tenant, sequence.class, prefix.hits as isize);
         if first {
@@ -491,7 +507,6 @@ impl Scheduler {
             sequence.started = true;
             sequence.deadline = None;
             sequence.found = prefix.hits;
-            sequence.charged = cached_tokens;
             self.rate.observe_start(sequence.prompt.len(), sequence.prompt.len() - cached_tokens);
             self.plan.started.push(Started { seq: id, cached_tokens, miss });
         }

@@ -39,6 +39,10 @@ pub struct Scheduler {
     pub(crate) promised: usize,
     pub(crate) admissions: u64,
     pub(crate) deferred: usize,
+    /// Of the running ones, those that stand still.
+    pub(crate) paused_running: usize,
+    /// Those that stand still and hold nothing.
+    pub(crate) parked: usize,
     pub(crate) waiting_tokens: u64,
     pub(crate) rate: Rate,
     /// Reused between steps.
@@ -61,8 +65,10 @@ pub enum Outcome {
 /// How busy a scheduler is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Sequences that hold blocks.
+    /// Sequences that are being computed.
     pub running: usize,
+    /// Sequences that stand still ([`Scheduler::pause`]).
+    pub paused: usize,
     /// Sequences that wait.
     pub waiting: usize,
     /// Prompt tokens that wait to be computed.
@@ -150,6 +156,8 @@ impl Scheduler {
             promised: 0,
             admissions: 0,
             deferred: 0,
+            paused_running: 0,
+            parked: 0,
             waiting_tokens: 0,
             rate: Rate::default(),
             scratch: Vec::new(),
@@ -276,6 +284,7 @@ impl Scheduler {
 
     /// Takes a sequence out of everything it stands in.
     pub(crate) fn drop_sequence(&mut self, id: SeqId, gone: Gone) -> bool {
+        self.unpause(id);
         let Some(sequence) = self.sequences.get(id) else { return false };
         let (state, tenant, class) = (sequence.state, sequence.tenant, sequence.class);
         match state {
@@ -294,6 +303,7 @@ impl Scheduler {
                 self.running.retain(|&other| other != id);
             }
             State::Waiting | State::Deferred(_) => self.unqueue(id),
+            State::Parked => {}
         }
         if let Some(sequence) = self.sequences.remove(id) {
             if gone == Gone::Ended && sequence.started {
@@ -321,7 +331,7 @@ impl Scheduler {
                     leader.followers.retain(|&(other, _)| other != id);
                 }
             }
-            State::Running => {}
+            State::Running | State::Parked => {}
         }
     }
 
@@ -345,9 +355,9 @@ impl Scheduler {
         Class::SERVED.iter().map(|&class| self.queue.len(class)).sum::<usize>() + self.deferred
     }
 
-    /// Whether there is nothing to compute and nobody waits.
+    /// Whether there is nothing to compute and nobody waits. Some may stand still.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting() == 0
+        self.running.len() == self.paused_running && self.waiting() == 0
     }
 
     /// Sequences of a class that wait to be considered.
@@ -359,7 +369,8 @@ impl Scheduler {
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.speeds();
         Load {
-            running: self.running.len(),
+            running: self.running.len() - self.paused_running,
+            paused: self.paused_running + self.parked,
             waiting: self.waiting(),
             waiting_tokens: self.waiting_tokens,
             blocks_total: self.pool.total(),

@@ -74,6 +74,8 @@ pub(crate) enum State {
     Deferred(SeqId),
     /// Holds blocks.
     Running,
+    /// Paused, and in no list.
+    Parked,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,8 @@ pub(crate) struct Sequence {
     /// Prompt positions whose logits were handed out, so that a recompute does not ask again.
     pub(crate) scored: usize,
     pub(crate) state: State,
+    /// Stands still: running or parked.
+    pub(crate) paused: bool,
     /// Tokens whose keys and values are stored.
     pub(crate) computed: usize,
     pub(crate) blocks: Vec<u32>,
@@ -133,6 +137,7 @@ impl Sequence {
             scoring: spec.score_prompt && first,
             scored: 0,
             state: State::Waiting,
+            paused: false,
             computed: 0,
             blocks: Vec::new(),
             keys: Vec::new(),

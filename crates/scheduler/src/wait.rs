@@ -60,7 +60,7 @@ impl Scheduler {
         let decoding = self.decoding();
         let wait = self.steps_until_place(newcomer, own, ahead.sequences);
         // An arrival waits half a step for the one that is under way.
-        let busy = if self.running.is_empty() { 0.0 } else { 0.5 };
+        let busy = if self.computing().next().is_none() { 0.0 } else { 0.5 };
         let wait = self.nanos(&cost, wait.max(busy), ahead.tokens, decoding);
         let prefill = self.nanos(&cost, 1.0, own as f64, decoding);
         // Floats beyond u64 saturate.
@@ -105,7 +105,12 @@ impl Scheduler {
 
     fn decoding(&self) -> usize {
         let decodes = |s: &&Sequence| s.remaining() == 1 && s.class != Class::Idle;
-        self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(decodes).count()
+        self.computing().filter(decodes).count()
+    }
+
+    /// Running sequences that do not stand still.
+    fn computing(&self) -> impl Iterator<Item = &Sequence> {
+        self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| !s.paused)
     }
 
     /// What is computed before the newcomer's turn: higher classes, what its own tenant has waiting, and of every other
@@ -132,7 +137,7 @@ impl Scheduler {
             }
         }
         // Prefills under way go on before it where their tenants have been served less.
-        for sequence in self.running.iter().filter_map(|&id| self.sequences.get(id)) {
+        for sequence in self.computing() {
             let before = sequence.class > class
                 || (sequence.class == class && self.queue.counter(sequence.tenant) as f64 <= target);
             if before && sequence.remaining() > 1 {
@@ -158,8 +163,7 @@ impl Scheduler {
                 .map(|q| q.sequences)
                 .sum();
             let holds = self.queue.running(newcomer.tenant) + queued + 1;
-            let competes = self.running.iter().filter_map(|&id| self.sequences.get(id));
-            let alone = !competes.into_iter().any(|s| s.tenant != newcomer.tenant);
+            let alone = !self.computing().any(|s| s.tenant != newcomer.tenant);
             if !alone && holds <= self.queue.share(newcomer.tenant, self.config.max_running) {
                 return 0.0;
             }
@@ -167,10 +171,9 @@ impl Scheduler {
         self.steps_until_ended(ahead + 1.0 - self.places_free(own as f64))
     }
 
-    /// How many more sequences could start now, each of so many prompt tokens. What idle work holds is free.
+    /// How many more sequences could start now, each of so many prompt tokens. What idle work holds is free, and what stands still.
     fn places_free(&self, tokens: f64) -> f64 {
-        let busy =
-            self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| s.class != Class::Idle);
+        let busy = self.computing().filter(|s| s.class != Class::Idle);
         let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
         let places = self.config.max_running.saturating_sub(count);
         let blocks = self.pool.total().saturating_sub(held + count.div_ceil(4));
@@ -193,8 +196,7 @@ impl Scheduler {
             let expected = usual.saturating_sub(s.generated()).max(bound / 4).min(bound);
             expected.max(1)
         };
-        let busy =
-            self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| s.class != Class::Idle);
+        let busy = self.computing().filter(|s| s.class != Class::Idle);
         let mut left: Vec<usize> = busy.map(left).collect();
         left.sort_unstable();
         let places = left.len().max(1);

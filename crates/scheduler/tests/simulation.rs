@@ -1,5 +1,5 @@
-//! A seeded world around the scheduler: arrivals, tenants, cancels, failures and pools that are too small, with every
-//! KV slot simulated. After each step the books must agree and every slot read must hold what its reader expects.
+//! A seeded world around the scheduler: arrivals, tenants, cancels, failures, readers that stop and come back, and pools
+//! that are too small, with every KV slot simulated. After each step the books must agree and every slot read must hold what its reader expects.
 //! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -24,6 +24,7 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
 /// weights (1 to 4) of three other tenants.
 const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
 
+#[derive(Debug)]
 struct Known {
     tokens: Vec<u32>,
     prompt: usize,
@@ -33,6 +34,8 @@ struct Known {
     class: Class,
     /// Holds blocks.
     runs: bool,
+    /// Stands still.
+    paused: bool,
     /// Tokens computed for others of its class since it last came a step further while it ran.
     still: usize,
 }
@@ -49,6 +52,9 @@ struct World {
     preemptions: usize,
     cached: usize,
     refused: usize,
+    pauses: usize,
+    /// Sequences that lost their blocks while they stood still.
+    parked: usize,
 }
 
 fn chain(before: u64, salt: u64, token: u32) -> u64 {
@@ -85,6 +91,8 @@ impl World {
             preemptions: 0,
             cached: 0,
             refused: 0,
+            pauses: 0,
+            parked: 0,
         }
     }
 
@@ -115,7 +123,8 @@ impl World {
                     let (tokens, prompt) = (prompt.to_vec(), prompt.len());
                     let max_new = max_new as usize;
                     let (salt, class) = (tenant, spec.class);
-                    let known = Known { tokens, prompt, max_new, tenant, salt, class, runs: false, still: 0 };
+                    let (runs, paused, still) = (false, false, 0);
+                    let known = Known { tokens, prompt, max_new, tenant, salt, class, runs, paused, still };
                     assert!(self.known.insert(id, known).is_none());
                 }
             }
@@ -137,8 +146,10 @@ impl World {
             plan.chunks.iter().all(|c| c.len > 0 && c.len <= config.max_chunk.max(config.max_score_chunk))
         );
         self.preemptions += plan.preempted.len();
+        self.check_paused(&plan);
         for expired in &plan.expired {
-            self.known.remove(&expired.seq).unwrap();
+            let gone = self.known.remove(&expired.seq).unwrap();
+            assert!(!gone.paused, "{:?} expired while it stood still", expired.seq);
             assert!(expired.retry_after_ns >= 1_000_000_000);
         }
         self.check_turns(&plan);
@@ -173,6 +184,39 @@ impl World {
         self.scheduler.check_invariants().unwrap();
     }
 
+    /// What stands still is not computed, and gives up what it holds before anybody else must.
+    fn check_paused(&mut self, plan: &StepPlan) {
+        assert!(plan.chunks.iter().all(|chunk| !self.known[&chunk.seq].paused));
+        let lost = |id: &SeqId, paused: bool| self.known[id].paused == paused;
+        self.parked += plan.preempted.iter().filter(|id| lost(id, true)).count();
+        if plan.preempted.iter().any(|id| lost(id, false)) {
+            let keeps =
+                |(id, known): &(&SeqId, &Known)| known.paused && known.runs && !plan.preempted.contains(id);
+            let spared = self.known.iter().find(keeps);
+            assert!(spared.is_none(), "{spared:?} stands still and keeps its blocks");
+        }
+        let paused = self.known.values().filter(|known| known.paused).count();
+        assert_eq!(self.scheduler.load().paused, paused);
+    }
+
+    /// A reader stops, or one comes back.
+    fn pause_or_resume(&mut self) {
+        let mut ids: Vec<_> = self.known.keys().copied().collect();
+        ids.sort();
+        if ids.is_empty() {
+            return;
+        }
+        let id = ids[self.rng.below(ids.len() as u64) as usize];
+        let known = self.known.get_mut(&id).unwrap();
+        let change: fn(&mut Scheduler, SeqId) -> bool =
+            if known.paused { Scheduler::resume } else { Scheduler::pause };
+        (known.paused, known.still) = (!known.paused, 0);
+        self.pauses += 1;
+        assert!(change(&mut self.scheduler, id));
+        assert!(!change(&mut self.scheduler, id), "it is so already");
+        self.scheduler.check_invariants().unwrap();
+    }
+
     /// Nobody who runs is passed over without end, and idle work runs only when nobody else could.
     fn check_turns(&mut self, plan: &StepPlan) {
         for id in &plan.preempted {
@@ -190,10 +234,10 @@ impl World {
         let by_class = [of(Class::Idle), of(Class::Normal), of(Class::High)];
         for (id, known) in &mut self.known {
             let served = computed.contains_key(id);
-            if known.class != Class::Idle && !served {
+            if known.class != Class::Idle && !served && !known.paused {
                 assert_eq!(by_class[0], 0, "idle work runs while {id:?} waits (runs: {})", known.runs);
             }
-            known.still = match known.runs && !served {
+            known.still = match known.runs && !served && !known.paused {
                 true => known.still + by_class[known.class as usize],
                 false => 0,
             };
@@ -237,7 +281,10 @@ impl World {
 
     fn drain(&mut self) {
         let mut steps = 0;
-        while !self.scheduler.is_idle() {
+        while !self.known.is_empty() {
+            if self.known.values().any(|known| known.paused) && self.rng.one_in(2) {
+                self.pause_or_resume();
+            }
             self.step();
             steps += 1;
             assert!(steps < 100_000, "no end in sight: {:?}", self.scheduler.load());
@@ -245,7 +292,7 @@ impl World {
         let load = self.scheduler.load();
         assert_eq!(load.blocks_free, load.blocks_total, "blocks did not come back");
         assert_eq!((load.waiting, load.waiting_tokens), (0, 0));
-        assert!(self.known.is_empty());
+        assert!(self.scheduler.is_idle());
     }
 }
 
@@ -253,6 +300,7 @@ impl World {
 fn books_agree_and_every_slot_holds_what_its_reader_expects() {
     let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
     let (mut ended, mut failed, mut preempted, mut cached, mut refused) = (0, 0, 0, 0, 0);
+    let (mut pauses, mut parked) = (0, 0);
     for seed in 0..seeds {
         let run = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
@@ -263,10 +311,14 @@ fn books_agree_and_every_slot_holds_what_its_reader_expects() {
                 if world.rng.one_in(4) {
                     world.cancel_one();
                 }
+                for _ in 0..world.rng.below(3) {
+                    world.pause_or_resume();
+                }
                 world.step();
             }
             world.drain();
-            (world.ended, world.failed, world.preemptions, world.cached, world.refused)
+            let still = (world.pauses, world.parked);
+            (world.ended, world.failed, world.preemptions, world.cached, world.refused, still)
         });
         let Ok(run) = run else { panic!("seed {seed} failed (HEADRACE_SEEDS runs seeds 0..n)") };
         ended += run.0;
@@ -274,13 +326,15 @@ fn books_agree_and_every_slot_holds_what_its_reader_expects() {
         preempted += run.2;
         cached += run.3;
         refused += run.4;
+        (pauses, parked) = (pauses + run.5.0, parked + run.5.1);
     }
     println!(
-        "{seeds} seeds: {ended} ended, {failed} failed, {preempted} preempted, {cached} cached, {refused} refused"
+        "{seeds} seeds: {ended} ended, {failed} failed, {preempted} preempted, {cached} cached, {refused} refused, \
+         {pauses} pauses and resumptions, {parked} lost their blocks meanwhile"
     );
     if seeds >= 50 {
         assert!(
-            ended > 0 && failed > 0 && preempted > 0 && cached > 0 && refused > 0,
+            ended > 0 && failed > 0 && preempted > 0 && cached > 0 && refused > 0 && parked > 0,
             "the world is too tame"
         );
     }
@@ -293,6 +347,7 @@ fn the_same_seed_plans_the_same_steps() {
         let mut plans = Vec::new();
         for _ in 0..80 {
             world.arrive();
+            world.pause_or_resume();
             world.step();
             plans.push(world.scheduler.current().clone());
         }

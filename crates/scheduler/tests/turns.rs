@@ -2,40 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
-
 use headrace_domain::{CacheSalt, PrefixKeys};
-use headrace_scheduler::{
-    AddRefusal, Class, Expired, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec,
-};
+use headrace_scheduler::{AddRefusal, Class, Expired, Outcome, Scheduler, SchedulerConfig};
 
-fn config() -> SchedulerConfig {
-    SchedulerConfig { step_tokens: 64, max_running: 8, max_chunk: 64, ..SchedulerConfig::default() }
-}
+mod common;
 
-fn spec(tenant: u64, first: u32, len: usize, max_new: u32) -> SequenceSpec {
-    SequenceSpec {
-        prompt: (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(),
-        max_new,
-        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-        keys: None,
-        tenant,
-        weight: 1,
-        class: Class::Normal,
-        start_deadline_ns: None,
-        score_prompt: false,
-    }
-}
-
-/// Plans and commits a step in which every sequence goes on; what was computed as (sequence, tokens).
-fn step(scheduler: &mut Scheduler, now: u64) -> Vec<(SeqId, usize)> {
-    let plan = scheduler.plan(now).clone();
-    let next = |reaches| if reaches { Outcome::Token(1) } else { Outcome::Advanced };
-    let outcomes: Vec<_> = plan.chunks.iter().map(|c| next(c.reaches_end)).collect();
-    scheduler.commit(&outcomes, now + 1_000_000);
-    scheduler.check_invariants().unwrap();
-    plan.chunks.iter().map(|c| (c.seq, c.len)).collect()
-}
+use common::{config, spec, step};
 
 #[test]
 fn one_budget_serves_decodes_first_and_prefill_takes_the_rest() {

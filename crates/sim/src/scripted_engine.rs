@@ -8,7 +8,7 @@ use headrace_engine_api::{
     Capabilities, Engine, Event, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket, channel,
 };
 
-/// Every answer is the same; every event is there before `submit` returns.
+/// Every answer is the same; every event is there before `submit` returns, however many may wait unread.
 #[derive(Debug)]
 pub struct ScriptedEngine {
     capabilities: Capabilities,
@@ -46,7 +46,7 @@ impl Engine for ScriptedEngine {
         if needed > limit {
             return Err(SubmitRefusal::DoesNotFit { needed, limit });
         }
-        let (sender, ticket) = channel(Arc::new(|| {}));
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
         sender.send(Event::Started { cached_tokens: 0 });
         if sampling.prompt_logprobs.is_some() {
             let scores = job.prompt.iter().enumerate().map(|(i, &id)| self.score(id, i == 0));

@@ -1,5 +1,6 @@
 //! Same bits, on the demo model: ids, texts, log-probabilities and finish reasons are identical alone and in a batch of
-//! 32, for every chunk size, with a cold and a warm cache, on one thread and two, and after preemption.
+//! 32, for every chunk size, with a cold and a warm cache, on one thread and two, after preemption, and for readers that
+//! take something only when all else stands still.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -30,6 +31,8 @@ const CONTEXT: usize = 512;
 const PLENTY: usize = 1024;
 /// Enough for any one of them, and far from enough for all.
 const SCARCE: usize = 40;
+/// The setup in which little may wait to be read.
+const READERS_BEHIND: &str = "too few blocks, and readers far behind";
 
 struct Setup {
     name: &'static str,
@@ -139,8 +142,7 @@ fn ways(seed: u64) -> [Sampling; 4] {
 /// All at once; every answer, and how often somebody lost its blocks.
 fn together(bench: &mut Bench, jobs: &[Job]) -> (Vec<Answer>, u32, u64) {
     let mut readers: Vec<_> = jobs.iter().map(|job| bench.submit(job.clone())).collect();
-    bench.run();
-    readers.iter_mut().for_each(support::Reader::pump);
+    bench.run_unread(&mut readers);
     let reports = || readers.iter().map(|reader| reader.report.as_ref().unwrap());
     let preemptions = reports().map(|report| report.engine.preemptions).sum();
     let cached = reports().map(|report| report.usage.cached_input).sum();
@@ -234,9 +236,12 @@ fn output_does_not_depend_on_batch_chunks_cache_threads_or_preemption() {
             prefix_cache: false,
         },
         Setup { name: "too few blocks", threads: 2, max_chunk: 64, blocks: SCARCE, prefix_cache: true },
+        Setup { name: READERS_BEHIND, threads: 2, max_chunk: 64, blocks: SCARCE, prefix_cache: true },
     ];
     for setup in &setups {
         let mut bench = rig.bench(setup);
+        let unread_bytes = if setup.name == READERS_BEHIND { 2000 } else { usize::MAX };
+        let jobs: Vec<_> = jobs.iter().map(|job| Job { unread_bytes, ..job.clone() }).collect();
         let (cold, preemptions, _) = together(&mut bench, &jobs);
         compare(setup.name, &cold, &expected);
         assert_eq!(preemptions > 0, setup.blocks == SCARCE, "{}: {preemptions} preemptions", setup.name);

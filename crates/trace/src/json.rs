@@ -99,6 +99,7 @@ fn engine(engine: &EngineTrace) -> Value {
         "step_us": micros(engine.step_ns),
         "forward_us": micros(engine.forward_ns),
         "sample_us": micros(engine.sample_ns),
+        "paused_us": micros(engine.paused_ns),
     })
 }
 

@@ -383,6 +383,10 @@ fn batch_text(engine: &EngineTrace) -> String {
     if engine.preemptions > 0 {
         text.push_str(&format!(" · preempted {}×", engine.preemptions));
     }
+    if engine.paused_ns > 0 {
+        let stood_still = humane_duration(engine.paused_ns);
+        text.push_str(&format!(" · stood still for {stood_still}: its reader was behind"));
+    }
     text
 }
 

@@ -117,10 +117,12 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
             let engine = record.engine.as_mut().unwrap();
             engine.miss = Some(CacheMiss { reason, token, elsewhere, place });
             (engine.step_ns, engine.forward_ns, engine.sample_ns) = (1_000_000, 970_000, 20_000);
+            engine.paused_ns = 2_500_000_000;
             let drawn = waterfall(&record, &WaterfallOptions { width: 240, color: false });
             assert!(drawn.contains(sentence), "{drawn}");
             assert_eq!(drawn.contains(told), elsewhere);
             assert!(drawn.contains("97.0% computing · 2.0% choosing tokens"), "{drawn}");
+            assert!(drawn.contains("stood still for 2.50 s: its reader was behind"), "{drawn}");
             let (owner, operator) = (record_json(&record), operator_json(&record));
             assert_eq!(owner["engine"]["cache_miss"]["reason"], reason.name());
             assert!(!owner.to_string().contains("another_tenant"), "its owner is not told what others ask");

@@ -80,7 +80,7 @@ impl Engine for Scripted {
             });
         }
         assert_ne!(script, Script::Panic, "the script says so");
-        let (sender, ticket) = channel(Arc::new(|| {}));
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
         let prompt = job.prompt.len() as u64;
         self.jobs.lock().unwrap().push(job.clone());
         sender.send(Event::Started { cached_tokens: 0 });

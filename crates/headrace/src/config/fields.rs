@@ -370,7 +370,8 @@ pub(crate) const FIELDS: &[Field] = &[
         "gateway.delivery_buffer",
         bytes(4 * KIB, 64 * MIB),
         "\"256KiB\"",
-        "Bytes that wait for a slow reader.",
+        "Bytes of an answer that wait for a slow reader, and as many again in the engine; then the call stands still until it \
+         reads.",
     ),
     field(
         "gateway.first_event_wait",

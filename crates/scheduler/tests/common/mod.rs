@@ -1,6 +1,11 @@
-//! What the seeded tests of the scheduler share: numbers that a seed repeats.
+//! What the tests of the scheduler share: numbers that a seed repeats, small scenes.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::sync::Arc;
+
+use headrace_domain::CacheSalt;
+use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
 /// Numbers from a seed (splitmix64).
 pub(crate) struct Rng(pub(crate) u64);
@@ -38,4 +43,34 @@ pub(crate) fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Small limits, so that a few prompts fill a step.
+pub(crate) fn config() -> SchedulerConfig {
+    SchedulerConfig { step_tokens: 64, max_running: 8, max_chunk: 64, ..SchedulerConfig::default() }
+}
+
+/// A prompt of a tenant's, of ids from `first` on.
+pub(crate) fn spec(tenant: u64, first: u32, len: usize, max_new: u32) -> SequenceSpec {
+    SequenceSpec {
+        prompt: (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(),
+        max_new,
+        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+        keys: None,
+        tenant,
+        weight: 1,
+        class: Class::Normal,
+        start_deadline_ns: None,
+        score_prompt: false,
+    }
+}
+
+/// Plans and commits a step in which every sequence goes on; what was computed as (sequence, tokens).
+pub(crate) fn step(scheduler: &mut Scheduler, now: u64) -> Vec<(SeqId, usize)> {
+    let plan = scheduler.plan(now).clone();
+    let next = |reaches| if reaches { Outcome::Token(1) } else { Outcome::Advanced };
+    let outcomes: Vec<_> = plan.chunks.iter().map(|c| next(c.reaches_end)).collect();
+    scheduler.commit(&outcomes, now + 1_000_000);
+    scheduler.check_invariants().unwrap();
+    plan.chunks.iter().map(|c| (c.seq, c.len)).collect()
 }

@@ -5,6 +5,7 @@
 mod answers;
 mod contained;
 mod prefixes;
+mod readers;
 mod same_answers;
 mod support;
 mod thread;

@@ -104,6 +104,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        unread_bytes: usize::MAX,
     }
 }
 
@@ -164,6 +165,20 @@ impl Bench {
         let load = self.stepper.load();
         assert_eq!(load.blocks_free, load.blocks_total, "blocks did not come back");
         assert_eq!((load.running, load.waiting), (0, 0));
+    }
+
+    /// Steps until every job has ended; its readers take something only once nothing more is computed without them.
+    /// How often that was.
+    pub(crate) fn run_unread(&mut self, readers: &mut [Reader]) -> usize {
+        let mut times = 0;
+        while readers.iter().any(|reader| reader.report.is_none()) {
+            while self.step() != Progress::Idle {}
+            readers.iter_mut().for_each(Reader::pump);
+            times += 1;
+            assert!(times < 100_000, "no end in sight");
+        }
+        self.run();
+        times
     }
 
     /// One job alone, to its end.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Sampling, SystemClock, UnixNanos};
 use headrace_engine::{Decode, EmbeddedEngine, EngineConfig, EngineError, TextOf};
-use headrace_engine_api::{Engine, JobError, SubmitRefusal};
+use headrace_engine_api::{Engine, Job, JobError, SubmitRefusal};
 use headrace_kernels::Isa;
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyVocabulary};
@@ -132,6 +132,29 @@ fn dropping_the_engine_ends_every_job() {
     drop(engine);
     for reader in readers {
         assert_eq!(read(reader).answer.error, Some(JobError::ShuttingDown));
+    }
+}
+
+#[test]
+fn a_reader_that_comes_back_or_hangs_up_wakes_the_engine() {
+    for comes_back in [true, false] {
+        let engine = start();
+        let sampling = Sampling { ignore_eos: true, ..greedy(400) };
+        let ticket = engine.submit(Job { unread_bytes: 4000, ..job(&prompt(0), sampling) }).unwrap();
+        let reader = Reader::new(ticket.split().0);
+        while engine.load().paused == 0 {
+            std::thread::yield_now();
+        }
+        if comes_back {
+            let done = read(reader);
+            assert_eq!((done.answer.error, done.answer.choices[&0].ids.len()), (None, 400));
+        } else {
+            drop(reader);
+        }
+        while engine.load().blocks_free < engine.load().blocks_total {
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.load().paused, 0);
     }
 }
 
