@@ -419,8 +419,8 @@ pub struct ServerStatus {
     /// Since when it runs.
     #[serde(with = "crate::rfc3339")]
     pub started: UnixNanos,
-    /// Whether new calls are taken.
-    pub ready: bool,
+    /// Why new calls are not served, or not for every model; empty: they are.
+    pub not_ready: Vec<String>,
     /// Calls under way.
     pub in_flight: u64,
     /// The models served.

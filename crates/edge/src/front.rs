@@ -48,8 +48,8 @@ pub trait Front: Send + Sync + 'static {
         started: UnixNanos,
     ) -> Reply<Self::Stream>;
 
-    /// Whether new calls would be served.
-    fn ready(&self) -> bool;
+    /// Why new calls would not be served, for operators; empty: they would.
+    fn not_ready(&self) -> Vec<String>;
 
     /// Takes no new calls, waits up to `within` for those in flight, cuts off what is left; returns how many.
     fn drain(&self, within: Duration) -> impl Future<Output = usize> + Send;
@@ -137,8 +137,8 @@ impl Front for Gateway {
         Self::refuse(self, dialect, refusal, endpoint, started).into()
     }
 
-    fn ready(&self) -> bool {
-        Self::ready(self)
+    fn not_ready(&self) -> Vec<String> {
+        Self::not_ready(self)
     }
 
     async fn drain(&self, within: Duration) -> usize {

@@ -72,7 +72,14 @@ fn answer<F: Front>(
                 Reply { content_type: METRICS_TYPE, ..text(200, out) }
             }
             "/healthz" => health(),
-            "/readyz" => ready(shared.front.ready()),
+            "/readyz" => match &shared.front.not_ready()[..] {
+                [] => ready(true),
+                why => {
+                    let mut reply = text(503, format!("not ready\n{}\n", why.join("\n")));
+                    reply.headers.push(("retry-after", "1".to_owned()));
+                    reply
+                }
+            },
             _ => text(404, "There are /metrics, /healthz and /readyz here.\n".to_owned()),
         }
     };

@@ -142,7 +142,8 @@ impl<F: Front> Asked<'_, F> {
                 None => self.not_found(),
             },
             Target::Health => health(),
-            Target::Ready => ready(front.ready()),
+            // Strangers ask here, too: why not is told on the operators' listener.
+            Target::Ready => ready(front.not_ready().is_empty()),
         }
     }
 

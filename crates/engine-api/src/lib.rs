@@ -2,12 +2,14 @@
 //! It knows tokens, sampling and deliverable text; nothing of HTTP, keys, limits, money, KV blocks or weights.
 
 mod channel;
+mod health;
 mod job;
 mod load;
 
 use std::sync::Arc;
 
 pub use channel::{EventSender, Events, Receipt, Ticket, TicketControl, channel};
+pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, LoadReport, SubmitRefusal};
 
@@ -29,8 +31,8 @@ pub trait Engine: Send + Sync {
     /// How busy it is: a hint that may be a step old.
     fn load(&self) -> LoadReport;
 
-    /// Takes no new jobs; what runs goes on.
-    fn drain(&self);
+    /// Whether it takes jobs.
+    fn health(&self) -> Health;
 }
 
 /// An engine that several rooms share.

@@ -50,6 +50,9 @@ pub struct LoadReport {
     /// Tokens generated per second at the present batch; 0 while unknown.
     #[serde(default)]
     pub decode_tokens_per_second: u32,
+    /// How often its loop broke and began again.
+    #[serde(default)]
+    pub restarts: u32,
     /// Nanoseconds of all steps since the start.
     #[serde(default)]
     pub step_ns: u64,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{BLOCK_TOKENS, Clock};
 use headrace_kernels::Isa;
 use headrace_kernels::forward::ForwardShape;
-use headrace_scheduler::SchedulerConfig;
+use headrace_scheduler::{Scheduler, SchedulerConfig};
 
 /// The most alternatives reported with a token.
 pub const MAX_LOGPROBS: u8 = 20;
@@ -33,8 +33,14 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// A scheduler with nothing in it, for this model.
+    pub(crate) fn scheduler_for(&self, shape: &ForwardShape) -> Result<Scheduler, EngineError> {
+        Scheduler::new(self.scheduler_within(shape), shape.block_count)
+            .map_err(|bad| EngineError::Config { problems: vec![bad.to_string()] })
+    }
+
     /// The scheduler's limits within those of the model.
-    pub(crate) fn scheduler_within(&self, shape: &ForwardShape) -> SchedulerConfig {
+    fn scheduler_within(&self, shape: &ForwardShape) -> SchedulerConfig {
         let context_window = self.scheduler.context_window.min(shape.max_positions);
         SchedulerConfig { context_window, ..self.scheduler.clone() }
     }

@@ -1,4 +1,5 @@
-//! The step loop on a thread of its own, behind the engine seam. An idle engine sleeps; a new job or a cancel wakes it.
+//! The step loop on a thread of its own, behind the engine seam. An idle engine sleeps; a new job or a cancel wakes it. A
+//! loop that breaks begins again over the same model, a bounded number of times.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,13 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headrace_domain::PrefixKeys;
-use headrace_engine_api::{Capabilities, Engine, Job, JobError, LoadReport, SubmitRefusal, Ticket};
+use headrace_engine_api::{Capabilities, Engine, Health, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::Forward;
 use headrace_tokenizer::Tokenizer;
 use parking_lot::Mutex;
 
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Mode, Shared};
+use crate::restarts::Restarts;
 use crate::stepper::{Progress, Stepper, panic_message};
 use crate::text::{TextOf, TokenizerText};
 
@@ -67,7 +69,7 @@ impl EmbeddedEngine {
         let until = Instant::now() + grace;
         {
             let mut front = self.shared.front.lock();
-            if front.mode == Mode::Open {
+            if matches!(front.mode, Mode::Open | Mode::Restarting { .. }) {
                 front.mode = Mode::Draining;
             }
             while front.alive > 0 && front.mode == Mode::Draining {
@@ -75,14 +77,14 @@ impl EmbeddedEngine {
                     break;
                 }
             }
-            if front.mode != Mode::Dead {
+            if !matches!(front.mode, Mode::Dead { .. }) {
                 front.mode = Mode::CutOff;
             }
         }
         self.shared.work.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // The loop catches its own panics; there is nothing to learn from the result.
+            // The thread catches the loop's panics; there is nothing to learn from the result.
             let _ = thread.join();
         }
     }
@@ -105,8 +107,8 @@ impl Engine for EmbeddedEngine {
         self.shared.load()
     }
 
-    fn drain(&self) {
-        self.shared.drain();
+    fn health(&self) -> Health {
+        self.shared.health()
     }
 }
 
@@ -116,8 +118,18 @@ impl Drop for EmbeddedEngine {
     }
 }
 
-/// The thread.
+/// The thread: turns the loop until it is told to end, and begins again where the loop itself broke.
 fn run(mut stepper: Stepper) {
+    let mut restarts = Restarts::default();
+    while let Err(panic) = catch_unwind(AssertUnwindSafe(|| turn(&mut stepper))) {
+        if !begin_again(&mut stepper, &mut restarts, panic_message(&*panic)) {
+            return;
+        }
+    }
+}
+
+/// Steps as long as there is work, sleeps while there is none; returns after the cut-off.
+fn turn(stepper: &mut Stepper) {
     let shared = Arc::clone(&stepper.shared);
     loop {
         {
@@ -129,25 +141,54 @@ fn run(mut stepper: Stepper) {
                 shared.work.wait(&mut front);
             }
         }
-        match catch_unwind(AssertUnwindSafe(|| stepper.step())) {
-            Ok(Progress::Stepped { .. }) => {}
-            Ok(Progress::Idle) => {
-                let mut front = shared.front.lock();
-                if front.has_work() && front.inbox.is_empty() && !front.attention {
-                    shared.work.wait_for(&mut front, STUCK_PAUSE);
-                }
-            }
-            Err(panic) => {
-                // Not a sequence's fault, which would have been caught further in: the loop itself is broken.
-                let detail = panic_message(&*panic);
-                tracing::error!(detail, "the engine's loop panicked and is gone");
-                shared.front.lock().mode = Mode::Dead;
-                let last = AssertUnwindSafe(|| stepper.fail_all(&JobError::Panicked { detail }));
-                // If even that fails, the readers see their senders dropped.
-                let _ = catch_unwind(last);
-                shared.quiet.notify_all();
-                return;
+        if stepper.step() == Progress::Idle {
+            let mut front = shared.front.lock();
+            if front.has_work() && front.inbox.is_empty() && !front.attention {
+                shared.work.wait_for(&mut front, STUCK_PAUSE);
             }
         }
+    }
+}
+
+/// After a panic that was no sequence's fault, which would have been caught further in: ends every job, rests, lets the model
+/// show that it still computes, and takes jobs again. `false`: the engine is dead for good, or was told to end.
+fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) -> bool {
+    let shared = Arc::clone(&stepper.shared);
+    let model = &shared.config.model;
+    shared.broke(&why);
+    let error = JobError::Panicked { detail: why.clone() };
+    let begun = catch_unwind(AssertUnwindSafe(|| stepper.start_over(&error)));
+    if let Some(problem) = problem(begun) {
+        // What the books hold cannot even be thrown away. The readers see that the engine is gone.
+        tracing::error!(model, why, problem, "the engine's loop broke and cannot begin again");
+        shared.died(why);
+        return false;
+    }
+    loop {
+        let Some(rest) = restarts.next(Instant::now()) else {
+            tracing::error!(model, why, "the engine's loop broke again and again, and is dead");
+            shared.died(why);
+            return false;
+        };
+        tracing::error!(model, why, rest_ms = rest.as_millis(), "the engine's loop broke; it begins again");
+        if !shared.rest(rest) {
+            return false;
+        }
+        match problem(catch_unwind(AssertUnwindSafe(|| stepper.warm_up()))) {
+            None => {
+                shared.reopen();
+                return true;
+            }
+            Some(problem) => why = problem,
+        }
+    }
+}
+
+/// What went wrong, in words.
+fn problem<E: std::fmt::Display>(outcome: std::thread::Result<Result<(), E>>) -> Option<String> {
+    match outcome {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(panic) => Some(panic_message(&*panic)),
     }
 }

@@ -2,10 +2,10 @@
 //! Everything costly about a new job (checks, matchers, decoders, hashes) is done here before the lock is taken.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
-use headrace_engine_api::{Capabilities, Job, LoadReport, Priority, SubmitRefusal, Ticket, channel};
+use headrace_engine_api::{Capabilities, Health, Job, LoadReport, Priority, SubmitRefusal, Ticket, channel};
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
 use parking_lot::{Condvar, Mutex};
@@ -22,8 +22,14 @@ pub(crate) enum Mode {
     Draining,
     /// What runs is cut off at the next step.
     CutOff,
-    /// Its thread died.
-    Dead,
+    /// The loop broke and begins again.
+    Restarting {
+        why: String,
+    },
+    /// The loop broke too often.
+    Dead {
+        why: String,
+    },
 }
 
 /// What both sides touch, only ever for a moment: never while a step computes.
@@ -35,6 +41,8 @@ pub(crate) struct Front {
     pub(crate) mode: Mode,
     /// Jobs without their terminal event.
     pub(crate) alive: usize,
+    /// How often the loop broke and began again.
+    pub(crate) restarts: u32,
     /// Where the time of the steps went.
     pub(crate) times: Times,
 }
@@ -79,6 +87,15 @@ impl Front {
         let must_cut = self.mode == Mode::CutOff && self.alive > 0;
         self.attention || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
     }
+
+    fn health(&self) -> Health {
+        match &self.mode {
+            Mode::Open => Health::Up,
+            Mode::Draining | Mode::CutOff => Health::Draining,
+            Mode::Restarting { why } => Health::Restarting { why: why.clone() },
+            Mode::Dead { why } => Health::Dead { why: why.clone() },
+        }
+    }
 }
 
 impl Shared {
@@ -89,20 +106,19 @@ impl Shared {
     ) -> Result<Arc<Self>, EngineError> {
         let shape = forward.shape();
         config.check(shape)?;
-        let limits = config.scheduler_within(shape);
-        let scheduler = Scheduler::new(limits.clone(), shape.block_count)
-            .map_err(|bad| EngineError::Config { problems: vec![bad.to_string()] })?;
+        let scheduler = config.scheduler_for(shape)?;
         let capabilities = Capabilities {
             model: config.model.clone(),
             compute_mode: config.compute_mode.clone(),
             numerics: forward.numerics().to_owned(),
             vocab: to_u32(shape.vocab),
-            context_window: to_u32(limits.context_window),
+            context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
         };
         let (inbox, times) = (Vec::new(), Times::default());
-        let front = Front { scheduler, inbox, attention: false, mode: Mode::Open, alive: 0, times };
+        let (mode, attention) = (Mode::Open, false);
+        let front = Front { scheduler, inbox, attention, mode, alive: 0, restarts: 0, times };
         let (work, quiet) = (Condvar::new(), Condvar::new());
         Ok(Arc::new(Self { front: Mutex::new(front), work, quiet, capabilities, text, config }))
     }
@@ -138,10 +154,9 @@ impl Shared {
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
 
         let mut front = self.front.lock();
-        match front.mode {
-            Mode::Open => {}
-            Mode::Draining | Mode::CutOff => return Err(unavailable("it is shutting down")),
-            Mode::Dead => return Err(unavailable("its thread has died")),
+        let health = front.health();
+        if !health.is_up() {
+            return Err(SubmitRefusal::Unavailable { why: health.to_string() });
         }
         state.trace.queue_depth = to_u32(front.scheduler.waiting());
         front.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
@@ -166,9 +181,9 @@ impl Shared {
     }
 
     pub(crate) fn load(&self) -> LoadReport {
-        let (load, times) = {
+        let (load, times, restarts) = {
             let front = self.front.lock();
-            (front.scheduler.load(), front.times)
+            (front.scheduler.load(), front.times, front.restarts)
         };
         LoadReport {
             running: to_u32(load.running),
@@ -181,17 +196,50 @@ impl Shared {
             tokens_per_second: load.tokens_per_second,
             prefill_tokens_per_second: load.prefill_tokens_per_second,
             decode_tokens_per_second: load.decode_tokens_per_second,
+            restarts,
             step_ns: times.step_ns,
             forward_ns: times.forward_ns,
             sample_ns: times.sample_ns,
         }
     }
 
-    pub(crate) fn drain(&self) {
+    pub(crate) fn health(&self) -> Health {
+        self.front.lock().health()
+    }
+
+    /// The loop broke: no jobs for the moment.
+    pub(crate) fn broke(&self, why: &str) {
         let mut front = self.front.lock();
         if front.mode == Mode::Open {
-            front.mode = Mode::Draining;
+            front.mode = Mode::Restarting { why: why.to_owned() };
         }
+    }
+
+    /// Waits so long; `false`: the engine was told to end meanwhile.
+    pub(crate) fn rest(&self, rest: Duration) -> bool {
+        let until = Instant::now() + rest;
+        let mut front = self.front.lock();
+        while front.mode != Mode::CutOff {
+            if self.work.wait_until(&mut front, until).timed_out() {
+                break;
+            }
+        }
+        front.mode != Mode::CutOff
+    }
+
+    /// The loop has begun again.
+    pub(crate) fn reopen(&self) {
+        let mut front = self.front.lock();
+        front.restarts = front.restarts.saturating_add(1);
+        if matches!(front.mode, Mode::Restarting { .. }) {
+            front.mode = Mode::Open;
+        }
+    }
+
+    /// The loop will not begin again.
+    pub(crate) fn died(&self, why: String) {
+        self.front.lock().mode = Mode::Dead { why };
+        self.quiet.notify_all();
     }
 
     /// Asserts what the gateway should have refused already: nothing else reaches the sampler.
@@ -249,10 +297,6 @@ fn refusal(refused: AddRefusal) -> SubmitRefusal {
         },
         AddRefusal::Invalid { what } => SubmitRefusal::Invalid { what },
     }
-}
-
-fn unavailable(why: &str) -> SubmitRefusal {
-    SubmitRefusal::Unavailable { why: why.to_owned() }
 }
 
 /// Counts of things that fit in memory many times over below 2^32.

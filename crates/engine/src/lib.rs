@@ -14,6 +14,7 @@ mod intake;
 mod job;
 mod logprobs;
 mod random;
+mod restarts;
 mod sampler;
 mod stepper;
 mod text;

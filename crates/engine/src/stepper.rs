@@ -23,6 +23,8 @@ use crate::random::uniform;
 use crate::sampler::{Sampler, is_greedy};
 use crate::text::TextOf;
 
+mod start_over;
+
 /// Jobs that are looked at in each step for a reader that went away without a word.
 const READERS_CHECKED_PER_STEP: usize = 32;
 /// Prompt tokens computed before the first job.
@@ -238,23 +240,6 @@ impl Stepper {
             0 => Progress::Idle,
             sequences => Progress::Stepped { sequences, tokens: self.batch.tokens.len() },
         }
-    }
-
-    /// Ends every job with `error`, at once.
-    pub fn fail_all(&mut self, error: &JobError) {
-        let shared = Arc::clone(&self.shared);
-        {
-            let mut front = shared.front.lock();
-            self.adopt(&mut front);
-            for (at, job) in self.jobs.iter_mut().enumerate() {
-                if let Some(job) = job {
-                    job.fail(error.clone());
-                    self.over.push(at);
-                }
-            }
-            self.abort_over(&mut front);
-        }
-        self.close_over();
     }
 
     /// New jobs come in; cancelled ones, and all of them after the cut-off, go; and those go on whose readers caught up.

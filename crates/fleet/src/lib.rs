@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use headrace_domain::{BLOCK_TOKENS, ModelName, PrefixKeys};
-use headrace_engine_api::{Job, LoadReport, SharedEngine, SubmitRefusal, Ticket};
+use headrace_engine_api::{Health, Job, SharedEngine, SubmitRefusal, Ticket};
 
 /// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
 const BLOCKS_PER_SEQUENCE_AHEAD: u64 = 4;
 
 /// One engine that serves one model.
 pub struct Worker {
+    /// By which operators are told of it.
     id: String,
     model: ModelName,
     engine: SharedEngine,
@@ -25,16 +26,6 @@ impl Worker {
     /// A worker of the given id.
     pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
         Self { id: id.to_owned(), model, engine, dispatched: AtomicU32::new(0) }
-    }
-
-    /// Its id, as traces show it.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// How busy it is.
-    pub fn load(&self) -> LoadReport {
-        self.engine.load()
     }
 
     /// The cost of sending it a prompt of which it has `cached` tokens: blocks to compute and work ahead.
@@ -61,11 +52,6 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The worker.
-    pub fn worker(&self) -> &Worker {
-        &self.worker
-    }
-
     /// Hands it the job.
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.worker.engine.submit(job)
@@ -99,9 +85,19 @@ impl Fleet {
         self.by_model.contains_key(model)
     }
 
-    /// Every worker.
-    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        self.by_model.values().flatten()
+    /// The models that no worker takes calls for now, by name, and why not: of each worker, by its id.
+    pub fn down(&self) -> Vec<(&ModelName, String)> {
+        let why = |worker: &Arc<Worker>| match worker.engine.health() {
+            Health::Up => None,
+            health => Some(format!("worker {}: {health}", worker.id)),
+        };
+        let down = self.by_model.iter().filter_map(|(model, workers)| {
+            let whys: Option<Vec<_>> = workers.iter().map(why).collect();
+            Some((model, whys?.join("; ")))
+        });
+        let mut down: Vec<_> = down.collect();
+        down.sort_by_key(|&(model, _)| model);
+        down
     }
 
     /// The most prompt tokens that any worker of `model` has cached now: an estimate to show.
@@ -110,25 +106,20 @@ impl Fleet {
         workers.iter().map(|worker| worker.engine.cached_prefix(keys)).max().unwrap_or(0)
     }
 
-    /// Picks the worker with the least work before the first token: what it would have to compute of the prompt, and
-    /// what waits there already. Ties go to the one listed first. `None`: nobody serves the model.
+    /// Picks the worker with the least work before the first token, among those that take calls: what it would have to
+    /// compute of the prompt, and what waits there already. Ties go to the one listed first. `None`: nobody serves the
+    /// model. Where there is but one it is that one, who says itself why it takes nothing.
     pub fn place(&self, model: &ModelName, keys: &PrefixKeys) -> Option<Placement> {
         let workers = self.by_model.get(model)?;
         let worker = match workers.as_slice() {
             [only] => only,
             many => many
                 .iter()
+                .filter(|worker| worker.engine.health().is_up())
                 .min_by_key(|worker| worker.cost(keys.ids().len(), worker.engine.cached_prefix(keys)))?,
         };
         worker.dispatched.fetch_add(1, Ordering::Relaxed);
         Some(Placement { worker: Arc::clone(worker) })
-    }
-
-    /// No worker takes new jobs from now on.
-    pub fn drain(&self) {
-        for worker in self.workers() {
-            worker.engine.drain();
-        }
     }
 }
 
@@ -136,13 +127,14 @@ impl Fleet {
 mod tests {
     use super::*;
     use headrace_domain::CacheSalt;
-    use headrace_engine_api::Capabilities;
+    use headrace_engine_api::{Capabilities, LoadReport};
 
     /// An engine with a fixed load and cache.
     struct Fixed {
         capabilities: Capabilities,
         load: LoadReport,
         cached: usize,
+        health: Health,
     }
 
     impl headrace_engine_api::Engine for Fixed {
@@ -158,10 +150,16 @@ mod tests {
         fn load(&self) -> LoadReport {
             self.load
         }
-        fn drain(&self) {}
+        fn health(&self) -> Health {
+            self.health.clone()
+        }
     }
 
     fn worker(id: &str, waiting_tokens: u64, running: u32, cached: usize) -> Worker {
+        worker_that_is(Health::Up, id, waiting_tokens, running, cached)
+    }
+
+    fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, cached: usize) -> Worker {
         let capabilities = Capabilities {
             model: "m".into(),
             compute_mode: "exact".into(),
@@ -173,7 +171,7 @@ mod tests {
         };
         let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
         let model = ModelName::new("m").unwrap();
-        Worker::new(id, model, Arc::new(Fixed { capabilities, load, cached }))
+        Worker::new(id, model, Arc::new(Fixed { capabilities, load, cached, health }))
     }
 
     fn keys(len: usize) -> PrefixKeys {
@@ -190,7 +188,7 @@ mod tests {
             (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)], "a"),
         ] {
             let fleet = Fleet::new(workers);
-            assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker().id(), expected);
+            assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker.id, expected);
         }
     }
 
@@ -200,9 +198,25 @@ mod tests {
         let fleet = Fleet::new(vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)]);
         let first = fleet.place(&model, &keys(1)).unwrap();
         let second = fleet.place(&model, &keys(1)).unwrap();
-        assert_eq!((first.worker().id(), second.worker().id()), ("a", "b"));
+        assert_eq!((&first.worker.id[..], &second.worker.id[..]), ("a", "b"));
         drop(first);
-        assert_eq!(fleet.place(&model, &keys(1)).unwrap().worker().id(), "a");
+        assert_eq!(fleet.place(&model, &keys(1)).unwrap().worker.id, "a");
         assert!(fleet.place(&ModelName::new("none").unwrap(), &keys(1)).is_none());
+    }
+
+    #[test]
+    fn a_worker_that_takes_no_calls_is_passed_over_and_a_model_without_another_is_down() {
+        let model = ModelName::new("m").unwrap();
+        let dead = |id| worker_that_is(Health::Dead { why: "a test".into() }, id, 0, 0, 320);
+        let fleet = Fleet::new(vec![dead("a"), worker("b", 640, 3, 0)]);
+        assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker.id, "b");
+        assert_eq!(fleet.down(), []);
+        let fleet = Fleet::new(vec![dead("a"), worker_that_is(Health::Draining, "b", 0, 0, 0)]);
+        assert!(fleet.place(&model, &keys(320)).is_none());
+        let [(name, why)] = &fleet.down()[..] else { panic!("one model is down") };
+        assert!(
+            **name == model && why.contains("worker a: it broke") && why.contains("worker b: it is shutting"),
+            "{why}"
+        );
     }
 }

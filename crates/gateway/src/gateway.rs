@@ -102,9 +102,17 @@ impl Gateway {
         })
     }
 
-    /// Whether calls are taken and the ledger can be written.
-    pub fn ready(&self) -> bool {
-        !self.is_draining() && self.parts.ledger.health().down.is_none()
+    /// Why calls would not be served, or those for some model not; empty: all would.
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        if self.is_draining() {
+            why.push("the server is shutting down".to_owned());
+        }
+        if let Some(down) = self.parts.ledger.health().down {
+            why.push(format!("the ledger cannot be written: {down}"));
+        }
+        why.extend(self.parts.fleet.down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));
+        why
     }
 
     /// Calls that have come in and are not settled yet.

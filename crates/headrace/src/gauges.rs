@@ -18,6 +18,7 @@ pub(crate) fn register(
 ) {
     for (name, engine) in engines {
         register_engine(metrics, name, engine);
+        register_health(metrics, name, engine);
     }
     register_ledger(metrics, ledger);
     register_limits(metrics, limits);
@@ -71,6 +72,16 @@ fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) 
         let engine = Arc::clone(engine);
         metrics.register_gauge(metric, help, &[("model", name)], Box::new(move || read(&engine.load())));
     }
+}
+
+fn register_health(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+    let (up, broken) = (Arc::clone(engine), Arc::clone(engine));
+    let up = move || if up.health().is_up() { 1.0 } else { 0.0 };
+    let help = "Whether the engine takes calls.";
+    metrics.register_gauge("headrace_engine_up", help, &[("model", name)], Box::new(up));
+    let restarts = move || f64::from(broken.load().restarts);
+    let help = "How often the engine's loop broke and began again.";
+    metrics.register_counter("headrace_engine_restarts_total", help, &[("model", name)], Box::new(restarts));
 }
 
 fn register_ledger(metrics: &Metrics, ledger: &Ledger) {

@@ -485,7 +485,7 @@ fn status(listen: &str, models: &[String], gateway: Option<&Gateway>, stored: Se
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         listen: listen.to_owned(),
-        ready: gateway.is_some_and(Gateway::ready),
+        not_ready: gateway.map_or_else(|| vec!["the server is starting".to_owned()], Gateway::not_ready),
         in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
         models: models.to_vec(),
         ..stored

@@ -1,11 +1,11 @@
 //! An engine that answers at once with fixed tokens: what remains of a call is the path around the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, TokenLogprob, Usage};
 use headrace_engine_api::{
-    Capabilities, Engine, Event, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket, channel,
+    Capabilities, Engine, Event, Health, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket,
+    channel,
 };
 
 /// Every answer is the same; every event is there before `submit` returns, however many may wait unread.
@@ -14,7 +14,6 @@ pub struct ScriptedEngine {
     capabilities: Capabilities,
     tokens_per_answer: u32,
     text_per_token: String,
-    draining: AtomicBool,
 }
 
 impl ScriptedEngine {
@@ -22,7 +21,7 @@ impl ScriptedEngine {
     /// token.
     pub fn new(capabilities: Capabilities, tokens_per_answer: u32, text_per_token: &str) -> Self {
         let text_per_token = text_per_token.to_owned();
-        Self { capabilities, tokens_per_answer, text_per_token, draining: AtomicBool::new(false) }
+        Self { capabilities, tokens_per_answer, text_per_token }
     }
 
     fn score(&self, id: u32, first: bool) -> TokenLogprob {
@@ -37,9 +36,6 @@ impl Engine for ScriptedEngine {
     }
 
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
-        if self.draining.load(Ordering::Acquire) {
-            return Err(SubmitRefusal::Unavailable { why: "it is shutting down".to_owned() });
-        }
         let sampling = &job.sampling;
         let needed = (job.prompt.len() as u64).saturating_add(u64::from(sampling.max_tokens));
         let limit = u64::from(self.capabilities.context_window);
@@ -85,7 +81,7 @@ impl Engine for ScriptedEngine {
         LoadReport::default()
     }
 
-    fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
+    fn health(&self) -> Health {
+        Health::Up
     }
 }

@@ -207,8 +207,8 @@ impl Front for Stub {
         )
     }
 
-    fn ready(&self) -> bool {
-        !*self.cut.borrow()
+    fn not_ready(&self) -> Vec<String> {
+        if *self.cut.borrow() { vec!["a stub that was cut off".to_owned()] } else { Vec::new() }
     }
 
     async fn drain(&self, within: Duration) -> usize {

@@ -1,6 +1,7 @@
 //! Who and what is turned away, at which stage, in which words; and what message text can never become.
 
 use headrace_domain::{Endpoint, Outcome};
+use headrace_engine_api::Health;
 use headrace_gateway::Credentials;
 use serde_json::{Value, json};
 
@@ -129,4 +130,17 @@ async fn foreign_and_missing_requests_answer_alike() {
         value
     };
     assert_eq!(strip(&foreign), strip(&missing));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_engine_is_dead_is_not_ready_and_names_the_model() {
+    let world = World::new(Setup::default());
+    assert!(world.gateway.not_ready().is_empty());
+    *world.engine.health.lock().unwrap() = Health::Dead { why: "a test".to_owned() };
+    let why = world.gateway.not_ready();
+    assert!(why.len() == 1 && why[0].contains("model `demo`") && why[0].contains("a test"), "{why:?}");
+    *world.engine.health.lock().unwrap() = Health::Up;
+    assert!(world.gateway.not_ready().is_empty());
+    world.gateway.drain(std::time::Duration::from_secs(1)).await;
+    assert_eq!(world.gateway.not_ready(), ["the server is shutting down"]);
 }

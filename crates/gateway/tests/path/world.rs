@@ -14,8 +14,8 @@ use headrace_domain::{
     ProjectId, RequestId, SamplingDefaults, SystemClock, TraceRecord, TraceSink, UnixNanos, Usage,
 };
 use headrace_engine_api::{
-    Capabilities, Engine, Event, EventSender, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
-    channel,
+    Capabilities, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
+    Ticket, channel,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
@@ -58,6 +58,7 @@ pub(crate) struct Scripted {
     pub(crate) cancelled: Arc<Mutex<u32>>,
     /// What it says of the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
+    pub(crate) health: Mutex<Health>,
 }
 
 impl Engine for Scripted {
@@ -136,7 +137,9 @@ impl Engine for Scripted {
         LoadReport::default()
     }
 
-    fn drain(&self) {}
+    fn health(&self) -> Health {
+        self.health.lock().unwrap().clone()
+    }
 }
 
 fn token(sender: &EventSender, choice: u32, text: &str) {
@@ -285,6 +288,7 @@ impl World {
             jobs: Mutex::default(),
             cancelled: Arc::default(),
             miss: Mutex::default(),
+            health: Mutex::new(Health::Up),
         });
         let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
             {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}

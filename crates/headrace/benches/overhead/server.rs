@@ -110,8 +110,8 @@ impl Front for Hello {
         hello()
     }
 
-    fn ready(&self) -> bool {
-        true
+    fn not_ready(&self) -> Vec<String> {
+        Vec::new()
     }
 
     async fn drain(&self, _within: Duration) -> usize {

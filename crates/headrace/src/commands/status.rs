@@ -28,9 +28,10 @@ fn describe(status: &ServerStatus) -> String {
     if status.pid == 0 {
         return format!("no server runs on this data directory: start it with `headrace up`\n{books}");
     }
-    let ready = if status.ready { "ready" } else { "not ready" };
+    let ready = if status.not_ready.is_empty() { "ready" } else { "not ready" };
+    let why: String = status.not_ready.iter().map(|why| format!("  not ready  {why}\n")).collect();
     format!(
-        "headrace {} is {ready} at {} (process {}, since {} UTC)\n  models     {}\n  in flight  {}\n{books}{}",
+        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{books}{}",
         status.version,
         status.listen,
         status.pid,

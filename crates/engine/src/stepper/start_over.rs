@@ -1,0 +1,57 @@
+//! Beginning again after the loop itself broke, which is no sequence's fault: every job ends, every book is new, the model
+//! stays. Knows no threads and does not decide how often.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use headrace_engine_api::JobError;
+use headrace_kernels::forward::Logits;
+
+use crate::config::EngineError;
+use crate::sampler::Sampler;
+use crate::stepper::{Batch, Stepper};
+
+impl Stepper {
+    /// Ends every job with `error` and forgets all that was known of sequences and blocks. The model is as sound as before:
+    /// a panic inside it is caught where it is called. What its blocks hold is garbage now, which nobody finds, and
+    /// whoever is given a block writes it before it is read.
+    ///
+    /// # Errors
+    /// [`EngineError::Config`], if the limits should not fit the model any more.
+    pub(crate) fn start_over(&mut self, error: &JobError) -> Result<(), EngineError> {
+        let shared = Arc::clone(&self.shared);
+        let scheduler = shared.config.scheduler_for(self.forward.shape())?;
+        {
+            let mut front = shared.front.lock();
+            front.scheduler = scheduler;
+            front.attention = false;
+            self.jobs.extend(front.inbox.drain(..).map(Some));
+        }
+        let jobs = std::mem::take(&mut self.jobs);
+        let (times, now_ns) = (self.all_times, self.seen_ns);
+        let mut ended = 0;
+        for mut job in jobs.into_iter().flatten() {
+            ended += 1;
+            let end = AssertUnwindSafe(move || {
+                job.fail(error.clone());
+                job.close(times, now_ns);
+            });
+            // What broke the loop may lie in one of them. Its reader sees that its sender is gone.
+            let _ = catch_unwind(end);
+        }
+        self.vacant.clear();
+        self.owners.clear();
+        self.over.clear();
+        self.to_change.clear();
+        self.outcomes.clear();
+        self.batch = Batch::default();
+        self.logits = Logits::default();
+        self.sampler = Sampler::new(shared.config.isa);
+        let mut front = shared.front.lock();
+        front.alive = front.alive.saturating_sub(ended);
+        if front.alive == 0 {
+            shared.quiet.notify_all();
+        }
+        Ok(())
+    }
+}
