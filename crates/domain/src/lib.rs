@@ -9,6 +9,7 @@ mod id;
 mod money;
 mod reply;
 mod sampling;
+mod timeline;
 mod trace;
 mod usage;
 
@@ -20,6 +21,7 @@ pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, Use
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use reply::{FinishReason, ReplyEvent, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
+pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{
     CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, Stage, StageSpan, TRACE_VERSION,
     TraceRecord, TraceSink, TracedRefusal,

@@ -5,10 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::timeline::Timeline;
 use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage};
 
 /// The version that this program writes. Older ones stay readable; a newer one is refused.
-pub const TRACE_VERSION: u32 = 1;
+///
+/// 1: stages could overlap and outlast the request.
+/// 2: stages partition the request's time; `inside`, `after_ns`, the stages `receive`, `reader` and `handover`.
+pub const TRACE_VERSION: u32 = 2;
 
 /// A stage of the path. The names are the same in traces, metrics and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,6 +47,10 @@ pub enum Stage {
     Prefill,
     /// Generating.
     Decode,
+    /// Between tasks and threads: waiting to be woken, and what neither side accounts for.
+    Handover,
+    /// Waiting for a client that does not read.
+    Reader,
     /// Tool calls and reasoning out of the text.
     Postprocess,
     /// Bytes to the client.
@@ -52,8 +60,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Every stage, in the order of the path.
-    pub const ALL: [Self; 17] = [
+    /// Every stage, in the order of declaration, which is that of the path (`handover` and `reader` may come up twice).
+    pub const ALL: [Self; 19] = [
         Self::Connect,
         Self::Authenticate,
         Self::Receive,
@@ -68,6 +76,8 @@ impl Stage {
         Self::Queue,
         Self::Prefill,
         Self::Decode,
+        Self::Handover,
+        Self::Reader,
         Self::Postprocess,
         Self::Deliver,
         Self::Settle,
@@ -90,6 +100,8 @@ impl Stage {
             Self::Queue => "queue",
             Self::Prefill => "prefill",
             Self::Decode => "decode",
+            Self::Handover => "handover",
+            Self::Reader => "reader",
             Self::Postprocess => "postprocess",
             Self::Deliver => "deliver",
             Self::Settle => "settle",
@@ -103,18 +115,21 @@ impl fmt::Display for Stage {
     }
 }
 
-/// One stage of one request.
+/// One stage of one request. Those that are not `inside` another partition the request's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSpan {
     /// Which.
     pub stage: Stage,
     /// Nanoseconds from the request's start.
     pub start_ns: u64,
-    /// Nanoseconds it took. `deliver` and `postprocess` run beside `decode`: theirs is the time spent in them.
+    /// Nanoseconds it took.
     pub duration_ns: u64,
+    /// The stage beside whose work this was done, and whose span it stands behind: the duration is a share of that span's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Stage>,
 }
 
-/// What the engine saw of a request. For several choices: the sums, and the first choice's times.
+/// What the engine saw of a request. For several prompts: the sums, and the first one's times.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EngineTrace {
     /// Sequences waiting when this one arrived.
@@ -294,8 +309,11 @@ pub struct TraceRecord {
     pub started: UnixNanos,
     /// Nanoseconds from first byte to settled.
     pub duration_ns: u64,
-    /// Nanoseconds from first byte to the first token handed to the transport.
+    /// Nanoseconds from first byte to the first token. See [`TraceRecord::time_to_first_token_ns`] for the server's part.
     pub first_token_ns: Option<u64>,
+    /// Nanoseconds of work for this record once the request was over: nobody waited for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub after_ns: u64,
     /// Whose: known from `authenticate` on.
     pub org: Option<OrgId>,
     /// As `org`.
@@ -312,7 +330,8 @@ pub struct TraceRecord {
     pub numerics: Option<String>,
     /// Whether the answer streamed.
     pub stream: bool,
-    /// The stages reached, in order.
+    /// Where its time went: spans in order, each followed by what ran inside it. Without those inside others they are a
+    /// partition of `duration_ns` (see [`crate::is_partition`]).
     pub stages: Vec<StageSpan>,
     /// Tokens by class.
     pub usage: Usage,
@@ -333,7 +352,36 @@ pub struct TraceRecord {
 impl TraceRecord {
     /// The span of a stage, if it was reached.
     pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
-        self.stages.iter().find(|span| span.stage == stage)
+        self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())
+    }
+
+    /// Nanoseconds in which the server could only wait for the client: its body, and its reading.
+    pub fn client_ns(&self) -> u64 {
+        let client =
+            |span: &&StageSpan| span.inside.is_none() && matches!(span.stage, Stage::Receive | Stage::Reader);
+        self.stages.iter().filter(client).fold(0, |sum, span| sum.saturating_add(span.duration_ns))
+    }
+
+    /// Nanoseconds that the server took: all but the client's.
+    pub fn server_ns(&self) -> u64 {
+        self.duration_ns.saturating_sub(self.client_ns())
+    }
+
+    /// Nanoseconds from when the request was whole to its first token: what the server answers for.
+    pub fn time_to_first_token_ns(&self) -> Option<u64> {
+        let whole = self.span(Stage::Receive).or_else(|| self.span(Stage::Connect));
+        let whole = whole.map_or(0, |span| span.start_ns.saturating_add(span.duration_ns));
+        Some(self.first_token_ns?.saturating_sub(whole))
+    }
+
+    /// A record of an older version, in today's terms: version 1 did not promise that stages partition a request's time.
+    pub fn upgraded(mut self) -> Self {
+        if self.version < TRACE_VERSION {
+            let line = Timeline::from_overlapping(&self.stages, self.duration_ns);
+            self.stages = line.spans();
+            self.version = TRACE_VERSION;
+        }
+        self
     }
 }
 

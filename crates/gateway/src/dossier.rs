@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
-    UnixNanos, Usage,
+    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, Timeline,
+    TraceRecord, UnixNanos, Usage,
 };
 
 use crate::Arrival;
@@ -82,6 +82,7 @@ impl Dossier {
             started,
             duration_ns: 0,
             first_token_ns: None,
+            after_ns: 0,
             org: None,
             project: None,
             key: None,
@@ -160,14 +161,14 @@ impl Dossier {
 
     /// Adds a stage with its own times.
     pub(crate) fn add(&mut self, stage: Stage, start_ns: u64, duration_ns: u64) {
-        self.record.stages.push(StageSpan { stage, start_ns, duration_ns });
+        self.record.stages.push(StageSpan { stage, start_ns, duration_ns, inside: None });
     }
 
-    /// Writes the outcome and the whole duration into the record, and puts its spans in the order of the path.
+    /// Writes the outcome and the whole duration into the record, with its spans as a partition of that.
     pub(crate) fn seal(&mut self, outcome: Outcome) {
         self.record.outcome = outcome;
-        self.record.stages.sort_by_key(|span| span.stage);
         self.record.duration_ns = self.elapsed_ns();
+        self.record.stages = Timeline::from_overlapping(&self.record.stages, self.record.duration_ns).spans();
     }
 
     /// Closes the file: its record, sealed with the outcome.

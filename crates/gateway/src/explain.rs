@@ -3,7 +3,8 @@
 use headrace_domain::{EngineTrace, TraceRecord};
 use serde_json::{Value, json};
 
-/// The block as it stands at the end of the answer. Times in microseconds from the request's first byte.
+/// The block as it stands before the last word of the answer. Times in microseconds, starts from the request's first byte. Stages
+/// that are not `inside` another follow each other; the first token counts from when the request was whole.
 pub(crate) fn block(record: &TraceRecord) -> Value {
     let micros = |ns: u64| ns as f64 / 1000.0;
     let stages: Vec<Value> = record
@@ -12,6 +13,7 @@ pub(crate) fn block(record: &TraceRecord) -> Value {
         .map(|span| {
             json!({
                 "stage": span.stage.name(),
+                "inside": span.inside.map(|stage| stage.name()),
                 "start_us": micros(span.start_ns),
                 "duration_us": micros(span.duration_ns),
             })
@@ -22,7 +24,8 @@ pub(crate) fn block(record: &TraceRecord) -> Value {
         "model": record.model_served,
         "stages": stages,
         "cache": record.engine.as_ref().map(cache),
-        "ttft_us": record.first_token_ns.map(micros),
+        "client_us": micros(record.client_ns()),
+        "ttft_us": record.time_to_first_token_ns().map(micros),
         "usage": record.usage,
         "cost_nano_dollars": record.cost.get(),
         "cost": record.cost.to_string(),

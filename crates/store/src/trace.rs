@@ -24,7 +24,7 @@ const FORMAT: Format = Format {
             seq INTEGER PRIMARY KEY,
             id BLOB NOT NULL UNIQUE,
             started INTEGER NOT NULL,  -- nanoseconds since 1970, UTC
-            duration INTEGER NOT NULL, -- nanoseconds
+            duration INTEGER NOT NULL, -- nanoseconds that it took the server
             org TEXT,
             project TEXT,
             key TEXT,
@@ -234,7 +234,7 @@ async fn insert(
             values
                 .push_bind(key(record.request_id))
                 .push_bind(row.started)
-                .push_bind(integer(record.duration_ns))
+                .push_bind(integer(record.server_ns()))
                 .push_bind(record.org.as_ref().map(|id| id.as_str()))
                 .push_bind(record.project.as_ref().map(|id| id.as_str()))
                 .push_bind(record.key.as_ref().map(|id| id.as_str()))

@@ -24,6 +24,7 @@ fn record(n: u64) -> TraceRecord {
         started: UnixNanos::new(n * SECOND),
         duration_ns: n * 1_000_000,
         first_token_ns: None,
+        after_ns: 0,
         org: Some(OrgId::new("acme").unwrap()),
         project: None,
         key: None,
@@ -32,7 +33,7 @@ fn record(n: u64) -> TraceRecord {
         model_served: Some("demo".to_owned()),
         numerics: None,
         stream: true,
-        stages: vec![StageSpan { stage: Stage::Connect, start_ns: 0, duration_ns: n }],
+        stages: vec![StageSpan { stage: Stage::Connect, start_ns: 0, duration_ns: n, inside: None }],
         usage: Usage { input: n, ..Usage::default() },
         engine: None,
         held: NanoDollars::ZERO,
@@ -86,6 +87,20 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     assert_eq!(files, ["traces.sqlite"], "closed whole, its write-ahead log folded in");
     check(&SqliteTraceReader::open(&path).unwrap());
     assert_eq!(store(&path, 1_000, None).stored(), 150);
+}
+
+/// A slow upload is the client's own time: such a call is not slow.
+#[test]
+fn the_slowest_are_those_that_took_the_server_longest() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 1_000, None);
+    let mut uploaded = record(9);
+    let upload = 8_500_000;
+    uploaded.stages =
+        vec![StageSpan { stage: Stage::Receive, start_ns: 0, duration_ns: upload, inside: None }];
+    writer.append(&[record(3), uploaded, record(2)]).unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(numbers(&reader.slowest(9, UnixNanos::new(0)).unwrap()), [3, 2, 9]);
 }
 
 #[test]
@@ -217,7 +232,8 @@ fn a_file_of_format_1_stays_readable() {
     let (_folder, path) = folder();
     std::fs::copy(&golden, &path).unwrap();
     let reader = SqliteTraceReader::open(&path).unwrap();
-    assert_eq!(reader.last(9).unwrap(), records([3, 2, 1]));
+    let old = |n| TraceRecord { version: 1, ..record(n) }.upgraded();
+    assert_eq!(reader.last(9).unwrap(), [3, 2, 1].map(old));
     drop(reader);
     let mut writer = store(&path, 10, None);
     writer.append(&[record(4)]).unwrap();

@@ -12,7 +12,7 @@ pub fn encode_record(record: &TraceRecord) -> Result<String, TraceError> {
         .map_err(|error| TraceError::Corrupt { what: record.request_id.to_string(), why: error.to_string() })
 }
 
-/// A record from what [`encode_record`] of this or an older version wrote.
+/// A record from what [`encode_record`] of this or an older version wrote, in today's terms.
 ///
 /// # Errors
 /// `NewerFormat` where a newer program wrote it, `Corrupt` where it is no record.
@@ -21,7 +21,7 @@ pub fn decode_record(text: &str) -> Result<TraceRecord, TraceError> {
     // is looked at for its version, because a newer record may have any shape.
     let parsed = serde_json::from_str::<TraceRecord>(text);
     match parsed {
-        Ok(record) if record.version <= TRACE_VERSION => Ok(record),
+        Ok(record) if record.version <= TRACE_VERSION => Ok(record.upgraded()),
         Ok(record) => Err(TraceError::NewerFormat {
             what: record.request_id.to_string(),
             found: record.version.into(),

@@ -4,9 +4,9 @@
 use headrace_domain::{CacheMiss, EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord};
 use serde_json::{Map, Value, json};
 
+use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
 use crate::units::format_utc;
-use crate::waterfall::Group;
 
 /// The record as operators see it: [`record_json`], and what must not be told to its owner.
 pub fn operator_json(record: &TraceRecord) -> Value {
@@ -18,16 +18,19 @@ pub fn operator_json(record: &TraceRecord) -> Value {
     json
 }
 
-/// The record as JSON, as its owner may see it: nothing in it depends on what other tenants asked. Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first
-/// byte where they are a start; money is integer nano-dollars and a string of dollars.
+/// The record as JSON, as its owner may see it: nothing in it depends on what other tenants asked.
+///
+/// Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first byte where they are a start;
+/// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
+/// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars.
 pub fn record_json(record: &TraceRecord) -> Value {
-    let stages: Vec<Value> = record
-        .stages
-        .iter()
-        .map(|span| {
+    let stages: Vec<Value> = grouped_spans(&record.stages)
+        .into_iter()
+        .map(|(group, span)| {
             json!({
                 "stage": span.stage.name(),
-                "group": Group::of(span.stage).name(),
+                "group": group.name(),
+                "inside": span.inside.map(|stage| stage.name()),
                 "start_us": micros(span.start_ns),
                 "duration_us": micros(span.duration_ns),
             })
@@ -40,7 +43,10 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "started": format_utc(record.started, "%Y-%m-%dT%H:%M:%S%.6fZ"),
         "started_unix_us": record.started.get() / 1_000,
         "duration_us": micros(record.duration_ns),
-        "time_to_first_token_us": record.first_token_ns.map(micros),
+        "server_us": micros(record.server_ns()),
+        "client_us": micros(record.client_ns()),
+        "after_us": micros(record.after_ns),
+        "time_to_first_token_us": record.time_to_first_token_ns().map(micros),
         "inter_token_us": inter_token_ns(record).map(micros),
         "trace_id": record.trace_id,
         "parent_span_id": record.parent_span_id,

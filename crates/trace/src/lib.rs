@@ -7,6 +7,7 @@ mod codes;
 mod error;
 mod exposition;
 mod gauges;
+mod group;
 mod histogram;
 mod intern;
 mod json;

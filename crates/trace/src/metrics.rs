@@ -155,13 +155,9 @@ impl Metrics {
     /// Counts one finished request.
     pub fn observe(&self, record: &TraceRecord) {
         let model = self.model_index(record);
-        for span in &record.stages {
-            if let Some(histogram) = self.stages.get(stage_index(span.stage)) {
-                histogram.observe(span.duration_ns);
-            }
-        }
+        self.observe_stages(record);
         self.duration.observe(record.duration_ns);
-        if let Some(nanos) = record.first_token_ns {
+        if let Some(nanos) = record.time_to_first_token_ns() {
             self.first_token.observe(nanos);
         }
         self.observe_outcome(record, model);
@@ -172,6 +168,21 @@ impl Metrics {
         add(&self.loss, model, amount(record.loss));
         if let Some(engine) = &record.engine {
             self.observe_engine(record, engine);
+        }
+    }
+
+    /// A stage that came up several times counts once, with all of its time.
+    fn observe_stages(&self, record: &TraceRecord) {
+        let mut times = [None::<u64>; Stage::ALL.len()];
+        for span in &record.stages {
+            if let Some(time) = times.get_mut(stage_index(span.stage)) {
+                *time = Some(time.unwrap_or(0).saturating_add(span.duration_ns));
+            }
+        }
+        for (histogram, time) in self.stages.iter().zip(times) {
+            if let Some(nanos) = time {
+                histogram.observe(nanos);
+            }
         }
     }
 
@@ -337,7 +348,7 @@ impl Page<'_> {
         );
         self.histogram(
             "headrace_time_to_first_token_seconds",
-            "From first byte to the first token handed to the transport.",
+            "From when the request was whole to its first token.",
             &metrics.first_token,
             NANO,
         );

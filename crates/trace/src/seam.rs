@@ -18,6 +18,7 @@ pub trait TraceReader: Send + Sync {
     /// The newest `n` records, newest first.
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError>;
 
-    /// The slowest `n` records that started at `since` or later, slowest first.
+    /// The slowest `n` records that started at `since` or later, slowest first, by what the server took: a slow client does
+    /// not make a call slow.
     fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError>;
 }

@@ -72,7 +72,7 @@ fn row(record: &TraceRecord, pattern: &str) -> [String; COLUMNS] {
         model.unwrap_or_else(|| "–".to_owned()),
         format!("{mark} {outcome}"),
         tokens(record),
-        record.first_token_ns.map_or_else(|| "–".to_owned(), humane_duration),
+        record.time_to_first_token_ns().map_or_else(|| "–".to_owned(), humane_duration),
         humane_duration(record.duration_ns),
         record.cost.to_string(),
     ]
@@ -111,7 +111,7 @@ fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, op
     if record.usage.total() > 0 {
         facts.push(format!("{tokens} tokens"));
     }
-    if let Some(nanos) = record.first_token_ns {
+    if let Some(nanos) = record.time_to_first_token_ns() {
         facts.push(format!("TTFT {}", humane_duration(nanos)));
     }
     facts.extend([total.clone(), cost.clone()]);

@@ -6,6 +6,7 @@ use headrace_domain::{
 };
 
 use crate::axis::{Axis, Part};
+use crate::group::{Group, grouped_spans};
 use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
@@ -58,37 +59,10 @@ impl Ink {
             Self::Good => "32",
             Self::Warn => "33",
             Self::Bad => "31",
+            Self::Of(Group::Client) => "33",
             Self::Of(Group::Gateway) => "36",
             Self::Of(Group::Engine) => "35",
             Self::Of(Group::Back) => "34",
-        }
-    }
-}
-
-/// Which part of the path a stage belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    Gateway,
-    Engine,
-    Back,
-}
-
-impl Group {
-    const ALL: [Self; 3] = [Self::Gateway, Self::Engine, Self::Back];
-
-    pub(crate) const fn of(stage: Stage) -> Self {
-        match stage {
-            Stage::Queue | Stage::Prefill | Stage::Decode => Self::Engine,
-            Stage::Postprocess | Stage::Deliver | Stage::Settle => Self::Back,
-            _ => Self::Gateway,
-        }
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Gateway => "gateway",
-            Self::Engine => "engine",
-            Self::Back => "back",
         }
     }
 }
@@ -169,52 +143,55 @@ impl Drawing<'_> {
 
     fn stages(&mut self) {
         let record = self.record;
-        let total = total_ns(record);
         let width = self.options.columns() - MARGIN;
-        let axis = Axis::new(&parts(record, total, width), width);
+        let axis = Axis::new(&parts(record, width), width);
         let head = format!("{:NAME$}{:>START$}{:>TOOK$}{:>SHARE$}  ", "", "start", "took", "share");
         let ruler: String = axis.ruler().into_iter().collect();
         self.line(&self.options.paint(Ink::Dim, format!("{head}{ruler}").trim_end()));
+        let spans = grouped_spans(&record.stages);
         for group in Group::ALL {
-            let spans: Vec<&StageSpan> =
-                record.stages.iter().filter(|span| Group::of(span.stage) == group).collect();
-            if spans.is_empty() {
+            let own: Vec<&StageSpan> =
+                spans.iter().filter(|(of, _)| *of == group).map(|(_, span)| *span).collect();
+            if own.is_empty() {
                 continue;
             }
-            let took = spans.iter().fold(0_u64, |sum, span| sum.saturating_add(span.duration_ns));
+            let whole = own.iter().filter(|span| span.inside.is_none());
+            let took = whole.fold(0_u64, |sum, span| sum.saturating_add(span.duration_ns));
             self.row(
-                Row { name: group.name(), ink: Ink::Bold, start: None, took, total },
+                Row { name: group.name(), ink: Ink::Bold, start: None, took },
                 &axis,
                 Ink::Dim,
                 &axis.blank(),
             );
-            for span in spans {
-                self.stage(span, group, &axis, total);
+            let mut within = 0;
+            for span in own {
+                if span.inside.is_none() {
+                    within = end_ns(span);
+                }
+                self.stage(span, within, group, &axis);
             }
-        }
-        let between = unattributed_ns(record, total);
-        if between > 0 && !record.stages.is_empty() {
-            let row = Row { name: "between stages", ink: Ink::Dim, start: None, took: between, total };
-            self.row(row, &axis, Ink::Dim, &axis.blank());
         }
     }
 
-    fn stage(&mut self, span: &StageSpan, group: Group, axis: &Axis, total: u64) {
+    /// The row of a span. One that ran inside another shows its share of that one, which ends at `within_ns`.
+    fn stage(&mut self, span: &StageSpan, within_ns: u64, group: Group, axis: &Axis) {
         let culprit = match &self.record.outcome {
             Outcome::Refused(refusal) => Some(refusal.stage),
             Outcome::Failed { stage, .. } => Some(*stage),
             _ => None,
         } == Some(span.stage);
-        let end = span.start_ns.saturating_add(span.duration_ns);
-        let mut bar = axis.bar(span.start_ns, end);
-        if runs_beside(span.stage) {
-            axis.run_beside(&mut bar, span.start_ns, engine_end_ns(self.record));
-        }
-        let name = format!("{} {}", if culprit { '✗' } else { ' ' }, span.stage.name());
+        let mut bar = axis.bar(span.start_ns, end_ns(span));
+        let (mark, start) = match span.inside {
+            Some(_) => {
+                axis.run_beside(&mut bar, span.start_ns, within_ns);
+                (" ╰", None)
+            }
+            None => ("  ", Some(span.start_ns)),
+        };
+        let name = format!("{}{}", if culprit { "✗ " } else { mark }, span.stage.name());
         let (name_ink, bar_ink) =
             if culprit { (Ink::Bad, Ink::Bad) } else { (Ink::Of(group), Ink::Of(group)) };
-        let row =
-            Row { name: &name, ink: name_ink, start: Some(span.start_ns), took: span.duration_ns, total };
+        let row = Row { name: &name, ink: name_ink, start, took: span.duration_ns };
         self.row(row, axis, bar_ink, &bar);
     }
 
@@ -223,7 +200,8 @@ impl Drawing<'_> {
         let start = row.start.map(humane_duration).unwrap_or_default();
         let start = self.options.paint(Ink::Dim, &format!("{start:>START$}"));
         let took = format!("{:>TOOK$}", humane_duration(row.took));
-        let share = self.options.paint(Ink::Dim, &format!("{:>SHARE$}", percent(row.took, row.total)));
+        let share =
+            self.options.paint(Ink::Dim, &format!("{:>SHARE$}", percent(row.took, self.record.duration_ns)));
         let bar = self.painted_bar(axis, bar_ink, bar);
         self.line(&format!("{name}{start}{took}{share}  {bar}"));
     }
@@ -282,6 +260,10 @@ impl Drawing<'_> {
             let lost = if record.loss.get() == 0 { "" } else { &lost };
             self.fact("money", &format!("{} charged of {} held{lost}", record.cost, record.held));
         }
+        if record.after_ns > 0 {
+            let took = humane_duration(record.after_ns);
+            self.fact("after", &format!("{took} more to find where the miss stands, when the call was over"));
+        }
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
         }
@@ -330,7 +312,6 @@ struct Row<'a> {
     ink: Ink,
     start: Option<u64>,
     took: u64,
-    total: u64,
 }
 
 fn model_text(record: &TraceRecord) -> Option<String> {
@@ -435,8 +416,13 @@ fn steps_text(engine: &EngineTrace) -> Option<String> {
 
 fn speed_text(record: &TraceRecord) -> Option<String> {
     let mut parts = Vec::new();
-    if let Some(nanos) = record.first_token_ns {
-        parts.push(format!("first token after {}", humane_duration(nanos)));
+    if let Some(nanos) = record.time_to_first_token_ns() {
+        let upload = record.first_token_ns.unwrap_or(nanos).saturating_sub(nanos);
+        let upload = match upload > nanos / 10 {
+            true => format!(" ({} with the upload)", humane_duration(upload.saturating_add(nanos))),
+            false => String::new(),
+        };
+        parts.push(format!("first token after {}{upload}", humane_duration(nanos)));
     }
     if let Some(gap) = inter_token_ns(record).filter(|gap| *gap > 0) {
         parts.push(format!("{} tokens/s", three_digits(1e9 / gap as f64)));
@@ -445,38 +431,24 @@ fn speed_text(record: &TraceRecord) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// Stages that run beside decode: their duration is the time spent in them, not an extent.
-const fn runs_beside(stage: Stage) -> bool {
-    matches!(stage, Stage::Postprocess | Stage::Deliver)
-}
-
 fn end_ns(span: &StageSpan) -> u64 {
     span.start_ns.saturating_add(span.duration_ns)
 }
 
-/// The request's end, or the last stage's where that is later.
-fn total_ns(record: &TraceRecord) -> u64 {
-    record.stages.iter().map(end_ns).fold(record.duration_ns, u64::max)
-}
-
-fn group_end_ns(record: &TraceRecord, group: Group) -> u64 {
-    record.stages.iter().filter(|span| Group::of(span.stage) == group).map(end_ns).max().unwrap_or(0)
-}
-
-fn engine_end_ns(record: &TraceRecord) -> u64 {
-    group_end_ns(record, Group::Engine)
-}
-
 /// What must stay visible beside the longest: the upload, the rest of the gateway, the engine, the way back.
-fn parts(record: &TraceRecord, total: u64, width: usize) -> [Part; 4] {
-    let gateway = group_end_ns(record, Group::Gateway);
+fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
+    let spans = grouped_spans(&record.stages);
+    let end_of = |group: Group| {
+        spans.iter().filter(|(of, _)| *of == group).map(|(_, span)| end_ns(span)).max().unwrap_or(0)
+    };
+    let total = record.duration_ns;
+    let (gateway, engine) = (end_of(Group::Gateway), end_of(Group::Engine));
     let upload = record.span(Stage::Receive).or_else(|| record.span(Stage::Connect)).map_or(0, end_ns);
     // A slow upload would squeeze what follows it; a quick one stays on the gateway's scale.
     let upload = if upload > gateway / 2 && upload < gateway { upload } else { 0 };
-    let engine = engine_end_ns(record);
     let gateway_least = if engine == 0 { 0.25 } else { 0.35 };
     // At least the eight cells in which its length can be written; nothing where the way back was not reached.
-    let back_least = if group_end_ns(record, Group::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
+    let back_least = if end_of(Group::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
     let (gateway, engine) = match (back_least > 0.0, engine) {
         (true, engine) => (gateway, engine),
         (false, 0) => (total, 0),
@@ -488,24 +460,6 @@ fn parts(record: &TraceRecord, total: u64, width: usize) -> [Part; 4] {
         Part { end_ns: engine, least: 0.3 },
         Part { end_ns: total, least: back_least },
     ]
-}
-
-/// Time in no stage. Stages that run beside others cover nothing of their own.
-fn unattributed_ns(record: &TraceRecord, total: u64) -> u64 {
-    let mut extents: Vec<(u64, u64)> = record
-        .stages
-        .iter()
-        .filter(|span| !runs_beside(span.stage))
-        .map(|span| (span.start_ns, end_ns(span)))
-        .collect();
-    extents.sort_unstable();
-    let mut covered_to = 0;
-    let mut covered = 0_u64;
-    for (start, end) in extents {
-        covered = covered.saturating_add(end.saturating_sub(start.max(covered_to)));
-        covered_to = covered_to.max(end);
-    }
-    total.saturating_sub(covered)
 }
 
 /// Lines of at most `width` cells, broken at spaces; a word longer than a line is clipped.

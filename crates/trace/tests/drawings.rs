@@ -1,12 +1,12 @@
-//! What a person sees of a record, against files: `NAME.json` is a stored record of format 1 (so these are the golden
-//! files of that format too), `NAME.WIDTH.txt` its drawing, `NAME.api.json` what the API gives. With
-//! `HEADRACE_BLESS=1` the expected files are written anew.
+//! What a person sees of a record, against files: `NAME.json` is a stored record of format 2 (so these are the golden
+//! files of that format too), `v1/NAME.json` the same of format 1, `NAME.WIDTH.txt` its drawing, `NAME.api.json` what the
+//! API gives. With `HEADRACE_BLESS=1` the expected files are written anew.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 
-use headrace_domain::{CacheMiss, MissReason, PromptPlace, TraceRecord};
+use headrace_domain::{CacheMiss, MissReason, PromptPlace, Stage, TraceRecord, is_partition};
 use headrace_trace::{
     WaterfallOptions, decode_record, encode_record, operator_json, record_json, table, waterfall,
 };
@@ -133,10 +133,11 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
 }
 
 #[test]
-fn records_of_format_1_stay_readable_and_are_written_as_they_were() {
+fn records_of_format_2_are_written_as_they_were() {
     for name in RECORDS {
         let text = std::fs::read_to_string(data(&format!("{name}.json"))).unwrap();
         let read = record(name);
+        assert!(is_partition(&read.stages, read.duration_ns), "{name}");
         assert_eq!(decode_record(&encode_record(&read).unwrap()).unwrap(), read);
         let (then, now): (serde_json::Value, serde_json::Value) = (
             serde_json::from_str(&text).unwrap(),
@@ -146,17 +147,52 @@ fn records_of_format_1_stay_readable_and_are_written_as_they_were() {
     }
 }
 
+/// Their stages could overlap and outlast the call; what is read of them does not.
+#[test]
+fn records_of_format_1_stay_readable_in_todays_terms() {
+    for name in RECORDS {
+        let text = std::fs::read_to_string(data(&format!("v1/{name}.json"))).unwrap();
+        let read = decode_record(text.trim_end()).unwrap();
+        assert!(is_partition(&read.stages, read.duration_ns), "{name}: {:?}", read.stages);
+        let now = record(name);
+        assert!(waterfall(&read, &WaterfallOptions::default()).contains("took"));
+        assert_eq!((read.request_id, read.usage, read.cost), (now.request_id, now.usage, now.cost), "{name}");
+        assert_eq!((read.duration_ns, read.outcome), (now.duration_ns, now.outcome), "{name}");
+    }
+    // Place was timed until its task woke, and the engine's times were laid behind it.
+    let text = std::fs::read_to_string(data("v1/completed.json")).unwrap();
+    let longer = text.replacen("\"duration_ns\": 1834000000", "\"duration_ns\": 1934000000", 1);
+    let read = decode_record(longer.trim_end()).unwrap();
+    assert!(is_partition(&read.stages, read.duration_ns), "{:?}", read.stages);
+    assert_eq!(read.span(Stage::Settle).unwrap().start_ns, 1_919_800_000);
+}
+
+/// The upload, and a reader who does not read, are no time of ours.
+#[test]
+fn the_clients_own_time_stands_apart() {
+    let upload = record("slow-upload");
+    assert_eq!(upload.client_ns(), upload.span(Stage::Receive).unwrap().duration_ns);
+    let json = record_json(&upload);
+    let micros = |key: &str| json[key].as_f64().unwrap();
+    assert!((micros("server_us") + micros("client_us") - micros("duration_us")).abs() < 0.01);
+    assert!(micros("time_to_first_token_us") < 172_000.0, "its body took 240 ms");
+    let drawn = waterfall(&upload, &WaterfallOptions { width: 100, color: false });
+    assert!(drawn.contains("first token after 172 ms (412 ms with the upload)"), "{drawn}");
+    let slow = record("cancelled");
+    assert!(slow.client_ns() > slow.server_ns(), "{:?}", slow.stages);
+}
+
 #[test]
 fn a_newer_or_broken_record_is_refused_with_its_reason() {
     let text = std::fs::read_to_string(data("completed.json")).unwrap();
     for (edited, reason) in [
         (
-            text.replacen("\"version\": 1", "\"version\": 2", 1),
-            "req_019aa3b1c2d37e4f8a5b60718293a4b5 has trace format 2, newer than the 1",
+            text.replacen("\"version\": 2", "\"version\": 3", 1),
+            "req_019aa3b1c2d37e4f8a5b60718293a4b5 has trace format 3, newer than the 2",
         ),
         (
             "{\"version\": 7, \"request_id\": \"new-kind-of-id\"}".to_owned(),
-            "new-kind-of-id has trace format 7, newer than the 1",
+            "new-kind-of-id has trace format 7, newer than the 2",
         ),
         (
             text.replacen("\"org\": \"acme\"", "\"org\": \"a/b\"", 1),

@@ -1,0 +1,230 @@
+//! Where a call's time went, as a partition of it: every nanosecond from its first byte to its end belongs to exactly one
+//! span, and what ran beside a span is told as a share of it. Must not know a clock, an engine or who draws it.
+
+use crate::trace::{Stage, StageSpan};
+
+/// The spans of one call in the making. Times are nanoseconds from the call's first byte.
+///
+/// Whatever times it is given, also ones that contradict each other, the spans follow each other without overlap or gap.
+#[derive(Debug, Clone, Default)]
+pub struct Timeline {
+    spans: Vec<StageSpan>,
+    /// What ran beside a span, and the number of that span.
+    shares: Vec<(usize, StageSpan)>,
+    end_ns: u64,
+}
+
+/// One job of a call in an engine: when it was handed over, by the gateway's clock, and the times that the engine measured
+/// from there on with its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineRun {
+    /// When the engine was given it, in nanoseconds from the call's first byte.
+    pub submitted_ns: u64,
+    /// From there to the first step that computed any of it.
+    pub queue_ns: u64,
+    /// From there to its first token.
+    pub prefill_ns: u64,
+    /// From there to its last token.
+    pub decode_ns: u64,
+    /// Of that, the time for which it stood still because nobody read what it had generated.
+    pub paused_ns: u64,
+}
+
+/// What the call's task saw of the engine's part.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineSeen<'a> {
+    /// When it took the first token, if there was one.
+    pub first_token_ns: Option<u64>,
+    /// When it had taken the last that the engine said.
+    pub until_ns: u64,
+    /// When it took nothing, because its reader took nothing.
+    pub pauses: &'a Pauses,
+}
+
+impl Timeline {
+    /// No time has passed.
+    pub fn new() -> Self {
+        Self { spans: Vec::with_capacity(Stage::ALL.len()), ..Self::default() }
+    }
+
+    /// Where the spans end so far.
+    pub const fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
+    /// Ends `stage` at `now_ns`; it began where the span before it ended.
+    pub fn mark(&mut self, stage: Stage, now_ns: u64) {
+        let start_ns = self.end_ns;
+        self.end_ns = start_ns.max(now_ns);
+        let duration_ns = self.end_ns - start_ns;
+        match self.spans.last_mut() {
+            Some(last) if last.stage == stage => last.duration_ns += duration_ns,
+            _ => self.spans.push(StageSpan { stage, start_ns, duration_ns, inside: None }),
+        }
+    }
+
+    /// As [`Timeline::mark`], but leaves no span where no time has passed.
+    fn mark_if_any(&mut self, stage: Stage, now_ns: u64) {
+        if now_ns > self.end_ns {
+            self.mark(stage, now_ns);
+        }
+    }
+
+    /// Lays the engine's part, from here to when the task had taken the last of it: `queue` until the first of the call's
+    /// jobs began, `prefill` until its first token, `decode` until the last token of all, without the time for which all of
+    /// them stood still for the reader. That is `reader`, and so is of what follows what the task waited for its reader; the
+    /// rest is `handover`.
+    ///
+    /// The task's own marks are facts on one clock, so they bound what the engine says: nothing is later than it was seen.
+    pub fn engine(&mut self, runs: impl Iterator<Item = EngineRun> + Clone, seen: &EngineSeen<'_>) {
+        let from = self.end_ns;
+        let until = seen.until_ns.max(from);
+        let first_seen = seen.first_token_ns.unwrap_or(until).clamp(from, until);
+        let begun = |run: EngineRun| run.submitted_ns.saturating_add(run.queue_ns);
+        let first = |run: EngineRun| begun(run).saturating_add(run.prefill_ns);
+        let last = |run: EngineRun| first(run).saturating_add(run.decode_ns);
+        let (mut last_ns, mut paused) = (from, 0);
+        if let Some(begun) = runs.clone().map(begun).min() {
+            let begun = begun.clamp(from, first_seen);
+            let first = runs.clone().map(first).min().unwrap_or(begun).clamp(begun, first_seen);
+            last_ns = runs.clone().map(last).max().unwrap_or(first).clamp(first, until);
+            paused = runs.map(|run| run.paused_ns).min().unwrap_or(0).min(last_ns - first);
+            let ends = [(Stage::Queue, begun), (Stage::Prefill, first), (Stage::Decode, last_ns - paused)];
+            for (stage, end) in ends {
+                if stage == Stage::Queue || seen.first_token_ns.is_some() || end > self.end_ns {
+                    self.mark(stage, end);
+                }
+            }
+        }
+        let beside = seen.pauses.within(from, last_ns).saturating_sub(paused);
+        self.share(Stage::Reader, Stage::Decode, beside);
+        let waited = paused.saturating_add(seen.pauses.within(last_ns, until));
+        self.mark_if_any(Stage::Reader, self.end_ns.saturating_add(waited));
+        self.mark_if_any(Stage::Handover, until);
+    }
+
+    /// Says that `duration_ns` were spent on `stage` inside the last span of another stage, beside what that span is named
+    /// after. Returns what does not fit there beside the shares that it has already.
+    pub fn share(&mut self, stage: Stage, inside: Stage, duration_ns: u64) -> u64 {
+        let Some(at) = self.spans.iter().rposition(|span| span.stage == inside) else { return duration_ns };
+        let Some(whole) = self.spans.get(at) else { return duration_ns };
+        let taken = self.shares.iter().filter(|(of, _)| *of == at);
+        let taken = taken.fold(0_u64, |sum, (_, share)| sum.saturating_add(share.duration_ns));
+        let fits = duration_ns.min(whole.duration_ns.saturating_sub(taken));
+        if fits > 0 {
+            let (start_ns, inside) = (whole.start_ns, Some(inside));
+            self.shares.push((at, StageSpan { stage, start_ns, duration_ns: fits, inside }));
+        }
+        duration_ns - fits
+    }
+
+    /// The spans in the order of time, each followed by its shares.
+    pub fn spans(&self) -> Vec<StageSpan> {
+        let mut all = Vec::with_capacity(self.spans.len() + self.shares.len());
+        for (at, span) in self.spans.iter().enumerate() {
+            all.push(*span);
+            all.extend(self.shares.iter().filter(|(of, _)| *of == at).map(|(_, share)| *share));
+        }
+        all
+    }
+
+    /// Brings spans into order that may overlap, leave gaps or outlast the call: each ends where the next one begins, and
+    /// all of them where the call does.
+    pub fn from_overlapping(spans: &[StageSpan], duration_ns: u64) -> Self {
+        let mut line = Self::new();
+        let is_share = |span: &&StageSpan| {
+            span.inside.is_some() || matches!(span.stage, Stage::Postprocess | Stage::Deliver)
+        };
+        let mut steps: Vec<&StageSpan> = spans.iter().filter(|span| !is_share(span)).collect();
+        steps.sort_by_key(|span| span.start_ns);
+        for (at, span) in steps.iter().enumerate() {
+            let next = steps.get(at + 1).map_or(duration_ns, |next| next.start_ns.min(duration_ns));
+            line.mark_if_any(Stage::Handover, span.start_ns.min(next));
+            line.mark(span.stage, span.start_ns.saturating_add(span.duration_ns).min(next));
+        }
+        line.mark_if_any(Stage::Handover, duration_ns);
+        for span in spans.iter().filter(is_share) {
+            line.share(span.stage, span.inside.unwrap_or(Stage::Decode), span.duration_ns);
+        }
+        line
+    }
+}
+
+/// Whether spans partition a call's time: one behind the other from its first byte to its end, and no span with more
+/// shares than it is long.
+pub fn is_partition(spans: &[StageSpan], duration_ns: u64) -> bool {
+    let mut end_ns = 0;
+    let (mut last, mut room) = (None, 0);
+    for span in spans {
+        match span.inside {
+            None if span.start_ns != end_ns => return false,
+            None => {
+                end_ns = end_ns.saturating_add(span.duration_ns);
+                (last, room) = (Some(span.stage), span.duration_ns);
+            }
+            Some(stage) if Some(stage) != last || span.duration_ns > room => return false,
+            Some(_) => room -= span.duration_ns,
+        }
+    }
+    end_ns == duration_ns
+}
+
+/// The most pauses whose times are kept apart; neighbours are joined beyond it.
+const PAUSES_KEPT: usize = 16;
+
+/// When a task stood still because its reader took nothing. Bounded: of many pauses those nearest to each other are joined,
+/// and the moment between them counts as one.
+#[derive(Debug, Clone, Default)]
+pub struct Pauses {
+    /// Ascending and apart.
+    kept: Vec<(u64, u64)>,
+    since_ns: Option<u64>,
+}
+
+impl Pauses {
+    /// Whether it stands still now.
+    pub const fn is_paused(&self) -> bool {
+        self.since_ns.is_some()
+    }
+
+    /// It stands still from `now_ns` on, or goes on again. Saying twice what is so changes nothing.
+    pub fn set(&mut self, paused: bool, now_ns: u64) {
+        match (paused, self.since_ns) {
+            (true, None) => self.since_ns = Some(now_ns),
+            (false, Some(since)) => {
+                self.since_ns = None;
+                self.keep(since, now_ns);
+            }
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, from: u64, to: u64) {
+        let from = from.max(self.kept.last().map_or(0, |last| last.1));
+        if to <= from {
+            return;
+        }
+        self.kept.push((from, to));
+        if self.kept.len() > PAUSES_KEPT {
+            let gap = |at: &usize| match (self.kept.get(*at), self.kept.get(*at + 1)) {
+                (Some(a), Some(b)) => b.0.saturating_sub(a.1),
+                _ => u64::MAX,
+            };
+            let nearest = (0..PAUSES_KEPT).min_by_key(gap).unwrap_or(0);
+            let (_, to) = self.kept.remove(nearest + 1);
+            if let Some(joined) = self.kept.get_mut(nearest) {
+                joined.1 = to;
+            }
+        }
+    }
+
+    /// Nanoseconds of them between two times.
+    fn within(&self, from: u64, to: u64) -> u64 {
+        let now = self.since_ns.map(|since| (since, u64::MAX));
+        let of = |pause: &(u64, u64)| pause.1.min(to).saturating_sub(pause.0.max(from));
+        self.kept.iter().chain(&now).map(of).fold(0, u64::saturating_add).min(to.saturating_sub(from))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Whose time a span is: the client's, the gateway's before the engine, the engine's, or the way back. Draws nothing.
+
+use headrace_domain::{Stage, StageSpan};
+
+/// Which part of a call a span belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// The client's own time: the server could only wait for it.
+    Client,
+    Gateway,
+    Engine,
+    Back,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 4] = [Self::Client, Self::Gateway, Self::Engine, Self::Back];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Gateway => "gateway",
+            Self::Engine => "engine",
+            Self::Back => "back",
+        }
+    }
+}
+
+/// A record's spans, each with its group: what ran inside another belongs to that one's.
+pub(crate) fn grouped_spans(stages: &[StageSpan]) -> Vec<(Group, &StageSpan)> {
+    let (mut last, mut handed_over) = (Group::Gateway, false);
+    let group = |span| {
+        last = group_of(span, last, handed_over);
+        handed_over |= last == Group::Engine;
+        (last, span)
+    };
+    stages.iter().map(group).collect()
+}
+
+fn group_of(span: &StageSpan, last: Group, handed_over: bool) -> Group {
+    match span.stage {
+        _ if span.inside.is_some() => last,
+        Stage::Receive | Stage::Reader => Group::Client,
+        Stage::Queue | Stage::Prefill | Stage::Decode => Group::Engine,
+        Stage::Postprocess | Stage::Deliver | Stage::Settle => Group::Back,
+        Stage::Handover if handed_over => Group::Back,
+        _ => Group::Gateway,
+    }
+}
