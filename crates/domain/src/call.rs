@@ -75,6 +75,20 @@ pub enum ServiceTier {
     Flex,
 }
 
+/// Where a message of a conversation stands in what the caller sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageOrigin {
+    /// In a parameter of its own: Anthropic's `system`.
+    System,
+    /// In the list of messages.
+    Message {
+        /// Which.
+        index: u32,
+        /// With which block of its content it begins, where that message became several.
+        block: Option<u32>,
+    },
+}
+
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -84,6 +98,8 @@ pub struct Call {
     pub model: String,
     /// What the answer continues.
     pub prompt: Prompt,
+    /// Where each message of a conversation stands in what the caller sent. Empty: each stands where it stood.
+    pub origins: Vec<MessageOrigin>,
     /// How tokens are chosen.
     pub sampling: SamplingRequest,
     /// Whether the answer streams.
@@ -102,4 +118,12 @@ pub struct Call {
     pub timeout: Option<Duration>,
     /// How it stands to others.
     pub tier: ServiceTier,
+}
+
+impl Call {
+    /// Where message number `at` of the conversation stands in what the caller sent.
+    pub fn origin(&self, at: usize) -> MessageOrigin {
+        let same = MessageOrigin::Message { index: u32::try_from(at).unwrap_or(u32::MAX), block: None };
+        self.origins.get(at).copied().unwrap_or(same)
+    }
 }

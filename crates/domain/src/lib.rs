@@ -14,7 +14,7 @@ mod trace;
 mod usage;
 
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
-pub use call::{Call, Dialect, Endpoint, Prompt, PromptItem, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, ServiceTier};
 pub use clock::{Clock, ManualClock, SystemClock, UnixNanos};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, UserId};

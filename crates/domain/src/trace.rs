@@ -10,8 +10,9 @@ use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos
 
 /// The version that this program writes. Older ones stay readable; a newer one is refused.
 ///
-/// 1: stages could overlap and outlast the request.
-/// 2: stages partition the request's time; `inside`, `after_ns`, the stages `receive`, `reader` and `handover`.
+/// 1: stages could overlap and outlast the request; places of misses counted messages as the template was given them.
+/// 2: stages partition the request's time; `inside`, `after_ns`, the stages `receive`, `reader` and `handover`; places of
+/// misses in the caller's own terms.
 pub const TRACE_VERSION: u32 = 2;
 
 /// A stage of the path. The names are the same in traces, metrics and errors.
@@ -192,6 +193,10 @@ pub struct CacheMiss {
     /// Where that token stands in what the caller sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PromptPlace>,
+    /// Where it `differs`, the token with which the nearest cached prompt of the same cache goes on: what the two have in
+    /// common shows where exactly they part. It is a piece of a prompt, so it is never written or shown.
+    #[serde(skip)]
+    pub other: Option<u32>,
 }
 
 /// Why a block was not found.
@@ -229,18 +234,50 @@ impl MissReason {
     }
 }
 
-/// A place in what the caller sent. Indexes and characters count from 0.
+/// A place in what the caller sent, in the terms of the dialect that it spoke. Indexes and characters count from 0.
+///
+/// Records of version 1 know `message`, `template` and `prompt` only, and count messages as the chat template was given them:
+/// Anthropic's `system` as the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum PromptPlace {
+    /// In the text of Anthropic's `system`.
+    System {
+        /// Which character of it.
+        character: u32,
+    },
     /// In the text of a message.
     Message {
         /// Which message.
         index: u32,
-        /// Which character of its text.
+        /// Which block of its content, where a message is taken as several: each result of a tool, and the text between.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        block: Option<u32>,
+        /// Which character of its text, or of that block's.
         character: u32,
     },
-    /// Between the texts of messages: what the chat template wrote, tool definitions included.
+    /// In the reasoning that a message gives back.
+    Reasoning {
+        /// Which message.
+        index: u32,
+        /// Which character of it.
+        character: u32,
+    },
+    /// In a call of a tool that a message gives back.
+    ToolCall {
+        /// Which message.
+        index: u32,
+        /// Which of its calls.
+        call: u32,
+    },
+    /// In a tool: its name, description or parameters.
+    Tool {
+        /// Which tool.
+        index: u32,
+    },
+    /// Where the list of tools begins or ends: the nearest cached prompt has more of them, fewer or none.
+    Tools,
+    /// Between the texts of messages, in what the chat template wrote: a message that ends earlier or later, or another role.
     Template {
         /// The message that follows; as many as there are: none does.
         before_message: u32,

@@ -1,10 +1,12 @@
-//! Where a cache miss stands in what the caller sent: from the position of a token to a message and a character of it.
-//! Done once per request that missed, after its answer. Keeps no text.
+//! Where a cache miss stands in what the caller sent: from the position of a token to a message and a character of it, or to
+//! a tool, in the terms of the caller's dialect. Done once per request that missed. Keeps no text.
 
 use std::ops::Range;
 
-use headrace_domain::{CacheMiss, Conversation, MissReason, Prompt, PromptItem, PromptPlace, UnixNanos};
-use headrace_prompt::RenderOptions;
+use headrace_domain::{
+    CacheMiss, Call, Conversation, MessageOrigin, MissReason, Prompt, PromptItem, PromptPlace, UnixNanos,
+};
+use headrace_prompt::{Part, Place, RenderOptions};
 use headrace_tokenizer::Tokenizer;
 
 use crate::state::Work;
@@ -13,6 +15,8 @@ use crate::state::Work;
 const BROKEN_TAIL_BYTES: usize = 12;
 /// The longest prompt that is rendered once more, which says exactly where messages stand; in others they are looked for.
 const RENDERED_AGAIN_BYTES: usize = 256 << 10;
+/// Tokens that are decoded with one to see what it says.
+const TOKENS_LOOKED_BACK: usize = 8;
 /// How many messages are looked for in vain, each to the end of the prompt, before no more are.
 const VAIN_SEARCHES: usize = 16;
 
@@ -21,18 +25,26 @@ pub(crate) fn located(work: &Work, prompt: usize, miss: CacheMiss, now: UnixNano
     let place = match miss.reason {
         MissReason::BelowBlock | MissReason::Bypassed | MissReason::Disabled => None,
         MissReason::Evicted | MissReason::Expired | MissReason::Differs | MissReason::NeverSeen => {
-            place(work, prompt, miss.token as usize, now)
+            place(work, prompt, &miss, now)
         }
     };
-    CacheMiss { place, ..miss }
+    CacheMiss { place, other: None, ..miss }
 }
 
-fn place(work: &Work, prompt: usize, token: usize, now: UnixNanos) -> Option<PromptPlace> {
-    let before = work.prompts.get(prompt)?.get(..token)?;
+fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option<PromptPlace> {
+    let token = miss.token as usize;
+    let tokens = work.prompts.get(prompt)?;
+    let before = tokens.get(..token)?;
+    let tokenizer = &work.model.tokenizer;
+    let in_common = || match (miss.other, tokens.get(token)) {
+        (Some(other), Some(own)) => bytes_in_common(tokenizer, before, *own, other),
+        _ => 0,
+    };
     match &work.call.prompt {
         Prompt::Conversation(conversation) => {
             let text = work.text.as_deref()?;
-            let offset = offset_of(&work.model.tokenizer, before, text, false)?;
+            let offset = offset_of(tokenizer, before, text, false)?;
+            let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             // As the stage `render` did; a template that tells the time may tell another one, and then has no places.
             let options = RenderOptions { add_generation_prompt: true, now };
             let places = match &work.model.template {
@@ -41,14 +53,16 @@ fn place(work: &Work, prompt: usize, token: usize, now: UnixNanos) -> Option<Pro
                 }
                 _ => Vec::new(),
             };
-            Some(in_conversation(conversation, &places, text, offset))
+            let found = in_conversation(conversation, places, text, offset);
+            Some(in_the_callers_terms(found, &work.call, conversation.messages.len()))
         }
         Prompt::Raw(items) => {
             let index = count(prompt);
             let character = match items.get(prompt)? {
                 PromptItem::Ids(_) => count(token),
                 PromptItem::Text(text) => {
-                    let offset = offset_of(&work.model.tokenizer, before, text, true)?;
+                    let offset = offset_of(tokenizer, before, text, true)?;
+                    let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
                     characters(text.get(..offset)?)
                 }
             };
@@ -65,43 +79,140 @@ fn offset_of(tokenizer: &Tokenizer, before: &[u32], text: &str, skip_special: bo
     if shared + BROKEN_TAIL_BYTES < decoded.len() {
         return None;
     }
-    (0..=shared).rev().find(|&at| text.is_char_boundary(at))
+    Some(floor_char_boundary(text, shared))
 }
 
-/// Which message's text holds the byte `offset` of a rendered conversation, by the places of the messages' texts. One without a
-/// place, where a template changes its text, is looked for behind the one before it.
-fn in_conversation(
-    conversation: &Conversation,
-    places: &[Option<Range<usize>>],
-    text: &str,
-    offset: usize,
-) -> PromptPlace {
+/// How many bytes two tokens have in common, from the first on, where they follow the same ones.
+fn bytes_in_common(tokenizer: &Tokenizer, before: &[u32], own: u32, other: u32) -> usize {
+    // What a token says depends at most on the few before it.
+    let before = before.get(before.len().saturating_sub(TOKENS_LOOKED_BACK)..).unwrap_or(before);
+    let with = |token: u32| {
+        let mut ids = before.to_vec();
+        ids.push(token);
+        tokenizer.decode(&ids, false)
+    };
+    let shared = with(own).bytes().zip(with(other).bytes()).take_while(|(a, b)| a == b).count();
+    shared.saturating_sub(tokenizer.decode(before, false).len())
+}
+
+/// The last place at which `text` may be cut that is not behind `at`.
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// Where a byte of a rendered conversation stands in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// In a part; which character of a text.
+    In(Part, u32),
+    /// Where the list of tools begins or ends.
+    Tools,
+    /// In the template's own words, before a message.
+    Before(usize),
+}
+
+/// Which part holds the byte `offset` of a rendered conversation, by the places of its parts. A message without a place, where
+/// a template changes its text, is looked for behind the one before it.
+fn in_conversation(conversation: &Conversation, places: Vec<Place>, text: &str, offset: usize) -> Found {
+    let places = with_messages_looked_for(conversation, places, text);
+    let next = places.iter().position(|place| offset < place.range.end);
+    let last = next.map_or(places.len(), |next| next).checked_sub(1).and_then(|last| places.get(last));
+    let next = next.and_then(|next| places.get(next));
+    match (last, next) {
+        (_, Some(place)) if place.range.start <= offset => {
+            Found::In(place.part, character_of(conversation, place, text, offset))
+        }
+        // Between two tools stands what leads to the second one.
+        (Some(Place { part: Part::Tool(_), .. }), Some(Place { part: part @ Part::Tool(_), .. })) => {
+            Found::In(*part, 0)
+        }
+        (_, Some(Place { part: Part::Tool(_), .. })) => Found::Tools,
+        // Behind the last tool, before anything else was said: the nearest prompt goes on with one more.
+        (Some(Place { part: Part::Tool(_), range }), _) if !says_something(text.get(range.end..offset)) => {
+            Found::Tools
+        }
+        (_, None) => Found::Before(conversation.messages.len()),
+        (_, Some(place)) => Found::Before(match place.part {
+            Part::Message(message) | Part::Reasoning(message) | Part::Call { message, .. } => message,
+            Part::Tool(_) => 0,
+        }),
+    }
+}
+
+fn says_something(text: Option<&str>) -> bool {
+    text.is_some_and(|text| text.chars().any(char::is_alphanumeric))
+}
+
+/// The places in the order of the text, with those of messages that have none.
+fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>, text: &str) -> Vec<Place> {
+    let mut told: Vec<Option<usize>> = vec![None; conversation.messages.len()];
+    for place in &places {
+        if let Part::Message(message) = place.part
+            && let Some(end) = told.get_mut(message)
+        {
+            *end = Some(place.range.end);
+        }
+    }
     let (mut cursor, mut vain) = (0, 0);
-    for (index, message) in conversation.messages.iter().enumerate() {
+    for (at, (message, told)) in conversation.messages.iter().zip(told).enumerate() {
         let Some(content) = message.content.as_deref().filter(|content| !content.trim().is_empty()) else {
             continue;
         };
-        let place = match places.get(index).cloned().flatten() {
-            None if vain < VAIN_SEARCHES => search(content, text, cursor),
-            place => place.filter(|place| place.start >= cursor),
-        };
-        let Some(Range { start, end }) = place else {
-            vain += 1;
-            continue;
-        };
-        if offset < start {
-            return PromptPlace::Template { before_message: count(index) };
+        match told {
+            Some(end) => cursor = cursor.max(end),
+            None if vain >= VAIN_SEARCHES => {}
+            None => match search(content, text, cursor) {
+                Some(range) => {
+                    cursor = range.end;
+                    places.push(Place { part: Part::Message(at), range });
+                }
+                None => vain += 1,
+            },
         }
-        if offset < end {
-            // A template may have trimmed the text.
-            let cut = content.find(text.get(start..end).unwrap_or("")).unwrap_or(0);
-            let cut = characters(content.get(..cut).unwrap_or(""));
-            let character = cut.saturating_add(characters(text.get(start..offset).unwrap_or("")));
-            return PromptPlace::Message { index: count(index), character };
-        }
-        cursor = end;
     }
-    PromptPlace::Template { before_message: count(conversation.messages.len()) }
+    places.sort_by_key(|place| place.range.start);
+    places
+}
+
+/// Which character of its part's text stands at a byte. A template may have trimmed that text.
+fn character_of(conversation: &Conversation, place: &Place, text: &str, offset: usize) -> u32 {
+    let message = |at: usize| conversation.messages.get(at);
+    let whole = match place.part {
+        Part::Message(at) => message(at).and_then(|message| message.content.as_deref()),
+        Part::Reasoning(at) => message(at).and_then(|message| message.reasoning.as_deref()),
+        Part::Call { .. } | Part::Tool(_) => return 0,
+    };
+    let shown = text.get(place.range.clone()).unwrap_or("");
+    let cut = whole.and_then(|whole| whole.get(..whole.find(shown)?)).unwrap_or("");
+    characters(cut).saturating_add(characters(text.get(place.range.start..offset).unwrap_or("")))
+}
+
+/// A place as the caller would name it, of a conversation with so many messages.
+fn in_the_callers_terms(found: Found, call: &Call, messages: usize) -> PromptPlace {
+    // Nothing stands before `system` but the template's first words.
+    let index_of = |at: usize| match call.origin(at) {
+        MessageOrigin::System => 0,
+        MessageOrigin::Message { index, .. } => index,
+    };
+    match found {
+        Found::In(Part::Message(at), character) => match call.origin(at) {
+            MessageOrigin::System => PromptPlace::System { character },
+            MessageOrigin::Message { index, block } => PromptPlace::Message { index, block, character },
+        },
+        Found::In(Part::Reasoning(at), character) => {
+            PromptPlace::Reasoning { index: index_of(at), character }
+        }
+        Found::In(Part::Call { message, call }, _) => {
+            PromptPlace::ToolCall { index: index_of(message), call: count(call) }
+        }
+        Found::In(Part::Tool(at), _) => PromptPlace::Tool { index: count(at) },
+        Found::Tools => PromptPlace::Tools,
+        Found::Before(at) if at < messages => PromptPlace::Template { before_message: index_of(at) },
+        Found::Before(_) => {
+            let all = messages.checked_sub(1).map_or(0, |last| index_of(last).saturating_add(1));
+            PromptPlace::Template { before_message: all }
+        }
+    }
 }
 
 /// The first place of a message's text, or of it trimmed, from byte `from` on.
@@ -121,66 +232,4 @@ fn count(number: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use headrace_domain::{Message, Role, ToolChoice};
-
-    fn conversation(texts: &[(Role, &str)]) -> Conversation {
-        let messages = texts.iter().map(|(role, text)| Message::text(*role, *text)).collect();
-        Conversation { messages, tools: Vec::new(), tool_choice: ToolChoice::Auto }
-    }
-
-    fn in_message(index: u32, character: u32) -> PromptPlace {
-        PromptPlace::Message { index, character }
-    }
-
-    fn before(before_message: u32) -> PromptPlace {
-        PromptPlace::Template { before_message }
-    }
-
-    #[test]
-    fn a_byte_of_a_rendered_conversation_is_found_in_its_message() {
-        use Role::{Assistant, System, User};
-        let texts = [(System, "  be kind "), (User, "héllo there"), (Assistant, "hi"), (User, "héllo again")];
-        let text = "<s>be kind</s><u>héllo there</u><a>hi</a><u>héllo again</u><a>";
-        let at = |needle: &str| text.find(needle).unwrap();
-        let places = ["be kind", "héllo there", "hi", "héllo again"].map(|shown| {
-            let start = at(&format!(">{shown}<")) + 1;
-            Some(start..start + shown.len())
-        });
-        for (offset, expected) in [
-            (0, before(0)),
-            (at("be kind"), in_message(0, 2)),
-            (at("kind"), in_message(0, 5)),
-            (at("</s>"), before(1)),
-            (at("there"), in_message(1, 6)),
-            (at("hi</a>"), in_message(2, 0)),
-            (at("again"), in_message(3, 6)),
-            (text.len() - 1, before(4)),
-        ] {
-            for places in [&[][..], &places[..2], &places] {
-                let found = in_conversation(&conversation(&texts), places, text, offset);
-                assert_eq!(found, expected, "byte {offset}, {places:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn words_of_the_template_are_not_taken_for_messages_with_places() {
-        let text = "<user>user</user>";
-        let user = conversation(&[(Role::User, "user")]);
-        assert_eq!(in_conversation(&user, &[Some(6..10)], text, 4), before(0));
-        assert_eq!(in_conversation(&user, &[Some(6..10)], text, 7), in_message(0, 1));
-        // One that a template trims on the right only.
-        let trimmed = conversation(&[(Role::User, " a ")]);
-        assert_eq!(in_conversation(&trimmed, &[Some(1..3)], "< a>", 2), in_message(0, 1));
-    }
-
-    #[test]
-    fn messages_that_are_not_there_are_not_looked_for_without_end() {
-        let mut texts = vec![(Role::User, "x"); VAIN_SEARCHES];
-        texts.push((Role::User, "there"));
-        assert_eq!(in_conversation(&conversation(&texts), &[], "<there>", 2), before(17));
-        assert_eq!(in_conversation(&conversation(&texts[1..]), &[], "<there>", 2), in_message(15, 1));
-    }
-}
+mod tests;

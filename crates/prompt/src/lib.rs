@@ -15,5 +15,6 @@ mod template;
 mod values;
 
 pub use error::TemplateError;
+pub use places::{Part, Place};
 pub use reply::{CallIds, ReplyFamily, ReplyParser};
 pub use template::{ChatTemplate, RenderOptions, Rendered, SpecialTokenTexts, TemplateLimits};

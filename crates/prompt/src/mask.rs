@@ -172,6 +172,14 @@ impl MaskTable {
     }
 }
 
+/// A text that was rendered between marks.
+pub(crate) struct Marked {
+    /// What stands before it, from the text before on.
+    pub(crate) before: String,
+    pub(crate) tag: String,
+    pub(crate) text: String,
+}
+
 /// Masks the strings of one request and unmasks what was rendered from them.
 #[derive(Debug)]
 pub(crate) struct Masker<'t> {
@@ -250,21 +258,23 @@ impl<'t> Masker<'t> {
         masked
     }
 
-    /// `text` between a mark of its beginning and one of its end.
-    pub(crate) fn mask_between_marks(&self, text: &str) -> String {
-        format!("{}{}{}", self.table.beginning(), self.mask(text), self.table.end())
+    /// `text` behind its tag, between marks: one before the tag, one before the text and one of its end.
+    pub(crate) fn mask_between_marks(&self, tag: &str, text: &str) -> String {
+        let beginning = self.table.beginning();
+        format!("{beginning}{tag}{beginning}{}{}", self.mask(text), self.table.end())
     }
 
-    /// What was rendered from texts between marks, in its order: what stands before each of them, and the text. After the last
-    /// comes what stands behind it.
-    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<(String, String)>, String)> {
+    /// What was rendered from texts between marks, in its order; and what stands behind the last of them. `None` where the
+    /// template took marks apart.
+    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<Marked>, String)> {
         let put_back = |piece: &str| self.unmask(piece.to_owned()).into_text();
         let mut pieces = rendered.split(self.table.beginning());
         let mut before = put_back(pieces.next()?);
         let mut found = Vec::new();
-        for piece in pieces {
-            let (text, behind) = piece.split_once(self.table.end())?;
-            found.push((std::mem::replace(&mut before, put_back(behind)), put_back(text)));
+        while let Some(tag) = pieces.next() {
+            let (text, behind) = pieces.next()?.split_once(self.table.end())?;
+            let before = std::mem::replace(&mut before, put_back(behind));
+            found.push(Marked { before, tag: tag.to_owned(), text: put_back(text) });
         }
         Some((found, before))
     }

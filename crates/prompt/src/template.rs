@@ -242,7 +242,7 @@ impl ChatTemplate {
         }
         let masker = Masker::new(&self.masks, values::strings(conversation))?;
         let messages = values::messages(conversation, marks, &masker);
-        let tools = values::tools(conversation, &masker);
+        let tools = values::tools(conversation, marks, &masker);
         let rendered = self.run(messages, tools, Vec::new(), options)?;
         Ok((rendered, masker))
     }

@@ -6,6 +6,7 @@ use minijinja::Value;
 use serde_json::Value as Json;
 
 use crate::mask::Masker;
+use crate::places::Part;
 
 /// Roles that templates know. Other names count as message text.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -28,28 +29,42 @@ pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
     strings
 }
 
-/// Which contents of messages carry marks.
+/// What carries marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marks {
-    /// None.
+    /// Nothing.
     None,
-    /// The last one, of its end.
+    /// The last message's content, of its end.
     End,
-    /// Each that is not blank, of its beginning and its end.
+    /// Each text of a message that is not blank, of its beginning and its end.
+    Texts,
+    /// As `Texts`, and names and descriptions of tools, and names of calls.
     Each,
+}
+
+impl Marks {
+    /// A text of the part, between marks where it carries them.
+    fn text(self, part: Part, text: &str, masker: &Masker<'_>) -> Value {
+        let is_text = matches!(part, Part::Message(_) | Part::Reasoning(_));
+        let marked = self == Self::Each || (self == Self::Texts && is_text);
+        if marked && !text.trim().is_empty() {
+            return Value::from(masker.mask_between_marks(&part.tag(), text));
+        }
+        self::text(text, masker)
+    }
 }
 
 /// The messages as `transformers` shows them: absent fields left out, `reasoning` under its two usual names.
 pub(crate) fn messages(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
     let last = conversation.messages.len();
-    let message = |(at, message)| {
-        let marks = if marks == Marks::End && at != last { Marks::None } else { marks };
-        self::message(message, marks, masker)
+    let message = |(at, message): (usize, &Message)| {
+        let marks = if marks == Marks::End && at.saturating_add(1) != last { Marks::None } else { marks };
+        self::message(at, message, marks, masker)
     };
-    (1..).zip(&conversation.messages).map(message).collect()
+    conversation.messages.iter().enumerate().map(message).collect()
 }
 
-fn message(message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
+fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
     let mut fields = vec![("role", Value::from(message.role.name()))];
     let texts = [
         ("content", &message.content),
@@ -62,21 +77,21 @@ fn message(message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
         let Some(text) = text else { continue };
         let value = match marks {
             Marks::End if key == "content" => Value::from(masker.mask_with_end(text)),
-            Marks::Each if key == "content" && !text.trim().is_empty() => {
-                Value::from(masker.mask_between_marks(text))
-            }
+            marks if key == "content" => marks.text(Part::Message(at), text, masker),
+            marks if key.starts_with("reasoning") => marks.text(Part::Reasoning(at), text, masker),
             _ => self::text(text, masker),
         };
         fields.push((key, value));
     }
     if !message.tool_calls.is_empty() {
-        let calls = message.tool_calls.iter().map(|call| {
+        let calls = message.tool_calls.iter().enumerate().map(|(number, call)| {
             // Most templates write the arguments with `tojson` and expect an object.
             let arguments = match serde_json::from_str(&call.arguments) {
                 Ok(object @ Json::Object(_)) => json(&object, masker),
                 _ => text(&call.arguments, masker),
             };
-            let function = Value::from_pairs([("name", text(&call.name, masker)), ("arguments", arguments)]);
+            let name = marks.text(Part::Call { message: at, call: number }, &call.name, masker);
+            let function = Value::from_pairs([("name", name), ("arguments", arguments)]);
             Value::from_pairs([
                 ("id", text(&call.id, masker)),
                 ("type", Value::from("function")),
@@ -89,16 +104,18 @@ fn message(message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
 }
 
 /// The tools as `transformers` shows them, or `None` where there are none or they must not be used.
-pub(crate) fn tools(conversation: &Conversation, masker: &Masker<'_>) -> Value {
+pub(crate) fn tools(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
     if conversation.tools.is_empty() || conversation.tool_choice == ToolChoice::None {
         return Value::from(());
     }
-    conversation.tools.iter().map(|tool| self::tool(tool, masker)).collect()
+    let tool = |(at, tool)| self::tool(at, tool, marks, masker);
+    conversation.tools.iter().enumerate().map(tool).collect()
 }
 
-fn tool(tool: &Tool, masker: &Masker<'_>) -> Value {
-    let mut function = vec![("name", text(&tool.name, masker))];
-    function.extend(tool.description.as_ref().map(|about| ("description", text(about, masker))));
+fn tool(at: usize, tool: &Tool, marks: Marks, masker: &Masker<'_>) -> Value {
+    let mut function = vec![("name", marks.text(Part::Tool(at), &tool.name, masker))];
+    let about = tool.description.as_ref();
+    function.extend(about.map(|about| ("description", marks.text(Part::Tool(at), about, masker))));
     // Left out by the caller means that the function takes nothing; templates rely on an object being there.
     let parameters = match &tool.parameters {
         Some(parameters) => json(parameters, masker),

@@ -19,6 +19,7 @@ impl Scheduler {
                 token: u32::try_from(token).unwrap_or(u32::MAX),
                 elsewhere,
                 place: None,
+                other: None,
             })
         };
         if usable == 0 {
@@ -48,11 +49,14 @@ impl Scheduler {
         }
         let elsewhere = sequence.contents.get(hits).is_some_and(|&content| nearest.holds(content));
         let followers = nearest.followers(before, &sequence.salt);
-        let shared = followers
-            .filter_map(|block| self.pool.tokens(block))
-            .map(|tokens| tokens.iter().zip(wanted).take_while(|(cached, wanted)| cached == wanted).count());
-        match shared.max() {
-            Some(shared) => miss(MissReason::Differs, start + shared, elsewhere),
+        let shared = followers.filter_map(|block| self.pool.tokens(block)).map(|tokens| {
+            let same = tokens.iter().zip(wanted).take_while(|(cached, wanted)| cached == wanted).count();
+            (same, tokens.get(same).copied())
+        });
+        match shared.max_by_key(|(same, _)| *same) {
+            Some((same, other)) => {
+                miss(MissReason::Differs, start + same, elsewhere).map(|miss| CacheMiss { other, ..miss })
+            }
             None => miss(MissReason::NeverSeen, start, elsewhere),
         }
     }

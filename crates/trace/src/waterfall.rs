@@ -383,22 +383,37 @@ fn miss_text(miss: &CacheMiss) -> String {
         MissReason::Differs => format!("the nearest cached prompt differs at token {token}"),
         MissReason::NeverSeen => format!("never seen from token {token} on"),
     };
-    match miss.place {
-        Some(PromptPlace::Message { index, character }) => {
-            text.push_str(&format!(": message {index}, character {character}"));
-        }
-        Some(PromptPlace::Template { before_message }) => {
-            text.push_str(&format!(": in the template before message {before_message}"));
-        }
-        Some(PromptPlace::Prompt { index, character }) => {
-            text.push_str(&format!(": prompt {index}, character {character}"));
-        }
-        None => {}
+    if let Some(place) = &miss.place {
+        text.push_str(": ");
+        text.push_str(&place_text(place));
     }
     if miss.elsewhere {
         text.push_str(" (cached for another tenant)");
     }
     text
+}
+
+/// A place in the words of who made the call.
+fn place_text(place: &PromptPlace) -> String {
+    match place {
+        PromptPlace::System { character } => format!("system, character {character}"),
+        PromptPlace::Message { index, block: None, character } => {
+            format!("messages[{index}], character {character}")
+        }
+        PromptPlace::Message { index, block: Some(block), character } => {
+            format!("messages[{index}].content[{block}], character {character}")
+        }
+        PromptPlace::Reasoning { index, character } => {
+            format!("the reasoning of messages[{index}], character {character}")
+        }
+        PromptPlace::ToolCall { index, call } => format!("tool call {call} of messages[{index}]"),
+        PromptPlace::Tool { index } => format!("tools[{index}]"),
+        PromptPlace::Tools => "the list of tools".to_owned(),
+        PromptPlace::Template { before_message } => {
+            format!("in the template before messages[{before_message}]")
+        }
+        PromptPlace::Prompt { index, character } => format!("prompt {index}, character {character}"),
+    }
 }
 
 /// Where the time of the engine's steps went while the request ran.

@@ -93,33 +93,48 @@ fn the_api_shows_units_in_its_names() {
 
 #[test]
 fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone() {
+    use MissReason::{BelowBlock, Differs, Evicted, Expired, NeverSeen};
+    let message = |index, block, character| Some(PromptPlace::Message { index, block, character });
+    let nearest = |place: &str| format!("the nearest cached prompt differs at token 1,051: {place}");
     let rows = [
-        (MissReason::BelowBlock, 0, None, "the prompt is shorter than a block"),
-        (MissReason::Evicted, 32, None, "evicted from token 32 on"),
-        (MissReason::Expired, 32, None, "expired from token 32 on"),
+        (BelowBlock, 0, None, "the prompt is shorter than a block".to_owned()),
+        (Evicted, 32, None, "evicted from token 32 on".to_owned()),
+        (Expired, 32, None, "expired from token 32 on".to_owned()),
+        (Differs, 1051, message(2, None, 17), nearest("messages[2], character 17")),
+        (Differs, 1051, message(2, Some(1), 7), nearest("messages[2].content[1], character 7")),
+        (Differs, 1051, Some(PromptPlace::System { character: 3 }), nearest("system, character 3")),
         (
-            MissReason::Differs,
+            Differs,
             1051,
-            Some(PromptPlace::Message { index: 2, character: 17 }),
-            "the nearest cached prompt differs at token 1,051: message 2, character 17",
+            Some(PromptPlace::Reasoning { index: 3, character: 5 }),
+            nearest("the reasoning of messages[3], character 5"),
         ),
         (
-            MissReason::NeverSeen,
+            Differs,
+            1051,
+            Some(PromptPlace::ToolCall { index: 3, call: 1 }),
+            nearest("tool call 1 of messages[3]"),
+        ),
+        (Differs, 1051, Some(PromptPlace::Tool { index: 4 }), nearest("tools[4]")),
+        (Differs, 1051, Some(PromptPlace::Tools), nearest("the list of tools")),
+        (
+            NeverSeen,
             16,
             Some(PromptPlace::Template { before_message: 1 }),
-            "never seen from token 16 on: in the template before message 1",
+            "never seen from token 16 on: in the template before messages[1]".to_owned(),
         ),
     ];
     let told = "cached for another tenant";
-    for (reason, token, place, sentence) in rows {
+    for (reason, token, place, sentence) in &rows {
+        let (reason, token, place) = (*reason, *token, *place);
         for elsewhere in [false, true] {
             let mut record = record("completed");
             let engine = record.engine.as_mut().unwrap();
-            engine.miss = Some(CacheMiss { reason, token, elsewhere, place });
+            engine.miss = Some(CacheMiss { reason, token, elsewhere, place, other: None });
             (engine.step_ns, engine.forward_ns, engine.sample_ns) = (1_000_000, 970_000, 20_000);
             engine.paused_ns = 2_500_000_000;
             let drawn = waterfall(&record, &WaterfallOptions { width: 240, color: false });
-            assert!(drawn.contains(sentence), "{drawn}");
+            assert!(drawn.contains(sentence.as_str()), "{drawn}");
             assert_eq!(drawn.contains(told), elsewhere);
             assert!(drawn.contains("97.0% computing · 2.0% choosing tokens"), "{drawn}");
             assert!(drawn.contains("stood still for 2.50 s: its reader was behind"), "{drawn}");

@@ -40,6 +40,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             tools,
             tool_choice: choice.unwrap_or_default(),
         }),
+        origins: Vec::new(),
         sampling: settled.sampling,
         stream: knobs.stream,
         include_usage: knobs.include_usage,

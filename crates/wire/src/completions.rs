@@ -30,6 +30,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         endpoint: Endpoint::Completions,
         model: settled.model,
         prompt: Prompt::Raw(prompts),
+        origins: Vec::new(),
         sampling: settled.sampling,
         stream: knobs.stream,
         include_usage: knobs.include_usage,

@@ -1,6 +1,8 @@
 //! Anthropic's message request: text, tool use and tool results. Knows nothing of how a conversation is rendered.
 
-use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role, ToolCall, ToolChoice};
+use headrace_domain::{
+    Call, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall, ToolChoice,
+};
 
 use crate::content::not_text;
 use crate::fault::{Fault, Read, code};
@@ -46,9 +48,10 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         Ok(())
     })?;
     r.end()?;
-    let mut turns = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let Turns { mut messages, mut origins } = messages.ok_or_else(|| Fault::missing("messages"))?;
     if let Some(system) = system {
-        turns.insert(0, Message::text(Role::System, system));
+        messages.insert(0, Message::text(Role::System, system));
+        origins.insert(0, MessageOrigin::System);
     }
     let settled = knobs.settle(1)?;
     if settled.sampling.max_tokens.is_none() {
@@ -58,10 +61,11 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         endpoint: Endpoint::Messages,
         model: settled.model,
         prompt: Prompt::Conversation(Conversation {
-            messages: turns,
+            messages,
             tools,
             tool_choice: choice.unwrap_or_default(),
         }),
+        origins,
         sampling: settled.sampling,
         stream: knobs.stream,
         include_usage: true,
@@ -105,11 +109,33 @@ fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
     choice.ok_or_else(|| Fault::missing("type"))
 }
 
-fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
-    let mut messages = Vec::new();
+/// The messages that the turns became, and where each stands in them.
+#[derive(Default)]
+struct Turns {
+    messages: Vec<Message>,
+    origins: Vec<MessageOrigin>,
+}
+
+impl Turns {
+    /// Takes the messages that turn number `index` became, each with the block that it begins with.
+    fn take(&mut self, index: usize, messages: Vec<(usize, Message)>) {
+        let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let several = messages.len() > 1;
+        for (block, message) in messages {
+            let block = several.then(|| number(block));
+            self.origins.push(MessageOrigin::Message { index: number(index), block });
+            self.messages.push(message);
+        }
+    }
+}
+
+fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Turns> {
+    let mut turns = Turns::default();
     let mut last = None;
     r.array(limits.max_messages, |r, index| {
-        last = Some((index, read_turn(r, limits, &mut messages)?));
+        let (role, messages) = read_turn(r, limits)?;
+        turns.take(index, messages);
+        last = Some((index, role));
         Ok(())
     })?;
     match last {
@@ -119,7 +145,7 @@ fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> 
                            with a message of the user";
             Err(Fault::new(code::UNSUPPORTED_VALUE, message).under_index(index))
         }
-        Some(_) => Ok(messages),
+        Some(_) => Ok(turns),
     }
 }
 
@@ -131,8 +157,9 @@ enum Block {
     ToolResult { id: String, text: String },
 }
 
-/// Reads one turn into one or more messages: results of tools become messages of their own.
-fn read_turn(r: &mut Reader<'_>, limits: &WireLimits, messages: &mut Vec<Message>) -> Read<Role> {
+/// Reads one turn into one or more messages, each with the block that it begins with: results of tools become messages of
+/// their own.
+fn read_turn(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Role, Vec<(usize, Message)>)> {
     let (mut role, mut blocks) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -153,15 +180,14 @@ fn read_turn(r: &mut Reader<'_>, limits: &WireLimits, messages: &mut Vec<Message
     })?;
     let role = role.ok_or_else(|| Fault::missing("role"))?;
     let blocks = blocks.ok_or_else(|| Fault::missing("content"))?;
-    match role {
-        Role::Assistant => push_assistant(blocks, messages),
-        _ => push_user(blocks, messages),
-    }
-    .map_err(|fault| fault.under_key("content"))?;
-    Ok(role)
+    let messages = match role {
+        Role::Assistant => assistant(blocks).map(|message| vec![(0, message)]),
+        _ => user(blocks),
+    };
+    Ok((role, messages.map_err(|fault| fault.under_key("content"))?))
 }
 
-fn push_assistant(blocks: Vec<Block>, messages: &mut Vec<Message>) -> Read<()> {
+fn assistant(blocks: Vec<Block>) -> Read<Message> {
     let mut message = Message { content: None, ..Message::text(Role::Assistant, "") };
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
@@ -174,19 +200,21 @@ fn push_assistant(blocks: Vec<Block>, messages: &mut Vec<Message>) -> Read<()> {
     if message.content.is_none() && message.tool_calls.is_empty() {
         message.content = Some(String::new());
     }
-    messages.push(message);
-    Ok(())
+    Ok(message)
 }
 
-fn push_user(blocks: Vec<Block>, messages: &mut Vec<Message>) -> Read<()> {
-    let mut open: Option<String> = None;
+fn user(blocks: Vec<Block>) -> Read<Vec<(usize, Message)>> {
+    let mut messages = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    let text = |(block, text)| (block, Message::text(Role::User, text));
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
-            Block::Text(text) => open.get_or_insert_default().push_str(&text),
-            Block::ToolResult { id, text } => {
-                messages.extend(open.take().map(|text| Message::text(Role::User, text)));
-                messages.push(Message { tool_call_id: Some(id), ..Message::text(Role::Tool, text) });
+            Block::Text(more) => open.get_or_insert_with(|| (index, String::new())).1.push_str(&more),
+            Block::ToolResult { id, text: result } => {
+                messages.extend(open.take().map(text));
+                let message = Message::text(Role::Tool, result);
+                messages.push((index, Message { tool_call_id: Some(id), ..message }));
             }
             Block::ToolUse(_) | Block::Thinking(_) => return Err(misplaced("assistant").under_index(index)),
         }
@@ -194,8 +222,8 @@ fn push_user(blocks: Vec<Block>, messages: &mut Vec<Message>) -> Read<()> {
     if only_text {
         open.get_or_insert_default();
     }
-    messages.extend(open.map(|text| Message::text(Role::User, text)));
-    Ok(())
+    messages.extend(open.map(text));
+    Ok(messages)
 }
 
 fn misplaced(role: &str) -> Fault {

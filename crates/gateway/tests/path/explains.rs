@@ -73,7 +73,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
     let mut places = Vec::new();
     for token in 0..tokens {
         for elsewhere in [false, true] {
-            let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere, place: None };
+            let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere, place: None, other: None };
             *world.engine.miss.lock().unwrap() = Some(miss);
             let answer = read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
             assert!(!answer.contains("elsewhere") && !answer.contains("another"), "{answer}");
@@ -94,7 +94,7 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
     assert!(matches!(places.last(), Some(PromptPlace::Template { before_message: 2 })), "{places:?}");
     let of = |message: u32| -> Vec<u32> {
         let at = places.iter().filter_map(|place| match place {
-            PromptPlace::Message { index, character } if *index == message => Some(*character),
+            PromptPlace::Message { index, character, block: None } if *index == message => Some(*character),
             _ => None,
         });
         at.collect()
@@ -121,7 +121,8 @@ async fn check_a_word_of_the_template(world: World) {
     let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
     let mut found = Vec::new();
     for token in 0..tokens {
-        let miss = CacheMiss { reason: MissReason::Differs, token, elsewhere: false, place: None };
+        let miss =
+            CacheMiss { reason: MissReason::Differs, token, elsewhere: false, place: None, other: None };
         *world.engine.miss.lock().unwrap() = Some(miss);
         read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
         world.balance_when_idle().await;
@@ -131,6 +132,9 @@ async fn check_a_word_of_the_template(world: World) {
     let (first, last) = (found.iter().position(|place| *place != template(0)), found.last());
     // Behind the mark of a beginning and the role, which is the same word.
     assert!(first.is_some_and(|at| at >= 3), "{found:?}");
-    assert_eq!(found.get(first.unwrap()), Some(&PromptPlace::Message { index: 0, character: 0 }));
+    assert_eq!(
+        found.get(first.unwrap()),
+        Some(&PromptPlace::Message { index: 0, block: None, character: 0 })
+    );
     assert_eq!(last, Some(&template(1)));
 }

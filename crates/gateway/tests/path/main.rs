@@ -7,5 +7,6 @@ mod ends;
 mod explains;
 mod holds;
 mod panics;
+mod places;
 mod refusals;
 mod world;

@@ -410,6 +410,19 @@ pub(crate) async fn read_to_the_end(answer: Answer) -> (String, Result<(), Broke
     (String::from_utf8(all).unwrap(), end)
 }
 
+/// The trace of an answered call, which may be written a moment after its last byte.
+pub(crate) async fn trace_of(world: &World, answer: Answer) -> Arc<TraceRecord> {
+    let id: RequestId = header(&answer, "x-request-id").unwrap().parse().unwrap();
+    read(answer).await;
+    for _ in 0..1_000 {
+        if let Some(record) = world.traces.find(id) {
+            return record;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no trace of {id}");
+}
+
 pub(crate) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
 }

@@ -1,8 +1,11 @@
-//! Where messages stand in a prompt: told by rendering them changed, one character at a time, and looking where the prompt
-//! changes.
+//! Where messages, tools and calls stand in a prompt: told by rendering them changed, one character at a time, and looking
+//! where the prompt changes.
 
-use headrace_domain::{Conversation, Message, Role, ToolChoice};
-use serde_json::Value;
+use std::ops::Range;
+
+use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
+use headrace_prompt::{ChatTemplate, Part, RenderOptions};
+use serde_json::{Value, json};
 
 use crate::support::{compile, data, demo_template, options};
 
@@ -11,13 +14,35 @@ fn conversation(texts: &[(Role, &str)]) -> Conversation {
     Conversation { messages, tools: Vec::new(), tool_choice: ToolChoice::Auto }
 }
 
+/// The places of the messages' texts.
+fn messages_in(
+    template: &ChatTemplate,
+    whole: &Conversation,
+    options: &RenderOptions,
+    text: &str,
+) -> Vec<Option<Range<usize>>> {
+    let mut messages = vec![None; whole.messages.len()];
+    for place in template.places(whole, options, text) {
+        if let Part::Message(at) = place.part {
+            assert_eq!(messages[at].replace(place.range), None, "each once");
+        }
+    }
+    messages
+}
+
+fn templates() -> Vec<(String, ChatTemplate)> {
+    let oracle: Value = serde_json::from_slice(&data("templates.json")).unwrap();
+    let mut templates = vec![("demo".to_owned(), demo_template())];
+    for (name, source) in oracle["templates"].as_object().unwrap() {
+        let markup = ["<|im_start|>", "<|eot_id|>", "[INST]"];
+        templates.push((name.clone(), compile(source.as_str().unwrap(), &markup)));
+    }
+    templates
+}
+
 #[test]
 fn places_are_where_changed_messages_change_the_prompt() {
-    let oracle: Value = serde_json::from_slice(&data("templates.json")).unwrap();
-    let mut templates = vec![("demo", demo_template())];
-    for (name, source) in oracle["templates"].as_object().unwrap() {
-        templates.push((name, compile(source.as_str().unwrap(), &["<|im_start|>", "<|eot_id|>", "[INST]"])));
-    }
+    let templates = templates();
     use Role::{Assistant, System, User};
     // Words that stand in templates too, the same text twice, white space around it, what is masked, and marks themselves.
     for texts in [
@@ -47,8 +72,7 @@ fn places_are_where_changed_messages_change_the_prompt() {
                     template.render(conversation, &options).unwrap().text().to_owned()
                 };
                 let text = render(&whole);
-                let places = template.places(&whole, &options, &text);
-                assert_eq!(places.len(), texts.len());
+                let places = messages_in(template, &whole, &options, &text);
                 for (index, (place, (_, content))) in places.into_iter().zip(texts).enumerate() {
                     assert_eq!(place.is_some(), !content.trim().is_empty(), "{name} {texts:?} {index}");
                     let Some(place) = place else { continue };
@@ -98,9 +122,77 @@ fn what_a_template_leaves_out_or_changes_has_no_place_and_neither_has_what_follo
     ] {
         let template = compile(source, &[]);
         let text = template.render(&whole, &options(true)).unwrap().text().to_owned();
-        assert_eq!(template.places(&whole, &options(true), &text), expected, "{source} {text}");
+        assert_eq!(messages_in(&template, &whole, &options(true), &text), expected, "{source} {text}");
     }
     // Of another text: nothing.
     let template = compile(each, &[]);
-    assert_eq!(template.places(&whole, &options(true), "[s]"), [None, None, None, None]);
+    assert_eq!(template.places(&whole, &options(true), "[s]"), []);
+}
+
+/// Every string and number of a tool or a call, changed: the prompt changes in its place only.
+#[test]
+fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
+    let tool = |name: &str, about: &str| Tool {
+        name: name.to_owned(),
+        description: Some(about.to_owned()),
+        parameters: Some(
+            json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 7}}, "required": ["city"]}),
+        ),
+    };
+    let call = |name: &str| ToolCall {
+        id: "call_abcdefg".to_owned(),
+        name: name.to_owned(),
+        arguments: r#"{"city": "Oslo {"}"#.to_owned(),
+    };
+    let mut whole =
+        conversation(&[(Role::System, "Be kind."), (Role::User, "weather?"), (Role::User, "now!")]);
+    whole.tools = vec![tool("weather", "Tells {the} weather, \"now\"."), tool("clock", "Tells the time.")];
+    let calls = vec![call("weather")];
+    whole
+        .messages
+        .insert(2, Message { content: None, tool_calls: calls, ..Message::text(Role::Assistant, "") });
+    let result =
+        Message { tool_call_id: Some("call_abcdefg".to_owned()), ..Message::text(Role::Tool, "rain") };
+    whole.messages.insert(3, result);
+    let mut told = (0, 0);
+    for (name, template) in templates() {
+        let render = |conversation: &Conversation| {
+            template.render(conversation, &options(true)).map(|rendered| rendered.text().to_owned())
+        };
+        let Ok(text) = render(&whole) else { continue };
+        let places = template.places(&whole, &options(true), &text);
+        let range_of = |part| places.iter().find(|place| place.part == part).map(|place| place.range.clone());
+        let check = |part: Part, changed: Conversation, counter: &mut u32| {
+            let Some(range) = range_of(part) else { return };
+            let changed = render(&changed).unwrap();
+            if changed == text {
+                return; // The template does not show it.
+            }
+            let start = changed.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count();
+            assert!(range.contains(&start), "{name}: {part:?} at {range:?}, changed at {start} of {text}");
+            *counter += 1;
+        };
+        for at in 0..2 {
+            for change in 0..3 {
+                let mut changed = whole.clone();
+                let tool = &mut changed.tools[at];
+                match change {
+                    0 => tool.name.replace_range(1..2, "#"),
+                    1 => tool.description.as_mut().unwrap().insert(1, '#'),
+                    _ => tool.parameters.as_mut().unwrap()["properties"]["city"]["maxLength"] = 8.into(),
+                }
+                check(Part::Tool(at), changed, &mut told.0);
+            }
+        }
+        for change in 0..2 {
+            let mut changed = whole.clone();
+            let call = &mut changed.messages[2].tool_calls[0];
+            match change {
+                0 => call.name.replace_range(1..2, "#"),
+                _ => call.arguments = call.arguments.replace("Oslo", "Osla"),
+            }
+            check(Part::Call { message: 2, call: 0 }, changed, &mut told.1);
+        }
+    }
+    assert!(told.0 >= 6 && told.1 >= 2, "the demo model's template shows tools and calls: {told:?}");
 }

@@ -120,11 +120,14 @@ fn a_report_says_why_its_prompt_missed() {
     changed[300] = 63 - changed[300];
     let elsewhere = Job { salt: salt(7), tenant: Tenant(7), ..job(&base, sampling(2)) };
     let scored = Sampling { prompt_logprobs: Some(0), ..sampling(2) };
-    let miss = |reason, token, elsewhere| Some(CacheMiss { reason, token, elsewhere, place: None });
+    let miss =
+        |reason, token, elsewhere| Some(CacheMiss { reason, token, elsewhere, place: None, other: None });
+    let differs =
+        miss(MissReason::Differs, 300, false).map(|miss| CacheMiss { other: Some(base[300]), ..miss });
     let rows = [
         ("cold", job(&base, sampling(2)), miss(MissReason::NeverSeen, 0, false)),
         ("the same again", job(&base, sampling(2)), None),
-        ("one token differs", job(&changed, sampling(2)), miss(MissReason::Differs, 300, false)),
+        ("one token differs", job(&changed, sampling(2)), differs),
         ("another tenant", elsewhere, miss(MissReason::NeverSeen, 0, true)),
         ("short", job(&base[..9], sampling(2)), miss(MissReason::BelowBlock, 0, false)),
         ("scored", job(&base, scored), miss(MissReason::Bypassed, 0, false)),

@@ -49,6 +49,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
                 ..Conversation::default()
             }),
         },
+        origins: Vec::new(),
         sampling: SamplingRequest {
             n: 3,
             logprobs,
