@@ -88,7 +88,8 @@ pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
         AuthRefusal::Expired => "expired_api_key",
         _ => "invalid_api_key",
     };
-    Why::new(Stage::Authenticate, 401, ErrorKind::Authentication, code, refusal.to_string())
+    let why = Why::new(Stage::Authenticate, 401, ErrorKind::Authentication, code, refusal.to_string());
+    Why { rule: Some(refusal.rule()), ..why }
 }
 
 pub(crate) fn draining() -> Why {

@@ -25,6 +25,8 @@ pub(crate) struct Why {
     pub(crate) status: u16,
     pub(crate) kind: ErrorKind,
     pub(crate) code: String,
+    /// The rule, where the trace is to say more than the caller is told.
+    pub(crate) rule: Option<&'static str>,
     pub(crate) message: String,
     pub(crate) param: Option<String>,
     pub(crate) retry_after: Option<Duration>,
@@ -63,6 +65,7 @@ impl Why {
             status,
             kind,
             code: code.to_owned(),
+            rule: None,
             message: message.into(),
             param: None,
             retry_after: None,
@@ -111,9 +114,10 @@ impl Why {
     }
 
     pub(crate) fn traced(&self) -> TracedRefusal {
+        let limit = self.limit.as_ref().map(|limit| limit.rule.as_str());
         TracedRefusal {
             stage: self.stage,
-            rule: self.limit.as_ref().map_or_else(|| self.code.clone(), |limit| limit.rule.clone()),
+            rule: self.rule.or(limit).unwrap_or(&self.code).to_owned(),
             status: self.status,
             code: self.code.clone(),
             message: self.message.clone(),

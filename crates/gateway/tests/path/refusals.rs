@@ -3,6 +3,7 @@
 use headrace_domain::{Endpoint, Outcome};
 use headrace_engine_api::Health;
 use headrace_gateway::Credentials;
+use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
 use crate::world::{Setup, World, chat_body, read};
@@ -70,6 +71,53 @@ async fn bad_credentials_are_401_and_never_shown_back() {
     let id = world.directory.list().first().unwrap().id.clone();
     world.directory.revoke(&id, "test", headrace_domain::UnixNanos::new(1)).unwrap();
     assert_eq!(world.chat(false).await.status, 401, "revoked: dead at once");
+}
+
+/// Unknown, revoked and malformed keys are answered alike; only the operator's trace says which it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
+    let world = World::new(Setup::default());
+    let now = headrace_domain::UnixNanos::new;
+    let key = |name: &str, expires: Option<headrace_domain::UnixNanos>| {
+        let new = NewKey { expires, ..NewKey::new(world.org.clone(), world.project.clone(), name) };
+        let (key, secret) = world.directory.create_key(new, "test", now(10)).unwrap();
+        (key.id.clone(), secret.expose_secret().to_owned())
+    };
+    let (_, expired) = key("old", Some(now(20)));
+    let (id, revoked) = key("gone", None);
+    world.directory.revoke(&id, "test", now(15)).unwrap();
+    let unknown = format!("{}x", &world.key[..world.key.len() - 1]);
+    let mut told_alike = Vec::new();
+    for (authorization, x_api_key, code, rule) in [
+        (None, None, "missing_api_key", "credential_missing"),
+        (Some("Bearer a b".to_owned()), None, "invalid_api_key", "credential_malformed"),
+        (Some(format!("Bearer {unknown}")), None, "invalid_api_key", "key_unknown"),
+        (Some(format!("Bearer {revoked}")), None, "invalid_api_key", "key_revoked"),
+        (Some(format!("Bearer {expired}")), None, "expired_api_key", "key_expired"),
+        (
+            Some(format!("Bearer {unknown}")),
+            Some(&world.key),
+            "conflicting_credentials",
+            "credential_conflicting",
+        ),
+    ] {
+        let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
+        let authorization = authorization.map(String::into_bytes);
+        let x_api_key = x_api_key.map(|key| key.clone().into_bytes());
+        arrival.credentials = Credentials { authorization, x_api_key };
+        let answer = world.gateway.call(arrival).await;
+        let trace = world.last_trace();
+        let Outcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };
+        assert_eq!((refusal.code.as_str(), refusal.rule.as_str()), (code, rule));
+        let id = trace.request_id.to_string();
+        let headers: Vec<String> = answer.headers.iter().map(|(_, value)| value.clone()).collect();
+        let said = format!("{headers:?} {}", read(answer).await).replace(&id, "ID");
+        assert!(said.contains(code) && !said.contains(rule), "{said}");
+        if code == "invalid_api_key" {
+            told_alike.push(said);
+        }
+    }
+    assert!(told_alike.iter().all(|said| *said == told_alike[0]), "{told_alike:?}");
 }
 
 /// Abuse 15: control tokens in message text stay text, byte for byte, and no control id comes of them.
