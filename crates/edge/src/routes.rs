@@ -66,6 +66,18 @@ pub(crate) fn find(path: &str) -> Option<(&'static Route, &str)> {
     ROUTES.iter().find_map(|route| Some((route, route.rest_of(path)?)))
 }
 
+/// The path that `path` most likely stands for: one of the table, without what a wrong base URL puts into it (`/v1` twice or
+/// not at all, `//`, a slash at the end).
+pub(crate) fn meant(path: &str) -> Option<String> {
+    let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    while segments.starts_with(&["v1", "v1"]) {
+        segments.remove(0);
+    }
+    let plain = format!("/{}", segments.join("/"));
+    let prefixed = format!("/v1{plain}");
+    [plain, prefixed].into_iter().find(|meant| find(meant).is_some())
+}
+
 impl Route {
     fn rest_of<'p>(&self, path: &'p str) -> Option<&'p str> {
         let Some((prefix, parameter)) = self.path.split_once('{') else {
@@ -113,6 +125,28 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(find(path).map(|(route, rest)| (route.path, rest)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_a_wrong_base_url_meant_is_found() {
+        for (path, expected) in [
+            ("/chat/completions", Some("/v1/chat/completions")),
+            ("/messages", Some("/v1/messages")),
+            ("/v1/v1/messages", Some("/v1/messages")),
+            ("/v1/v1/v1/models", Some("/v1/models")),
+            ("//v1/chat/completions", Some("/v1/chat/completions")),
+            ("/v1//chat/completions/", Some("/v1/chat/completions")),
+            ("/v1/models/", Some("/v1/models")),
+            ("/models/a/b", Some("/v1/models/a/b")),
+            ("/v1/healthz", None),
+            ("/healthz/", Some("/healthz")),
+            ("/v1/embeddings", None),
+            ("/", None),
+            ("*", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(path).as_deref(), expected, "{path}");
         }
     }
 

@@ -168,7 +168,8 @@ impl<F: Front> Asked<'_, F> {
     }
 
     fn not_found(&mut self) -> Reply<F::Stream> {
-        self.refuse(&EdgeRefusal::NotFound { path: self.parts.uri.path().to_owned() }, None)
+        let path = self.parts.uri.path();
+        self.refuse(&EdgeRefusal::NotFound { path: path.to_owned(), meant: routes::meant(path) }, None)
     }
 
     fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {

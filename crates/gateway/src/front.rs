@@ -16,6 +16,8 @@ pub enum EdgeRefusal {
     NotFound {
         /// The path asked for.
         path: String,
+        /// The path that was most likely meant.
+        meant: Option<String>,
     },
     /// The path exists, the method does not.
     MethodNotAllowed {
@@ -117,12 +119,18 @@ impl EdgeRefusal {
         let why = |status, kind, code, message: String| Why::new(Stage::Connect, status, kind, code, message);
         let bad = ErrorKind::InvalidRequest;
         match self {
-            Self::NotFound { path } => why(
-                404,
-                ErrorKind::NotFound,
-                "not_found",
-                format!("There is no `{}` here. See the README for the paths.", shown(path, 80)),
-            ),
+            Self::NotFound { path, meant } => {
+                let path = shown(path, 80);
+                let message = match meant {
+                    Some(meant) => format!(
+                        "There is no `{path}` here, but `{}`. Set the client's base URL to this server's address: with `/v1` \
+                         behind it for OpenAI's clients, without for Anthropic's, and no slash at its end.",
+                        shown(meant, 80)
+                    ),
+                    None => format!("There is no `{path}` here. See the README for the paths."),
+                };
+                why(404, ErrorKind::NotFound, "not_found", message)
+            }
             Self::MethodNotAllowed { allowed } => {
                 why(405, bad, "method_not_allowed", format!("This path takes {allowed}."))
             }

@@ -4,6 +4,9 @@
 use crate::AuthRefusal;
 use crate::secret::MAX_PRESENTED_BYTES;
 
+/// What keys begin with.
+const KEY_PREFIX: &[u8] = b"sk-";
+
 /// The one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the headers' raw values.
 ///
 /// The scheme is matched without regard to case (RFC 9110, 11.1), the key must be an RFC 6750 `b64token`.
@@ -11,7 +14,7 @@ use crate::secret::MAX_PRESENTED_BYTES;
 /// server can each believe another one.
 ///
 /// # Errors
-/// [`AuthRefusal::Missing`], [`AuthRefusal::Malformed`] or [`AuthRefusal::Conflicting`].
+/// [`AuthRefusal::Missing`], [`AuthRefusal::Malformed`], [`AuthRefusal::NoScheme`] or [`AuthRefusal::Conflicting`].
 pub fn credential<'a>(
     authorization: Option<&'a [u8]>,
     x_api_key: Option<&'a [u8]>,
@@ -36,7 +39,8 @@ fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
     let end = value.iter().position(|&b| b == b' ').unwrap_or(value.len());
     let (scheme, rest) = value.split_at(end);
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Err(AuthRefusal::Malformed);
+        let looks_like_a_key = rest.is_empty() && scheme.starts_with(KEY_PREFIX) && token(scheme).is_ok();
+        return Err(if looks_like_a_key { AuthRefusal::NoScheme } else { AuthRefusal::Malformed });
     }
     match trim(rest) {
         [] => Ok(None),
@@ -68,7 +72,7 @@ mod tests {
 
     #[test]
     fn one_credential_or_a_refusal() {
-        use AuthRefusal::{Conflicting, Malformed, Missing};
+        use AuthRefusal::{Conflicting, Malformed, Missing, NoScheme};
         type Row<'a> = (Option<&'a str>, Option<&'a str>, Result<&'a str, AuthRefusal>);
         let long = format!("Bearer sk-{}", "a".repeat(300));
         let rows: &[Row<'_>] = &[
@@ -90,7 +94,10 @@ mod tests {
             (Some("Bearer sk-abc"), Some("x' OR 1"), Err(Malformed)),
             (Some("Basic c2stYWJj"), None, Err(Malformed)),
             (Some("Basic c2stYWJj"), Some("sk-abc"), Err(Malformed)),
-            (Some("sk-abc"), None, Err(Malformed)),
+            (Some("sk-abc"), None, Err(NoScheme)),
+            (Some(" sk-abc "), Some("sk-abc"), Err(NoScheme)),
+            (Some("sk-abc def"), None, Err(Malformed)),
+            (Some("sk-x' OR 1"), None, Err(Malformed)),
             (Some("Bearersk-abc"), None, Err(Malformed)),
             (Some("Bearer sk-abc sk-def"), None, Err(Malformed)),
             (Some("Bearer sk-a\tc"), None, Err(Malformed)),

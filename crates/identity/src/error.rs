@@ -13,6 +13,8 @@ pub enum AuthRefusal {
     Missing,
     /// What was presented cannot be a key.
     Malformed,
+    /// What looks like a key stands in `Authorization` without the scheme before it. Whether it is one was not asked.
+    NoScheme,
     /// Two different credentials were presented in one request.
     Conflicting,
     /// No such key.
@@ -29,6 +31,7 @@ impl AuthRefusal {
         match self {
             Self::Missing => "credential_missing",
             Self::Malformed => "credential_malformed",
+            Self::NoScheme => "credential_without_scheme",
             Self::Conflicting => "credential_conflicting",
             Self::Unknown => "key_unknown",
             Self::Revoked => "key_revoked",
@@ -41,6 +44,9 @@ impl AuthRefusal {
         match self {
             Self::Missing => {
                 "No API key was given. Send it as `Authorization: Bearer sk-...` or as `x-api-key: sk-...`."
+            }
+            Self::NoScheme => {
+                "`Authorization` has no scheme before the key. Send it as `Authorization: Bearer sk-...`."
             }
             Self::Conflicting => {
                 "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`."
