@@ -19,6 +19,10 @@ use crate::stats::{Stats, count};
 
 /// How much is allocated for a body on the word of its `content-length` alone.
 const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
+/// Pieces that a body may come in however short it is, and bytes that each further piece must have on average: a piece costs
+/// as much work as kilobytes do.
+const PIECES_FREE: u64 = 4_096;
+const LEAST_BYTES_PER_PIECE: u64 = 256;
 /// What a header takes beside its name and value, as HTTP/2 counts it (RFC 9113 §6.5.2).
 const HEADER_OVERHEAD_BYTES: usize = 32;
 
@@ -71,13 +75,17 @@ async fn gather(
     share: &mut Share<'_>,
 ) -> Result<Bytes, BodyRefusal> {
     let mut whole = Gathered::default();
-    loop {
+    for pieces in 1_u64.. {
         let frame = match timeout(limits.pause, body.frame()).await {
             Err(_) => return Err(too_slow(limits.pause)),
             Ok(None) => return Ok(whole.into_bytes()),
             Ok(Some(Err(_))) => return Err(BodyRefusal::Incomplete),
             Ok(Some(Ok(frame))) => frame,
         };
+        let bytes = u64::try_from(whole.len()).unwrap_or(u64::MAX);
+        if pieces > PIECES_FREE.saturating_add(bytes / LEAST_BYTES_PER_PIECE) {
+            return Err(BodyRefusal::TooManyPieces { pieces, bytes });
+        }
         // Trailers mean nothing here.
         let Ok(data) = frame.into_data() else { continue };
         let there = u64::try_from(whole.len().saturating_add(data.len())).unwrap_or(u64::MAX);
@@ -87,6 +95,7 @@ async fn gather(
         share.take(data.len())?;
         whole.add(data, hint);
     }
+    Err(BodyRefusal::Incomplete)
 }
 
 fn too_slow(limit: Duration) -> BodyRefusal {

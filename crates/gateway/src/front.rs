@@ -62,6 +62,13 @@ pub enum BodyRefusal {
     MediaType,
     /// It broke off, or was not well-formed.
     Incomplete,
+    /// It came in far more pieces than its bytes need.
+    TooManyPieces {
+        /// Pieces so far.
+        pieces: u64,
+        /// Bytes in them.
+        bytes: u64,
+    },
     /// The requests of its key fill the key's share of the memory for requests.
     MemoryOfKey {
         /// The share.
@@ -201,6 +208,12 @@ impl BodyRefusal {
             Self::Incomplete => {
                 why(400, bad, "incomplete_body", "The body broke off before its end.".to_owned())
             }
+            Self::TooManyPieces { pieces, bytes } => why(
+                400,
+                bad,
+                "too_many_pieces",
+                format!("The body came in {pieces} pieces for {bytes} bytes. Send it in larger chunks, or with a `content-length`."),
+            ),
             Self::MemoryOfKey { limit_bytes, observed_bytes } => why(
                 429,
                 ErrorKind::RateLimit,

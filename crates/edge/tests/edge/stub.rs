@@ -138,7 +138,7 @@ fn not_taken(refusal: &BodyRefusal) -> Reply<Pieces> {
         BodyRefusal::TooLarge { .. } => 413,
         BodyRefusal::TooSlow { .. } => 408,
         BodyRefusal::Encoding { .. } | BodyRefusal::MediaType => 415,
-        BodyRefusal::Incomplete => 400,
+        BodyRefusal::Incomplete | BodyRefusal::TooManyPieces { .. } => 400,
         BodyRefusal::MemoryOfKey { .. } => 429,
         BodyRefusal::Memory { .. } => 503,
     };
