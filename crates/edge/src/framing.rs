@@ -4,7 +4,7 @@
 //! hyper itself prefers `transfer-encoding` over `content-length` and folds equal lengths together without a trace,
 //! which is lawful; an API that nobody needs to reach in two ways refuses instead.
 
-/// Enough of a line to know its name and a length.
+/// Enough of a line to know its name and a length. A longer one that says where a body ends is not trusted.
 const LINE_BYTES_KEPT: usize = 256;
 
 /// What was learnt from some bytes.
@@ -25,6 +25,8 @@ pub(crate) struct Framing {
     line: Line,
     head: Head,
     heads: u64,
+    /// The last head asked for another protocol: whatever follows it may not be HTTP.
+    upgrade_asked: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +49,8 @@ enum State {
 #[derive(Debug, Default)]
 struct Line {
     kept: Vec<u8>,
+    /// It has more bytes than were kept.
+    is_cut: bool,
 }
 
 /// What the head being read has said so far.
@@ -58,6 +62,9 @@ struct Head {
     length: u64,
     encodings: u32,
     chunked: bool,
+    /// A length or an encoding that is not to be understood.
+    is_unclear: bool,
+    upgrade: bool,
 }
 
 impl Framing {
@@ -73,6 +80,9 @@ impl Framing {
                     if matches!(first, b'\r' | b'\n') {
                         bytes.get(1..).unwrap_or_default()
                     } else {
+                        if self.upgrade_asked {
+                            learnt.ambiguous.get_or_insert(self.heads.saturating_sub(1));
+                        }
                         self.state = State::Head;
                         self.head = Head::default();
                         learnt.head_began = true;
@@ -102,24 +112,31 @@ impl Framing {
 
     fn line_ended(&mut self, learnt: &mut Learnt) {
         let line = std::mem::take(&mut self.line.kept);
+        let is_cut = std::mem::take(&mut self.line.is_cut);
         let text = line.strip_suffix(b"\r").unwrap_or(&line);
         self.state = match self.state {
             State::Head if text.is_empty() => {
                 let index = self.heads;
                 self.heads = self.heads.saturating_add(1);
+                self.upgrade_asked = self.head.upgrade;
                 if self.head.is_ambiguous() {
                     learnt.ambiguous.get_or_insert(index);
                 }
                 self.head.body()
             }
             State::Head => {
-                self.head.learn(text);
+                self.head.learn(text, is_cut);
                 State::Head
             }
-            State::ChunkSize => chunk_size(text).map_or(State::Lost, |size| match size {
-                0 => State::Trailers,
-                _ => State::Chunk(size.saturating_add(2)),
-            }),
+            State::ChunkSize => match chunk_size(text).filter(|_| !is_cut) {
+                Some(0) => State::Trailers,
+                Some(size) => State::Chunk(size.saturating_add(2)),
+                None => {
+                    // Where the next head begins is not known any more.
+                    learnt.ambiguous.get_or_insert(self.heads);
+                    State::Lost
+                }
+            },
             State::Trailers if text.is_empty() => State::Between,
             other => other,
         };
@@ -135,13 +152,14 @@ impl Line {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         let room = LINE_BYTES_KEPT.saturating_sub(self.kept.len());
+        self.is_cut |= part.len() > room;
         self.kept.extend_from_slice(part.get(..room.min(part.len())).unwrap_or_default());
         (rest.get(1..).unwrap_or_default(), end.is_some())
     }
 }
 
 impl Head {
-    fn learn(&mut self, line: &[u8]) {
+    fn learn(&mut self, line: &[u8], is_cut: bool) {
         self.lines = self.lines.saturating_add(1);
         if self.lines == 1 {
             self.http_10 = line.ends_with(b" HTTP/1.0");
@@ -153,17 +171,21 @@ impl Head {
         if name.eq_ignore_ascii_case(b"content-length") {
             self.lengths = self.lengths.saturating_add(1);
             self.length = decimal(value).unwrap_or(0);
+            self.is_unclear |= is_cut || decimal(value).is_none();
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.encodings = self.encodings.saturating_add(1);
-            self.chunked = value.len() >= 7
-                && value.get(value.len() - 7..).is_some_and(|end| end.eq_ignore_ascii_case(b"chunked"));
+            self.chunked = value.eq_ignore_ascii_case(b"chunked");
+            self.is_unclear |= is_cut || !self.chunked;
+        } else if name.eq_ignore_ascii_case(b"upgrade") {
+            self.upgrade = true;
         }
     }
 
     const fn is_ambiguous(&self) -> bool {
-        self.lengths > 1
+        self.is_unclear
+            || self.lengths > 1
             || self.encodings > 1
-            || (self.encodings > 0 && (self.lengths > 0 || self.http_10 || !self.chunked))
+            || (self.encodings > 0 && (self.lengths > 0 || self.http_10))
     }
 
     const fn body(&self) -> State {
@@ -217,9 +239,22 @@ mod tests {
             ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", true),
             ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true),
             ("Transfer-Encoding: gzip\r\n\r\n", true),
+            ("Transfer-Encoding: chunked, chunked\r\n\r\n", true),
+            ("Transfer-Encoding: gzip, chunked\r\n\r\n", true),
+            ("Transfer-Encoding: Chunked \r\n\r\n0\r\n\r\n", false),
+            ("Content-Length: 2, 2\r\n\r\n", true),
+            ("Upgrade: websocket\r\n\r\n", false),
+            ("Upgrade: websocket\r\nContent-Length: 1\r\n\r\nx", false),
         ] {
             check(&format!("{POST}{fields}"), ambiguous.then_some(0), false);
         }
+        let long = format!("Content-Length: {}1\r\n\r\n", "0".repeat(300));
+        check(&format!("{POST}{long}"), Some(0), false);
+        check(&format!("{POST}Transfer-Encoding:{}chunked\r\n\r\n", " ".repeat(300)), Some(0), false);
+        check(&format!("{POST}Upgrade: h2c\r\n\r\nGET / HTTP/1.1\r\n"), Some(0), true);
+        let size = format!("{}2\r\nab\r\n0\r\n\r\n", "0".repeat(300));
+        check(&format!("{POST}Transfer-Encoding: chunked\r\n\r\n{size}"), Some(1), false);
+        check(&format!("{POST}X: {}\r\n\r\n", "y".repeat(1_000)), None, false);
         check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Some(0), false);
     }
 

@@ -57,6 +57,9 @@ pub(crate) async fn answer<F: Front>(
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
         asked.refuse(&EdgeRefusal::AmbiguousLength, None)
+    } else if let Some(hosts) = wrong_hosts(&parts) {
+        asked.body_was_read = false;
+        asked.refuse(&EdgeRefusal::BadHost { hosts }, None)
     } else {
         asked.reply().await
     };
@@ -65,7 +68,8 @@ pub(crate) async fn answer<F: Front>(
     if cut_short {
         activity.wish(Wish::Finish);
     }
-    let close = is_http1 && (body_left || cut_short);
+    // What follows a wish for another protocol may not be HTTP.
+    let close = is_http1 && (body_left || cut_short || parts.headers.contains_key(header::UPGRADE));
     if close {
         // What is left of the body would be taken for the next request's head.
         activity.leave_body_unread();
@@ -209,6 +213,16 @@ impl<F: Front> Asked<'_, F> {
             x_api_key: joined(&self.parts.headers, &HeaderName::from_static("x-api-key")),
         }
     }
+}
+
+/// How many hosts an HTTP/1 request names, if that is wrong (RFC 9112 §3.2).
+fn wrong_hosts(head: &Parts) -> Option<usize> {
+    let hosts = head.headers.get_all(header::HOST).iter().count();
+    let is_right = match head.version {
+        Version::HTTP_11 => hosts == 1,
+        _ => hosts <= 1,
+    };
+    (!is_right).then_some(hosts)
 }
 
 /// All values of a header, joined as HTTP says they may be: two credentials in one header are no credential, and the

@@ -29,8 +29,13 @@ pub enum EdgeRefusal {
         /// The bound.
         seconds: u64,
     },
-    /// Two headers say different things about where the body ends.
+    /// The head does not say in one way where its request ends.
     AmbiguousLength,
+    /// The head names no host, or several.
+    BadHost {
+        /// How many.
+        hosts: usize,
+    },
     /// More connections than there is room for.
     TooManyConnections {
         /// The bound.
@@ -151,8 +156,15 @@ impl EdgeRefusal {
                 400,
                 bad,
                 "ambiguous_length",
-                "The headers say more than one thing about where the body ends. Send one `content-length`."
+                "The head does not say in one way where its request ends. Send one `content-length`, or `transfer-encoding: \
+                 chunked` alone, and nothing behind a request to `upgrade`."
                     .to_owned(),
+            ),
+            Self::BadHost { hosts } => why(
+                400,
+                bad,
+                "bad_host",
+                format!("The head names {hosts} hosts. Send one `host` header."),
             ),
             Self::TooManyConnections { limit, of_peer } => why(
                 503,

@@ -15,6 +15,8 @@ async fn an_ambiguous_length_is_400_and_the_connection_closes() {
         ("1.1", "content-length: 2\r\ncontent-length: 2\r\n", "{}"),
         ("1.1", "content-length: 2\r\ncontent-length: 3\r\n", "{}"),
         ("1.1", "content-length: 2, 2\r\n", "{}"),
+        ("1.1", "transfer-encoding: chunked, chunked\r\n", "0\r\n\r\n"),
+        ("1.1", "transfer-encoding: identity, chunked\r\n", "0\r\n\r\n"),
         ("1.1", "content-length: -2\r\n", "{}"),
         ("1.1", "content-length: +2\r\n", "{}"),
         ("1.1", "transfer-encoding: gzip, chunked\r\ncontent-length: 2\r\n", "0\r\n\r\n"),
@@ -42,14 +44,35 @@ async fn an_ambiguous_length_is_400_and_the_connection_closes() {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_not_taken_and_what_follows_is_an_ordinary_request() {
+async fn an_upgrade_is_not_taken_and_nothing_that_follows_it_is_read() {
     let served = serve(config()).await;
     let upgrade = post("connection: upgrade\r\nupgrade: websocket\r\n", "1");
-    let answer = served.raw(&format!("{upgrade}{}", post("connection: close\r\n", "2"))).await;
-    assert!(!answer.contains(" 101 "), "{answer}");
+    let answer = served.raw(&upgrade).await;
     assert_status(&answer, 200);
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    let answer = served.raw(&format!("{upgrade}{}", post("connection: close\r\n", "2"))).await;
+    assert_status(&answer, 400);
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
     let answer = served.raw("CONNECT a:1 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     assert_status(&answer, 404);
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let served = serve(config()).await;
+    for (version, hosts, status) in [
+        ("1.1", "host: a\r\n", 200),
+        ("1.1", "", 400),
+        ("1.1", "host: a\r\nhost: b\r\n", 400),
+        ("1.0", "", 200),
+        ("1.0", "host: a\r\nhost: a\r\n", 400),
+    ] {
+        let head = format!("GET /healthz HTTP/{version}\r\n{hosts}connection: close\r\n\r\n");
+        let answer = served.raw(&head).await;
+        assert!(answer.contains(&format!(" {status} ")), "{version} {hosts:?}: {answer}");
+    }
+    let pipelined = "GET /healthz HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
+    assert_eq!(served.raw(pipelined).await.matches("HTTP/1.1 ").count(), 1);
 }
 
 #[tokio::test]

@@ -65,7 +65,9 @@ async fn both_versions_are_spoken_over_tls() {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(tls)).await.unwrap();
         tokio::spawn(connection);
-        assert_eq!(sender.send_request(http2::call("{}")).await.unwrap().status(), 200);
+        let mut call = http2::call("{}");
+        call.headers_mut().insert("host", "a".parse().unwrap());
+        assert_eq!(sender.send_request(call).await.unwrap().status(), 200);
     }
 
     // Neither plain HTTP nor silence gets an answer, and silence does not last.
