@@ -415,7 +415,7 @@ pub(crate) async fn trace_of(world: &World, answer: Answer) -> Arc<TraceRecord> 
     let id: RequestId = header(&answer, "x-request-id").unwrap().parse().unwrap();
     read(answer).await;
     for _ in 0..1_000 {
-        if let Some(record) = world.traces.find(id) {
+        if let Some(record) = world.traces.recent(id) {
             return record;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
