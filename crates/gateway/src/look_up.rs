@@ -103,10 +103,15 @@ impl Gateway {
         let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let principal = match shown.and_then(|key| parts.directory.authenticate(key, now)) {
-            Ok(principal) => match parts.limits.count(&caller_scopes(&principal), now) {
-                Ok(()) => Ok(principal),
-                Err(refusal) => Err(Box::new(refusal.into())),
-            },
+            Ok(principal) => {
+                let scopes = caller_scopes(&principal);
+                match parts.limits.count(&scopes, now) {
+                    Ok(()) => Ok(principal),
+                    Err(refusal) => {
+                        Err(Box::new(Why::limited(refusal, &parts.limits.standing(&scopes, now))))
+                    }
+                }
+            }
             Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
         };
         (dossier, principal)

@@ -284,9 +284,10 @@ impl Directory {
     pub fn tend(&self) -> Result<(), IdentityError> {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
-            return Ok(if self.store.failing().is_some() {
-                self.store.probe()?
-            });
+            if self.store.failing().is_some() {
+                self.store.probe()?;
+            }
+            return Ok(());
         }
         while let Some(NotedRevocation { id, audit }) = waiting.first() {
             match self.store.set_revoked(id, audit.at, audit) {
