@@ -244,6 +244,10 @@ def test_the_explained_answer(client, server):
         ):
             assert stage in stages, stages
     trace = server.get("/v1/requests/" + whole.headrace["request_id"])
+    # The stages partition the call's time.
+    parts = [stage for stage in trace["stages"] if stage["inside"] is None]
+    assert abs(sum(stage["duration_us"] for stage in parts) - trace["duration_us"]) < 1
+    assert abs(trace["server_us"] + trace["client_us"] - trace["duration_us"]) < 1
     assert trace["cost"]["charged_nano_dollars"] == whole.headrace["cost_nano_dollars"]
     assert trace["usage"]["completion_tokens"] == whole.usage.completion_tokens
 

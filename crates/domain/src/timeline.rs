@@ -8,9 +8,8 @@ use crate::trace::{Stage, StageSpan};
 /// Whatever times it is given, also ones that contradict each other, the spans follow each other without overlap or gap.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
+    /// In the order of time, each followed by what ran inside it.
     spans: Vec<StageSpan>,
-    /// What ran beside a span, and the number of that span.
-    shares: Vec<(usize, StageSpan)>,
     end_ns: u64,
 }
 
@@ -44,7 +43,7 @@ pub struct EngineSeen<'a> {
 impl Timeline {
     /// No time has passed.
     pub fn new() -> Self {
-        Self { spans: Vec::with_capacity(Stage::ALL.len()), ..Self::default() }
+        Self { spans: Vec::with_capacity(Stage::ALL.len()), end_ns: 0 }
     }
 
     /// Where the spans end so far.
@@ -57,9 +56,10 @@ impl Timeline {
         let start_ns = self.end_ns;
         self.end_ns = start_ns.max(now_ns);
         let duration_ns = self.end_ns - start_ns;
-        match self.spans.last_mut() {
-            Some(last) if last.stage == stage => last.duration_ns += duration_ns,
-            _ => self.spans.push(StageSpan { stage, start_ns, duration_ns, inside: None }),
+        let last = self.spans.iter_mut().rfind(|span| span.inside.is_none());
+        match last.filter(|last| last.stage == stage) {
+            Some(last) => last.duration_ns += duration_ns,
+            None => self.spans.push(StageSpan { stage, start_ns, duration_ns, inside: None }),
         }
     }
 
@@ -106,26 +106,29 @@ impl Timeline {
     /// Says that `duration_ns` were spent on `stage` inside the last span of another stage, beside what that span is named
     /// after. Returns what does not fit there beside the shares that it has already.
     pub fn share(&mut self, stage: Stage, inside: Stage, duration_ns: u64) -> u64 {
-        let Some(at) = self.spans.iter().rposition(|span| span.stage == inside) else { return duration_ns };
-        let Some(whole) = self.spans.get(at) else { return duration_ns };
-        let taken = self.shares.iter().filter(|(of, _)| *of == at);
-        let taken = taken.fold(0_u64, |sum, (_, share)| sum.saturating_add(share.duration_ns));
+        let is_whole = |span: &StageSpan| span.stage == inside && span.inside.is_none();
+        let Some(at) = self.spans.iter().rposition(is_whole) else { return duration_ns };
+        let Some((whole, behind)) = self.spans.get(at..).and_then(<[_]>::split_first) else { return duration_ns };
+        let shares = behind.iter().take_while(|span| span.inside.is_some());
+        let (count, taken) = shares.fold((0, 0_u64), |(count, sum), share| {
+            (count + 1, sum.saturating_add(share.duration_ns))
+        });
         let fits = duration_ns.min(whole.duration_ns.saturating_sub(taken));
         if fits > 0 {
-            let (start_ns, inside) = (whole.start_ns, Some(inside));
-            self.shares.push((at, StageSpan { stage, start_ns, duration_ns: fits, inside }));
+            let share = StageSpan { stage, start_ns: whole.start_ns, duration_ns: fits, inside: Some(inside) };
+            self.spans.insert(at + 1 + count, share);
         }
         duration_ns - fits
     }
 
     /// The spans in the order of time, each followed by its shares.
-    pub fn spans(&self) -> Vec<StageSpan> {
-        let mut all = Vec::with_capacity(self.spans.len() + self.shares.len());
-        for (at, span) in self.spans.iter().enumerate() {
-            all.push(*span);
-            all.extend(self.shares.iter().filter(|(of, _)| *of == at).map(|(_, share)| *share));
-        }
-        all
+    pub fn spans(&self) -> &[StageSpan] {
+        &self.spans
+    }
+
+    /// As [`Timeline::spans`], and the end of it.
+    pub fn into_spans(self) -> Vec<StageSpan> {
+        self.spans
     }
 
     /// Brings spans into order that may overlap, leave gaps or outlast the call: each ends where the next one begins, and

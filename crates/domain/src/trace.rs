@@ -414,8 +414,7 @@ impl TraceRecord {
     /// A record of an older version, in today's terms: version 1 did not promise that stages partition a request's time.
     pub fn upgraded(mut self) -> Self {
         if self.version < TRACE_VERSION {
-            let line = Timeline::from_overlapping(&self.stages, self.duration_ns);
-            self.stages = line.spans();
+            self.stages = Timeline::from_overlapping(&self.stages, self.duration_ns).into_spans();
             self.version = TRACE_VERSION;
         }
         self

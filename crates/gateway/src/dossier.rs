@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, Timeline,
-    TraceRecord, UnixNanos, Usage,
+    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord,
+    UnixNanos, Usage,
 };
 
 use crate::Arrival;
 
-/// The request's file. Stages that follow each other are timed by [`Dossier::mark`], from the last mark on; what runs
-/// beside others is added with its own times.
+/// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
 pub(crate) struct Dossier {
     pub(crate) id: RequestId,
     pub(crate) dialect: Dialect,
     pub(crate) record: Box<TraceRecord>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Where its time went so far.
+    pub(crate) line: Timeline,
     start_ns: u64,
-    last_ns: u64,
 }
 
 /// What is known of a request from its first moment: enough for a trace if a panic takes the rest.
@@ -53,7 +53,9 @@ impl Stub {
     /// The record of a request whose file a panic took.
     pub(crate) fn panicked(self, clock: Arc<dyn Clock>) -> Box<TraceRecord> {
         let message = "a panic inside; what was known of the call went with it".to_owned();
-        self.open(clock).close(Outcome::Failed { stage: Stage::Deliver, message })
+        let mut dossier = self.open(clock);
+        dossier.mark(Stage::Deliver);
+        dossier.close(Outcome::Failed { stage: Stage::Deliver, message })
     }
 }
 
@@ -91,7 +93,7 @@ impl Dossier {
             model_served: None,
             numerics: None,
             stream: false,
-            stages: Vec::with_capacity(Stage::ALL.len()),
+            stages: Vec::new(),
             usage: Usage::default(),
             engine: None,
             held: NanoDollars::ZERO,
@@ -105,8 +107,8 @@ impl Dossier {
             dialect,
             record: Box::new(record),
             clock,
+            line: Timeline::new(),
             start_ns: started_mono_ns,
-            last_ns: started_mono_ns,
         }
     }
 
@@ -149,26 +151,20 @@ impl Dossier {
 
     /// Ends `stage`, which began at the last mark.
     pub(crate) fn mark(&mut self, stage: Stage) {
-        let now = self.clock.monotonic_nanos();
-        self.add(stage, self.last_ns.saturating_sub(self.start_ns), now.saturating_sub(self.last_ns));
-        self.last_ns = now;
+        self.line.mark(stage, self.elapsed_ns());
     }
 
-    /// Lets the next mark begin now.
-    pub(crate) fn skip(&mut self) {
-        self.last_ns = self.clock.monotonic_nanos();
+    /// Puts the spans and the duration into the record, as far as they have been marked.
+    pub(crate) fn note_times(&mut self) {
+        self.record.stages = self.line.spans().to_vec();
+        self.record.duration_ns = self.line.end_ns();
     }
 
-    /// Adds a stage with its own times.
-    pub(crate) fn add(&mut self, stage: Stage, start_ns: u64, duration_ns: u64) {
-        self.record.stages.push(StageSpan { stage, start_ns, duration_ns, inside: None });
-    }
-
-    /// Writes the outcome and the whole duration into the record, with its spans as a partition of that.
+    /// Writes the outcome into the record, and its times: it was over at the last mark.
     pub(crate) fn seal(&mut self, outcome: Outcome) {
         self.record.outcome = outcome;
-        self.record.duration_ns = self.elapsed_ns();
-        self.record.stages = Timeline::from_overlapping(&self.record.stages, self.record.duration_ns).spans();
+        self.record.duration_ns = self.line.end_ns();
+        self.record.stages = std::mem::take(&mut self.line).into_spans();
     }
 
     /// Closes the file: its record, sealed with the outcome.

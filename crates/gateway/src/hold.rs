@@ -1,6 +1,7 @@
 //! Stages `cache` and `hold`: the estimate of what is cached, then limits and money, all or nothing.
 //! The hold covers the dearest outcome: every prompt token uncached, every choice at its full length.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use headrace_domain::{PrefixKeys, Stage};
@@ -61,6 +62,8 @@ impl Rendered {
             return Err(self.dossier.refuse(refusal.into()));
         }
         self.dossier.record.held = amount;
+        // A clock that panics here must not cost more than this span.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.dossier.mark(Stage::Hold)));
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
     }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use headrace_domain::{CacheMiss, EngineTrace, Usage};
+use headrace_domain::{CacheMiss, EngineRun, EngineTrace, Usage};
 use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
 use headrace_fleet::Placement;
 
@@ -23,13 +23,33 @@ struct OneJob {
     events: Events,
     control: TicketControl,
     report: Option<JobReport>,
+    /// When the engine was given it, in nanoseconds from the call's first byte.
+    submitted_ns: u64,
     _placement: Placement,
 }
 
 impl Jobs {
-    pub(crate) fn add(&mut self, ticket: Ticket, placement: Placement) {
+    pub(crate) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
         let (events, control) = ticket.split();
-        self.jobs.push(OneJob { events, control, report: None, _placement: placement });
+        self.jobs.push(OneJob { events, control, report: None, submitted_ns, _placement: placement });
+    }
+
+    /// Whether no engine has taken any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// How the engines timed those that have ended.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
+        let reports =
+            self.jobs.iter().filter_map(|job| Some((job.submitted_ns, &job.report.as_ref()?.engine)));
+        reports.map(|(submitted_ns, engine)| EngineRun {
+            submitted_ns,
+            queue_ns: engine.queue_ns,
+            prefill_ns: engine.prefill_ns,
+            decode_ns: engine.decode_ns,
+            paused_ns: engine.paused_ns,
+        })
     }
 
     /// The next event of any job and which job it is of; `None` once all have ended. An engine that died shows as a

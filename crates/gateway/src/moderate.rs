@@ -10,10 +10,7 @@ use crate::state::{Moderated, Routed};
 
 impl Routed {
     pub(crate) fn moderate(mut self, gateway: &Gateway) -> Result<Moderated, Refused> {
-        let Some(judge) = &gateway.parts().judge else {
-            self.dossier.skip();
-            return Ok(Moderated(self));
-        };
+        let Some(judge) = &gateway.parts().judge else { return Ok(Moderated(self)) };
         let verdict = match &self.call.prompt {
             Prompt::Conversation(conversation) => {
                 judge.judge_all(&mut conversation.messages.iter().flat_map(|message| {

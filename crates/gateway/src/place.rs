@@ -17,10 +17,7 @@ use crate::state::Work;
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
 
 /// Its jobs are with workers. Only who has one may wait for their events.
-pub(crate) struct Placed {
-    /// When they were handed over, nanoseconds from the request's start.
-    pub(crate) at_ns: u64,
-}
+pub(crate) struct Placed(());
 
 impl Carried {
     /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
@@ -30,16 +27,17 @@ impl Carried {
         let submitted = catch_unwind(AssertUnwindSafe(|| {
             (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
         }));
-        let submitted = submitted.unwrap_or_else(|_| Err(Box::new(panicked())));
-        dossier.mark(Stage::Place);
-        submitted?;
-        Ok(Placed { at_ns: dossier.elapsed_ns() })
+        if let Err(why) = submitted.unwrap_or_else(|_| Err(Box::new(panicked()))) {
+            dossier.mark(Stage::Place);
+            return Err(why);
+        }
+        Ok(Placed(()))
     }
 }
 
 fn submit(
     gateway: &Gateway,
-    dossier: &Dossier,
+    dossier: &mut Dossier,
     work: &Work,
     index: usize,
     jobs: &mut Jobs,
@@ -67,8 +65,13 @@ fn submit(
         start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
         unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len()).max(LEAST_UNREAD_BYTES),
     };
+    // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
+    let submitted_ns = dossier.elapsed_ns();
+    if jobs.is_empty() {
+        dossier.line.mark(Stage::Place, submitted_ns);
+    }
     let ticket = placement.submit(job).map_err(|refusal| Box::new(Why::from(refusal)))?;
-    jobs.add(ticket, placement);
+    jobs.add(ticket, placement, submitted_ns);
     Ok(())
 }
 

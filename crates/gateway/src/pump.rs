@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use headrace_domain::{Outcome, Stage, Usage};
+use headrace_domain::{EngineSeen, Outcome, Pauses, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use headrace_wire::{ErrorKind, LimitFacts};
 use tokio::sync::oneshot;
@@ -46,6 +46,10 @@ pub(crate) struct Carried {
     /// The end of the answer's body.
     end: BytesMut,
     ended: Option<Ended>,
+    /// When its reader took nothing, so that the task took no events.
+    pauses: Pauses,
+    /// The engine's part stands on the time line.
+    engine_noted: bool,
 }
 
 /// How the call ended, as it was settled.
@@ -100,25 +104,21 @@ impl Carried {
             reply: None,
             end: BytesMut::new(),
             ended: None,
+            pauses: Pauses::default(),
+            engine_noted: false,
         }
     }
 
     async fn travel(&mut self, gateway: &Gateway) {
-        self.dossier.mark(Stage::Hold);
+        self.dossier.mark(Stage::Handover);
         let ending = match self.place(gateway) {
-            Ok(placed) => {
-                let ending = self.run(gateway, &placed).await;
-                if !matches!(ending, Ending::Completed) {
-                    self.jobs.cancel().await;
-                }
-                self.record_engine(&placed);
-                ending
-            }
-            Err(why) => {
-                self.jobs.cancel().await;
-                Ending::Refused(why)
-            }
+            Ok(placed) => self.run(gateway, &placed).await,
+            Err(why) => Ending::Refused(why),
         };
+        if !matches!(ending, Ending::Completed) {
+            self.jobs.cancel().await;
+        }
+        self.record_engine();
         // An answer that cannot be encoded is not charged, so its end is encoded first. What it cost stands in it only
         // where the caller asked for that; such a caller waits for the place of a cache miss, too.
         let explained = self.work.call.explain && matches!(ending, Ending::Completed);
@@ -128,11 +128,17 @@ impl Carried {
         let settled = self.settle(gateway, ending);
         if explained {
             self.locate(gateway).await;
+            self.dossier.note_times();
             self.encode_end(Some(&explain::block(&self.dossier.record)));
         }
         self.tell(settled);
         if !explained {
+            // The call is over: nobody waits for this, and its time is not the call's.
             self.locate(gateway).await;
+            let miss = self.dossier.record.engine.as_ref().and_then(|engine| engine.miss);
+            let ended_ns = self.dossier.line.end_ns();
+            self.dossier.record.after_ns =
+                miss.map_or(0, |_| self.dossier.elapsed_ns().saturating_sub(ended_ns));
         }
     }
 
@@ -143,7 +149,7 @@ impl Carried {
         let period = line::period(config);
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-        let Self { dossier, work, settlement, jobs, line, reply, .. } = self;
+        let Self { dossier, work, settlement, jobs, line, reply, pauses, .. } = self;
         let reply = reply.insert(Reply::new(Arc::clone(work), dossier));
         line.content_type = reply.content_type();
         loop {
@@ -151,6 +157,9 @@ impl Carried {
                 line.begin(dossier);
             }
             let full = line.sender.is_full();
+            if full != pauses.is_paused() {
+                pauses.set(full, dossier.elapsed_ns());
+            }
             tokio::select! {
                 biased;
                 written = &mut settlement.durable, if !durable => match written {
@@ -200,6 +209,7 @@ impl Carried {
         if let Some(reply) = &mut self.reply {
             self.end = reply.finish(&used, explained);
         }
+        self.dossier.mark(Stage::Deliver);
     }
 
     /// Ends the hold, once. What was not taken by then will not be: nothing that nobody pays for goes out afterwards.
@@ -215,10 +225,12 @@ impl Carried {
         let finish = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
         let (bill, outcome) = reckon(&ending, used, cut.tokens, finish);
         self.ended = Some(Ended { ending, outcome, cut, told: false });
-        match bill {
+        let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier),
             None => self.settlement.release(gateway, ReleaseReason::Refused),
-        }
+        };
+        self.dossier.mark(Stage::Settle);
+        settled
     }
 
     /// The last word to the client, once: whoever has it must not find the money held still.
@@ -234,12 +246,14 @@ impl Carried {
             Ending::Failed(why) | Ending::Refused(why) => line.fail(reply.as_mut(), dossier, why, ended.cut),
             Ending::ClientGone | Ending::Stalled { .. } => line.sender.break_off(),
         }
+        dossier.mark(Stage::Deliver);
     }
 
     /// A step panicked: what it left undone is done here. Each part is guarded for itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.jobs.cancel()).await;
+        attempt(|| self.record_engine());
         if attempt(|| self.settle(gateway, Ending::Failed(Box::new(panicked())))).is_none() {
             attempt(|| self.settlement.release(gateway, ReleaseReason::Failed));
         }
@@ -292,27 +306,30 @@ impl Carried {
         });
     }
 
-    /// Lays the engine's times on the request's time line: queue, prefill and decode of the first job, and what ran
-    /// beside.
-    fn record_engine(&mut self, placed: &Placed) {
-        let Self { dossier, jobs, reply, .. } = self;
+    /// Lays the engine's part on the call's time line, once: what its engines say, between what was seen here.
+    fn record_engine(&mut self) {
+        if std::mem::replace(&mut self.engine_noted, true) {
+            return;
+        }
+        let Self { dossier, jobs, reply, pauses, .. } = self;
         let (usage, engine) = jobs.report();
         dossier.record.usage = usage;
-        if let Some(mut engine) = engine.filter(|engine| engine.steps > 0) {
+        dossier.record.engine = engine.filter(|engine| engine.steps > 0);
+        if let Some(engine) = &mut dossier.record.engine {
             engine.miss = jobs.first_miss().map(|(_, miss)| miss);
-            let prefill = placed.at_ns.saturating_add(engine.queue_ns);
-            let decode = prefill.saturating_add(engine.prefill_ns);
-            dossier.add(Stage::Queue, placed.at_ns, engine.queue_ns);
-            dossier.add(Stage::Prefill, prefill, engine.prefill_ns);
-            dossier.add(Stage::Decode, decode, engine.decode_ns);
-            dossier.record.engine = Some(engine);
         }
-        let Some(reply) = reply else { return };
-        dossier.record.first_token_ns = reply.first_token_ns();
-        if let Some(first) = reply.first_token_ns() {
-            let (postprocess, deliver) = reply.times_ns();
-            dossier.add(Stage::Postprocess, first, postprocess);
-            dossier.add(Stage::Deliver, first, deliver);
+        let until_ns = dossier.elapsed_ns();
+        if jobs.is_empty() {
+            return dossier.line.mark(Stage::Place, until_ns);
+        }
+        let first_token_ns = reply.as_ref().and_then(Reply::first_token_ns);
+        dossier.record.first_token_ns = first_token_ns;
+        dossier.line.engine(jobs.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
+        let (postprocess, deliver) = reply.as_ref().map(Reply::times_ns).unwrap_or_default();
+        // Done beside decoding, and what is left when that ended, after it.
+        for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
+            let left = dossier.line.share(stage, Stage::Decode, took);
+            dossier.line.share(stage, Stage::Handover, left);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::{HoldId, NanoDollars, Stage, Usage};
+use headrace_domain::{HoldId, NanoDollars, Usage};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{
     ChargeLine, Command, Durable, LedgerRefusal, Receipt, ReleaseReason, SettleOutcome, Verdict,
@@ -65,7 +65,6 @@ impl Settlement {
 
     /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
     pub(crate) fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
-        let started = dossier.elapsed_ns();
         let lines = self.lines(&bill.charged);
         let loss = self.quote.cost(&bill.lost).unwrap_or(NanoDollars::MAX);
         let hold = self.hold;
@@ -80,8 +79,6 @@ impl Settlement {
         if let Some(lease) = self.lease.take() {
             lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
         }
-        let duration = dossier.elapsed_ns().saturating_sub(started);
-        dossier.add(Stage::Settle, started, duration);
         Settled(())
     }
 

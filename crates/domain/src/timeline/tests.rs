@@ -85,7 +85,7 @@ fn the_engines_times_are_laid_between_what_the_task_saw() {
         let (first_token_ns, until_ns) = (*first_token_ns, *until_ns);
         line.engine(runs.iter().copied(), &EngineSeen { first_token_ns, until_ns, pauses: &paused(pauses) });
         assert_eq!(told(&line), format!("place 0+100, {expected}"));
-        assert!(is_partition(&line.spans(), until_ns));
+        assert!(is_partition(line.spans(), until_ns));
     }
 }
 
@@ -121,7 +121,7 @@ fn spans_that_contradict_each_other_are_brought_into_order() {
         told(&line),
         "connect 0+10, handover 10+2, place 12+8, queue 20+5, decode 25+65, (postprocess in decode 7), settle 90+10"
     );
-    assert!(!is_partition(&spans, 100) && is_partition(&line.spans(), 100));
+    assert!(!is_partition(&spans, 100) && is_partition(line.spans(), 100));
     for broken in [
         vec![span(Stage::Connect, 0, 10)],
         vec![span(Stage::Connect, 1, 99)],
@@ -201,7 +201,7 @@ proptest! {
         for (stage, now) in after {
             line.mark(stage, now);
         }
-        prop_assert!(is_partition(&line.spans(), line.end_ns()), "{}", told(&line));
+        prop_assert!(is_partition(line.spans(), line.end_ns()), "{}", told(&line));
     }
 
     #[test]

@@ -9,4 +9,5 @@ mod holds;
 mod panics;
 mod places;
 mod refusals;
+mod times;
 mod world;

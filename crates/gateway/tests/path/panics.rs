@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_domain::{Endpoint, NanoDollars, Outcome};
+use headrace_domain::{Endpoint, NanoDollars, Outcome, is_partition};
 use headrace_gateway::Answer;
 use headrace_identity::RateLimits;
 use headrace_ledger::AppendFault;
@@ -86,6 +86,7 @@ async fn finish_and_check(world: &World, course: Course, answer: Answer, before:
     let traces = world.traces.0.lock().unwrap();
     let own: Vec<_> = traces.iter().filter(|trace| trace.request_id.to_string() == id).collect();
     assert_eq!(own.len(), 1, "{what}: one trace");
+    assert!(is_partition(&own[0].stages, own[0].duration_ns), "{what}: {:?}", own[0].stages);
     let charged = before.checked_sub(after).unwrap();
     if !matches!(&own[0].outcome, Outcome::Failed { message, .. } if message.starts_with("a panic")) {
         assert_eq!(charged, own[0].cost, "{what}: the trace says what was charged");

@@ -59,6 +59,8 @@ pub(crate) struct Scripted {
     /// What it says of the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
     pub(crate) health: Mutex<Health>,
+    /// What it says of every job's times.
+    pub(crate) trace: Mutex<EngineTrace>,
 }
 
 impl Engine for Scripted {
@@ -86,10 +88,14 @@ impl Engine for Scripted {
         self.jobs.lock().unwrap().push(job.clone());
         sender.send(Event::Started { cached_tokens: 0 });
         let miss = *self.miss.lock().unwrap();
-        let engine = EngineTrace { steps: 1, prompt_blocks: 9, cached_blocks: 4, miss, ..Default::default() };
+        let times = self.trace.lock().unwrap().clone();
+        let engine = match miss {
+            Some(_) => EngineTrace { steps: 1, prompt_blocks: 9, cached_blocks: 4, miss, ..times },
+            None => times,
+        };
         let report = |output: u64| JobReport {
             usage: Usage { input: prompt, output, ..Usage::default() },
-            engine: if miss.is_some() { engine.clone() } else { EngineTrace::default() },
+            engine: engine.clone(),
         };
         match script {
             Script::Answer => {
@@ -237,6 +243,8 @@ pub(crate) struct Setup {
     pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
     /// Longest text that is rendered on the event loop.
     pub(crate) render_inline_bytes: usize,
+    /// The most bytes of an answer that wait for their reader before the task does.
+    pub(crate) buffer_bytes: usize,
 }
 
 impl Default for Setup {
@@ -250,6 +258,7 @@ impl Default for Setup {
             hold,
             rules: Vec::new(),
             render_inline_bytes: 32 << 10,
+            buffer_bytes: 256 << 10,
         }
     }
 }
@@ -289,6 +298,7 @@ impl World {
             cancelled: Arc::default(),
             miss: Mutex::default(),
             health: Mutex::new(Health::Up),
+            trace: Mutex::default(),
         });
         let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
             {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}
@@ -317,6 +327,7 @@ impl World {
             stall_timeout: setup.stall,
             hold_lifetime: setup.hold,
             render_inline_bytes: setup.render_inline_bytes,
+            delivery_buffer_bytes: setup.buffer_bytes,
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             ..GatewayConfig::new([9; 32], Owner::new(1))
         };
