@@ -176,6 +176,8 @@ impl Lease {
         tokens: u64,
         now: UnixNanos,
     ) -> Result<(), LimitRefusal> {
+        // As at the door, where a call that is tried again must pass: not even one token left is a refusal.
+        let asked = tokens.max(1);
         let mut taken = self.held.taken.lock();
         loop {
             let picked = self.inner.pick(&taken.shares, more);
@@ -183,8 +185,8 @@ impl Lease {
             let mut worst = Worst::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 match pick.entered {
-                    true => worst.see_tokens(pick, counters, tokens, now),
-                    false => worst.see(pick, counters, Ask { tokens, place: true }, now),
+                    true => worst.see_tokens(pick, counters, asked, now),
+                    false => worst.see(pick, counters, Ask { tokens: asked, place: true }, now),
                 }
             }
             if let Some(mut refusal) = worst.0.map(|(_, refusal)| refusal) {

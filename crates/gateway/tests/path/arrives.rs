@@ -200,6 +200,7 @@ async fn a_trace_is_looked_for_once_in_the_store_and_then_waited_for_in_memory()
     let world = World::new(Setup::default());
     let credentials = world.credentials();
     assert_eq!(world.chat(false).await.status, 200);
+    let _ = world.balance_when_idle().await;
     let record = world.last_trace();
     let id = record.request_id.to_string();
     assert_eq!(world.gateway.show_request(&credentials, &id).await.status, 200);
