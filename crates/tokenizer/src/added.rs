@@ -97,6 +97,14 @@ impl Matcher {
         self.tokens.iter().all(|added| added.markup)
     }
 
+    /// The most bytes for which one of these tokens stands, white space beside markup left out. `None` where another token
+    /// takes the white space around it, however much there is.
+    pub(crate) fn most_bytes(&self) -> Option<usize> {
+        let strips = |added: &Added| !added.markup && (added.token.lstrip || added.token.rstrip);
+        let longest = self.tokens.iter().map(|added| added.token.content.len()).max();
+        (!self.tokens.iter().any(strips)).then_some(longest.unwrap_or(0))
+    }
+
     /// Adds to `found` the added tokens that stand wholly within `window` of `text`, leftmost and then longest
     /// first; one that `accept` turns down is passed over. What surrounds the window counts for tokens that match
     /// whole words only, and spaces to strip are taken there too.

@@ -21,11 +21,16 @@ use recipe::{MARK, Model, Prefix, Recipe};
 /// Longest text that is taken, in bytes: places in it are counted in 32 bits.
 const MAX_TEXT_BYTES: usize = 1 << 31;
 
+/// Composing makes text at most so many times shorter, in bytes of UTF-8 (`ΐ`, of `ι` as an iota adscript and two accents:
+/// 3.5 times).
+const COMPOSING_SHORTENS_BY: usize = 4;
+
 /// The encoder of one tokenizer.
 #[derive(Debug)]
 pub(crate) struct Bpe {
     kind: Kind,
     writes_markup: bool,
+    most_bytes_per_token: usize,
 }
 
 #[derive(Debug)]
@@ -53,12 +58,16 @@ impl Bpe {
         let recipe = Recipe::of(inner)?;
         let model = Model::of(inner, tokenizer_json)?;
         let made = model.merges.iter().map(|(_, _, made)| *made);
-        let (kind, writes_markup) = match recipe {
+        let longest = |bytes: fn(&str) -> usize| model.vocabulary.keys().map(|word| bytes(word)).max();
+        let (kind, writes_markup, most_bytes_per_token) = match recipe {
             Recipe::Bytes { pattern, composes } => {
                 let bytes = Box::new(Bytes::new(&model, pattern)?);
                 let words = model.vocabulary.values().copied().filter(|_| model.ignores_merges);
                 let writes_markup = bytes.symbols().chain(made).chain(words).any(is_markup);
-                (Kind::Bytes { bytes, composes }, writes_markup)
+                // A character of the byte alphabet is a byte of the text.
+                let most = longest(|word| word.chars().count())?;
+                let most = if composes { most.saturating_mul(COMPOSING_SHORTENS_BY) } else { most };
+                (Kind::Bytes { bytes, composes }, writes_markup, most)
             }
             Recipe::Marks { prefix, splits } => {
                 if model.ignores_merges || !model.falls_back {
@@ -66,10 +75,16 @@ impl Bpe {
                 }
                 let marks = Box::new(Marks::new(&model, splits)?);
                 let writes_markup = marks.symbols(&model).chain(made).any(is_markup);
-                (Kind::Marks { marks, prefix }, writes_markup)
+                // Every character stands for one of the text, a mark for itself or a space, a byte's name for a byte.
+                (Kind::Marks { marks, prefix }, writes_markup, longest(str::len)?)
             }
         };
-        Some(Self { kind, writes_markup })
+        Some(Self { kind, writes_markup, most_bytes_per_token })
+    }
+
+    /// The most bytes of text for which one token stands.
+    pub(crate) fn most_bytes_per_token(&self) -> usize {
+        self.most_bytes_per_token
     }
 
     /// Whether `text` may be encoded here.
@@ -186,6 +201,29 @@ mod tests {
         assert!(!stands_in(LLAMA2, merges_bytes));
         // Tokens that are matched after normalization.
         assert!(!stands_in(LLAMA2, set("/added_tokens/4/normalized", json!(true))));
+    }
+
+    /// What composes to a text has the text's canonical parts: it is enough to look at every character by itself.
+    #[test]
+    fn composing_shortens_by_no_more_than_is_said() {
+        use std::collections::HashMap;
+
+        use unicode_normalization_alignments::UnicodeNormalization;
+
+        let parts = |c: char| std::iter::once(c).nfd().map(|(part, _)| part).collect::<Vec<_>>();
+        // The longest way to write each part by itself.
+        let mut longest: HashMap<char, usize> = HashMap::new();
+        for c in '\0'..=char::MAX {
+            if let [part] = parts(c)[..] {
+                let bytes = longest.entry(part).or_default();
+                *bytes = (*bytes).max(c.len_utf8());
+            }
+        }
+        for c in '\0'..=char::MAX {
+            let bytes: usize = parts(c).iter().map(|part| longest[part]).sum();
+            assert!(c.len_utf8() <= bytes, "{c:?} is no longer than its parts");
+            assert!(bytes <= super::COMPOSING_SHORTENS_BY * c.len_utf8(), "{c:?} is made of {bytes} bytes");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub struct Tokenizer {
     suffix: Vec<u32>,
     /// What the model writes for characters that it does not know: the one added token that text may become.
     pub(crate) unknown: Option<u32>,
+    most_bytes_per_token: Option<usize>,
 }
 
 /// A piece of text and whether control tokens may be read from it.
@@ -83,7 +84,9 @@ impl Tokenizer {
         let direct = Direct::new(&inner).filter(|_| added.normalized.is_empty());
         let bpe = Bpe::new(&inner, tokenizer_json, |id| vocabulary.is_markup(id))
             .filter(|_| added.normalized.is_empty());
-        Ok(Self { inner, added, bpe, direct, vocabulary, prefix, suffix, unknown })
+        let most_bytes_per_token =
+            bpe.as_ref().and_then(|bpe| Some(bpe.most_bytes_per_token().max(added.raw.most_bytes()?)));
+        Ok(Self { inner, added, bpe, direct, vocabulary, prefix, suffix, unknown, most_bytes_per_token })
     }
 
     /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that
@@ -164,6 +167,14 @@ impl Tokenizer {
     /// The id of a token by its spelling in the vocabulary.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
+    /// The most bytes of a text for which one token can stand: a text of more than `n` times as many has more than `n` tokens.
+    /// White space at the text's ends does not count, as markup beside it may take that. `None` where nothing of the kind can
+    /// be promised: the tokenizer shortens text in ways that are not known here (other normalizers than form C, unknown
+    /// tokens for runs), or has plain tokens that take the white space around them.
+    pub fn most_bytes_per_token(&self) -> Option<usize> {
+        self.most_bytes_per_token
     }
 
     /// Whether `id` is a special token: one that is left out of text for people.

@@ -245,6 +245,28 @@ proptest! {
         );
     }
 
+    /// No token stands for more bytes than is promised, whatever the text, its longest tokens in it too.
+    #[test]
+    fn no_token_stands_for_more_bytes_than_is_promised(
+        pieces in prop::collection::vec((any::<u32>(), "\\PC{0,3}|[ \\n\\t]{0,40}|[\u{1fbe}\u{212a}Ω]\u{308}?\u{301}"), 0..12),
+        which in 0usize..6,
+    ) {
+        let tokenizer = load(NAMES[which]);
+        let Some(most) = tokenizer.most_bytes_per_token() else {
+            return Ok(prop_assert!(which >= 4, "{} has a bound", NAMES[which]));
+        };
+        let mut text = String::new();
+        for (id, piece) in &pieces {
+            let id = id % u32::try_from(tokenizer.vocab_size()).unwrap();
+            text += &tokenizer.decode(&[id], false);
+            text += piece;
+        }
+        let around = [Segment::Trusted("<|im_end|><s>"), Segment::Literal(&text), Segment::Trusted("<|im_end|><s>")];
+        for ids in [tokenizer.encode_plain(&text, false).unwrap(), tokenizer.encode_segments(&around, false).unwrap()] {
+            prop_assert!(text.trim().len() <= most * ids.len(), "{} bytes in {} tokens", text.len(), ids.len());
+        }
+    }
+
     /// The markup among the ids is exactly what the trusted runs spell.
     #[test]
     fn markup_comes_from_trusted_text_only(pieces in hostile(), which in 0usize..4) {
