@@ -10,6 +10,7 @@ mod mask;
 mod places;
 mod reply;
 mod source;
+mod shown;
 mod strings;
 mod template;
 mod values;

@@ -13,6 +13,7 @@ use minijinja::{Environment, Value};
 use crate::environment::{self, Raised, TooLong};
 use crate::error::TemplateError;
 use crate::mask::{MaskTable, Masker};
+use crate::shown::Shown;
 use crate::source::Source;
 use crate::values::{self, Marks};
 
@@ -40,6 +41,7 @@ pub struct ChatTemplate {
     limits: TemplateLimits,
     /// The template mentions `strftime_now`.
     tells_time: bool,
+    shown: Shown,
 }
 
 /// The special tokens as text: those that a template may name, and all that message text must not become.
@@ -187,7 +189,15 @@ impl ChatTemplate {
         })?;
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
         let tells_time = source.contains("strftime_now");
-        Ok(Self { environment, name: name.to_owned(), masks, tokens, limits, tells_time })
+        let name = name.to_owned();
+        let mut compiled =
+            Self { environment, name, masks, tokens, limits, tells_time, shown: Shown::default() };
+        compiled.shown = Shown::by(&compiled);
+        Ok(compiled)
+    }
+
+    pub(crate) const fn shown(&self) -> Shown {
+        self.shown
     }
 
     /// Renders a conversation. Tools are left out where the caller forbids their use

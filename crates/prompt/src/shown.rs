@@ -1,0 +1,230 @@
+//! Which parts of a conversation a template writes out word for word, found out by trying when it is compiled.
+//! Must not know tokens, or what the figures are for.
+
+use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, UnixNanos};
+use serde_json::json;
+
+use crate::template::{ChatTemplate, RenderOptions};
+use crate::values;
+
+/// What is looked for: with inner white space, words that templates cut at, and longer than any that they shorten to.
+const WITNESS: &str = "Witness é  of\n\n two </think> [/THINK] <|channel|> <|END_THINKING|> #|# parts. ";
+const WITNESS_REPEATS: usize = 128;
+/// The same for JSON, where quotes, backslashes and control characters are written otherwise.
+const JSON_WITNESS: &str = "Witness é  of JSON <tool_call> ";
+
+/// What a template shows word for word, white space at its ends aside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// A first message with instructions.
+    system: bool,
+    user: bool,
+    assistant: bool,
+    tool_result: bool,
+    /// Strings in the arguments of calls.
+    arguments: bool,
+    /// All strings of tools that are offered.
+    tools: bool,
+    /// Something of tools that are offered.
+    some_of_tools: bool,
+}
+
+impl Shown {
+    /// What `template` shows.
+    pub(crate) fn by(template: &ChatTemplate) -> Self {
+        let witness = WITNESS.repeat(WITNESS_REPEATS);
+        let witness = witness.trim();
+        let json_witness = JSON_WITNESS.repeat(WITNESS_REPEATS);
+        let json_witness = json_witness.trim();
+        let message = |role, content: &str| Message::text(role, content);
+        let (hello, hi) = (message(Role::User, "hello"), message(Role::Assistant, "hi"));
+        let call = |arguments: String| Message {
+            content: None,
+            tool_calls: vec![ToolCall { id: "call00001".to_owned(), name: "look".to_owned(), arguments }],
+            ..message(Role::Assistant, "")
+        };
+        let result =
+            |text: &str| Message { tool_call_id: Some("call00001".to_owned()), ..message(Role::Tool, text) };
+        let count = |messages: &[&Message], witness: &str| {
+            let messages = messages.iter().map(|message| (*message).clone()).collect();
+            rendered(template, Conversation { messages, ..Conversation::default() }).matches(witness).count()
+        };
+        let shows = |messages: &[&Message], witness: &str| count(messages, witness) > 0;
+        let twice = |messages: &[&Message]| count(messages, json_witness) >= 2;
+        let question = message(Role::User, witness);
+        let answer = message(Role::Assistant, witness);
+        let called = call(json!({ "what": json_witness, "more": [{ "deep": json_witness }] }).to_string());
+        Self {
+            system: shows(&[&message(Role::System, witness), &hello], witness),
+            user: shows(&[&question], witness) && shows(&[&question, &hi, &hello], witness),
+            assistant: shows(&[&hello, &answer, &hello], witness) && shows(&[&hello, &answer], witness),
+            tool_result: shows(&[&hello, &call("{}".to_owned()), &result(witness)], witness),
+            arguments: twice(&[&hello, &called, &result("done"), &hi, &hello])
+                && twice(&[&hello, &called, &result("done")]),
+            ..Self::tools(template, &hello, json_witness)
+        }
+    }
+
+    fn tools(template: &ChatTemplate, hello: &Message, witness: &str) -> Self {
+        let places = 7;
+        let parameters = json!({
+            "type": "object", "title": witness, "x-other": witness,
+            "properties": { "a": { "type": "string", "description": witness, "enum": [witness] } },
+            "required": ["a"], "$defs": { "b": { witness: { "const": witness } } },
+        });
+        let tool = |parameters| Tool {
+            name: "look".to_owned(),
+            description: Some(witness.to_owned()),
+            parameters: Some(parameters),
+        };
+        let with = |tools: Vec<Tool>| {
+            rendered(
+                template,
+                Conversation { messages: vec![hello.clone()], tools, ..Conversation::default() },
+            )
+        };
+        let text = with(vec![tool(parameters)]);
+        Self {
+            tools: text.matches(witness).count() >= places,
+            some_of_tools: text != with(Vec::new()),
+            ..Self::default()
+        }
+    }
+}
+
+fn rendered(template: &ChatTemplate, conversation: Conversation) -> String {
+    let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0) };
+    template.render(&conversation, &options).map(crate::Rendered::into_text).unwrap_or_default()
+}
+
+impl ChatTemplate {
+    /// Whether tools that a call offers leave a trace in the prompt. Where not, the model would never learn of them.
+    pub fn shows_tools(&self) -> bool {
+        self.shown().some_of_tools
+    }
+
+    /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
+    /// that this template writes out word for word, white space at their ends left out.
+    pub fn least_bytes(&self, conversation: &Conversation) -> usize {
+        let shown = self.shown();
+        let mut bytes = 0usize;
+        for (index, message) in conversation.messages.iter().enumerate() {
+            let counts = match message.role {
+                Role::System => shown.system && index == 0,
+                Role::User => shown.user,
+                Role::Assistant => shown.assistant,
+                Role::Tool => shown.tool_result,
+            };
+            if counts {
+                bytes = bytes.saturating_add(message.content.as_deref().unwrap_or("").trim().len());
+            }
+            if shown.arguments {
+                let arguments = message.tool_calls.iter().map(|call| least_json_bytes(&call.arguments));
+                bytes = arguments.fold(bytes, usize::saturating_add);
+            }
+        }
+        if shown.tools && conversation.tool_choice != headrace_domain::ToolChoice::None {
+            let mut strings = Vec::new();
+            for tool in &conversation.tools {
+                strings.extend(tool.description.as_deref());
+                tool.parameters.iter().for_each(|parameters| values::json_strings(parameters, &mut strings));
+            }
+            bytes = strings.iter().map(|text| text.len()).fold(bytes, usize::saturating_add);
+        }
+        bytes
+    }
+}
+
+/// The bytes that the strings of a JSON text have at least, however they are written: an escape counts as one.
+fn least_json_bytes(json: &str) -> usize {
+    let (mut bytes, mut inside) = (0usize, false);
+    let mut rest = json.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' => inside = !inside,
+            b'\\' if inside => {
+                if rest.next() == Some(b'u') {
+                    rest.nth(3);
+                }
+                bytes = bytes.saturating_add(1);
+            }
+            _ => bytes = bytes.saturating_add(usize::from(inside)),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SpecialTokenTexts, TemplateLimits};
+
+    const DEMO: &str = include_str!("../tests/data/demo-template.jinja");
+
+    fn compiled(source: &str) -> ChatTemplate {
+        ChatTemplate::compile(source, &SpecialTokenTexts::default(), TemplateLimits::default()).unwrap()
+    }
+
+    #[test]
+    fn what_a_template_shows_is_found_out() {
+        let all = Shown {
+            system: true,
+            user: true,
+            assistant: true,
+            tool_result: true,
+            arguments: true,
+            tools: true,
+            some_of_tools: true,
+        };
+        let plain = Shown { arguments: false, tools: false, some_of_tools: false, ..all };
+        let each = |content: &str| format!("{{% for m in messages %}}{content}{{% endfor %}}");
+        for (source, expected) in [
+            (DEMO.to_owned(), Shown { tools: false, ..all }),
+            (DEMO.to_owned() + "{{ tools | tojson }}", all),
+            (each("{{ m.role }}: {{ m.content }}"), plain),
+            (each("{{ m.content | trim }}"), plain),
+            (each("{{ m.content.split('</think>')[-1] }}"), Shown::default()),
+            (each("{{ m.content[:2000] }}"), Shown::default()),
+            (
+                each("{% if m.role != 'tool' %}{{ m.content }}{% endif %}"),
+                Shown { tool_result: false, ..plain },
+            ),
+            (
+                each("{% if loop.last %}{{ m.content }}{% endif %}"),
+                Shown { tool_result: true, ..Shown::default() },
+            ),
+            ("{{ tools | length }}".to_owned(), Shown { some_of_tools: true, ..Shown::default() }),
+            ("{{ raise_exception('never') }}".to_owned(), Shown::default()),
+        ] {
+            assert_eq!(compiled(&source).shown(), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_never_shorter_than_is_said() {
+        let (demo, text) = (compiled(&(DEMO.to_owned() + "{{ tools | tojson }}")), "  a \"b\"\n\u{1}é ");
+        let call = ToolCall {
+            id: "c".to_owned(),
+            name: "look".to_owned(),
+            arguments: json!({ text: [text, 1.5] }).to_string().replace('é', "\\u00e9"),
+        };
+        let tool = Tool {
+            name: "look".to_owned(),
+            description: Some(text.to_owned()),
+            parameters: Some(json!({ "type": "object", "properties": { text: { "enum": [text] } } })),
+        };
+        let conversation = Conversation {
+            messages: vec![
+                Message::text(Role::System, text),
+                Message::text(Role::User, text),
+                Message { tool_calls: vec![call], ..Message::text(Role::Assistant, text) },
+                Message { tool_call_id: Some("c".to_owned()), ..Message::text(Role::Tool, text) },
+            ],
+            tools: vec![tool],
+            ..Conversation::default()
+        };
+        let least = demo.least_bytes(&conversation);
+        assert!(least >= 9 * text.trim().len() - 2, "{least}");
+        assert!(least <= rendered(&demo, conversation).len());
+    }
+}
