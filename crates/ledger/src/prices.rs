@@ -28,13 +28,13 @@ pub struct PriceConfig {
     /// Prompt tokens from the prefix cache; the price of `input` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<i64>,
-    /// Prompt tokens whose storing in the cache is priced; the price of `input` if absent.
+    /// Prompt tokens whose storing in the cache is priced: refused, as no engine reports such tokens yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<i64>,
     /// Generated tokens. Required.
     #[serde(default)]
     pub output: Option<i64>,
-    /// Generated tokens of reasoning; the price of `output` if absent.
+    /// Generated tokens of reasoning: refused, as nothing tells them from others yet; they are charged as output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<i64>,
 }
@@ -44,6 +44,13 @@ pub struct PriceConfig {
 pub enum PriceError {
     /// A required class has no price.
     Missing {
+        /// The model.
+        model: ModelName,
+        /// The class.
+        class: TokenClass,
+    },
+    /// A class has a price and no token is ever counted in it.
+    NeverCharged {
         /// The model.
         model: ModelName,
         /// The class.
@@ -79,6 +86,13 @@ impl fmt::Display for PriceError {
         match self {
             Self::Missing { model, class } => {
                 write!(f, "the price of {model} lacks `{class}`: write 0 if it is meant to be free")
+            }
+            Self::NeverCharged { model, class } => {
+                write!(
+                    f,
+                    "the price of {model} for `{class}` would never be charged: no token is counted as `{class}` yet \
+                     (prompts cost `input` or `cached_input`, all of an answer `output`); leave it out"
+                )
             }
             Self::Negative { model, class, price } => {
                 write!(f, "the price of {model} for `{class}` is {price}: it must not be below zero")
@@ -181,18 +195,17 @@ impl Prices {
         let input = price(TokenClass::Input, config.input);
         let output = price(TokenClass::Output, config.output);
         // A class that stands for another says nothing of its own when that one is missing.
-        let mut or =
-            |class, given: Option<i64>, default| if given.is_some() { price(class, given) } else { default };
-        let cached_input = or(TokenClass::CachedInput, config.cached_input, input);
-        let cache_write = or(TokenClass::CacheWrite, config.cache_write, input);
-        let reasoning = or(TokenClass::Reasoning, config.reasoning, output);
-        Some(Self {
-            input: input?,
-            cached_input: cached_input?,
-            cache_write: cache_write?,
-            output: output?,
-            reasoning: reasoning?,
-        })
+        let cached_input = match config.cached_input {
+            None => input,
+            given => price(TokenClass::CachedInput, given),
+        };
+        let uncounted =
+            [(TokenClass::CacheWrite, config.cache_write), (TokenClass::Reasoning, config.reasoning)];
+        for (class, _) in uncounted.into_iter().filter(|(_, given)| given.is_some()) {
+            errors.push(PriceError::NeverCharged { model: config.model.clone(), class });
+        }
+        let (input, output) = (input?, output?);
+        Some(Self { input, cached_input: cached_input?, cache_write: input, output, reasoning: output })
     }
 
     const fn of(&self, class: TokenClass) -> NanoDollarsPerMillion {
@@ -335,6 +348,12 @@ mod tests {
         let bad = [
             PriceConfig { input: None, ..config(0, 0) },
             PriceConfig { output: Some(-1), from: Some("2026-02-30".into()), ..config(0, 0) },
+            PriceConfig {
+                cache_write: Some(1),
+                reasoning: Some(1),
+                from: Some("2026-03-01".into()),
+                ..config(0, 0)
+            },
             config(1, 1),
             config(2, 2),
         ];
@@ -343,6 +362,8 @@ mod tests {
             PriceError::Missing { model: model(), class: TokenClass::Input },
             PriceError::NotADate { model: model(), from: "2026-02-30".into() },
             PriceError::Negative { model: model(), class: TokenClass::Output, price: -1 },
+            PriceError::NeverCharged { model: model(), class: TokenClass::CacheWrite },
+            PriceError::NeverCharged { model: model(), class: TokenClass::Reasoning },
             PriceError::Twice { model: model(), from: None },
         ];
         assert_eq!(errors, wanted);
@@ -382,14 +403,10 @@ mod tests {
             counts in prop::array::uniform5(0u64..3_000),
             unused in 0u64..100,
         ) {
-            let [input, cached_input, cache_write, output, reasoning] = prices;
-            let version = PriceConfig {
-                cached_input: Some(cached_input),
-                cache_write: Some(cache_write),
-                reasoning: Some(reasoning),
-                ..config(input, output)
-            };
-            let quote = PriceList::from_config(&[version]).unwrap().quote(&model(), at("2026-01-01")).unwrap();
+            let [input, cached_input, cache_write, output, reasoning] =
+                prices.map(|price| NanoDollarsPerMillion::new(price).unwrap());
+            let prices = Prices { input, cached_input, cache_write, output, reasoning };
+            let quote = Quote { model: model(), from: at("2026-01-01"), prices };
             let [input, cached_input, cache_write, output, reasoning] = counts;
             let usage = Usage { input, cached_input, cache_write, output, reasoning };
             let held = quote.hold_for(usage.prompt_tokens(), usage.completion_tokens() + unused).unwrap();
