@@ -3,6 +3,7 @@
 
 mod config;
 mod error;
+mod fold;
 mod rules;
 mod verdict;
 

@@ -1,7 +1,6 @@
 //! The rules list, compiled: all words of all rules in one automaton, each regular expression by itself.
 //! Both take time linear in the text, whatever the rules and the text are.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use regex::{Regex, RegexBuilder};
 
 use crate::config::limits;
+use crate::fold;
 use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
 
 /// A compiled list of rules. The first blocking rule that matches blocks; otherwise the first flagging one
@@ -47,7 +47,7 @@ impl Rules {
         let mut regexes = Vec::new();
         for (at, config) in configs.iter().enumerate() {
             for word in &config.words {
-                words.push(folded(word).into_owned());
+                words.push(fold::for_words(word).trim().to_owned());
                 word_rules.push(at);
             }
             match config.pattern.as_deref().map(compile_regex) {
@@ -82,7 +82,7 @@ impl Rules {
     /// Adds the rules whose words are in `text`.
     fn match_words(&self, text: &str, matched: &mut Matched) {
         let Some(words) = &self.words else { return };
-        let text = folded(text);
+        let text = fold::for_words(text);
         for found in words.find_overlapping_iter(text.as_ref()) {
             let Some(&at) = self.word_rules.get(found.pattern().as_usize()) else { continue };
             let Some(rule) = self.rules.get(at) else { continue };
@@ -94,11 +94,17 @@ impl Rules {
         }
     }
 
-    /// Adds the rules whose regular expressions match `text`.
+    /// Adds the rules whose regular expressions match `text`, as it was written or in the one writing for what reads alike.
     fn match_regexes(&self, text: &str, matched: &mut Matched) {
+        if self.regexes.is_empty() {
+            return;
+        }
+        let plain = fold::for_patterns(text);
         for (at, regex) in &self.regexes {
             let Some(rule) = self.rules.get(*at) else { continue };
-            if matched.would_change(*at, rule.action) && regex.is_match(text) {
+            let matches =
+                || [Some(text), plain.as_deref()].into_iter().flatten().any(|text| regex.is_match(text));
+            if matched.would_change(*at, rule.action) && matches() {
                 matched.add(*at, rule.action);
             }
         }
@@ -195,7 +201,8 @@ fn check_words(config: &RuleConfig, errors: &mut Vec<RuleError>) {
         let why = format!("must hold 1 to {} words, and holds {}", limits::MAX_WORDS, config.words.len());
         errors.push(error(config, "words", why));
     }
-    if config.words.iter().any(|word| word.trim().is_empty() || word.len() > limits::MAX_WORD_BYTES) {
+    let blank = |word: &String| fold::for_words(word).trim().is_empty();
+    if config.words.iter().any(|word| blank(word) || word.len() > limits::MAX_WORD_BYTES) {
         let why = format!("holds a word that is blank or longer than {} bytes", limits::MAX_WORD_BYTES);
         errors.push(error(config, "words", why));
     }
@@ -246,21 +253,9 @@ fn compile_words(words: &[String]) -> Result<Option<AhoCorasick>, String> {
     automaton.map(Some).map_err(|error| format!("do not compile: {error}"))
 }
 
-/// `text` in one case, character by character. By way of upper case, as Unicode's case folding does it: the
-/// Greek final sigma equals the other one, and `ß` equals `ss`.
-fn folded(text: &str) -> Cow<'_, str> {
-    if !text.is_ascii() {
-        return Cow::Owned(text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect());
-    }
-    if text.bytes().any(|b| b.is_ascii_uppercase()) {
-        return Cow::Owned(text.to_ascii_lowercase());
-    }
-    Cow::Borrowed(text)
-}
-
-/// Whether no letter, digit or underscore touches `text[start..end]`.
+/// Whether no letter or digit touches `text[start..end]`. An underscore is none: it emphasises words as well as joining them.
 fn stands_alone(text: &str, start: usize, end: usize) -> bool {
-    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    let part_of_word = char::is_alphanumeric;
     let before = text.get(..start).and_then(|before| before.chars().next_back());
     let after = text.get(end..).and_then(|after| after.chars().next());
     !before.is_some_and(part_of_word) && !after.is_some_and(part_of_word)

@@ -55,27 +55,37 @@ fn texts_and_verdicts() {
         ("a gray day", "flag also-soft"),
         ("greyhound", "flag soft"),
         ("the Black Market", "block hard"),
-        ("black  market", "-"),
+        ("black  market", "block hard"),
+        ("black\n\u{a0}\tmarket", "block hard"),
+        ("bl\u{200d}ack\u{200b} mar\u{ad}ket", "block hard"),
+        ("ｂｌａｃｋ\u{3000}ｍａｒｋｅｔ", "block hard"),
+        ("bláck markét", "block hard"),
+        ("blаck market", "-"),
+        ("black-market", "-"),
         ("grey black market", "block hard"),
         ("black market and ass", "block hard"),
         ("ass and black market", "block hard"),
         ("viel ÄRGER", "block hard"),
         ("viel ärger", "block hard"),
         ("οδος", "block hard"),
-        ("viel A\u{308}rger", "-"),
+        ("viel A\u{308}rger", "block hard"),
+        ("viel Arger", "block hard"),
         ("class assess", "-"),
         ("an ass.", "block alone"),
         ("ass", "block alone"),
         ("éass", "-"),
-        ("my_ass", "-"),
+        ("e\u{301}ass", "-"),
+        ("ass\u{301}", "block alone"),
+        ("_ass_", "block alone"),
         ("I write C++, mostly", "block alone"),
         ("C++11", "-"),
         ("4111 1111 1111 1111", "block card"),
+        ("４１１１\u{2003}1111 11\u{200b}11 1111", "block card"),
         ("call 555-1234", "-"),
         ("Joe@Example.com", "flag mail"),
         ("grey Joe@Example.com", "flag soft"),
         ("\0\u{feff}grey\u{202e}", "flag soft"),
-        ("𝔤𝔯𝔢𝔶", "-"),
+        ("𝔤𝔯𝔢𝔶", "flag soft"),
     ];
     for (text, expected) in rows {
         assert_eq!(short(&rules.judge(text)), expected, "{text:?}");
@@ -199,8 +209,16 @@ proptest! {
     ) {
         prop_assume!(list.iter().all(|word| !word.trim().is_empty()));
         let list: Vec<&str> = list.iter().map(String::as_str).collect();
-        let fold = |text: &str| text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect::<String>();
-        let inside = list.iter().any(|word| fold(&text).contains(&fold(word)));
+        let fold = |text: &str| {
+            let plain: String = text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
+            let spaced = plain.replace('ä', "a").split(' ').map(str::to_owned).collect::<Vec<_>>();
+            let mut once = spaced.join(" ");
+            while once.contains("  ") {
+                once = once.replace("  ", " ");
+            }
+            once
+        };
+        let inside = list.iter().any(|word| fold(&text).contains(fold(word).trim()));
         let rules = Rules::compile(&[words("w", &list, Action::Block)]).unwrap();
         prop_assert_eq!(rules.judge(&text).is_blocked(), inside);
     }
