@@ -19,7 +19,7 @@ pub use clock::{Clock, ManualClock, SystemClock, UnixNanos};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, UserId};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
-pub use reply::{FinishReason, ReplyEvent, TokenLogprob, TopLogprob};
+pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{

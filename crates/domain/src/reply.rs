@@ -1,5 +1,7 @@
 //! What comes back, piece by piece, in one form from which every dialect's stream and whole answer are made.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// Why an answer ended.
@@ -57,19 +59,26 @@ pub struct TokenLogprob {
     pub top: Vec<TopLogprob>,
 }
 
+/// A prompt as answers show it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownPrompt {
+    /// Its text; empty where it is not to be repeated.
+    pub text: String,
+    /// Its ids.
+    pub ids: Arc<[u32]>,
+    /// One per token; empty where not asked for.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
 /// One piece of the answer after post-processing. `choice` counts over prompts × n.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
-    /// The scored prompt of a choice (completions with `echo` or `prompt_logprobs`); precedes its text.
+    /// The prompt of a choice (where the call has `echo`, `prompt_logprobs` or `return_token_ids`); precedes its text.
     Prompt {
         /// Which answer.
         choice: u32,
-        /// The prompt's text.
-        text: String,
-        /// The prompt's ids.
-        ids: Vec<u32>,
-        /// One per prompt token; empty where not asked for.
-        logprobs: Vec<TokenLogprob>,
+        /// The prompt: one for all answers to it, as its scores may take megabytes.
+        prompt: Arc<ShownPrompt>,
     },
     /// Text of the answer, whole UTF-8, stop strings withheld. May be empty where only ids or log-probabilities came.
     Text {

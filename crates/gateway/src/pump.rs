@@ -123,13 +123,13 @@ impl Carried {
         // where the caller asked for that; such a caller waits for the place of a cache miss, too.
         let explained = self.work.call.explain && matches!(ending, Ending::Completed);
         if matches!(ending, Ending::Completed) && !explained {
-            self.encode_end(None);
+            self.encode_end(None).await;
         }
         let settled = self.settle(gateway, ending);
         if explained {
             self.locate(gateway).await;
             self.dossier.note_times();
-            self.encode_end(Some(&explain::block(&self.dossier.record)));
+            self.encode_end(Some(explain::block(&self.dossier.record))).await;
         }
         self.tell(settled);
         if !explained {
@@ -174,7 +174,7 @@ impl Carried {
                     None => break,
                     Some((_, None)) => return Ending::Failed(Box::new(engine_died())),
                     Some((job, Some(event))) => {
-                        if let Err(error) = reply.take(job, event, dossier) {
+                        if let Err(error) = reply.take(job, event, dossier).await {
                             return Ending::Failed(Box::new(Why::job_failed(&error)));
                         }
                         silent = Duration::ZERO;
@@ -204,10 +204,10 @@ impl Carried {
         Ending::Completed
     }
 
-    fn encode_end(&mut self, explained: Option<&serde_json::Value>) {
+    async fn encode_end(&mut self, explained: Option<serde_json::Value>) {
         let (used, _) = self.jobs.report();
         if let Some(reply) = &mut self.reply {
-            self.end = reply.finish(&used, explained);
+            self.end = reply.finish(&used, explained).await;
         }
         self.dossier.mark(Stage::Deliver);
     }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use headrace_domain::{Endpoint, Prompt, PromptItem, ReplyEvent, TokenLogprob, ToolChoice, Usage};
+use headrace_domain::{
+    Endpoint, Prompt, PromptItem, ReplyEvent, ShownPrompt, TokenLogprob, ToolChoice, Usage,
+};
 use headrace_engine_api::{Event, JobError};
 use headrace_prompt::{CallIds, ReplyFamily, ReplyParser};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
@@ -13,10 +15,16 @@ use crate::delivery::DeliverySender;
 use crate::dossier::Dossier;
 use crate::state::Work;
 
+/// Log-probabilities and ids that are written as JSON on the event loop; more of them take milliseconds.
+const ENCODED_INLINE: usize = 4096;
+/// What one of them takes as JSON, mostly: a buffer made so large at once does not grow by copying itself.
+const WRITTEN_BYTES: usize = 80;
+
 /// The answer in the making.
 pub(super) struct Reply {
     work: Arc<Work>,
-    encoder: Box<dyn ReplyEncoder>,
+    /// `None` only once the answer is over.
+    encoder: Option<Box<dyn ReplyEncoder>>,
     parsers: Vec<ReplyParser>,
     finish: Vec<&'static str>,
     begun: bool,
@@ -27,6 +35,9 @@ pub(super) struct Reply {
     written: u64,
     /// Ids whose text waits in a choice's parser.
     unwritten: Vec<u64>,
+    /// Log-probabilities and tokens that the encoder has taken in: what its work goes by.
+    taken_in: usize,
+    content_type: &'static str,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
     deliver_ns: u64,
@@ -44,11 +55,12 @@ impl Reply {
             tier: work.call.tier,
         };
         let choices = u32::try_from(work.prompts.len()).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
-        let family = family(&work);
+        let (family, encoder) = (family(&work), encoder(&work.call, meta));
         let parsers =
             (0..choices).map(|choice| ReplyParser::new(family, choice, CallIds::from(dossier.id))).collect();
         Self {
-            encoder: encoder(&work.call, meta),
+            content_type: encoder.content_type(),
+            encoder: Some(encoder),
             work,
             parsers,
             unwritten: vec![0; choices as usize],
@@ -57,6 +69,7 @@ impl Reply {
             meaningful: false,
             generated: 0,
             written: 0,
+            taken_in: 0,
             first_token_ns: None,
             postprocess_ns: 0,
             deliver_ns: 0,
@@ -66,21 +79,21 @@ impl Reply {
     }
 
     /// Takes one event of the job of prompt `job`. An error ends the call.
-    pub(super) fn take(&mut self, job: usize, event: Event, dossier: &Dossier) -> Result<(), JobError> {
+    pub(super) async fn take(&mut self, job: usize, event: Event, dossier: &Dossier) -> Result<(), JobError> {
         let from = dossier.clock.monotonic_nanos();
         let (mut choice, mut ids) = (None, 0);
         match event {
             Event::Started { cached_tokens } => {
                 self.begin(u64::from(cached_tokens));
                 if self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none() {
-                    self.prompt_of(job, &[]);
+                    self.prompt_of(job, Vec::new());
                 }
             }
             Event::Scored(scores) => {
                 self.begin(0);
                 self.meaningful = true;
                 if self.wants_prompt() {
-                    self.prompt_of(job, &scores.tokens);
+                    self.prompt_of(job, scores.tokens);
                 }
             }
             Event::Tokens { choice: of, ids: new, text, logprobs } => {
@@ -88,6 +101,7 @@ impl Reply {
                 self.meaningful = true;
                 (choice, ids) = (Some(of), new.len() as u64);
                 self.generated += ids;
+                self.taken_in += new.len() + scores(&logprobs);
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                 }
@@ -107,7 +121,7 @@ impl Reply {
             Event::Failed { error, .. } => return Err(error),
         }
         let parsed = dossier.clock.monotonic_nanos();
-        self.encode(choice, ids);
+        self.encode(choice, ids).await;
         self.postprocess_ns += parsed.saturating_sub(from);
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(parsed);
         Ok(())
@@ -124,25 +138,40 @@ impl Reply {
     }
 
     pub(super) fn keep_alive(&mut self, sender: &DeliverySender) {
-        self.encoder.keep_alive(&mut self.out);
+        if let Some(encoder) = &mut self.encoder {
+            encoder.keep_alive(&mut self.out);
+        }
         sender.push(&mut self.out, self.written);
     }
 
     /// The end of an answer that ended well; of a whole answer, all of it.
-    pub(super) fn finish(&mut self, usage: &Usage, explained: Option<&serde_json::Value>) -> BytesMut {
+    pub(super) async fn finish(&mut self, usage: &Usage, explained: Option<serde_json::Value>) -> BytesMut {
         self.begin(usage.cached_input);
-        self.encoder.finish(usage, explained, &mut self.out);
+        let usage = *usage;
+        // A stream has written what it took in; a whole answer is written here.
+        let large = !self.work.call.stream && self.taken_in > ENCODED_INLINE;
+        let bytes = if large { self.taken_in.saturating_mul(WRITTEN_BYTES) } else { 0 };
+        let end = move |mut encoder: Box<dyn ReplyEncoder>, out: &mut BytesMut| {
+            out.reserve(bytes);
+            encoder.finish(&usage, explained.as_ref(), out);
+            // What it took in is let go of here, too.
+            drop(encoder);
+            None
+        };
+        self.with_encoder(large, end).await;
         std::mem::take(&mut self.out)
     }
 
     /// The end of one that failed after it began.
     pub(super) fn fail(&mut self, facts: &ErrorFacts) -> BytesMut {
-        self.encoder.fail(facts, &mut self.out);
+        if let Some(encoder) = &mut self.encoder {
+            encoder.fail(facts, &mut self.out);
+        }
         std::mem::take(&mut self.out)
     }
 
     pub(super) fn content_type(&self) -> &'static str {
-        self.encoder.content_type()
+        self.content_type
     }
 
     /// Whether there is something to show, so that the status line may go out.
@@ -173,25 +202,76 @@ impl Reply {
             let prompt = self.work.prompt_tokens();
             let cached_input = cached.min(prompt);
             let usage = Usage { input: prompt - cached_input, cached_input, ..Usage::default() };
-            self.encoder.begin(&usage, &mut self.out);
+            if let Some(encoder) = &mut self.encoder {
+                encoder.begin(&usage, &mut self.out);
+            }
         }
     }
 
     /// Encodes what the parsers gave. The tokens of a choice are written once an event of it shows in the bytes.
-    fn encode(&mut self, choice: Option<u32>, ids: u64) {
+    async fn encode(&mut self, choice: Option<u32>, ids: u64) {
         let before = self.out.len();
-        for event in self.events.drain(..) {
-            if let ReplyEvent::Finish { choice, reason } = &event
-                && let Some(slot) = self.finish.get_mut(*choice as usize)
-            {
-                *slot = reason.name();
-            }
-            self.encoder.event(&event, &mut self.out);
-        }
+        self.write_events().await;
         if let Some(unwritten) = choice.and_then(|choice| self.unwritten.get_mut(choice as usize)) {
             *unwritten += ids;
             if self.out.len() > before {
                 self.written += std::mem::take(unwritten);
+            }
+        }
+    }
+
+    async fn write_events(&mut self) {
+        let mut weight = 0;
+        for event in &self.events {
+            match event {
+                ReplyEvent::Finish { choice, reason } => {
+                    if let Some(slot) = self.finish.get_mut(*choice as usize) {
+                        *slot = reason.name();
+                    }
+                }
+                ReplyEvent::Prompt { prompt, .. } => weight += scores(&prompt.logprobs) + prompt.ids.len(),
+                _ => {}
+            }
+        }
+        if weight <= ENCODED_INLINE {
+            if let Some(encoder) = &mut self.encoder {
+                self.events.drain(..).for_each(|event| encoder.event(&event, &mut self.out));
+            }
+            return;
+        }
+        self.taken_in += weight;
+        let events = std::mem::take(&mut self.events);
+        let written = if self.work.call.stream { weight } else { 0 };
+        let large = move |mut encoder: Box<dyn ReplyEncoder>, out: &mut BytesMut| {
+            out.reserve(written.saturating_mul(WRITTEN_BYTES));
+            events.into_iter().for_each(|event| encoder.event(&event, out));
+            Some(encoder)
+        };
+        self.with_encoder(true, large).await;
+    }
+
+    /// Lets `write` have the encoder and what it has written so far; where it is `large`, off the event loop. What panics
+    /// there panics here.
+    async fn with_encoder<W>(&mut self, large: bool, write: W)
+    where
+        W: FnOnce(Box<dyn ReplyEncoder>, &mut BytesMut) -> Option<Box<dyn ReplyEncoder>> + Send + 'static,
+    {
+        let Some(encoder) = self.encoder.take() else { return };
+        if !large {
+            self.encoder = write(encoder, &mut self.out);
+            return;
+        }
+        let mut out = std::mem::take(&mut self.out);
+        let writing = tokio::task::spawn_blocking(move || {
+            let encoder = write(encoder, &mut out);
+            (encoder, out)
+        });
+        match writing.await {
+            Ok((encoder, out)) => (self.encoder, self.out) = (encoder, out),
+            Err(stopped) => {
+                if let Ok(panic) = stopped.try_into_panic() {
+                    std::panic::resume_unwind(panic);
+                }
             }
         }
     }
@@ -202,25 +282,26 @@ impl Reply {
     }
 
     /// The prompt of a job, once for each of its choices.
-    fn prompt_of(&mut self, job: usize, scores: &[TokenLogprob]) {
+    fn prompt_of(&mut self, job: usize, logprobs: Vec<TokenLogprob>) {
         let Some(ids) = self.work.prompts.get(job) else { return };
         let text = match &self.work.call.prompt {
-            Prompt::Raw(items) => match items.get(job) {
+            Prompt::Raw(items) if self.work.call.echo => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
                 _ => self.work.model.tokenizer.decode(ids, false),
             },
-            Prompt::Conversation(_) => self.work.model.tokenizer.decode(ids, false),
+            _ => String::new(),
         };
+        let prompt = Arc::new(ShownPrompt { text, ids: Arc::clone(ids), logprobs });
         let first = u32::try_from(job).unwrap_or(u32::MAX).saturating_mul(self.work.sampling.n);
         for choice in first..first.saturating_add(self.work.sampling.n) {
-            self.events.push(ReplyEvent::Prompt {
-                choice,
-                text: text.clone(),
-                ids: ids.to_vec(),
-                logprobs: scores.to_vec(),
-            });
+            self.events.push(ReplyEvent::Prompt { choice, prompt: Arc::clone(&prompt) });
         }
     }
+}
+
+/// Log-probabilities, alternatives included.
+fn scores(tokens: &[TokenLogprob]) -> usize {
+    tokens.iter().map(|token| token.top.len() + 1).sum()
 }
 
 /// Tool calls are looked for only where tools were offered: elsewhere the same text is just text.

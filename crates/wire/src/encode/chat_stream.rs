@@ -99,8 +99,8 @@ impl ReplyEncoder for ChatStream {
             return;
         }
         match event {
-            ReplyEvent::Prompt { choice, ids, logprobs, .. } => {
-                self.open(*choice, Some((ids, logprobs)), out)
+            ReplyEvent::Prompt { choice, prompt } => {
+                self.open(*choice, Some((&prompt.ids, &prompt.logprobs)), out);
             }
             ReplyEvent::Text { choice, text, ids, logprobs } => {
                 self.text(*choice, ("content", text), ids, logprobs, out);

@@ -50,16 +50,18 @@ impl Offsets {
 }
 
 /// `{"tokens":[…],"token_logprobs":[…],"top_logprobs":[…],"text_offset":[…]}`
-pub(super) fn write(out: &mut BytesMut, tokens: &[TokenLogprob], offsets: &[usize]) {
+/// of an echoed prompt's tokens and generated ones.
+pub(super) fn write(out: &mut BytesMut, tokens: [&[TokenLogprob]; 2], offsets: &[usize]) {
+    let tokens = || tokens.into_iter().flatten();
     raw(out, "{\"tokens\":[");
-    list(out, tokens, |out, entry| token(out, BYTES, &entry.bytes));
+    list(out, tokens(), |out, entry| token(out, BYTES, &entry.bytes));
     raw(out, "],\"token_logprobs\":[");
-    list(out, tokens, |out, entry| match entry.logprob {
+    list(out, tokens(), |out, entry| match entry.logprob {
         Some(own) => logprob(out, own),
         None => raw(out, "null"),
     });
     raw(out, "],\"top_logprobs\":[");
-    list(out, tokens, write_top);
+    list(out, tokens(), write_top);
     raw(out, "],\"text_offset\":");
     value(out, offsets);
     raw(out, "}");

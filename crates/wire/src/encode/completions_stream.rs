@@ -3,12 +3,13 @@
 //! Source: <https://platform.openai.com/docs/api-reference/completions/create>.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, ReplyEvent, TokenLogprob, Usage};
+use headrace_domain::{Call, ReplyEvent, ShownPrompt, TokenLogprob, Usage};
 
 use super::completion_logprobs::{self, Offsets};
-use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
+use super::frame::{Frame, PromptFields, write_finish_reason, write_token_ids};
 use super::{EVENT_STREAM, ReplyEncoder, ReplyMeta, Wanted};
 use crate::ErrorFacts;
 use crate::json_out::{raw, value};
@@ -18,6 +19,7 @@ pub(super) struct CompletionsStream {
     wanted: Wanted,
     /// By choice; kept only where log-probabilities are asked for.
     offsets: BTreeMap<u32, Offsets>,
+    prompts: PromptFields,
 }
 
 impl CompletionsStream {
@@ -26,33 +28,27 @@ impl CompletionsStream {
             frame: Frame::new(call, meta, "text_completion"),
             wanted: Wanted::of(call),
             offsets: BTreeMap::new(),
+            prompts: PromptFields::default(),
         }
     }
 
-    fn prompt(
-        &mut self,
-        choice: u32,
-        text: &str,
-        ids: &[u32],
-        logprobs: &[TokenLogprob],
-        out: &mut BytesMut,
-    ) {
+    fn prompt(&mut self, choice: u32, prompt: &Arc<ShownPrompt>, out: &mut BytesMut) {
         let wanted = self.wanted;
         if !wanted.echo && !wanted.token_ids && !wanted.prompt_logprobs {
             return;
         }
         self.frame.open(out, choice);
         raw(out, ",\"text\":");
-        value(out, if wanted.echo { text } else { "" });
+        value(out, if wanted.echo { prompt.text.as_str() } else { "" });
         raw(out, ",\"logprobs\":");
         if wanted.echo && wanted.logprobs {
-            let places = self.offsets.entry(choice).or_default().echoed(text, logprobs);
-            completion_logprobs::write(out, logprobs, &places);
+            let places = self.offsets.entry(choice).or_default().echoed(&prompt.text, &prompt.logprobs);
+            completion_logprobs::write(out, [prompt.logprobs.as_slice(), &[]], &places);
         } else {
             raw(out, "null");
         }
         raw(out, ",\"finish_reason\":null");
-        write_prompt(out, wanted, ids, logprobs);
+        self.prompts.write(out, wanted, prompt);
         self.frame.close(out);
     }
 
@@ -70,7 +66,7 @@ impl CompletionsStream {
             raw(out, "null");
         } else {
             let places = self.offsets.entry(choice).or_default().generated(logprobs);
-            completion_logprobs::write(out, logprobs, &places);
+            completion_logprobs::write(out, [logprobs, &[]], &places);
         }
         raw(out, ",\"finish_reason\":null");
         write_token_ids(out, self.wanted, ids);
@@ -86,9 +82,7 @@ impl ReplyEncoder for CompletionsStream {
             return;
         }
         match event {
-            ReplyEvent::Prompt { choice, text, ids, logprobs } => {
-                self.prompt(*choice, text, ids, logprobs, out)
-            }
+            ReplyEvent::Prompt { choice, prompt } => self.prompt(*choice, prompt, out),
             ReplyEvent::Text { choice, text, ids, logprobs }
             | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 self.text(*choice, text, ids, logprobs, out);

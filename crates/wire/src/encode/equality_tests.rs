@@ -2,11 +2,12 @@
 //! joined are the whole answer, in each dialect.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
     Call, Conversation, Endpoint, FinishReason, Message, Prompt, PromptItem, ReplyEvent, RequestId, Role,
-    SamplingRequest, TokenLogprob, TopLogprob, Usage,
+    SamplingRequest, ShownPrompt, TokenLogprob, TopLogprob, Usage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -125,9 +126,15 @@ fn prompt_event(choice: u32) -> ReplyEvent {
     let token = |id, bytes: &[u8], logprob| TokenLogprob { id, bytes: bytes.to_vec(), logprob, top: vec![] };
     ReplyEvent::Prompt {
         choice,
-        text: "pé".into(),
-        ids: vec![1, 2, 3],
-        logprobs: vec![token(1, b"<s>", None), token(2, b"p\xc3", Some(-1.0)), token(3, b"\xa9", Some(-2.0))],
+        prompt: Arc::new(ShownPrompt {
+            text: "pé".into(),
+            ids: vec![1, 2, 3].into(),
+            logprobs: vec![
+                token(1, b"<s>", None),
+                token(2, b"p\xc3", Some(-1.0)),
+                token(3, b"\xa9", Some(-2.0)),
+            ],
+        }),
     }
 }
 

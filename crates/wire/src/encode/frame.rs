@@ -1,8 +1,12 @@
 //! What all OpenAI answers share: a chunk's constant beginning and end, usage, finish reasons, the end of a stream.
 //! Knows nothing of what stands in a choice.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
-use headrace_domain::{Call, Dialect, Endpoint, FinishReason, RequestId, ServiceTier, TokenLogprob, Usage};
+use headrace_domain::{
+    Call, Dialect, Endpoint, FinishReason, RequestId, ServiceTier, ShownPrompt, TokenLogprob, Usage,
+};
 
 use super::{KEEP_ALIVE, ReplyMeta, Wanted};
 use crate::ErrorFacts;
@@ -165,6 +169,25 @@ pub(super) fn write_prompt(out: &mut BytesMut, wanted: Wanted, prompt: &[u32], l
     if wanted.prompt_logprobs {
         raw(out, ",\"prompt_logprobs\":");
         prompt_logprobs(out, logprobs);
+    }
+}
+
+/// A prompt's fields, written once for all answers in a row that repeat them.
+#[derive(Default)]
+pub(super) struct PromptFields {
+    of: Option<Arc<ShownPrompt>>,
+    json: BytesMut,
+}
+
+impl PromptFields {
+    /// As [`write_prompt`].
+    pub(super) fn write(&mut self, out: &mut BytesMut, wanted: Wanted, prompt: &Arc<ShownPrompt>) {
+        if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, prompt)) {
+            self.json.clear();
+            write_prompt(&mut self.json, wanted, &prompt.ids, &prompt.logprobs);
+            self.of = Some(Arc::clone(prompt));
+        }
+        out.extend_from_slice(&self.json);
     }
 }
 

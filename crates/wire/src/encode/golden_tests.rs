@@ -1,8 +1,10 @@
 //! Streams and whole answers byte for byte, so that a change of the wire is seen.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Endpoint, FinishReason, ReplyEvent, RequestId, Stage, TokenLogprob, TopLogprob, Usage,
+    Call, Endpoint, FinishReason, ReplyEvent, RequestId, ShownPrompt, Stage, TokenLogprob, TopLogprob, Usage,
 };
 use serde_json::{Value, json};
 
@@ -42,6 +44,11 @@ fn written(call: &Call, events: &[ReplyEvent], explain: Option<&Value>) -> Strin
     }
     encoder.finish(&USAGE, explain, &mut out);
     String::from_utf8(out.to_vec()).unwrap()
+}
+
+fn prompt(text: &str, ids: &[u32], logprobs: Vec<TokenLogprob>) -> ReplyEvent {
+    let prompt = Arc::new(ShownPrompt { text: text.into(), ids: ids.into(), logprobs });
+    ReplyEvent::Prompt { choice: 0, prompt }
 }
 
 fn text(text: &str, ids: &[u32]) -> ReplyEvent {
@@ -115,7 +122,7 @@ fn chat_stream_with_tools_ids_and_logprobs() {
     let stream = json!({"stream": true, "logprobs": true, "top_logprobs": 1, "return_token_ids": true});
     let call = call(Endpoint::ChatCompletions, &stream);
     let mut events = vec![
-        ReplyEvent::Prompt { choice: 0, text: "x".into(), ids: vec![8, 9], logprobs: vec![] },
+        prompt("x", &[8, 9], vec![]),
         ReplyEvent::Text {
             choice: 0,
             text: String::new(),
@@ -159,7 +166,7 @@ fn completions_stream_with_echo() {
     );
     let first = TokenLogprob { id: 8, bytes: b"x".to_vec(), logprob: None, top: vec![] };
     let events = [
-        ReplyEvent::Prompt { choice: 0, text: "x".into(), ids: vec![8], logprobs: vec![first] },
+        prompt("x", &[8], vec![first]),
         ReplyEvent::Text {
             choice: 0,
             text: "yz".into(),
@@ -185,12 +192,7 @@ fn completions_whole() {
     let call = call(Endpoint::Completions, &json!({"prompt_logprobs": 1, "return_token_ids": true}));
     let first = TokenLogprob { id: 8, bytes: b"x".to_vec(), logprob: None, top: vec![] };
     let events = [
-        ReplyEvent::Prompt {
-            choice: 0,
-            text: "xy".into(),
-            ids: vec![8, 9],
-            logprobs: vec![first, scored(9, b"y", -2.0)],
-        },
+        prompt("xy", &[8, 9], vec![first, scored(9, b"y", -2.0)]),
         text("z", &[4]),
         finish(FinishReason::Stop),
     ];

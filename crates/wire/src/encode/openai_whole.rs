@@ -1,18 +1,21 @@
 //! OpenAI's whole answers, chat and completions: events are gathered by choice and written at the end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Dialect, Endpoint, FinishReason, ReplyEvent, TokenLogprob, ToolCall, Usage};
+use headrace_domain::{
+    Call, Dialect, Endpoint, FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, ToolCall, Usage,
+};
 
 use super::completion_logprobs::{self, Offsets};
 use super::frame::{
-    write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
+    PromptFields, write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
 };
 use super::{JSON, ReplyEncoder, ReplyMeta, Wanted};
 use crate::ErrorFacts;
 use crate::error::write_error;
-use crate::json_out::{chat_logprobs, list, raw, value};
+use crate::json_out::{chat_logprobs, escaped, list, raw, value};
 
 pub(super) struct OpenAiWhole {
     endpoint: Endpoint,
@@ -25,7 +28,7 @@ pub(super) struct OpenAiWhole {
 /// One answer as gathered so far.
 #[derive(Default)]
 struct Choice {
-    prompt: Option<(Vec<u32>, Vec<TokenLogprob>)>,
+    prompt: Option<Arc<ShownPrompt>>,
     text: String,
     reasoning: String,
     calls: BTreeMap<u32, ToolCall>,
@@ -51,19 +54,13 @@ impl OpenAiWhole {
         self.choices.entry(choice).or_default()
     }
 
-    fn prompt(&mut self, choice: u32, text: &str, ids: &[u32], logprobs: &[TokenLogprob]) {
+    fn prompt(&mut self, choice: u32, prompt: &Arc<ShownPrompt>) {
         let wanted = self.wanted;
         let answer = self.choice(choice);
-        if wanted.echo {
-            answer.text.push_str(text);
-            if wanted.logprobs {
-                answer.places = answer.offsets.echoed(text, logprobs);
-                answer.logprobs.extend_from_slice(logprobs);
-            }
+        if wanted.echo && wanted.logprobs {
+            answer.places = answer.offsets.echoed(&prompt.text, &prompt.logprobs);
         }
-        if wanted.token_ids || wanted.prompt_logprobs {
-            answer.prompt = Some((ids.to_vec(), logprobs.to_vec()));
-        }
+        answer.prompt = Some(Arc::clone(prompt));
     }
 
     fn tokens(&mut self, choice: u32, ids: &[u32], logprobs: &[TokenLogprob]) -> &mut Choice {
@@ -99,26 +96,30 @@ impl OpenAiWhole {
         });
         raw(out, "]");
         // All choices share one prompt.
-        if let Some((ids, logprobs)) = self.choices.values().find_map(|answer| answer.prompt.as_ref()) {
-            write_prompt(out, self.wanted, ids, logprobs);
+        if let Some(prompt) = self.choices.values().find_map(|answer| answer.prompt.as_ref()) {
+            write_prompt(out, self.wanted, &prompt.ids, &prompt.logprobs);
         }
     }
 
     fn write_completions(&self, out: &mut BytesMut) {
+        let mut prompts = PromptFields::default();
         list(out, &self.choices, |out, (index, answer)| {
             raw(out, "{\"index\":");
             value(out, index);
-            raw(out, ",\"text\":");
-            value(out, &answer.text);
-            raw(out, ",\"logprobs\":");
+            let echoed = answer.prompt.as_ref().filter(|_| self.wanted.echo);
+            raw(out, ",\"text\":\"");
+            escaped(out, echoed.map_or("", |prompt| prompt.text.as_str()));
+            escaped(out, &answer.text);
+            raw(out, "\",\"logprobs\":");
             if self.wanted.logprobs {
-                completion_logprobs::write(out, &answer.logprobs, &answer.places);
+                let echoed = echoed.map_or(&[][..], |prompt| prompt.logprobs.as_slice());
+                completion_logprobs::write(out, [echoed, &answer.logprobs], &answer.places);
             } else {
                 raw(out, "null");
             }
             write_finish_reason(out, answer.reason.as_ref());
-            if let Some((ids, logprobs)) = &answer.prompt {
-                write_prompt(out, self.wanted, ids, logprobs);
+            if let Some(prompt) = &answer.prompt {
+                prompts.write(out, self.wanted, prompt);
             }
             write_token_ids(out, self.wanted, &answer.ids);
             raw(out, "}");
@@ -166,7 +167,7 @@ impl ReplyEncoder for OpenAiWhole {
         }
         let chat = self.endpoint == Endpoint::ChatCompletions;
         match event {
-            ReplyEvent::Prompt { choice, text, ids, logprobs } => self.prompt(*choice, text, ids, logprobs),
+            ReplyEvent::Prompt { choice, prompt } => self.prompt(*choice, prompt),
             ReplyEvent::Reasoning { choice, text, ids, logprobs } if chat => {
                 self.tokens(*choice, ids, logprobs).reasoning.push_str(text);
             }
