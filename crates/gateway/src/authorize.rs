@@ -27,8 +27,8 @@ impl Parsed {
             return Err(self.dossier.refuse(why));
         }
         self.dossier.mark(Stage::Authorize);
-        let Self { dossier, principal, call } = self;
-        Ok(Authorized { dossier, principal, call, asked })
+        let Self { dossier, principal, call, taken } = self;
+        Ok(Authorized { dossier, principal, call, taken, asked })
     }
 }
 

@@ -18,6 +18,8 @@ use headrace_prompt::{ChatTemplate, ReplyFamily};
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::WireLimits;
 
+use crate::memory::MemoryBounds;
+
 /// The rooms that a gateway decides with.
 pub struct GatewayParts {
     /// Time.
@@ -100,6 +102,10 @@ pub struct GatewayConfig {
     pub keep_alive: Duration,
     /// Prompts longer than this many bytes are rendered off the event loop.
     pub render_inline_bytes: usize,
+    /// Bytes of bodies that are read and rendered at once off the event loop; half of them for one key.
+    pub render_bytes_at_once: usize,
+    /// Memory that calls may take.
+    pub memory: MemoryBounds,
     /// What a request may say.
     pub wire: WireLimits,
     /// Shares of an engine, relative to the 1 of every organisation that is not named.
@@ -121,6 +127,8 @@ impl GatewayConfig {
             first_event_wait: Duration::from_secs(10),
             keep_alive: Duration::from_secs(15),
             render_inline_bytes: 32 * 1024,
+            render_bytes_at_once: 16 << 20,
+            memory: MemoryBounds::default(),
             wire: WireLimits::default(),
             weights: BTreeMap::new(),
             cache_secret,

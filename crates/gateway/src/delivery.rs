@@ -10,6 +10,8 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::memory::Reserved;
+
 /// Frames are joined up to this size, so that a reader who lags takes few large ones.
 const JOIN_BYTES: usize = 16 * 1024;
 /// No frame is larger: what the transport takes at once counts as written, and a stalled transport keeps it.
@@ -49,11 +51,12 @@ pub(crate) struct DeliverySender {
     limit_bytes: usize,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     /// Told when the reader took something or went away.
     reader: Notify,
+    /// What the call has taken of the memory: kept until both ends are gone.
+    _memory: Arc<Reserved>,
 }
 
 #[derive(Default)]
@@ -101,8 +104,9 @@ pub(crate) struct Cut {
 }
 
 /// A body whose unread part the task may let grow to `limit_bytes` before it pauses.
-pub(crate) fn channel(limit_bytes: usize) -> (DeliverySender, Delivery) {
-    let shared = Arc::new(Shared::default());
+pub(crate) fn channel(limit_bytes: usize, memory: Arc<Reserved>) -> (DeliverySender, Delivery) {
+    let (state, reader) = (Mutex::new(State::default()), Notify::new());
+    let shared = Arc::new(Shared { state, reader, _memory: memory });
     (DeliverySender { shared: Arc::clone(&shared), limit_bytes }, Delivery { shared })
 }
 
@@ -279,7 +283,15 @@ impl fmt::Debug for Delivery {
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::KeyId;
+
     use super::*;
+    use crate::memory::{Memory, MemoryBounds};
+
+    fn pair(limit_bytes: usize) -> (DeliverySender, Delivery) {
+        let memory = Memory::new(MemoryBounds::default()).reserve(&KeyId::new("k").unwrap(), 1).unwrap();
+        channel(limit_bytes, Arc::new(memory))
+    }
 
     fn take(delivery: &mut Delivery) -> Poll<Option<Result<Bytes, Broken>>> {
         delivery.poll_frame(&mut Context::from_waker(Waker::noop()))
@@ -298,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_the_transport_took_is_counted_in_tokens() {
-        let (sender, mut delivery) = channel(1 << 20);
+        let (sender, mut delivery) = pair(1 << 20);
         put(&sender, JOIN_BYTES, 3);
         put(&sender, 2, 5);
         assert_eq!(sender.waits_after(), Some(0));
@@ -314,7 +326,7 @@ mod tests {
 
     #[test]
     fn nothing_that_was_cut_is_handed_out_and_a_body_that_nobody_finished_is_broken() {
-        let (sender, mut delivery) = channel(4);
+        let (sender, mut delivery) = pair(4);
         put(&sender, 4, 1);
         assert!(sender.is_full());
         assert_eq!(sender.cut(), Cut { tokens: 0, within: false });
@@ -328,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_large_body_goes_out_in_frames_that_keep_nothing_else_alive() {
-        let (sender, mut delivery) = channel(1 << 30);
+        let (sender, mut delivery) = pair(1 << 30);
         put(&sender, 10, 1);
         put(&sender, 2 * MAX_FRAME_BYTES + 10, 9);
         assert_eq!((taken(&mut delivery), taken(&mut delivery)), (10, MAX_FRAME_BYTES));
@@ -346,7 +358,7 @@ mod tests {
     #[test]
     fn a_transport_says_why_it_lets_go_and_what_nobody_reads_is_not_kept() {
         for why in [None, Some(GiveUp::ReaderStalled)] {
-            let (sender, mut delivery) = channel(1);
+            let (sender, mut delivery) = pair(1);
             put(&sender, 4, 1);
             why.into_iter().for_each(|why| delivery.give_up(why));
             drop(delivery);

@@ -15,6 +15,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
 use crate::dossier::Stub;
+use crate::memory::Memory;
+use crate::render::lane::Lane;
 use crate::stages;
 use crate::state::Arrived;
 use crate::{Answer, Arrival, BodySource};
@@ -29,6 +31,8 @@ pub struct Gateway {
     models: HashMap<ModelName, Arc<ServedModel>>,
     /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
     free_model: bool,
+    lane: Lane,
+    memory: Memory,
     tasks: TaskTracker,
     draining: AtomicBool,
     cut_off: CancellationToken,
@@ -71,6 +75,8 @@ impl Gateway {
         }
         Ok(Arc::new(Self {
             parts,
+            lane: Lane::new(config.render_bytes_at_once),
+            memory: Memory::new(config.memory),
             config,
             models,
             free_model,
@@ -120,6 +126,11 @@ impl Gateway {
         self.tasks.len()
     }
 
+    /// Bytes of memory that calls in flight may take, by estimate.
+    pub fn memory_taken(&self) -> u64 {
+        self.memory.taken()
+    }
+
     /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
     /// is settled. Returns how many were cut off.
     pub async fn drain(&self, within: Duration) -> usize {
@@ -148,6 +159,16 @@ impl Gateway {
 
     pub(crate) fn cut_off(&self) -> &CancellationToken {
         &self.cut_off
+    }
+
+    /// Where long bodies wait for their turn to be read and rendered.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// What calls take of the machine's memory.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     pub(crate) fn has_free_model(&self) -> bool {

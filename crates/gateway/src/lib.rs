@@ -13,6 +13,7 @@ mod gateway;
 mod hold;
 mod jobs;
 mod look_up;
+mod memory;
 mod miss;
 mod moderate;
 mod parse;
@@ -31,3 +32,4 @@ pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel
 pub use delivery::{Broken, Delivery, GiveUp};
 pub use front::{BodyRefusal, EdgeRefusal};
 pub use gateway::Gateway;
+pub use memory::MemoryBounds;

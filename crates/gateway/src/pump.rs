@@ -21,7 +21,6 @@ use crate::jobs::Jobs;
 use crate::miss;
 use crate::place::Placed;
 use crate::refused::Why;
-use crate::render;
 use crate::settle::{Bill, Settled, Settlement};
 use crate::state::{Held, Work};
 
@@ -96,7 +95,7 @@ impl Carried {
     fn new(gateway: &Gateway, held: Held, head: oneshot::Sender<Answer>) -> Self {
         let Held { dossier, work, settlement, headers } = held;
         Self {
-            line: Line::new(gateway.config(), head, headers, work.call.stream),
+            line: Line::new(gateway.config(), head, headers, &work),
             dossier,
             work: Arc::new(work),
             settlement,
@@ -298,7 +297,7 @@ impl Carried {
         let now = self.dossier.record.started;
         let work = Arc::clone(&self.work);
         let locate = move || attempt(|| miss::located(&work, prompt, miss, now)).unwrap_or(miss);
-        engine.miss = Some(if render::text_bytes(&self.work.call) <= gateway.config().render_inline_bytes {
+        engine.miss = Some(if self.work.body_bytes <= gateway.config().render_inline_bytes {
             locate()
         } else {
             // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.

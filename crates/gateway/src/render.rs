@@ -10,19 +10,23 @@ use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::config::ServedModel;
+use crate::memory::estimate::Estimate;
 use crate::refused::{Refused, Why};
-use crate::state::{Moderated, Rendered, Routed, Work};
+use crate::state::{Moderated, Rendered, Routed, Taken, Work};
+
+pub(crate) mod lane;
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway) -> Result<Rendered, Refused> {
-        let Routed { mut dossier, principal, call, model } = self.0;
+        let Routed { mut dossier, principal, call, taken, model } = self.0;
         let now = gateway.parts().clock.now();
-        let (call, encoded) = if text_bytes(&call) > gateway.config().render_inline_bytes {
-            // A long prompt takes milliseconds: the event loop's threads must stay free for health checks.
+        let (call, encoded, taken) = if taken.place.is_some() {
+            // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
+            // stays there meanwhile, also when the client goes away.
             let model = Arc::clone(&model);
             let rendering = tokio::task::spawn_blocking(move || {
                 let encoded = encode(&model, &call, now);
-                (call, encoded)
+                (call, encoded, taken)
             });
             match rendering.await {
                 Ok(done) => done,
@@ -30,8 +34,10 @@ impl Moderated {
             }
         } else {
             let encoded = encode(&model, &call, now);
-            (call, encoded)
+            (call, encoded, taken)
         };
+        let Taken { body_bytes, memory, place } = taken;
+        drop(place);
         let Encoded { prompts, text } = match encoded {
             Ok(encoded) => encoded,
             Err(why) => return Err(dossier.refuse(*why)),
@@ -48,27 +54,55 @@ impl Moderated {
         );
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = gateway.config().weights.get(&principal.org).copied().unwrap_or(1);
-        dossier.mark(Stage::Render);
         let keys = Vec::new();
-        let work = Work { call, model, prompts, text, sampling, salt, keys, tenant, weight };
+        let memory = Arc::new(memory);
+        let work =
+            Work { call, body_bytes, memory, model, prompts, text, sampling, salt, keys, tenant, weight };
+        if let Err(why) = take_memory(gateway, &work) {
+            return Err(dossier.refuse(*why));
+        }
+        dossier.mark(Stage::Render);
         Ok(Rendered { dossier, principal, work })
     }
 }
 
-/// Bytes of text in a call: what decides whether work on its prompt stays on the event loop.
-pub(crate) fn text_bytes(call: &Call) -> usize {
-    match &call.prompt {
-        Prompt::Conversation(conversation) => {
-            conversation.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
-        }
-        Prompt::Raw(items) => items
-            .iter()
-            .map(|item| match item {
-                PromptItem::Text(text) => text.len(),
-                PromptItem::Ids(_) => 0,
-            })
-            .sum(),
+/// Takes the memory that the call may need, instead of what its reading took.
+fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Box<Why>> {
+    let estimate = Estimate::of(work, gateway.config().delivery_buffer_bytes);
+    let bound = gateway.memory().bounds().call;
+    if estimate.bytes() > bound {
+        return Err(Box::new(estimate.refusal(work, bound)));
     }
+    work.memory.resize(estimate.bytes()).map_err(|full| Box::new(full.at(Stage::Render)))
+}
+
+/// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
+/// that rendering takes would be for nothing.
+pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Box<Why>> {
+    let window = model.capabilities.context_window;
+    let too_long = |has: String| Err(Box::new(window_exceeded(prompt_param(call), &has, model)));
+    let bytes = match (&call.prompt, &model.template) {
+        (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
+        (Prompt::Conversation(_), None) => 0,
+        (Prompt::Raw(items), _) => {
+            let ids =
+                items.iter().map(|item| if let PromptItem::Ids(ids) = item { ids.len() } else { 0 }).max();
+            if let Some(ids) = ids.filter(|ids| *ids > window as usize) {
+                return too_long(format!("{ids} tokens"));
+            }
+            let text =
+                |item: &PromptItem| if let PromptItem::Text(text) = item { text.trim().len() } else { 0 };
+            items.iter().map(text).max().unwrap_or(0)
+        }
+    };
+    let Some(each) = model.tokenizer.most_bytes_per_token() else { return Ok(()) };
+    if bytes <= (window as usize).saturating_mul(each) {
+        return Ok(());
+    }
+    too_long(format!(
+        "{bytes} bytes of text, which is more than {} tokens (of {each} bytes at most)",
+        bytes / each
+    ))
 }
 
 /// Prompts as ids.
@@ -79,6 +113,7 @@ struct Encoded {
 }
 
 fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Box<Why>> {
+    could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let Some(template) = &model.template else {
@@ -141,20 +176,10 @@ fn resolve(
 ) -> Result<headrace_domain::Sampling, Box<Why>> {
     let window = model.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
-    let param = if matches!(call.prompt, Prompt::Conversation(_)) { "messages" } else { "prompt" };
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let scoring_only = call.sampling.max_tokens == Some(0);
     if longest > window || (longest == window && !scoring_only) {
-        return Err(Box::new(Why::bad_request(
-            Stage::Render,
-            "context_length_exceeded",
-            param,
-            format!(
-                "The prompt has {longest} tokens and the context window of `{}` is {window} tokens, prompt and answer \
-                 together. Shorten the prompt.",
-                model.name
-            ),
-        )));
+        return Err(Box::new(window_exceeded(prompt_param(call), &format!("{longest} tokens"), model)));
     }
     let room = window.saturating_sub(longest);
     let max_tokens = match call.sampling.max_tokens {
@@ -194,6 +219,19 @@ fn resolve(
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
     Ok(call.sampling.resolve(&model.defaults, max_tokens, drawn))
+}
+
+fn prompt_param(call: &Call) -> &'static str {
+    if matches!(call.prompt, Prompt::Conversation(_)) { "messages" } else { "prompt" }
+}
+
+fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
+    let (name, window) = (&model.name, model.capabilities.context_window);
+    let message = format!(
+        "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
+         Shorten the prompt."
+    );
+    Why::bad_request(Stage::Render, "context_length_exceeded", param, message)
 }
 
 fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel) -> Why {

@@ -16,6 +16,7 @@ impl Authorized {
         record.model_served = Some(model.name.to_string());
         record.numerics = Some(model.capabilities.numerics.clone());
         self.dossier.mark(Stage::Route);
-        Ok(Routed { dossier: self.dossier, principal: self.principal, call: self.call, model })
+        let Self { dossier, principal, call, taken, .. } = self;
+        Ok(Routed { dossier, principal, call, taken, model })
     }
 }

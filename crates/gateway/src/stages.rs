@@ -27,14 +27,15 @@ pub(crate) async fn travel<B: BodySource>(
         .receive(gateway)
         .await?
         // One meaning of the bytes, every parameter honoured or refused by name.
-        .parse(gateway)?
+        .parse(gateway)
+        .await?
         // May this key use the name that it asked for: before the name is resolved, so that an alias cannot widen it.
         .authorize()?
         // The name to the model that serves: prices and tokenizers hang on it.
         .route(gateway)?
         // The input against the rules: before tokens are made of it, on the caller's own words.
         .moderate(gateway)?
-        // Words to ids: holds and placement need counts.
+        // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
         .render(gateway)
         .await?;
     // Limits and money, all or nothing; from here on a task owns the request and settles it whatever happens.

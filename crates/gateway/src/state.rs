@@ -11,6 +11,8 @@ use headrace_limits::{Lease, LimitSpec, Scope};
 
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
+use crate::memory::Reserved;
+use crate::render::lane::Place;
 use crate::settle::Settlement;
 use crate::{Arrival, Credentials};
 
@@ -60,11 +62,21 @@ pub(crate) struct Received {
     pub(crate) body: Bytes,
 }
 
+/// What a call has taken to be read and rendered.
+pub(crate) struct Taken {
+    /// Bytes of its body: no less than all the text in it that a template may show.
+    pub(crate) body_bytes: usize,
+    pub(crate) memory: Reserved,
+    /// Its turn, where it is long.
+    pub(crate) place: Option<Place>,
+}
+
 /// Its meaning is known.
 pub(crate) struct Parsed {
     pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
+    pub(crate) taken: Taken,
 }
 
 /// Its caller may use the model that it names.
@@ -72,6 +84,7 @@ pub(crate) struct Authorized {
     pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
+    pub(crate) taken: Taken,
     pub(crate) asked: ModelName,
 }
 
@@ -80,6 +93,7 @@ pub(crate) struct Routed {
     pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
+    pub(crate) taken: Taken,
     pub(crate) model: Arc<ServedModel>,
 }
 
@@ -96,6 +110,10 @@ pub(crate) struct Rendered {
 /// What is to be computed.
 pub(crate) struct Work {
     pub(crate) call: Call,
+    /// Bytes of the body that the call came in: what decides whether work on its text stays on the event loop.
+    pub(crate) body_bytes: usize,
+    /// The memory that the call may take, until the last byte of its answer has gone.
+    pub(crate) memory: Arc<Reserved>,
     pub(crate) model: Arc<ServedModel>,
     /// One per prompt, in the caller's order.
     pub(crate) prompts: Vec<Arc<[u32]>>,

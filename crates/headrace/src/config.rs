@@ -18,6 +18,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
+use headrace_gateway::MemoryBounds;
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::PriceList;
 use headrace_limits::LimitSpec;
@@ -99,6 +100,8 @@ pub(crate) struct GatewaySettings {
     pub(crate) first_event_wait: Duration,
     pub(crate) keep_alive: Duration,
     pub(crate) render_inline_bytes: usize,
+    pub(crate) render_bytes_at_once: usize,
+    pub(crate) memory: MemoryBounds,
 }
 
 /// How many traces are kept.
@@ -331,6 +334,12 @@ impl Reader {
             first_event_wait: self.duration("gateway.first_event_wait"),
             keep_alive: self.duration("gateway.keep_alive"),
             render_inline_bytes: self.size("gateway.render_inline").unwrap_or(0),
+            render_bytes_at_once: self.size("gateway.max_render_bytes_at_once").unwrap_or(0),
+            memory: MemoryBounds {
+                call: self.size("gateway.max_call_memory").unwrap_or(0) as u64,
+                key: self.size("gateway.max_key_memory").unwrap_or(0) as u64,
+                all: self.size("gateway.max_memory").unwrap_or(0) as u64,
+            },
         }
     }
 

@@ -317,6 +317,8 @@ impl House {
             first_event_wait,
             keep_alive,
             render_inline_bytes,
+            render_bytes_at_once,
+            memory,
         } = self.config.gateway;
         let config = GatewayConfig {
             default_max_tokens,
@@ -326,6 +328,8 @@ impl House {
             first_event_wait,
             keep_alive,
             render_inline_bytes,
+            render_bytes_at_once,
+            memory,
             wire: self.config.wire.clone(),
             weights: self.config.weights.clone(),
             ..GatewayConfig::new(self.data_dir.cache_salt(), self.owner)

@@ -1,5 +1,6 @@
 //! The way to the client: the head of its answer, the body's two ends, and the clock of a reader that takes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -10,6 +11,7 @@ use crate::config::GatewayConfig;
 use crate::delivery::{self, Cut, Delivery, DeliverySender, GiveUp};
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::state::Work;
 
 use super::reply::Reply;
 
@@ -58,16 +60,17 @@ impl Line {
         config: &GatewayConfig,
         head: oneshot::Sender<Answer>,
         headers: Vec<(&'static str, String)>,
-        streamed: bool,
+        work: &Work,
     ) -> Self {
-        let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes);
+        let memory = Arc::clone(&work.memory);
+        let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes, memory);
         Self {
             head: Some(head),
             delivery: Some(delivery),
             sender,
             headers,
             content_type: "application/json",
-            streamed,
+            streamed: work.call.stream,
             stall: StallClock::default(),
         }
     }

@@ -6,6 +6,7 @@ mod arrives;
 mod ends;
 mod explains;
 mod holds;
+mod memory;
 mod panics;
 mod places;
 mod refusals;

@@ -42,6 +42,67 @@ async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
     assert_eq!(world.ledger.totals().open_holds, 0);
 }
 
+/// What cannot fit the window in any writing is refused before it is rendered, with the numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_that_could_never_fit_are_not_rendered() {
+    let world = World::new(Setup::default());
+    let opening = "<|".repeat(1 << 19);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": json!({"a": opening}).to_string()}});
+    let chats = [
+        json!([message("user", &opening)]),
+        json!([message("system", &opening), message("user", "hi")]),
+        json!([message("user", "hi"), {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "x"}]),
+    ];
+    let chats =
+        chats.map(|messages| (Endpoint::ChatCompletions, json!({"model": "demo", "messages": messages})));
+    let raw = |prompt: Value| (Endpoint::Completions, json!({"model": "demo", "prompt": prompt}));
+    let raws = [raw(json!(opening)), raw(json!(["hi", opening])), raw(json!([[1, 2], vec![7; 513]]))];
+    for (endpoint, body) in chats.into_iter().chain(raws) {
+        let answer = world.call(endpoint, body).await;
+        assert_eq!(answer.status, 400);
+        let body = read(answer).await;
+        assert!(body.contains("context_length_exceeded") && body.contains("512 tokens"), "{body}");
+        assert!(body.contains("bytes of text, which is more than") || body.contains("513 tokens"), "{body}");
+        assert!(body.len() < 1000, "{}", body.len());
+    }
+}
+
+/// Whatever part of a call is long, the event loop goes on while it is read and rendered.
+#[tokio::test]
+async fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
+    let world = World::new(Setup::default());
+    let long = "word ".repeat(8 << 10);
+    let tool = |name: &str, about: &str, key: &str| {
+        json!({"type": "function", "function": {"name": name, "description": about,
+            "parameters": {"type": "object", "properties": {key: {"type": "string"}}}}})
+    };
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": json!({"a": long}).to_string()}});
+    let hi = json!({"role": "user", "content": "hi"});
+    for body in [
+        json!({"model": "demo", "messages": [{"role": "user", "content": long}]}),
+        json!({"model": "demo", "messages": [hi], "tools": [tool("f", &long, "k")]}),
+        json!({"model": "demo", "messages": [hi], "tools": [tool("f", "about", &long)]}),
+        json!({"model": "demo", "messages": [hi, {"role": "assistant", "tool_calls": [call]}]}),
+        json!({"model": "demo", "messages": [hi], "no_such_parameter": long}),
+    ] {
+        let turns = std::cell::Cell::new(0);
+        let others = async {
+            loop {
+                turns.set(turns.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = world.call(Endpoint::ChatCompletions, body) => answer,
+            () = others => unreachable!(),
+        };
+        assert_eq!(answer.status, 400);
+        assert!(turns.get() > 0, "the call was refused in one go, on the event loop");
+    }
+}
+
 /// Abuse 10, and every other credential that is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_credentials_are_401_and_never_shown_back() {

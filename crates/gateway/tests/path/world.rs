@@ -11,16 +11,17 @@ use bytes::Bytes;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
-    ProjectId, RequestId, SamplingDefaults, SystemClock, TraceRecord, TraceSink, UnixNanos, Usage,
+    ProjectId, RequestId, SamplingDefaults, SystemClock, TokenLogprob, TopLogprob, TraceRecord, TraceSink,
+    UnixNanos, Usage,
 };
 use headrace_engine_api::{
-    Capabilities, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
-    Ticket, channel,
+    Capabilities, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport, PromptScores,
+    SubmitRefusal, Ticket, channel,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Arrival, Broken, Credentials, Gateway, GatewayConfig, GatewayParts, Records,
-    ServedModel, Stored,
+    Answer, AnswerBody, Arrival, Broken, Credentials, Gateway, GatewayConfig, GatewayParts, MemoryBounds,
+    Records, ServedModel, Stored,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -37,6 +38,8 @@ pub(crate) const ANSWER_TOKENS: u32 = 4;
 pub(crate) enum Script {
     /// Answers at once.
     Answer,
+    /// The same, every choice at its full length.
+    AnswerFully,
     /// Sends so many tokens of 100 bytes and then nothing until cancelled.
     ThenWait(u32),
     /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
@@ -85,8 +88,12 @@ impl Engine for Scripted {
         assert_ne!(script, Script::Panic, "the script says so");
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
         let prompt = job.prompt.len() as u64;
+        let scored = |top: Option<u8>| top.map(|top| score(top));
         self.jobs.lock().unwrap().push(job.clone());
         sender.send(Event::Started { cached_tokens: 0 });
+        if let Some(each) = scored(job.sampling.prompt_logprobs) {
+            sender.send(Event::Scored(PromptScores { tokens: vec![each; job.prompt.len()] }));
+        }
         let miss = *self.miss.lock().unwrap();
         let times = self.trace.lock().unwrap().clone();
         let engine = match miss {
@@ -98,10 +105,15 @@ impl Engine for Scripted {
             engine: engine.clone(),
         };
         match script {
-            Script::Answer => {
-                let each = ANSWER_TOKENS.min(job.sampling.max_tokens);
+            Script::Answer | Script::AnswerFully => {
+                let most = if script == Script::Answer { ANSWER_TOKENS } else { u32::MAX };
+                let each = most.min(job.sampling.max_tokens);
+                let logprobs: Vec<_> = scored(job.sampling.logprobs).into_iter().collect();
                 for choice in job.first_choice..job.first_choice + job.sampling.n {
-                    (0..each).for_each(|_| token(&sender, choice, "ha "));
+                    for _ in 0..each {
+                        let (text, logprobs) = ("ha ".to_owned(), logprobs.clone());
+                        sender.send(Event::Tokens { choice, ids: vec![65], text, logprobs });
+                    }
                     sender.send(Event::Finished { choice, reason: FinishReason::Stop });
                 }
                 sender.finish(Event::Done(report(u64::from(each * job.sampling.n))));
@@ -187,6 +199,13 @@ impl Clock for Faulty {
     }
 }
 
+/// A token's log-probabilities, with so many alternatives.
+fn score(top: u8) -> TokenLogprob {
+    let bytes = b"ha ha ha".to_vec();
+    let top = (0..u32::from(top)).map(|id| TopLogprob { id, bytes: bytes.clone(), logprob: -12.345_678 });
+    TokenLogprob { id: 65, bytes: bytes.clone(), logprob: Some(-1.234_567_8), top: top.collect() }
+}
+
 /// Keeps every record, and counts how often the store was asked for one. The flag makes the next one panic.
 #[derive(Default)]
 pub(crate) struct Kept(
@@ -245,6 +264,7 @@ pub(crate) struct Setup {
     pub(crate) render_inline_bytes: usize,
     /// The most bytes of an answer that wait for their reader before the task does.
     pub(crate) buffer_bytes: usize,
+    pub(crate) memory: MemoryBounds,
 }
 
 impl Default for Setup {
@@ -259,6 +279,7 @@ impl Default for Setup {
             rules: Vec::new(),
             render_inline_bytes: 32 << 10,
             buffer_bytes: 256 << 10,
+            memory: MemoryBounds::default(),
         }
     }
 }
@@ -328,6 +349,7 @@ impl World {
             hold_lifetime: setup.hold,
             render_inline_bytes: setup.render_inline_bytes,
             delivery_buffer_bytes: setup.buffer_bytes,
+            memory: setup.memory,
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             ..GatewayConfig::new([9; 32], Owner::new(1))
         };

@@ -1,0 +1,180 @@
+//! How much memory a call may take at most, from what it asks for. The figures per token, choice and byte are upper ones;
+//! a test with a counting allocator holds them to what is really taken.
+//! Must not know how much there is.
+
+use headrace_domain::{Endpoint, Prompt, Stage};
+use headrace_wire::ErrorKind;
+
+use super::mib;
+use crate::refused::Why;
+use crate::state::Work;
+
+/// Reading and rendering, for each byte of the body: the text as parsed, masked, rendered and in ids.
+const READING: u64 = 24;
+/// What stays of the text for each byte of the body: it as parsed, schemas as trees.
+const TEXT: u64 = 3;
+/// Any call: its task, its record, its answer's head.
+const CALL: u64 = 32 << 10;
+/// Each choice: parser, decoder, the sampler's state, its sequence.
+const CHOICE: u64 = 4 << 10;
+/// Each byte of stop strings in each choice: the string and its table.
+const STOP: u64 = 10;
+/// Each prompt token: its id here and with the engine, its part of a block's key.
+const PROMPT_TOKEN: u64 = 16;
+/// Each token that a choice may generate: its id with the engine, what penalties count.
+const TOKEN: u64 = 24;
+/// The same, kept and written out at the end of a whole answer: text, id, JSON.
+const KEPT_TOKEN: u64 = 64;
+/// An event with a token, while it waits to be read.
+const EVENT: u64 = 256;
+/// One log-probability: as a value, and as JSON.
+const SCORE: u64 = 112;
+const WRITTEN_SCORE: u64 = 160;
+/// Each byte of an echoed prompt, in a JSON buffer that grows: a control character takes six there.
+const ECHOED: u64 = 8;
+/// A prompt's token id as JSON.
+const WRITTEN_ID: u64 = 16;
+
+/// What reading a body of so many bytes takes.
+pub(crate) fn reading(body_bytes: usize) -> u64 {
+    CALL.saturating_add(READING.saturating_mul(body_bytes as u64))
+}
+
+/// The parts of an estimate, each with the parameter that makes it large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Estimate {
+    text: u64,
+    choices: u64,
+    prompt_scores: u64,
+    prompt_shown: u64,
+    output: u64,
+}
+
+/// What decides an estimate.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    choices: u64,
+    prompts: u64,
+    prompt_tokens: u64,
+    max_tokens: u64,
+    /// Log-probabilities at each position, or 0.
+    scores: u64,
+    prompt_scores: u64,
+    /// How often a prompt is shown in the answer.
+    shown: u64,
+    /// Bytes that may wait for a reader: of each job's events, and of the answer.
+    unread: u64,
+}
+
+impl Estimate {
+    /// Of `work`, of which each job's events and the answer's bytes wait for a reader up to `unread` bytes.
+    pub(crate) fn of(work: &Work, unread: usize) -> Self {
+        let (call, sampling) = (&work.call, &work.sampling);
+        let prompts = work.prompts.len() as u64;
+        let n = u64::from(sampling.n);
+        let at_each = |top: Option<u8>| top.map_or(0, |top| u64::from(top).saturating_add(1));
+        let asked = Asked {
+            choices: prompts.saturating_mul(n),
+            prompts,
+            prompt_tokens: work.prompt_tokens(),
+            max_tokens: u64::from(sampling.max_tokens),
+            scores: at_each(sampling.logprobs),
+            prompt_scores: at_each(sampling.prompt_logprobs),
+            shown: if call.endpoint == Endpoint::Completions { n } else { 1 },
+            unread: unread as u64,
+        };
+        let stop_bytes: u64 = sampling.stop.iter().map(|stop| stop.len() as u64).sum();
+        let text = work.text.as_ref().map_or(0, |text| text.len() as u64);
+        let echoed = if call.echo { ECHOED.saturating_mul(echo_bytes(work)) } else { 0 };
+        let ids = if call.return_token_ids { WRITTEN_ID.saturating_mul(asked.prompt_tokens) } else { 0 };
+        Self {
+            text: CALL
+                .saturating_add(TEXT.saturating_mul(work.body_bytes as u64))
+                .saturating_add(text)
+                .saturating_add(PROMPT_TOKEN.saturating_mul(asked.prompt_tokens)),
+            choices: STOP.saturating_mul(stop_bytes).saturating_add(CHOICE).saturating_mul(asked.choices),
+            prompt_scores: asked.prompt_scores(),
+            prompt_shown: echoed.saturating_add(ids).saturating_mul(asked.shown),
+            output: asked.output(call.stream),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let Self { text, choices, prompt_scores, prompt_shown, output } = *self;
+        [choices, prompt_scores, prompt_shown, output].into_iter().fold(text, u64::saturating_add)
+    }
+
+    /// The refusal of a call for which one may have `bound` bytes: it names the parameter that makes it large.
+    pub(crate) fn refusal(&self, work: &Work, bound: u64) -> Why {
+        let (n, sampling) = (work.sampling.n, &work.sampling);
+        let words = if matches!(work.call.prompt, Prompt::Conversation(_)) { "messages" } else { "prompt" };
+        let scores =
+            if work.call.endpoint == Endpoint::ChatCompletions { "top_logprobs" } else { "logprobs" };
+        let of_prompt =
+            if work.call.echo && sampling.logprobs.is_some() { scores } else { "prompt_logprobs" };
+        let widest = |param| if n > 1 { "n" } else { param };
+        let of_output = if sampling.logprobs.is_some() { widest(scores) } else { widest("max_tokens") };
+        let parts = [
+            (self.output, of_output, "Ask for fewer or shorter answers, for fewer alternatives, or stream"),
+            (
+                self.prompt_scores,
+                widest(of_prompt),
+                "Ask for fewer alternatives or answers, or send a shorter prompt",
+            ),
+            (
+                self.prompt_shown,
+                widest("prompt"),
+                "Ask for fewer answers, or without `echo` and `return_token_ids`",
+            ),
+            (self.choices, widest("stop"), "Ask for fewer answers or stop strings"),
+            (self.text, words, "Shorten it"),
+        ];
+        let (most, param, way_out) =
+            parts.into_iter().max_by_key(|(bytes, ..)| *bytes).unwrap_or((0, words, ""));
+        let message = format!(
+            "The call can take up to {} of memory, {} of it for what `{param}` asks for, and one call may take {} \
+             (`gateway.max_call_memory`). {way_out}.",
+            mib(self.bytes()),
+            mib(most),
+            mib(bound)
+        );
+        let why = Why::new(Stage::Render, 400, ErrorKind::InvalidRequest, "call_too_large", message);
+        why.with_param(param)
+    }
+}
+
+impl Asked {
+    /// The prompt's scores: once as values, once as JSON, and again in the answer wherever they are shown.
+    fn prompt_scores(&self) -> u64 {
+        let entries = self.prompt_scores.saturating_mul(self.prompt_tokens);
+        let written = WRITTEN_SCORE.saturating_mul(self.shown.saturating_add(1));
+        entries.saturating_mul(SCORE.saturating_add(written))
+    }
+
+    /// The answers: a whole one is kept to its end, a stream only as far as its reader has fallen behind.
+    fn output(&self, stream: bool) -> u64 {
+        let tokens = self.choices.saturating_mul(self.max_tokens);
+        let scores = self.scores.saturating_mul(SCORE.saturating_add(WRITTEN_SCORE));
+        let kept = tokens.saturating_mul(KEPT_TOKEN.saturating_add(scores));
+        let unread = self.unread.saturating_mul(self.prompts.saturating_add(2));
+        let kept = if stream { kept.min(unread) } else { kept };
+        let event = EVENT.saturating_add(self.scores.saturating_mul(SCORE));
+        let waiting = tokens.saturating_mul(event).min(unread);
+        kept.saturating_add(waiting).saturating_add(TOKEN.saturating_mul(tokens))
+    }
+}
+
+/// Bytes of all prompts as text.
+fn echo_bytes(work: &Work) -> u64 {
+    let most = work.model.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
+    match &work.call.prompt {
+        Prompt::Raw(items) => items
+            .iter()
+            .map(|item| match item {
+                headrace_domain::PromptItem::Text(text) => text.len() as u64,
+                headrace_domain::PromptItem::Ids(ids) => most.saturating_mul(ids.len() as u64),
+            })
+            .sum(),
+        Prompt::Conversation(_) => 0,
+    }
+}

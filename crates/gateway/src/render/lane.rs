@@ -1,0 +1,150 @@
+//! How much is read and rendered at once, in bytes of bodies: over all callers, and at most half of it for one key.
+//! Must not know what is read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{KeyId, Stage};
+use headrace_wire::ErrorKind;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::memory::mib;
+use crate::refused::Why;
+
+/// Bytes are counted in units of so many.
+const UNIT_BYTES: usize = 1024;
+/// How long a call waits for its turn.
+const MOST_WAIT: Duration = Duration::from_secs(5);
+
+/// The bound, and who is within it.
+pub(crate) struct Lane {
+    most_bytes: usize,
+    most_wait: Duration,
+    all: Arc<Semaphore>,
+    keys: Arc<Mutex<HashMap<KeyId, Share>>>,
+}
+
+/// A key's part of the lane, while one of its calls is there or waits.
+struct Share {
+    turns: Arc<Semaphore>,
+    calls: usize,
+}
+
+/// A call's place: given back when dropped.
+pub(crate) struct Place {
+    _all: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+    _call: Registered,
+}
+
+/// A call that is in the lane or waits for it.
+struct Registered {
+    keys: Arc<Mutex<HashMap<KeyId, Share>>>,
+    key: KeyId,
+}
+
+/// There was no room in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    /// The key's own calls fill its part, rather than everybody's the whole.
+    pub(crate) own: bool,
+    /// Bytes of the part, or of the whole.
+    pub(crate) limit_bytes: usize,
+    /// How long the call waited.
+    pub(crate) waited: Duration,
+}
+
+impl Lane {
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        let all = Arc::new(Semaphore::new(units(most_bytes)));
+        Self { most_bytes, most_wait: MOST_WAIT, all, keys: Arc::default() }
+    }
+
+    /// Waits for a turn of `bytes`; what is more than a key's part counts as its part, so that it can ever go on.
+    pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Place, NoRoom> {
+        let part = self.most_bytes / 2;
+        let weight = u32::try_from(units(bytes).min(units(part))).unwrap_or(u32::MAX);
+        let (call, turns) = self.register(key, units(part));
+        let full = |own, limit_bytes| NoRoom { own, limit_bytes, waited: self.most_wait };
+        let until = tokio::time::Instant::now() + self.most_wait;
+        let own = tokio::time::timeout_at(until, turns.acquire_many_owned(weight)).await;
+        let Ok(Ok(own)) = own else { return Err(full(true, part)) };
+        let all = tokio::time::timeout_at(until, Arc::clone(&self.all).acquire_many_owned(weight)).await;
+        let Ok(Ok(all)) = all else { return Err(full(false, self.most_bytes)) };
+        Ok(Place { _all: all, _own: own, _call: call })
+    }
+
+    fn register(&self, key: &KeyId, part: usize) -> (Registered, Arc<Semaphore>) {
+        let mut keys = self.keys.lock();
+        let new = || Share { turns: Arc::new(Semaphore::new(part)), calls: 0 };
+        let share = keys.entry(key.clone()).or_insert_with(new);
+        share.calls += 1;
+        (Registered { keys: Arc::clone(&self.keys), key: key.clone() }, Arc::clone(&share.turns))
+    }
+}
+
+fn units(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS)
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut keys = self.keys.lock();
+        if let Some(share) = keys.get_mut(&self.key) {
+            share.calls -= 1;
+            if share.calls == 0 {
+                keys.remove(&self.key);
+            }
+        }
+    }
+}
+
+impl From<NoRoom> for Why {
+    fn from(full: NoRoom) -> Self {
+        let (limit, seconds) = (mib(full.limit_bytes as u64), full.waited.as_secs());
+        let why = if full.own {
+            let message = format!(
+                "Long requests of this key are being read already, {limit} of them at most at once \
+                 (half of `gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Send fewer at once."
+            );
+            Why::new(Stage::Parse, 429, ErrorKind::RateLimit, "key_rendering_full", message)
+        } else {
+            let message = format!(
+                "Long requests are being read already, {limit} of them at most at once \
+                 (`gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Try again."
+            );
+            Why::new(Stage::Parse, 503, ErrorKind::Overloaded, "rendering_full", message)
+        };
+        why.retry_after(MOST_WAIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> KeyId {
+        KeyId::new(name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_key_has_half_and_everybody_the_whole() {
+        let waited = Duration::from_millis(50);
+        let lane = Lane { most_wait: waited, ..Lane::new(8 * UNIT_BYTES) };
+        let (a, b, c) = (key("a"), key("b"), key("c"));
+        let first = lane.enter(&a, 3 * UNIT_BYTES).await.unwrap();
+        let own = lane.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
+        assert_eq!(own, NoRoom { own: true, limit_bytes: 4 * UNIT_BYTES, waited });
+        // However large, it counts as a part: with three units of the other key there is room for both.
+        let second = lane.enter(&b, 100 * UNIT_BYTES).await.unwrap();
+        let none = lane.enter(&c, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
+        assert_eq!(none, NoRoom { own: false, limit_bytes: 8 * UNIT_BYTES, waited });
+        let (waiting, ()) = tokio::join!(lane.enter(&c, 2 * UNIT_BYTES), async { drop(first) });
+        assert!(waiting.is_ok(), "a turn that comes in time is taken");
+        drop((waiting, second));
+        assert!(lane.keys.lock().is_empty(), "nothing is kept of keys that are gone");
+        assert_eq!(lane.all.available_permits(), 8);
+    }
+}

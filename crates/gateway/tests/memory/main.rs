@@ -1,0 +1,132 @@
+//! What calls really take of the memory, held against what was estimated for them. A program of its own: every allocation
+//! in it is counted.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use headrace_domain::Endpoint;
+use headrace_gateway::AnswerBody;
+use serde_json::{Value, json};
+
+use world::{Script, Setup, World};
+
+#[allow(dead_code, reason = "the world has more in it than is measured")]
+#[path = "../path/world.rs"]
+mod world;
+
+/// Counts as the system's allocator rounds: multiples of 16 bytes, 16 more for itself.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn rounded(bytes: usize) -> usize {
+    bytes.next_multiple_of(16) + 16
+}
+
+// SAFETY: every call goes to the system's allocator as it is; what is counted beside it decides nothing.
+#[allow(unsafe_code, reason = "the only way to see allocations")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(rounded(layout.size()), Ordering::Relaxed) + rounded(layout.size());
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller's own promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(rounded(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller's own promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Calls `body` and reads the answer; gives its status, the most bytes allocated meanwhile and the most that were taken
+/// for it.
+async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usize, u64) {
+    let arrival = world.arrival(endpoint, body.to_string());
+    let done = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (done, gateway) = (Arc::clone(&done), Arc::clone(&world.gateway));
+        std::thread::spawn(move || {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                most = gateway.memory_taken().max(most);
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            most
+        })
+    };
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let answer = world.gateway.call(arrival).await;
+    let status = answer.status;
+    if let AnswerBody::Stream(mut delivery) = answer.body {
+        while poll_fn(|cx| delivery.poll_frame(cx)).await.is_some() {}
+    }
+    let peak = PEAK.load(Ordering::Relaxed) - before;
+    world.balance_when_idle().await;
+    done.store(true, Ordering::Relaxed);
+    (status, peak, watcher.join().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_takes_more_than_its_estimate() {
+    let bounds = headrace_gateway::MemoryBounds { call: 1 << 30, key: 2 << 30, all: 4 << 30 };
+    let world = World::new(Setup { memory: bounds, ..Setup::default() });
+    world.script(Script::AnswerFully);
+    let raw = |more: Value| {
+        let mut body = json!({"model": "demo", "prompt": vec![70; 400], "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        (Endpoint::Completions, body)
+    };
+    let chat = |more: Value| {
+        let mut body =
+            json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        (Endpoint::ChatCompletions, body)
+    };
+    let long = "<|".repeat(1 << 20);
+    let tool = json!([{"type": "function", "function": {"name": "f", "description": long}}]);
+    let stops: Vec<String> = (0..16).map(|n| format!("{n:01024}")).collect();
+    let rows = [
+        chat(json!({})),
+        chat(json!({"n": 128, "max_tokens": 10})),
+        chat(json!({"n": 128, "stop": stops})),
+        chat(json!({"n": 16, "max_tokens": 200, "logprobs": true, "top_logprobs": 20})),
+        chat(json!({"prompt_logprobs": 20, "n": 4, "return_token_ids": true})),
+        chat(json!({"tools": tool})),
+        raw(json!({"prompt_logprobs": 20})),
+        raw(json!({"prompt_logprobs": 20, "n": 32})),
+        raw(json!({"prompt_logprobs": 20, "n": 32, "stream": true})),
+        raw(json!({"echo": true, "logprobs": 20, "n": 32})),
+        raw(json!({"echo": true, "n": 128, "return_token_ids": true})),
+        raw(json!({"max_tokens": 100, "logprobs": 0, "n": 64})),
+        raw(json!({"prompt": vec![vec![70; 400]; 128]})),
+    ];
+    let mut too_low = Vec::new();
+    measured(&world, rows[0].0, &rows[0].1).await;
+    for (endpoint, body) in &rows {
+        let (mut status, mut peak, mut taken) = (0, 0, 0);
+        // On a busy machine the watcher may sleep through a short call.
+        while taken < 1000 {
+            (status, peak, taken) = measured(&world, *endpoint, body).await;
+        }
+        let mut shown = body.to_string();
+        shown.truncate(200);
+        println!("{status} {peak:>12} of {taken:>12} bytes: {shown}");
+        if peak as u64 > taken {
+            too_low.push(shown);
+        }
+    }
+    assert!(too_low.is_empty(), "more was allocated than was taken for {too_low:#?}");
+    assert_eq!(world.gateway.memory_taken(), 0);
+}
