@@ -1,35 +1,80 @@
-//! Stage `moderate`: the caller's words against the rules. The verdict names a rule, never the words.
+//! Stage `moderate`: everything that the caller wrote and the model may see, against the rules. The verdict names a rule,
+//! never the words.
 
-use headrace_domain::{Prompt, PromptItem, Stage};
-use headrace_moderation::Verdict;
+use std::sync::Arc;
+
+use headrace_domain::{Call, Prompt, PromptItem, Stage};
+use headrace_moderation::{Judge, Verdict};
 use headrace_wire::ErrorKind;
 
 use crate::Gateway;
+use crate::config::ServedModel;
 use crate::refused::{Refused, Why};
+use crate::render::could_fit;
 use crate::state::{Moderated, Routed};
 
 impl Routed {
-    pub(crate) fn moderate(mut self, gateway: &Gateway) -> Result<Moderated, Refused> {
-        let Some(judge) = &gateway.parts().judge else { return Ok(Moderated(self)) };
-        let verdict = match &self.call.prompt {
-            Prompt::Conversation(conversation) => {
-                judge.judge_all(&mut conversation.messages.iter().flat_map(|message| {
-                    let calls = message.tool_calls.iter().map(|call| call.arguments.as_str());
-                    message.content.as_deref().into_iter().chain(message.reasoning.as_deref()).chain(calls)
-                }))
-            }
-            Prompt::Raw(items) => judge.judge_all(&mut items.iter().filter_map(|item| match item {
-                PromptItem::Text(text) => Some(text.as_str()),
-                PromptItem::Ids(_) => None,
-            })),
+    pub(crate) async fn moderate(self, gateway: &Gateway) -> Result<Moderated, Refused> {
+        let Self { mut dossier, principal, call, taken, model } = self;
+        let Some(judge) = &gateway.parts().judge else {
+            return Ok(Moderated(Self { dossier, principal, call, taken, model }));
         };
-        self.dossier.record.moderation = verdict.rule().map(str::to_owned);
+        let (call, taken, verdict) = if taken.place.is_some() {
+            // As in the stage `render`: the event loop's threads must stay free.
+            let (judge, model) = (Arc::clone(judge), Arc::clone(&model));
+            let judging = tokio::task::spawn_blocking(move || {
+                let verdict = verdict(&*judge, &model, &call);
+                (call, taken, verdict)
+            });
+            match judging.await {
+                Ok(judged) => judged,
+                Err(_) => return Err(dossier.refuse(stopped())),
+            }
+        } else {
+            let verdict = verdict(&**judge, &model, &call);
+            (call, taken, verdict)
+        };
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(why) => return Err(dossier.refuse(*why)),
+        };
+        dossier.record.moderation = verdict.rule().map(str::to_owned);
         if let Verdict::Blocked { rule, message } = verdict {
             let message = format!("{message} (content rule `{rule}`)");
             let why = Why::new(Stage::Moderate, 400, ErrorKind::ContentPolicy, "content_policy", message);
-            return Err(self.dossier.refuse(why));
+            return Err(dossier.refuse(why));
         }
-        self.dossier.mark(Stage::Moderate);
-        Ok(Moderated(self))
+        dossier.mark(Stage::Moderate);
+        Ok(Moderated(Self { dossier, principal, call, taken, model }))
     }
+}
+
+/// The verdict on all texts of a call, each by itself. Not on the rendered prompt: the words of the template would be
+/// judged with the caller's, and a rule on `user` would turn every call away.
+fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Box<Why>> {
+    could_fit(model, call)?;
+    Ok(match &call.prompt {
+        Prompt::Conversation(conversation) => {
+            let texts = headrace_prompt::texts_of(conversation);
+            judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
+        }
+        Prompt::Raw(items) => {
+            let mut gravest = Verdict::Clean;
+            for item in items {
+                gravest = gravest.graver(match item {
+                    PromptItem::Text(text) => judge.judge(text),
+                    PromptItem::Ids(ids) => judge.judge(&model.tokenizer.decode(ids, false)),
+                });
+                if gravest.is_blocked() {
+                    break;
+                }
+            }
+            gravest
+        }
+    })
+}
+
+fn stopped() -> Why {
+    let message = "The request could not be judged: the judging was stopped. Nothing was charged.";
+    Why::new(Stage::Moderate, 500, ErrorKind::Internal, "internal_error", message)
 }

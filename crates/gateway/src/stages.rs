@@ -33,8 +33,9 @@ pub(crate) async fn travel<B: BodySource>(
         .authorize()?
         // The name to the model that serves: prices and tokenizers hang on it.
         .route(gateway)?
-        // The input against the rules: before tokens are made of it, on the caller's own words.
-        .moderate(gateway)?
+        // Everything the caller wrote against the rules: before the template adds words of its own.
+        .moderate(gateway)
+        .await?
         // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
         .render(gateway)
         .await?;

@@ -19,3 +19,4 @@ pub use error::TemplateError;
 pub use places::{Part, Place};
 pub use reply::{CallIds, ReplyFamily, ReplyParser};
 pub use template::{ChatTemplate, RenderOptions, Rendered, SpecialTokenTexts, TemplateLimits};
+pub use values::texts_of;

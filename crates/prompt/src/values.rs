@@ -1,6 +1,8 @@
 //! Conversations and JSON as template values, every string of the request masked on the way.
 //! Must not know what templates do with them.
 
+use std::borrow::Cow;
+
 use headrace_domain::{Conversation, Message, Tool, ToolChoice};
 use minijinja::Value;
 use serde_json::Value as Json;
@@ -27,6 +29,22 @@ pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
         tool.parameters.iter().for_each(|parameters| json_strings(parameters, &mut strings));
     }
     strings
+}
+
+/// All texts of a conversation that a template may show: [`strings`], and what stands in tool calls' arguments behind the
+/// escapes of JSON.
+pub fn texts_of(conversation: &Conversation) -> Vec<Cow<'_, str>> {
+    let mut texts: Vec<Cow<'_, str>> = strings(conversation).into_iter().map(Cow::Borrowed).collect();
+    for call in conversation.messages.iter().flat_map(|message| &message.tool_calls) {
+        if let Some(arguments) =
+            call.arguments.contains('\\').then(|| serde_json::from_str(&call.arguments).ok())
+        {
+            let mut strings = Vec::new();
+            arguments.iter().for_each(|arguments| json_strings(arguments, &mut strings));
+            texts.extend(strings.into_iter().map(|text| Cow::Owned(text.to_owned())));
+        }
+    }
+    texts
 }
 
 /// What carries marks.

@@ -253,3 +253,68 @@ async fn a_gateway_whose_engine_is_dead_is_not_ready_and_names_the_model() {
     world.gateway.drain(std::time::Duration::from_secs(1)).await;
     assert_eq!(world.gateway.not_ready(), ["the server is shutting down"]);
 }
+
+/// Whatever place the words stand in, the rules see them; those of the template set nothing off.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_see_everything_that_the_model_may_see() {
+    let rules = json!([
+        {"name": "names", "kind": "words", "words": ["blue heron"], "whole_word": true, "action": "block"},
+        {"name": "digits", "kind": "regex", "pattern": "HERON[0-9]+", "action": "block"},
+        {"name": "roles", "kind": "words", "words": ["user", "assistant", "system"], "action": "block"},
+    ]);
+    let world = World::new(Setup { rules: serde_json::from_value(rules).unwrap(), ..Setup::default() });
+    let ids = |text: &str| {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+        let checkpoint = headrace_checkpoint::Checkpoint::open(&dir).unwrap();
+        let (json, config) = (checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
+        headrace_tokenizer::Tokenizer::new(json, config).unwrap().encode_plain(text, false).unwrap()
+    };
+    let chat = |more: Value| {
+        let mut body =
+            json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        (Endpoint::ChatCompletions, body)
+    };
+    let says = |content: &str| chat(json!({"messages": [{"role": "user", "content": content}]}));
+    let tool = |function: Value| chat(json!({"tools": [{"type": "function", "function": function}]}));
+    let property = |property: Value| {
+        tool(json!({"name": "f", "parameters": {"type": "object", "properties": property}}))
+    };
+    let called = |name: &str, arguments: &str| {
+        let call = json!({"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}});
+        chat(
+            json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"}]}),
+        )
+    };
+    let raw =
+        |prompt: Value| (Endpoint::Completions, json!({"model": "demo", "max_tokens": 1, "prompt": prompt}));
+    let blocked = [
+        says("the blue heron"),
+        says("BLUE\u{a0}\n HÉRON"),
+        says("b\u{ad}lue\u{200b} h\u{200d}eron"),
+        says("ｂｌｕｅ ｈｅｒｏｎ"),
+        says("_blue heron_"),
+        raw(json!("blue heron")),
+        raw(json!(ids("a blue heron"))),
+        raw(json!([ids("harmless"), ids("blue heron")])),
+        tool(json!({"name": "f", "description": "blue heron"})),
+        tool(json!({"name": "HERON1"})),
+        property(json!({"blue heron": {"type": "string"}})),
+        property(json!({"x": {"enum": ["blue heron"]}})),
+        property(json!({"x": {"type": "string", "description": "blue heron"}})),
+        called("HERON1", "{}"),
+        called("f", r#"{"x": "blue\nheron"}"#),
+        chat(json!({"messages": [{"role": "user", "name": "blue heron", "content": "hi"}]})),
+    ];
+    for (endpoint, body) in blocked {
+        let answer = world.call(endpoint, body.clone()).await;
+        let (status, text) = (answer.status, read(answer).await);
+        assert!(status == 400 && text.contains("content_policy"), "{body}: {status} {text}");
+        assert!(!text.to_lowercase().contains("blue"), "{text}");
+    }
+    for (endpoint, body) in [says("hi"), says("a blue her on"), raw(json!(ids("hi")))] {
+        let answer = world.call(endpoint, body.clone()).await;
+        assert_eq!(answer.status, 200, "{body}: {}", read(answer).await);
+    }
+}

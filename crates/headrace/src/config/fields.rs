@@ -346,7 +346,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "moderation.rules",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`\"words\"` or `\"regex\"`), `words` or `pattern`, `action` (`\"block\"` or `\"flag\"`) and, optionally, `whole_word`, `message`.",
+        "Tables with `name`, `kind` (`\"words\"` or `\"regex\"`), `words` or `pattern`, `action` (`\"block\"` or `\"flag\"`) and, optionally, `whole_word`, `message`. What they see and what not: [content_policy](errors.md#content_policy).",
     ),
     field(
         "gateway.default_max_tokens",
