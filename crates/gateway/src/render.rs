@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, Call, Prompt, PromptItem, Stage, UnixNanos};
+use headrace_domain::{CacheSalt, Call, Prompt, PromptItem, Stage, ToolChoice, UnixNanos};
 use headrace_engine_api::Tenant;
 use headrace_prompt::RenderOptions;
 use headrace_wire::ErrorKind;
@@ -124,6 +124,12 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, B
                     format!("The model `{}` has no chat template. Use /v1/completions.", model.name),
                 )));
             };
+            if !conversation.tools.is_empty()
+                && conversation.tool_choice != ToolChoice::None
+                && !template.shows_tools()
+            {
+                return Err(Box::new(no_tools(model)));
+            }
             let options = RenderOptions { add_generation_prompt: true, now };
             let rendered = template.render(conversation, &options).map_err(|error| {
                 Box::new(Why::bad_request(Stage::Render, "template_error", "messages", error.to_string()))
@@ -219,6 +225,15 @@ fn resolve(
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
     Ok(call.sampling.resolve(&model.defaults, max_tokens, drawn))
+}
+
+fn no_tools(model: &ServedModel) -> Why {
+    let message = format!(
+        "`tools`: the chat template of `{}` shows a model no tools, so it would never learn of them. Leave them out, or \
+         use a model that was taught to call tools.",
+        model.name
+    );
+    Why::bad_request(Stage::Render, "unsupported_parameter", "tools", message)
 }
 
 fn prompt_param(call: &Call) -> &'static str {

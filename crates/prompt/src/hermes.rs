@@ -1,6 +1,9 @@
 //! The Hermes family's replies: text with `<tool_call>` JSON `</tool_call>` in it, read character by character.
 //! Must not know events, ids or how a call is carried out.
 
+use std::sync::Arc;
+
+use crate::offered::{CallFault, OfferedTools};
 use crate::reply::Piece;
 
 const OPEN: &str = "<tool_call>";
@@ -12,12 +15,16 @@ const CLOSE: &str = "</tool_call>";
 /// What belongs to the syntax of calls and is not text: the marks, white space between calls and at the end after
 /// one, all white space before a call that no text precedes, and otherwise one line break before it (templates write
 /// these back by themselves). Everything else comes out as text, a call that turns out not to be one word for word.
-/// A call begins, and can no longer be taken back, when its name and the brace of its arguments have been read.
+/// A call comes out whole, when its name and its arguments have been read and the tools that were offered have such a one:
+/// what nobody could carry out is text like any other.
 #[derive(Debug, Default)]
 pub(crate) struct Hermes {
+    offered: Arc<OfferedTools>,
     state: State,
-    /// Calls begun.
+    /// Calls made.
     calls: u32,
+    /// What was wrong with the first that could not be carried out.
+    fault: Option<CallFault>,
     /// Text other than white space has come since the beginning or the last call.
     visible: bool,
     /// White space held back: it may belong to a call that follows.
@@ -44,7 +51,7 @@ enum State {
     Value,
     InName,
     InArguments,
-    /// After a value, the call not begun yet.
+    /// After a value, name or arguments being unknown yet.
     AfterValue,
     /// The call is complete but for its brace (`false`: not seen yet) and closing mark, of which so many bytes have
     /// matched.
@@ -59,17 +66,26 @@ struct Call {
     escaped: bool,
     key: String,
     name: Option<String>,
-    /// Arguments that came before the name.
-    early: Option<String>,
-    begun: bool,
+    arguments: Option<String>,
+    /// Name and arguments are known, and what becomes of them is decided.
+    decided: bool,
     depth: usize,
     in_string: bool,
 }
 
 impl Hermes {
-    /// Calls begun so far.
+    pub(crate) fn new(offered: Arc<OfferedTools>) -> Self {
+        Self { offered, ..Self::default() }
+    }
+
+    /// Calls made so far.
     pub(crate) fn calls(&self) -> u32 {
         self.calls
+    }
+
+    /// What was wrong with the first text that looked like a call and is none.
+    pub(crate) fn fault(&self) -> Option<CallFault> {
+        self.fault
     }
 
     pub(crate) fn push(&mut self, text: &str) -> Vec<Piece> {
@@ -82,9 +98,12 @@ impl Hermes {
             State::Text if !self.visible && self.calls > 0 => {}
             State::Text => self.release_space(),
             State::Mark(matched) => self.release_mark(matched),
-            // Nothing but syntax is held back of a call that has begun.
+            // Nothing but syntax is held back of a call that was made.
             State::Closing(..) => {}
-            _ if self.call.begun => {}
+            State::InArguments => {
+                self.fault.get_or_insert(CallFault::Unfinished);
+                self.give_back();
+            }
             _ => self.give_back(),
         }
         self.state = State::Text;
@@ -130,7 +149,7 @@ impl Hermes {
         }
     }
 
-    /// One character of a call that has not begun, outside of its arguments.
+    /// One character of a call, outside of its arguments.
     fn step_call(&mut self, c: char) {
         let next = match (self.state, c) {
             (State::InKey | State::InName, _) => self.step_string(c),
@@ -141,7 +160,7 @@ impl Hermes {
             (State::Value, '"') if self.call.key == "name" && self.call.name.is_none() => {
                 Some(self.begin_string(State::InName))
             }
-            (State::Value, '{') if self.call.key == "arguments" && self.call.early.is_none() => {
+            (State::Value, '{') if self.call.key == "arguments" && self.call.arguments.is_none() => {
                 self.raw.push(c);
                 self.begin_arguments();
                 return;
@@ -150,8 +169,8 @@ impl Hermes {
             _ => None,
         };
         match next {
-            // Set by `begin` when the name completed a call whose arguments came first.
-            Some(_) if self.call.begun => {}
+            // The name completed a call whose arguments came first.
+            Some(_) if self.call.decided => {}
             Some(state) => {
                 self.raw.push(c);
                 self.state = state;
@@ -184,10 +203,9 @@ impl Hermes {
             return None;
         }
         self.call.name = Some(text);
-        if let Some(arguments) = self.call.early.take() {
-            self.begin();
-            self.arguments(&arguments);
-            self.state = State::Closing(false, 0);
+        if self.call.arguments.is_some() {
+            self.raw.push(c);
+            self.decide();
         }
         Some(State::AfterValue)
     }
@@ -196,24 +214,14 @@ impl Hermes {
         self.call.depth = 1;
         self.call.in_string = false;
         self.call.escaped = false;
+        self.call.arguments = Some("{".to_owned());
         self.state = State::InArguments;
-        if self.call.name.is_some() {
-            self.begin();
-            self.arguments("{");
-        } else {
-            self.call.early = Some("{".to_owned());
-        }
     }
 
     fn step_arguments(&mut self, c: char) {
-        match &mut self.call.early {
-            Some(early) => {
-                early.push(c);
-                self.raw.push(c);
-            }
-            None => self.arguments(c.encode_utf8(&mut [0; 4])),
-        }
+        self.raw.push(c);
         let call = &mut self.call;
+        call.arguments.get_or_insert_default().push(c);
         if call.in_string {
             call.in_string = call.escaped || c != '"';
             call.escaped = !call.escaped && c == '\\';
@@ -226,7 +234,10 @@ impl Hermes {
             _ => {}
         }
         if call.depth == 0 {
-            self.state = if call.begun { State::Closing(false, 0) } else { State::AfterValue };
+            self.state = State::AfterValue;
+            if call.name.is_some() {
+                self.decide();
+            }
         }
     }
 
@@ -259,12 +270,23 @@ impl Hermes {
         self.state = State::Text;
     }
 
-    fn begin(&mut self) {
-        self.call.begun = true;
-        self.calls = self.calls.saturating_add(1);
-        self.raw.clear();
-        let name = self.call.name.clone().unwrap_or_default();
-        self.out.push(Piece::CallStart(name));
+    /// Name and arguments are known: a call, or text.
+    fn decide(&mut self) {
+        self.call.decided = true;
+        let name = self.call.name.take().unwrap_or_default();
+        let arguments = self.call.arguments.take().unwrap_or_default();
+        match self.offered.judge(&name, &arguments) {
+            Ok(()) => {
+                self.calls = self.calls.saturating_add(1);
+                self.raw.clear();
+                self.out.push(Piece::Call { name, arguments });
+                self.state = State::Closing(false, 0);
+            }
+            Err(fault) => {
+                self.fault.get_or_insert(fault);
+                self.give_back();
+            }
+        }
     }
 
     /// What was read is no call: it comes out as it was written.
@@ -296,13 +318,6 @@ impl Hermes {
             _ if text.is_empty() => {}
             Some(Piece::Text(last)) => last.push_str(text),
             _ => self.out.push(Piece::Text(text.to_owned())),
-        }
-    }
-
-    fn arguments(&mut self, text: &str) {
-        match self.out.last_mut() {
-            Some(Piece::CallArguments(last)) => last.push_str(text),
-            _ => self.out.push(Piece::CallArguments(text.to_owned())),
         }
     }
 }

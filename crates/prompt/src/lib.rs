@@ -7,15 +7,17 @@ mod error;
 mod hermes;
 mod json;
 mod mask;
+mod offered;
 mod places;
 mod reply;
-mod source;
 mod shown;
+mod source;
 mod strings;
 mod template;
 mod values;
 
 pub use error::TemplateError;
+pub use offered::{CallFault, OfferedTools};
 pub use places::{Part, Place};
 pub use reply::{CallIds, ReplyFamily, ReplyParser};
 pub use template::{ChatTemplate, RenderOptions, Rendered, SpecialTokenTexts, TemplateLimits};

@@ -1,9 +1,12 @@
 //! The reply read back: text and tool calls as events, from text that arrives in pieces.
 //! Must not know dialects, tokens or how the text came about.
 
+use std::sync::Arc;
+
 use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
 
 use crate::hermes::Hermes;
+use crate::offered::{CallFault, OfferedTools};
 
 /// How a family of models writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,16 +73,16 @@ pub struct ReplyParser {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     Text(String),
-    CallStart(String),
-    CallArguments(String),
+    Call { name: String, arguments: String },
 }
 
 impl ReplyParser {
-    /// A parser for answer `choice` of a model of `family`.
-    pub fn new(family: ReplyFamily, choice: u32, call_ids: CallIds) -> Self {
+    /// A parser for answer `choice` of a model of `family`, to which these tools were offered. What looks like a call and
+    /// cannot be carried out, because there is no such tool or its arguments are not JSON for the tool's schema, is text.
+    pub fn new(family: ReplyFamily, choice: u32, call_ids: CallIds, offered: &Arc<OfferedTools>) -> Self {
         let machine = match family {
             ReplyFamily::Plain => None,
-            ReplyFamily::Hermes => Some(Hermes::default()),
+            ReplyFamily::Hermes => Some(Hermes::new(Arc::clone(offered))),
         };
         Self { choice, call_ids, machine, finished: false }
     }
@@ -130,6 +133,11 @@ impl ReplyParser {
         out.push(ReplyEvent::Finish { choice: self.choice, reason });
     }
 
+    /// What was wrong with the first text that looked like a call and is none.
+    pub fn fault(&self) -> Option<CallFault> {
+        self.machine.as_ref().and_then(Hermes::fault)
+    }
+
     fn calls(&self) -> u32 {
         self.machine.as_ref().map_or(0, Hermes::calls)
     }
@@ -144,20 +152,19 @@ impl ReplyParser {
         let choice = self.choice;
         let mut next = calls_before;
         for piece in pieces {
-            out.push(match piece {
+            match piece {
                 Piece::Text(text) => {
                     let (ids, logprobs) = std::mem::take(&mut carried);
-                    ReplyEvent::Text { choice, text, ids, logprobs }
+                    out.push(ReplyEvent::Text { choice, text, ids, logprobs });
                 }
-                Piece::CallStart(name) => {
+                Piece::Call { name, arguments: fragment } => {
                     let index = next;
                     next = next.saturating_add(1);
-                    ReplyEvent::ToolCallStart { choice, index, id: self.call_ids.id(choice, index), name }
+                    let id = self.call_ids.id(choice, index);
+                    out.push(ReplyEvent::ToolCallStart { choice, index, id, name });
+                    out.push(ReplyEvent::ToolCallArguments { choice, index, fragment });
                 }
-                Piece::CallArguments(fragment) => {
-                    ReplyEvent::ToolCallArguments { choice, index: next.saturating_sub(1), fragment }
-                }
-            });
+            }
         }
     }
 }

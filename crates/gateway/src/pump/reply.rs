@@ -8,7 +8,7 @@ use headrace_domain::{
     Endpoint, Prompt, PromptItem, ReplyEvent, ShownPrompt, TokenLogprob, ToolChoice, Usage,
 };
 use headrace_engine_api::{Event, JobError};
-use headrace_prompt::{CallIds, ReplyFamily, ReplyParser};
+use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
 use crate::delivery::DeliverySender;
@@ -56,8 +56,13 @@ impl Reply {
         };
         let choices = u32::try_from(work.prompts.len()).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
         let (family, encoder) = (family(&work), encoder(&work.call, meta));
-        let parsers =
-            (0..choices).map(|choice| ReplyParser::new(family, choice, CallIds::from(dossier.id))).collect();
+        let offered = Arc::new(match (&work.call.prompt, family) {
+            (Prompt::Conversation(conversation), ReplyFamily::Hermes) => OfferedTools::of(conversation),
+            _ => OfferedTools::default(),
+        });
+        let parsers = (0..choices)
+            .map(|choice| ReplyParser::new(family, choice, CallIds::from(dossier.id), &offered))
+            .collect();
         Self {
             content_type: encoder.content_type(),
             encoder: Some(encoder),
@@ -145,8 +150,15 @@ impl Reply {
     }
 
     /// The end of an answer that ended well; of a whole answer, all of it.
-    pub(super) async fn finish(&mut self, usage: &Usage, explained: Option<serde_json::Value>) -> BytesMut {
+    pub(super) async fn finish(
+        &mut self,
+        usage: &Usage,
+        mut explained: Option<serde_json::Value>,
+    ) -> BytesMut {
         self.begin(usage.cached_input);
+        if let Some(serde_json::Value::Object(block)) = &mut explained {
+            block.insert("finish".to_owned(), self.finish_names().into());
+        }
         let usage = *usage;
         // A stream has written what it took in; a whole answer is written here.
         let large = !self.work.call.stream && self.taken_in > ENCODED_INLINE;
@@ -192,8 +204,11 @@ impl Reply {
         (self.postprocess_ns, self.deliver_ns)
     }
 
+    /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text.
     pub(super) fn finish_names(&self) -> Vec<String> {
-        self.finish.iter().map(|name| (*name).to_owned()).collect()
+        let fault = |parser: &ReplyParser| parser.fault().map(|fault| format!(":{}", fault.name()));
+        let faults = self.parsers.iter().map(|parser| fault(parser).unwrap_or_default());
+        self.finish.iter().zip(faults).map(|(name, fault)| format!("{name}{fault}")).collect()
     }
 
     fn begin(&mut self, cached: u64) {

@@ -6,7 +6,7 @@ use headrace_gateway::Credentials;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World, chat_body, read};
+use crate::world::{Script, Setup, World, chat_body, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
@@ -316,5 +316,62 @@ async fn rules_see_everything_that_the_model_may_see() {
     for (endpoint, body) in [says("hi"), says("a blue her on"), raw(json!(ids("hi")))] {
         let answer = world.call(endpoint, body.clone()).await;
         assert_eq!(answer.status, 200, "{body}: {}", read(answer).await);
+    }
+}
+
+/// A template that shows no tools would drop them without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_for_a_model_without_any_are_refused() {
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let world = World::new(Setup { template: Some(template), ..Setup::default() });
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    for (choice, status) in [("auto", 400), ("none", 200)] {
+        let mut body = chat_body(false);
+        (body["tools"], body["tool_choice"]) = (json!([tool]), json!(choice));
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        let (got, text) = (answer.status, read(answer).await);
+        assert_eq!(got, status, "{text}");
+        assert!(
+            status == 200 || text.contains("\"param\":\"tools\"") && text.contains("shows a model no tools"),
+            "{text}"
+        );
+    }
+}
+
+/// What nobody could carry out is text, with the reason in the block and the trace; streamed and whole alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_tools_that_were_not_offered_are_text() {
+    let world = World::new(Setup::default());
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let tool = json!({"type": "function", "function": {"name": "weather", "parameters": city}});
+    let call = |name: &str, arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    for (says, finish) in [
+        (call("weather", r#"{"city": "Faro"}"#), "tool_calls"),
+        (call("time", r#"{"city": "Faro"}"#), "stop:tool_not_offered"),
+        (call("weather", r#"{"city"}"#), "stop:tool_arguments_not_json"),
+        (call("weather", r#"{"city": 1}"#), "stop:tool_arguments_off_schema"),
+    ] {
+        world.script(Script::Say(Box::leak(says.clone().into_boxed_str())));
+        for stream in [false, true] {
+            let mut body = chat_body(stream);
+            (body["tools"], body["headrace"]) = (json!([tool]), json!({"explain": true}));
+            let answer = world.call(Endpoint::ChatCompletions, body).await;
+            assert_eq!(answer.status, 200);
+            let text = read(answer).await;
+            let is_call = finish == "tool_calls";
+            assert_eq!(text.contains("\"tool_calls\":[{"), is_call, "{text}");
+            let ends = if is_call { "tool_calls" } else { "stop" };
+            assert!(text.contains(&format!("\"finish_reason\":\"{ends}\"")), "{text}");
+            assert!(text.contains(&format!("\"finish\":[\"{finish}\"]")), "{text}");
+            if !is_call && !stream {
+                let whole: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(whole["choices"][0]["message"]["content"], says.as_str());
+            }
+            world.balance_when_idle().await;
+            let expected = Outcome::Completed { finish: vec![finish.to_owned()] };
+            assert_eq!(world.last_trace().outcome, expected);
+        }
     }
 }

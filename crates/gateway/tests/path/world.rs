@@ -40,6 +40,8 @@ pub(crate) enum Script {
     Answer,
     /// The same, every choice at its full length.
     AnswerFully,
+    /// Says this, a token for each character.
+    Say(&'static str),
     /// Sends so many tokens of 100 bytes and then nothing until cancelled.
     ThenWait(u32),
     /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
@@ -88,7 +90,7 @@ impl Engine for Scripted {
         assert_ne!(script, Script::Panic, "the script says so");
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
         let prompt = job.prompt.len() as u64;
-        let scored = |top: Option<u8>| top.map(|top| score(top));
+        let scored = |top: Option<u8>| top.map(score);
         self.jobs.lock().unwrap().push(job.clone());
         sender.send(Event::Started { cached_tokens: 0 });
         if let Some(each) = scored(job.sampling.prompt_logprobs) {
@@ -117,6 +119,11 @@ impl Engine for Scripted {
                     sender.send(Event::Finished { choice, reason: FinishReason::Stop });
                 }
                 sender.finish(Event::Done(report(u64::from(each * job.sampling.n))));
+            }
+            Script::Say(text) => {
+                text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
+                sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+                sender.finish(Event::Done(report(text.len() as u64)));
             }
             Script::ThenFail(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, "ha "));
@@ -265,6 +272,8 @@ pub(crate) struct Setup {
     /// The most bytes of an answer that wait for their reader before the task does.
     pub(crate) buffer_bytes: usize,
     pub(crate) memory: MemoryBounds,
+    /// Another chat template than the demo model's.
+    pub(crate) template: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -280,6 +289,7 @@ impl Default for Setup {
             render_inline_bytes: 32 << 10,
             buffer_bytes: 256 << 10,
             memory: MemoryBounds::default(),
+            template: None,
         }
     }
 }
@@ -339,7 +349,7 @@ impl World {
             prices: PriceList::from_config(&prices).unwrap(),
             judge,
             fleet: Fleet::new(vec![Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>)]),
-            models: vec![served(name)],
+            models: vec![served(name, setup.template)],
             aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
@@ -472,13 +482,13 @@ fn capabilities() -> Capabilities {
     }
 }
 
-fn served(name: ModelName) -> ServedModel {
+fn served(name: ModelName, template: Option<&str>) -> ServedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let tokenizer =
         Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
     let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
-    let source = checkpoint.chat_template().unwrap();
+    let source = template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
         template: Some(ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap()),

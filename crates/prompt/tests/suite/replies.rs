@@ -1,8 +1,11 @@
 //! Replies read back: a table, and the property that cutting the text changes nothing.
 
-use headrace_domain::{FinishReason, ReplyEvent, TokenLogprob};
-use headrace_prompt::{CallIds, ReplyFamily, ReplyParser};
+use std::sync::Arc;
+
+use headrace_domain::{Conversation, FinishReason, ReplyEvent, TokenLogprob, Tool};
+use headrace_prompt::{CallFault, CallIds, OfferedTools, ReplyFamily, ReplyParser};
 use proptest::prelude::*;
+use serde_json::json;
 
 use crate::support::demo_source;
 
@@ -18,8 +21,16 @@ struct Answer {
     finish: Option<FinishReason>,
 }
 
+/// Three tools, one with a schema.
+fn offered() -> Arc<OfferedTools> {
+    let tool = |name: &str, parameters| Tool { name: name.to_owned(), description: None, parameters };
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let tools = vec![tool("f", None), tool("fé", None), tool("get_weather", Some(city))];
+    Arc::new(OfferedTools::of(&Conversation { tools, ..Conversation::default() }))
+}
+
 fn read(family: ReplyFamily, pieces: &[&str], reason: FinishReason) -> Answer {
-    let mut parser = ReplyParser::new(family, 3, CallIds::new(7));
+    let mut parser = ReplyParser::new(family, 3, CallIds::new(7), &offered());
     let mut events = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {
         let id = u32::try_from(at).unwrap();
@@ -123,7 +134,7 @@ fn rows() -> Vec<(String, Vec<Item<'static>>)> {
 }
 
 /// Texts that look like calls and are none: they come out as they are.
-const NO_CALLS: [&str; 14] = [
+const NO_CALLS: [&str; 20] = [
     "<tool_call>",
     "<tool_call>\n{}\n</tool_call>",
     "<tool_call>\nnot json\n</tool_call>",
@@ -138,6 +149,13 @@ const NO_CALLS: [&str; 14] = [
     r#"<tool_call>{"name": "f\q", "arguments": {}}</tool_call>"#,
     r#"<tool_call>[{"name": "f", "arguments": {}}]</tool_call>"#,
     "\n\n<tool_call>\n{\"name\": \"get_w",
+    // Calls that nobody could carry out.
+    "Look:\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n",
+    r#"<tool_call>{"name": "f", "arguments": {"keywords"}}</tool_call>"#,
+    r#"<tool_call>{"arguments": {"city": 1}, "name": "get_weather"}</tool_call>"#,
+    "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>",
+    r#"<tool_call>{"name": "f", "arguments": {"a": "b"#,
+    r#"<tool_call>{"name": "f", "arguments": {"a": [}]}}</tool_call>"#,
 ];
 
 #[test]
@@ -157,22 +175,37 @@ fn table() {
 }
 
 #[test]
-fn a_call_cut_off_gives_what_there_is() {
+fn a_call_cut_off_is_text() {
     let whole = WEATHER;
+    let known = whole.find("}}").unwrap() + 1;
     for (at, _) in whole.char_indices() {
         let answer = read(ReplyFamily::Hermes, &[&whole[..at]], FinishReason::Length);
         assert_eq!(answer.finish, Some(FinishReason::Length));
-        let begun = whole.find("{\"city").unwrap() < at;
-        if begun {
-            let (name, arguments) = &answer.order[0];
-            assert_eq!(name, "get_weather");
-            let arguments = arguments.as_ref().unwrap();
-            assert!(r#"{"city": "Lisbon"}"#.starts_with(arguments.as_str()));
-            assert_eq!(arguments.len(), (at - whole.find("{\"city").unwrap()).min(18));
-            assert_eq!(answer.text, "");
+        if at >= known {
+            let call = ("get_weather".to_owned(), Some(r#"{"city": "Lisbon"}"#.to_owned()));
+            assert_eq!((answer.order, answer.text.as_str()), (vec![call], ""));
         } else {
             assert_eq!(answer.text, &whole[..at]);
         }
+    }
+}
+
+#[test]
+fn why_a_call_is_none_is_told() {
+    for (text, fault) in [
+        (WEATHER.to_owned(), None),
+        ("nothing".to_owned(), None),
+        (WEATHER.replace("get_weather", "get_time"), Some(CallFault::NotOffered)),
+        (WEATHER.replace("city", "town"), Some(CallFault::OffSchema)),
+        (WEATHER.replace(": \"Lisbon\"", ""), Some(CallFault::NotJson)),
+        (WEATHER[..WEATHER.len() - 20].to_owned(), Some(CallFault::Unfinished)),
+        (WEATHER.replace("city", "town") + WEATHER, Some(CallFault::OffSchema)),
+    ] {
+        let mut parser = ReplyParser::new(ReplyFamily::Hermes, 0, CallIds::new(1), &offered());
+        let mut events = Vec::new();
+        parser.push(&text, Vec::new(), Vec::new(), &mut events);
+        parser.finish(FinishReason::Stop, &mut events);
+        assert_eq!(parser.fault(), fault, "{text}");
     }
 }
 
@@ -182,24 +215,6 @@ fn other_reasons_are_kept() {
     for reason in [FinishReason::Length, FinishReason::ContentFilter, matched] {
         assert_eq!(read(ReplyFamily::Hermes, &[WEATHER], reason.clone()).finish, Some(reason));
     }
-}
-
-#[test]
-fn arguments_arrive_as_they_are_written() {
-    let mut parser = ReplyParser::new(ReplyFamily::Hermes, 0, CallIds::new(1));
-    let mut fragments = Vec::new();
-    for c in WEATHER.chars() {
-        let mut events = Vec::new();
-        parser.push(&c.to_string(), Vec::new(), Vec::new(), &mut events);
-        for event in events {
-            match event {
-                ReplyEvent::ToolCallArguments { fragment, .. } => fragments.push(fragment),
-                ReplyEvent::ToolCallStart { .. } => {}
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    assert_eq!(fragments.len(), r#"{"city": "Lisbon"}"#.len());
 }
 
 #[test]

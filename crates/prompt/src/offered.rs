@@ -1,0 +1,267 @@
+//! The tools that a call offers, and whether what a model makes of them is a call of one: its name, and arguments that are
+//! JSON for its schema. Must not know how a model writes calls.
+
+use headrace_domain::Conversation;
+use serde_json::{Map, Number, Value};
+
+/// Values of arguments and schemas that are looked at for one call; what is beyond is not judged.
+const MOST_LOOKS: u32 = 20_000;
+/// Schemas within schemas, references included, that are followed.
+const MOST_DEPTH: u32 = 64;
+
+/// The tools of a call.
+#[derive(Debug, Clone, Default)]
+pub struct OfferedTools {
+    tools: Vec<(String, Option<Value>)>,
+}
+
+/// Why what looks like a tool call is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallFault {
+    /// It names no tool that was offered.
+    NotOffered,
+    /// Its arguments are not a JSON object.
+    NotJson,
+    /// Its arguments do not satisfy the tool's schema.
+    OffSchema,
+    /// It ends before its arguments do.
+    Unfinished,
+}
+
+impl CallFault {
+    /// The name that traces and metrics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotOffered => "tool_not_offered",
+            Self::NotJson => "tool_arguments_not_json",
+            Self::OffSchema => "tool_arguments_off_schema",
+            Self::Unfinished => "tool_call_unfinished",
+        }
+    }
+}
+
+impl OfferedTools {
+    /// Those of `conversation`.
+    pub fn of(conversation: &Conversation) -> Self {
+        let tools = conversation.tools.iter();
+        Self { tools: tools.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect() }
+    }
+
+    /// Whether a call of `name` with these arguments can be carried out.
+    ///
+    /// Of a schema the keywords are judged that give a value its shape: `type`, `enum`, `const`, `properties`, `required`,
+    /// `additionalProperties`, `items`, `prefixItems`, the bounds of lengths and numbers, `anyOf`, `oneOf`, `allOf`, `not`
+    /// and `$ref` within the schema. Others (`pattern`, `format`, references to elsewhere) let everything pass.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn judge(&self, name: &str, arguments: &str) -> Result<(), CallFault> {
+        let tool = self.tools.iter().find(|(offered, _)| offered == name);
+        let (_, schema) = tool.ok_or(CallFault::NotOffered)?;
+        let value: Value = serde_json::from_str(arguments).map_err(|_| CallFault::NotJson)?;
+        if !value.is_object() {
+            return Err(CallFault::NotJson);
+        }
+        let Some(schema) = schema else { return Ok(()) };
+        let mut look = Look { root: schema, left: MOST_LOOKS };
+        if look.fits(&value, schema, 0) { Ok(()) } else { Err(CallFault::OffSchema) }
+    }
+}
+
+/// One look at one call's arguments.
+struct Look<'s> {
+    root: &'s Value,
+    left: u32,
+}
+
+impl<'s> Look<'s> {
+    /// Whether `value` satisfies `schema`; true where it cannot be told.
+    fn fits(&mut self, value: &Value, schema: &'s Value, depth: u32) -> bool {
+        let Some(schema) = schema.as_object() else { return schema != &Value::Bool(false) };
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 || depth > MOST_DEPTH {
+            return true;
+        }
+        let depth = depth.saturating_add(1);
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str)
+            && let Some(target) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer))
+            && !self.fits(value, target, depth)
+        {
+            return false;
+        }
+        has_type(value, schema)
+            && schema
+                .get("enum")
+                .and_then(Value::as_array)
+                .is_none_or(|all| all.iter().any(|one| same(one, value)))
+            && schema.get("const").is_none_or(|one| same(one, value))
+            && in_bounds(value, schema)
+            && self.fits_combined(value, schema, depth)
+            && match value {
+                Value::Object(members) => self.fits_object(members, schema, depth),
+                Value::Array(items) => self.fits_array(items, schema, depth),
+                _ => true,
+            }
+    }
+
+    fn fits_combined(&mut self, value: &Value, schema: &'s Map<String, Value>, depth: u32) -> bool {
+        let list = |key: &str| schema.get(key).and_then(Value::as_array);
+        let count = |look: &mut Self, key| {
+            list(key).map(|all| all.iter().filter(|one| look.fits(value, one, depth)).count())
+        };
+        let all = list("allOf").map_or(0, Vec::len);
+        count(self, "anyOf").is_none_or(|fitting| fitting > 0 || list("anyOf").is_some_and(Vec::is_empty))
+            // What cannot be told counts as fitting, so more than one is no proof.
+            && count(self, "oneOf").is_none_or(|fitting| fitting > 0 || list("oneOf").is_some_and(Vec::is_empty))
+            && count(self, "allOf").is_none_or(|fitting| fitting == all)
+            && schema.get("not").is_none_or(|not| !matches!(not, Value::Bool(true)))
+    }
+
+    fn fits_object(
+        &mut self,
+        members: &Map<String, Value>,
+        schema: &'s Map<String, Value>,
+        depth: u32,
+    ) -> bool {
+        let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+        if !required.filter_map(Value::as_str).all(|key| members.contains_key(key)) {
+            return false;
+        }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let patterns = schema.contains_key("patternProperties");
+        let others = schema.get("additionalProperties").filter(|_| !patterns);
+        members.iter().all(|(key, value)| {
+            let schema = properties.and_then(|known| known.get(key)).or(others);
+            schema.is_none_or(|schema| self.fits(value, schema, depth))
+        })
+    }
+
+    fn fits_array(&mut self, items: &[Value], schema: &'s Map<String, Value>, depth: u32) -> bool {
+        let first =
+            schema.get("prefixItems").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let rest = schema.get("items");
+        items
+            .iter()
+            .enumerate()
+            .all(|(at, item)| first.get(at).or(rest).is_none_or(|schema| self.fits(item, schema, depth)))
+    }
+}
+
+fn has_type(value: &Value, schema: &Map<String, Value>) -> bool {
+    let is = |name: &str| match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "number" => value.is_number(),
+        // JSON Schema: a number without a fraction, however it is written.
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        _ => true,
+    };
+    match schema.get("type") {
+        Some(Value::String(name)) => is(name),
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).any(is),
+        _ => true,
+    }
+}
+
+fn in_bounds(value: &Value, schema: &Map<String, Value>) -> bool {
+    let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
+    let within = |size: f64, least: &str, most: &str| {
+        bound(least).is_none_or(|least| size >= least) && bound(most).is_none_or(|most| size <= most)
+    };
+    #[allow(clippy::cast_precision_loss, reason = "no length comes near 2^53")]
+    let length = |count: usize| count as f64;
+    match value {
+        Value::Number(number) => number.as_f64().is_none_or(|number| {
+            within(number, "minimum", "maximum")
+                && bound("exclusiveMinimum").is_none_or(|least| number > least)
+                && bound("exclusiveMaximum").is_none_or(|most| number < most)
+        }),
+        Value::String(text) => within(length(text.chars().count()), "minLength", "maxLength"),
+        Value::Array(items) => within(length(items.len()), "minItems", "maxItems"),
+        Value::Object(members) => within(length(members.len()), "minProperties", "maxProperties"),
+        Value::Null | Value::Bool(_) => true,
+    }
+}
+
+/// Equal as JSON Schema has it: 1 and 1.0 are.
+fn same(left: &Value, right: &Value) -> bool {
+    match (left.as_number().and_then(Number::as_f64), right.as_number().and_then(Number::as_f64)) {
+        (Some(left), Some(right)) => left == right,
+        _ => left == right,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::Tool;
+    use serde_json::json;
+
+    use super::*;
+
+    fn offered(parameters: Option<Value>) -> OfferedTools {
+        let tool = Tool { name: "look".to_owned(), description: None, parameters };
+        OfferedTools::of(&Conversation { tools: vec![tool], ..Conversation::default() })
+    }
+
+    #[test]
+    fn only_calls_that_can_be_carried_out_are_calls() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "minLength": 2, "pattern": "^[A-Z]"},
+                "days": {"type": "integer", "minimum": 1, "exclusiveMaximum": 8},
+                "unit": {"enum": ["c", "f", 1]},
+                "near": {"type": ["array", "null"], "items": {"$ref": "#/$defs/place"}, "maxItems": 2},
+                "when": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["at"]}]},
+                "pair": {"prefixItems": [{"type": "string"}, {"const": 2}], "items": false},
+                "tree": {"$ref": "#"},
+            },
+            "required": ["city"],
+            "additionalProperties": false,
+            "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
+        });
+        let tools = offered(Some(schema));
+        use CallFault::{NotJson, NotOffered, OffSchema};
+        for (name, arguments, expected) in [
+            ("look", r#"{"city": "Lisbon"}"#, Ok(())),
+            ("look", r#"{"city": "lisbon", "days": 7.0, "unit": 1.0, "near": null}"#, Ok(())),
+            (
+                "look",
+                r#"{"city": "Lisbon", "near": [{"x": 1}], "when": {"at": 1}, "pair": ["a", 2]}"#,
+                Ok(()),
+            ),
+            ("look", r#"{"city": "Lisbon", "tree": {"city": "Porto", "tree": {"city": "Faro"}}}"#, Ok(())),
+            ("Look", r#"{"city": "Lisbon"}"#, Err(NotOffered)),
+            ("look", r#"{"city"}"#, Err(NotJson)),
+            ("look", r#"["Lisbon"]"#, Err(NotJson)),
+            ("look", "{}", Err(OffSchema)),
+            ("look", r#"{"city": 1}"#, Err(OffSchema)),
+            ("look", r#"{"city": "L"}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "days": 0}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "days": 8}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "days": 1.5}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "unit": "k"}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "near": [{}]}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "near": [{"x":1},{"x":1},{"x":1}]}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "when": {}}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "pair": ["a", 2, 3]}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "tree": {"city": "Porto", "tree": {}}}"#, Err(OffSchema)),
+            ("look", r#"{"city": "Lisbon", "other": 1}"#, Err(OffSchema)),
+        ] {
+            assert_eq!(tools.judge(name, arguments), expected, "{name} {arguments}");
+        }
+        assert_eq!(offered(None).judge("look", r#"{"a": 1}"#), Ok(()));
+    }
+
+    #[test]
+    fn a_schema_that_never_ends_comes_back() {
+        let twice = json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}], "type": "object"});
+        assert_eq!(offered(Some(twice)).judge("look", "{}"), Ok(()));
+        let deep = "{\"a\":".repeat(100) + "1" + &"}".repeat(100);
+        let tree = json!({"type": "object", "properties": {"a": {"$ref": "#"}}});
+        assert_eq!(offered(Some(tree)).judge("look", &deep), Ok(()));
+    }
+}
