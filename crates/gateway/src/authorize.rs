@@ -43,4 +43,5 @@ pub(crate) fn unknown_model(name: &str) -> Why {
         format!("The model `{shown}` does not exist here. `GET /v1/models` lists those that you may use."),
     )
     .with_param("model")
+    .keeping("The model asked for does not exist here, or is not this key's to use.")
 }

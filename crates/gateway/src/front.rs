@@ -141,7 +141,7 @@ impl EdgeRefusal {
                     ),
                     None => format!("There is no `{path}` here. See the README for the paths."),
                 };
-                why(404, ErrorKind::NotFound, "not_found", message)
+                why(404, ErrorKind::NotFound, "not_found", message).keeping("There is no such path here.")
             }
             Self::MethodNotAllowed { allowed } => {
                 why(405, bad, "method_not_allowed", format!("This path takes {allowed}."))
@@ -210,7 +210,8 @@ impl BodyRefusal {
                     "The content-encoding `{}` is not taken. Send the body as it is.",
                     shown(encoding, 40)
                 ),
-            ),
+            )
+            .keeping("The content-encoding is not taken."),
             Self::MediaType => why(
                 415,
                 bad,

@@ -8,9 +8,6 @@ use crate::memory::estimate;
 use crate::refused::{Refused, Why};
 use crate::state::{Parsed, Received, Taken};
 
-/// Bytes of an asked-for model name that the trace keeps.
-const TRACED_NAME_BYTES: usize = 256;
-
 impl Received {
     pub(crate) async fn parse(self, gateway: &Gateway) -> Result<Parsed, Refused> {
         let Self { mut dossier, principal, endpoint, body } = self;
@@ -38,25 +35,18 @@ impl Received {
         match parsed {
             Ok(call) => {
                 dossier.record.stream = call.stream;
-                dossier.record.model_asked = Some(cut(&call.model));
                 dossier.mark(Stage::Parse);
                 Ok(Parsed { dossier, principal, call, taken })
             }
             Err(bad) => {
-                let mut why = Why::new(Stage::Parse, 400, ErrorKind::InvalidRequest, bad.code, bad.message);
+                let kept = bad.for_record();
+                let why = Why::new(Stage::Parse, 400, ErrorKind::InvalidRequest, bad.code, bad.message);
+                let mut why = why.keeping(kept);
                 why.param = bad.param;
                 Err(dossier.refuse(why))
             }
         }
     }
-}
-
-fn cut(name: &str) -> String {
-    let mut end = name.len().min(TRACED_NAME_BYTES);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    name.get(..end).unwrap_or_default().to_owned()
 }
 
 /// The memory for reading a body and, for a long one, its turn.

@@ -28,6 +28,8 @@ pub(crate) struct Why {
     /// The rule, where the trace is to say more than the caller is told.
     pub(crate) rule: Option<&'static str>,
     pub(crate) message: String,
+    /// What the trace keeps instead, where the message repeats words of the caller.
+    pub(crate) kept: Option<String>,
     pub(crate) param: Option<String>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) limit: Option<LimitFacts>,
@@ -67,6 +69,7 @@ impl Why {
             code: code.to_owned(),
             rule: None,
             message: message.into(),
+            kept: None,
             param: None,
             retry_after: None,
             limit: None,
@@ -81,6 +84,13 @@ impl Why {
 
     pub(crate) fn with_param(mut self, param: &str) -> Self {
         self.param = Some(param.to_owned());
+        self
+    }
+
+    /// The message repeats what the caller wrote: `kept` stands for it wherever it is stored. A secret pasted in the wrong
+    /// place would be kept for as long as traces are.
+    pub(crate) fn keeping(mut self, kept: impl Into<String>) -> Self {
+        self.kept = Some(kept.into());
         self
     }
 
@@ -120,7 +130,7 @@ impl Why {
             rule: self.rule.or(limit).unwrap_or(&self.code).to_owned(),
             status: self.status,
             code: self.code.clone(),
-            message: self.message.clone(),
+            message: self.kept.as_ref().unwrap_or(&self.message).clone(),
         }
     }
 }

@@ -132,7 +132,11 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, B
             }
             let options = RenderOptions { add_generation_prompt: true, now };
             let rendered = template.render(conversation, &options).map_err(|error| {
-                Box::new(Why::bad_request(Stage::Render, "template_error", "messages", error.to_string()))
+                let why = Why::bad_request(Stage::Render, "template_error", "messages", error.to_string());
+                // What a template says may repeat the messages.
+                Box::new(
+                    why.keeping(format!("The chat template of `{}` did not take the messages.", model.name)),
+                )
             })?;
             let ids = model
                 .tokenizer
@@ -264,6 +268,7 @@ fn failed(detail: &str) -> Why {
         "render_failed",
         format!("The prompt could not be rendered: {detail}. Nothing was charged."),
     )
+    .keeping("The prompt could not be rendered.")
 }
 
 /// A number that stands for the tenant in the engine's fair queue (FNV-1a of its name).

@@ -13,6 +13,8 @@ impl Authorized {
             return Err(self.dossier.refuse(unknown_model(self.asked.as_str())));
         };
         let record = &mut self.dossier.record;
+        // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
+        record.model_asked = Some(self.asked.to_string());
         record.model_served = Some(model.name.to_string());
         record.numerics = Some(model.capabilities.numerics.clone());
         self.dossier.mark(Stage::Route);

@@ -35,6 +35,90 @@ impl BadRequest {
     }
 }
 
+/// Names that a path in a record may show: parameters and fields that everybody's requests have.
+const NAMES: &[&str] = &[
+    "arguments",
+    "best_of",
+    "cache_control",
+    "cache_salt",
+    "chat_template",
+    "content",
+    "description",
+    "echo",
+    "explain",
+    "frequency_penalty",
+    "function",
+    "headrace",
+    "id",
+    "ignore_eos",
+    "include_usage",
+    "input",
+    "input_schema",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "metadata",
+    "min_p",
+    "min_tokens",
+    "model",
+    "n",
+    "name",
+    "parameters",
+    "presence_penalty",
+    "prompt",
+    "prompt_logprobs",
+    "properties",
+    "reasoning_effort",
+    "repetition_penalty",
+    "required",
+    "response_format",
+    "return_token_ids",
+    "role",
+    "seed",
+    "service_tier",
+    "stop",
+    "stop_sequences",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "strict",
+    "system",
+    "temperature",
+    "text",
+    "thinking",
+    "timeout",
+    "tool_call_id",
+    "tool_calls",
+    "tool_choice",
+    "tool_use_id",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "type",
+    "user",
+];
+
+impl BadRequest {
+    /// What may be kept of it: nothing that the caller wrote, keys of objects and names of unknown parameters included.
+    /// Somebody may have pasted a secret there.
+    pub fn for_record(&self) -> String {
+        let meaning = CODES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, meaning)| meaning);
+        let Some(param) = &self.param else { return meaning.to_owned() };
+        let name =
+            |part: &str| part.split('[').next().is_some_and(|name| name.is_empty() || NAMES.contains(&name));
+        let parts: Vec<&str> = param.split('.').collect();
+        let known = parts.iter().take_while(|part| name(part)).count();
+        let mut shown = parts.get(..known).unwrap_or_default().join(".");
+        if known < parts.len() {
+            shown.push_str(if known == 0 { "…" } else { ".…" });
+        }
+        format!("`{shown}`: {meaning}")
+    }
+}
+
 impl fmt::Display for BadRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -197,4 +281,37 @@ impl From<Fault> for BadRequest {
 /// At most `max` bytes of `text`, cut between characters.
 pub(crate) fn head(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_keeps_no_names_that_the_caller_chose() {
+        let canary = "sk-CANARY";
+        for (param, expected) in [
+            (Some("max_tokens"), "`max_tokens`: "),
+            (
+                Some("messages[3].tool_calls[0].function.arguments"),
+                "`messages[3].tool_calls[0].function.arguments`: ",
+            ),
+            (
+                Some("tools[0].function.parameters.properties.sk-CANARY.type"),
+                "`tools[0].function.parameters.properties.…`: ",
+            ),
+            (Some("sk-CANARY"), "`…`: "),
+            (Some("sk-CANARY[1].x"), "`…`: "),
+            (None, ""),
+        ] {
+            let bad = BadRequest {
+                param: param.map(str::to_owned),
+                code: code::UNKNOWN,
+                message: canary.to_owned(),
+            };
+            let kept = bad.for_record();
+            assert_eq!(kept, format!("{expected}{}", CODES[4].1));
+            assert!(!kept.contains(canary));
+        }
+    }
 }

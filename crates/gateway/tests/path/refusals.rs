@@ -375,3 +375,44 @@ async fn calls_of_tools_that_were_not_offered_are_text() {
         }
     }
 }
+
+/// Whatever place a secret is pasted into, the caller may see it again and the trace keeps nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_keep_no_words_of_refused_callers() {
+    let world = World::new(Setup::default());
+    const CANARY: &str = "sk-CANARY-4711";
+    let with = |key: &str, value: Value| {
+        let mut body = chat_body(false);
+        body[key] = value;
+        body
+    };
+    let schema = |properties: Value| {
+        let parameters = json!({"type": "object", "properties": properties});
+        json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    };
+    let arguments = format!("{{\"{CANARY}\": 1, \"{CANARY}\": 2}}");
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+    let deep = (0..70).fold(json!(1), |inner, _| json!({ CANARY: inner }));
+    for body in [
+        with(CANARY, json!(1)),
+        with("model", json!(CANARY)),
+        with("messages", json!([{"role": "user", "content": "hi", CANARY: 1}])),
+        with("messages", json!([{"role": CANARY, "content": "hi"}])),
+        with(
+            "messages",
+            json!([{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]),
+        ),
+        with("tools", schema(deep)),
+        with("tools", json!([{"type": "function", "function": {"name": format!("{CANARY} ")}}])),
+        with("logit_bias", json!({ CANARY: 1 })),
+        with("metadata", json!({ CANARY: 1 })),
+        with("service_tier", json!(CANARY)),
+    ] {
+        let answer = world.call(Endpoint::ChatCompletions, body).await;
+        assert!((400..500).contains(&answer.status), "{}", answer.status);
+        let trace = serde_json::to_string(&*world.last_trace()).unwrap();
+        assert!(!trace.contains("CANARY"), "{trace}");
+        let Outcome::Refused(refusal) = &world.last_trace().outcome else { panic!("it was refused") };
+        assert!(!refusal.message.is_empty(), "{refusal:?}");
+    }
+}
