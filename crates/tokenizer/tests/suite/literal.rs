@@ -253,7 +253,8 @@ proptest! {
     ) {
         let tokenizer = load(NAMES[which]);
         let Some(most) = tokenizer.most_bytes_per_token() else {
-            return Ok(prop_assert!(which >= 4, "{} has a bound", NAMES[which]));
+            prop_assert!(which >= 4, "{} has a bound", NAMES[which]);
+            return Ok(());
         };
         let mut text = String::new();
         for (id, piece) in &pieces {
