@@ -72,7 +72,7 @@ async fn prompts_that_could_never_fit_are_not_rendered() {
 #[tokio::test]
 async fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
     let world = World::new(Setup::default());
-    let long = "word ".repeat(8 << 10);
+    let long = "word ".repeat(200 << 10);
     let tool = |name: &str, about: &str, key: &str| {
         json!({"type": "function", "function": {"name": name, "description": about,
             "parameters": {"type": "object", "properties": {key: {"type": "string"}}}}})
@@ -315,7 +315,7 @@ async fn rules_see_everything_that_the_model_may_see() {
     }
     for (endpoint, body) in [says("hi"), says("a blue her on"), raw(json!(ids("hi")))] {
         let answer = world.call(endpoint, body.clone()).await;
-        assert_eq!(answer.status, 200, "{body}: {}", read(answer).await);
+        assert_eq!(answer.status, 200, "{body}");
     }
 }
 
