@@ -140,8 +140,6 @@ impl Shared {
 impl NoMemory {
     /// As a refusal at `stage`.
     pub(crate) fn at(self, stage: Stage) -> Why {
-        let facts =
-            |scope: String, limit, observed| LimitFacts { rule: "memory".to_owned(), scope, limit, observed };
         match self {
             Self::Never { needed, bound } => {
                 let message = format!(
@@ -161,7 +159,12 @@ impl NoMemory {
                     mib(bound)
                 );
                 let mut why = Why::new(stage, 429, ErrorKind::RateLimit, "key_memory_full", message);
-                why.limit = Some(facts(format!("key:{key}"), bound, taken.saturating_add(needed)));
+                why.limit = Some(LimitFacts {
+                    rule: "key_memory_full".to_owned(),
+                    scope: format!("key:{key}"),
+                    limit: bound,
+                    observed: taken.saturating_add(needed),
+                });
                 why.retry_after(WAIT)
             }
             Self::All { needed, taken, bound } => {

@@ -84,9 +84,9 @@ async fn the_calls_of_a_key_share_a_bound_and_are_told_to_wait() {
 async fn an_answer_counts_until_it_is_read() {
     let world = world(64 << 20, 256 << 20);
     let answer = world.chat(true).await;
-    world.balance_when_idle().await;
     assert!(world.gateway.memory_taken() > 0, "it waits for its reader");
     assert!(read(answer).await.contains("[DONE]"));
+    world.balance_when_idle().await;
     assert_eq!(world.gateway.memory_taken(), 0);
     drop(world.chat(true).await);
     world.balance_when_idle().await;
