@@ -108,14 +108,16 @@ impl Timeline {
     pub fn share(&mut self, stage: Stage, inside: Stage, duration_ns: u64) -> u64 {
         let is_whole = |span: &StageSpan| span.stage == inside && span.inside.is_none();
         let Some(at) = self.spans.iter().rposition(is_whole) else { return duration_ns };
-        let Some((whole, behind)) = self.spans.get(at..).and_then(<[_]>::split_first) else { return duration_ns };
+        let Some((whole, behind)) = self.spans.get(at..).and_then(<[_]>::split_first) else {
+            return duration_ns;
+        };
         let shares = behind.iter().take_while(|span| span.inside.is_some());
-        let (count, taken) = shares.fold((0, 0_u64), |(count, sum), share| {
-            (count + 1, sum.saturating_add(share.duration_ns))
-        });
+        let (count, taken) =
+            shares.fold((0, 0_u64), |(count, sum), share| (count + 1, sum.saturating_add(share.duration_ns)));
         let fits = duration_ns.min(whole.duration_ns.saturating_sub(taken));
         if fits > 0 {
-            let share = StageSpan { stage, start_ns: whole.start_ns, duration_ns: fits, inside: Some(inside) };
+            let share =
+                StageSpan { stage, start_ns: whole.start_ns, duration_ns: fits, inside: Some(inside) };
             self.spans.insert(at + 1 + count, share);
         }
         duration_ns - fits

@@ -76,7 +76,7 @@ impl TlsFiles {
     /// # Errors
     /// [`EdgeError::Tls`] with the file at fault.
     pub fn check(&self) -> Result<(), EdgeError> {
-        tls::acceptor(self).map(drop)
+        tls::Certificate::read(self).map(drop)
     }
 }
 

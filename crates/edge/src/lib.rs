@@ -25,3 +25,4 @@ pub use config::{EdgeConfig, EdgeError, TlsFiles};
 pub use front::{Frames, Front, Reply, ReplyBody};
 pub use routes::{Access, ROUTES, Route, Target};
 pub use serving::{Edge, ServeReport};
+pub use tls::Certificate;

@@ -24,6 +24,7 @@ use crate::operations::{self, MOST_CONNECTIONS, Metrics};
 use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer, whole_seconds};
 use crate::stats::{Stats, count, value};
+use crate::tls::Certificate;
 use crate::upload::BodyLimits;
 use crate::{EdgeConfig, EdgeError, tls};
 
@@ -42,6 +43,7 @@ pub struct Edge<F = Gateway> {
     registry: Arc<Registry>,
     header_timeout: Duration,
     warnings: Vec<String>,
+    certificate: Option<Arc<Certificate>>,
 }
 
 struct Operations {
@@ -78,7 +80,8 @@ impl<F: Front> Edge<F> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
-        let acceptor = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        let certificate = config.tls.as_ref().map(Certificate::read).transpose()?;
+        let acceptor = certificate.as_ref().map(tls::acceptor).transpose()?;
         let send_buffer = config.kernel_buffer_request_bytes();
         let (listener, local_addr) = listen_at(config.listen, send_buffer)?;
         let stats = Arc::new(Stats::default());
@@ -112,6 +115,7 @@ impl<F: Front> Edge<F> {
             registry,
             header_timeout: config.header_timeout,
             warnings: config.warnings(),
+            certificate,
         })
     }
 
@@ -123,6 +127,11 @@ impl<F: Front> Edge<F> {
     /// Where operators come in.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.operations.as_ref().map(|operations| operations.local_addr)
+    }
+
+    /// The certificate that connections are shown, to be read again.
+    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.certificate.clone()
     }
 
     /// What an operator should be told, such as that keys will cross a network in clear.

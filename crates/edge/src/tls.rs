@@ -1,11 +1,15 @@
-//! TLS 1.3 and nothing older, from PEM files, with ALPN for HTTP/2 and HTTP/1.1.
+//! TLS 1.3 and nothing older, from PEM files, with ALPN for HTTP/2 and HTTP/1.1. The files can be read again while
+//! connections are served.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
 use crate::{EdgeError, TlsFiles};
@@ -15,11 +19,40 @@ pub(crate) const ALPN_H2: &[u8] = b"h2";
 /// What ALPN calls HTTP/1.1.
 pub(crate) const ALPN_HTTP11: &[u8] = b"http/1.1";
 
-/// Reads the files.
-///
-/// # Errors
-/// [`EdgeError::Tls`] with the file at fault. Never shows a key's bytes.
-pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, EdgeError> {
+/// The certificate that connections are shown.
+#[derive(Debug)]
+pub struct Certificate {
+    files: TlsFiles,
+    current: ArcSwap<CertifiedKey>,
+}
+
+impl Certificate {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`EdgeError::Tls`] with the file at fault. Never shows a key's bytes.
+    pub(crate) fn read(files: &TlsFiles) -> Result<Arc<Self>, EdgeError> {
+        let current = ArcSwap::new(certified(files)?);
+        Ok(Arc::new(Self { files: files.clone(), current }))
+    }
+
+    /// Reads the files again: new connections are shown what they hold by now.
+    ///
+    /// # Errors
+    /// [`EdgeError::Tls`] with the file at fault; then the former certificate stays.
+    pub fn reload(&self) -> Result<(), EdgeError> {
+        self.current.store(certified(&self.files)?);
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
+fn certified(files: &TlsFiles) -> Result<Arc<CertifiedKey>, EdgeError> {
     let chain = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| fault(&files.cert, &error))?;
@@ -27,13 +60,23 @@ pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, EdgeError> {
         return Err(fault(&files.cert, &"holds no certificate"));
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| fault(&files.key, &error))?;
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    CertifiedKey::from_der(chain, key, &provider)
+        .map(Arc::new)
+        .map_err(|error| fault(&files.cert, &format!("does not go with {}: {error}", files.key.display())))
+}
+
+/// Takes TLS connections with that certificate.
+///
+/// # Errors
+/// [`EdgeError::Tls`] where the library cannot speak TLS 1.3.
+pub(crate) fn acceptor(certificate: &Arc<Certificate>) -> Result<TlsAcceptor, EdgeError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| fault(&files.cert, &error))?
+        .map_err(|error| fault(&certificate.files.cert, &error))?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(|error| fault(&files.cert, &format!("does not go with {}: {error}", files.key.display())))?;
+        .with_cert_resolver(Arc::<Certificate>::clone(certificate));
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use headrace_admin::control::{self, ControlSocket};
 use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
 use headrace_domain::{Clock, SystemClock, TraceSink};
-use headrace_edge::Edge;
+use headrace_edge::{Certificate, Edge};
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts};
@@ -396,8 +396,8 @@ impl House {
         welcome: Zeroizing<String>,
         manner: Manner,
     ) -> Result<End, String> {
-        let mut signals =
-            Signals::new(manner).map_err(|error| format!("cannot listen for signals: {error}"))?;
+        let mut signals = Signals::new(manner, edge.certificate())
+            .map_err(|error| format!("cannot listen for signals: {error}"))?;
         let drain = self.config.server.drain;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let shutdown = async move {
@@ -445,13 +445,14 @@ struct Signals {
     /// `None`: it was ignored from the beginning, as `nohup` does, and stays so.
     hang_up: Option<Signal>,
     manner: Manner,
+    certificate: Option<Arc<Certificate>>,
 }
 
 impl Signals {
-    fn new(manner: Manner) -> std::io::Result<Self> {
+    fn new(manner: Manner, certificate: Option<Arc<Certificate>>) -> std::io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Self { interrupt, terminate, hang_up, manner })
+        Ok(Self { interrupt, terminate, hang_up, manner, certificate })
     }
 
     /// The next signal that means an end.
@@ -475,11 +476,20 @@ impl Signals {
                     self.hang_up = None;
                     return;
                 }
-                Manner::Serve => output::note(
-                    "SIGHUP: nothing is read again; changed settings and certificates need a restart (SIGTERM \
-                     drains first)",
-                ),
+                Manner::Serve => output::note(&self.read_again()),
             }
+        }
+    }
+}
+
+impl Signals {
+    /// Reads again what can be read while calls run, and says what that was.
+    fn read_again(&self) -> String {
+        const REST: &str = "changed settings need a restart (SIGTERM drains first)";
+        match self.certificate.as_ref().map(|certificate| certificate.reload()) {
+            None => format!("SIGHUP: nothing is read again; {REST}"),
+            Some(Ok(())) => format!("SIGHUP: new connections get the certificate as it is now; {REST}"),
+            Some(Err(error)) => format!("SIGHUP: the former certificate stays: {error}"),
         }
     }
 }

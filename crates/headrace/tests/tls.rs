@@ -11,14 +11,19 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 const KEY: &str = "sk-tls-test-0123456789abcdefghijkl";
 
-/// A server with a certificate that signed itself.
-fn server(dir: &Path, is_ca: IsCa) -> Server {
+/// Writes a certificate that signed itself.
+fn certify(dir: &Path, is_ca: IsCa) {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = is_ca;
     let key = KeyPair::generate().unwrap();
     let made = params.self_signed(&key).unwrap();
     std::fs::write(dir.join("cert.pem"), made.pem()).unwrap();
     std::fs::write(dir.join("key.pem"), key.serialize_pem()).unwrap();
+}
+
+/// A server with such a certificate.
+fn server(dir: &Path, is_ca: IsCa) -> Server {
+    certify(dir, is_ca);
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     let flags = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     let mut command = program();
@@ -69,6 +74,39 @@ fn an_own_certificate_works_with_ca_and_its_absence_is_explained() {
     refused(&https, &["--ca", text.to_str().unwrap()], "holds no certificate in PEM");
     refused(&https, &["--ca", "/does/not/exist"], "--ca: cannot read /does/not/exist");
     server.stop();
+}
+
+#[test]
+fn a_service_shows_its_renewed_certificate_after_sighup() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path(), IsCa::ExplicitNoCa);
+    let of = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let text = format!("[server]\ntls_cert = {:?}\ntls_key = {:?}\n", of("cert.pem"), of("key.pem"));
+    let mut server = Server::serve(dir.path(), &text, Some(KEY));
+    let https = format!("https://localhost:{}", server.address().port());
+    std::fs::copy(of("cert.pem"), of("former.pem")).unwrap();
+    // A renewal that is caught half way: the key is another's.
+    let whole = std::fs::read(of("key.pem")).unwrap();
+    std::fs::write(of("key.pem"), "no key").unwrap();
+    let hang_up = |server: &Server| {
+        server.signal("HUP");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    };
+    hang_up(&server);
+    assert!(ask(&https, &["--ca", &of("former.pem")])[0].0, "the former one stays");
+    std::fs::write(of("key.pem"), whole).unwrap();
+    certify(dir.path(), IsCa::ExplicitNoCa);
+    hang_up(&server);
+    let [(done, said), _] = ask(&https, &["--ca", &of("cert.pem")]);
+    assert!(done, "{said}");
+    refused(&https, &["--ca", &of("former.pem")], "shows a certificate");
+    server.signal("TERM");
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(
+        log.contains("the former certificate stays: ") && log.contains("the certificate as it is now"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -111,7 +111,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "server.tls_cert",
         Kind::Path,
         "",
-        "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3.",
+        "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. `serve` reads both again at SIGHUP.",
     ),
     field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
     field(
