@@ -65,7 +65,7 @@ const BAD: &[(&str, &[&str])] = &[
         &["models[0]: model `m` cannot be served: ", "Gpt9ForCausalLM"],
     ),
     (
-        "[[prices]]\nmodel = \"headrace-demo\"\nfrom = \"2999-01-01\"\ninput = \"1\"\noutput = \"1\"",
+        "[[prices]]\nmodel = \"headrace-demo\"\nfrom = \"2199-01-01\"\ninput = \"1\"\noutput = \"1\"",
         &["prices: the prices of `headrace-demo` all begin later"],
     ),
     ("[[prices]]\nmodel = \"headrace-demo\"\ninput = 0.1", &["prices[0].input: 0.1 must stand in quotes"]),
