@@ -68,9 +68,15 @@ async fn prompts_that_could_never_fit_are_not_rendered() {
     }
 }
 
-/// Whatever part of a call is long, the event loop goes on while it is read and rendered.
-#[tokio::test]
-async fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
+/// Whatever part of a call is long, the event loop goes on while it is read and rendered: on the one thread for such work,
+/// which is busy until the loop has turned.
+#[test]
+fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(long_calls());
+}
+
+async fn long_calls() {
     let world = World::new(Setup::default());
     let long = "word ".repeat(200 << 10);
     let tool = |name: &str, about: &str, key: &str| {
@@ -86,20 +92,20 @@ async fn long_calls_leave_the_event_loop_alone_whatever_is_long_in_them() {
         json!({"model": "demo", "messages": [hi, {"role": "assistant", "tool_calls": [call]}]}),
         json!({"model": "demo", "messages": [hi], "no_such_parameter": long}),
     ] {
-        let turns = std::cell::Cell::new(0);
+        let (turned, turn) = std::sync::mpsc::channel();
+        let busy = tokio::task::spawn_blocking(move || turn.recv().is_ok());
         let others = async {
-            loop {
-                turns.set(turns.get() + 1);
-                tokio::task::yield_now().await;
-            }
+            turned.send(()).unwrap();
+            std::future::pending::<()>().await;
         };
         let answer = tokio::select! {
             biased;
             answer = world.call(Endpoint::ChatCompletions, body) => answer,
             () = others => unreachable!(),
         };
+        drop(turned);
         assert_eq!(answer.status, 400);
-        assert!(turns.get() > 0, "the call was refused in one go, on the event loop");
+        assert!(busy.await.unwrap(), "the call was refused in one go, on the event loop");
     }
 }
 
