@@ -15,6 +15,8 @@ use crate::refused::Why;
 
 /// Bytes are counted in units of so many.
 const UNIT_BYTES: usize = 1024;
+/// Calls that are there at once at most, however short: each takes a thread.
+const MOST_CALLS: usize = 64;
 /// How long a call waits for its turn.
 const MOST_WAIT: Duration = Duration::from_secs(5);
 
@@ -65,7 +67,8 @@ impl Lane {
     /// Waits for a turn of `bytes`; what is more than a key's part counts as its part, so that it can ever go on.
     pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Place, NoRoom> {
         let part = self.most_bytes / 2;
-        let weight = u32::try_from(units(bytes).min(units(part))).unwrap_or(u32::MAX);
+        let weight = units(bytes.max(self.most_bytes / MOST_CALLS)).min(units(part));
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         let (call, turns) = self.register(key, units(part));
         let full = |own, limit_bytes| NoRoom { own, limit_bytes, waited: self.most_wait };
         let until = tokio::time::Instant::now() + self.most_wait;
@@ -146,5 +149,17 @@ mod tests {
         drop((waiting, second));
         assert!(lane.keys.lock().is_empty(), "nothing is kept of keys that are gone");
         assert_eq!(lane.all.available_permits(), 8);
+    }
+
+    #[tokio::test]
+    async fn short_calls_do_not_fill_it_with_threads() {
+        let lane = Lane { most_wait: Duration::ZERO, ..Lane::new(MOST_CALLS * 4 * UNIT_BYTES) };
+        let mut places = Vec::new();
+        for name in ["a", "b", "c"] {
+            while let Ok(place) = lane.enter(&key(name), 1).await {
+                places.push(place);
+            }
+        }
+        assert_eq!(places.len(), MOST_CALLS);
     }
 }
