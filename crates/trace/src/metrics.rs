@@ -417,7 +417,8 @@ impl Page<'_> {
     }
 }
 
-/// Mean nanoseconds between the tokens of a request: its decode time over the gaps of one choice.
+/// Mean nanoseconds between the tokens of a request: its decode time, without what it stood still for its reader, over the
+/// gaps of one choice.
 pub(crate) fn inter_token_ns(record: &TraceRecord) -> Option<u64> {
     let choices = match &record.outcome {
         Outcome::Completed { finish } => u64::try_from(finish.len()).unwrap_or(1).max(1),
@@ -425,7 +426,8 @@ pub(crate) fn inter_token_ns(record: &TraceRecord) -> Option<u64> {
     };
     // The engine's times are the first choice's, the tokens are of all of them.
     let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
-    record.engine.as_ref()?.decode_ns.checked_div(gaps)
+    let engine = record.engine.as_ref()?;
+    engine.decode_ns.saturating_sub(engine.paused_ns).checked_div(gaps)
 }
 
 fn zeros(n: usize) -> Box<[AtomicU64]> {
