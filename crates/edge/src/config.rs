@@ -36,7 +36,7 @@ pub struct EdgeConfig {
     pub body_progress_timeout: Duration,
     /// The longest that a request's body may take in all, however steadily it drips.
     pub body_total_timeout: Duration,
-    /// The longest that a peer may leave bytes unread that it was sent.
+    /// The longest that a socket may take no bytes. The last resort: the front ends calls that are not read before.
     pub write_timeout: Duration,
     /// The longest that a connection stays open without a request.
     pub idle_timeout: Duration,
@@ -114,7 +114,7 @@ impl EdgeConfig {
             header_timeout: Duration::from_secs(10),
             body_progress_timeout: Duration::from_secs(30),
             body_total_timeout: Duration::from_secs(300),
-            write_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(35),
             idle_timeout: Duration::from_secs(90),
             max_header_bytes: 16 * 1024,
             max_body_bytes: 8 * 1024 * 1024,

@@ -35,6 +35,8 @@ use value::Parsed;
 pub(crate) const DEMO_PATH: &str = "builtin:demo";
 /// The demo model's name.
 pub(crate) const DEMO_NAME: &str = "headrace-demo";
+/// How much longer the clock of a socket runs than that of a reader.
+const AFTER_STALL: Duration = Duration::from_secs(5);
 
 /// Everything, checked.
 pub(crate) struct Config {
@@ -248,7 +250,7 @@ impl Reader {
             header_timeout: self.duration("server.header_timeout"),
             body_progress_timeout: self.duration("server.body_progress_timeout"),
             body_total_timeout: self.duration("server.body_total_timeout"),
-            write_timeout: self.duration("server.write_timeout"),
+            write_timeout: self.write_timeout(),
             idle_timeout: self.duration("server.idle_timeout"),
             max_header_bytes: self.size("server.max_header").unwrap_or(usual.max_header_bytes),
             max_body_bytes: self.long("server.max_body").unwrap_or(usual.max_body_bytes),
@@ -323,6 +325,23 @@ impl Reader {
             }
         }
         config
+    }
+
+    /// The gateway judges who stalls, and knows what was read: the socket's own clock is longer.
+    fn write_timeout(&mut self) -> Duration {
+        let (set, stall) = (self.duration("server.write_timeout"), self.duration("gateway.stall_timeout"));
+        if set.is_zero() {
+            return stall.saturating_add(AFTER_STALL);
+        }
+        if set <= stall {
+            let why = format!(
+                "{} s is not longer than `gateway.stall_timeout`, {} s",
+                set.as_secs(),
+                stall.as_secs()
+            );
+            self.fault("server.write_timeout", why);
+        }
+        set
     }
 
     fn gateway(&self) -> GatewaySettings {

@@ -141,8 +141,8 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "server.write_timeout",
         seconds(1, HOUR),
-        "\"30s\"",
-        "How long a client may leave bytes unread that it was sent.",
+        "",
+        "How long a socket may take no bytes, as the last resort. By default five seconds longer than `gateway.stall_timeout`, which ends calls that are not read.",
     ),
     field(
         "server.idle_timeout",

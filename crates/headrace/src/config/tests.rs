@@ -143,6 +143,10 @@ fn a_value_out_of_bounds_is_refused_with_them() {
             "[gateway]\nhold_lifetime = \"0s\"",
             "gateway.hold_lifetime: \"0s\" is not a duration such as \"30s\", from 1s to 1d",
         ),
+        (
+            "[server]\nwrite_timeout = \"30s\"",
+            "server.write_timeout: 30 s is not longer than `gateway.stall_timeout`, 30 s",
+        ),
         ("[gateway]\nkeep_alive = 0", "gateway.keep_alive: 0 is not a duration"),
         ("[gateway]\nkeep_alive = \"2h\"", "gateway.keep_alive: \"2h\" is not a duration"),
         (
