@@ -23,11 +23,13 @@ pub(crate) struct Stores {
 /// Reads why a store cannot be written now, if it cannot.
 type Failing = fn(&Stores) -> Option<String>;
 
+const TRACES: &str = "traces";
+
 /// Every store by name.
 const STORES: [(&str, Failing); 3] = [
     ("ledger", |of| of.ledger.health().down.map(|why| why.to_string())),
     ("identity", |of| of.directory.failing()),
-    ("traces", |of| of.recorder.failing()),
+    (TRACES, |of| of.recorder.failing()),
 ];
 
 impl Stores {
@@ -56,25 +58,33 @@ impl Stores {
         metrics.register_gauge("headrace_revocations_waiting", help, &[], Box::new(read));
     }
 
-    /// Looks after the identity store for as long as the server runs, and says when it fails and when it is back.
+    /// Looks after the identity store for as long as the server runs, and says of it and of the ledger when they fail
+    /// and when they are back. The recorder says it of traces.
     pub(crate) async fn tend(self) {
-        let mut failed = false;
+        let mut failed: [Option<String>; STORES.len()] = Default::default();
         loop {
             tokio::time::sleep(TEND_EVERY).await;
             let directory = Arc::clone(&self.directory);
-            // It blocks on the disk.
-            let Ok(tended) = tokio::task::spawn_blocking(move || directory.tend()).await else { continue };
-            match tended {
-                Err(error) if !failed => {
-                    let waiting = self.directory.revocations_waiting();
-                    tracing::error!(%error, revocations_waiting = waiting, "identities cannot be changed; trying again");
-                    failed = true;
+            // It blocks on the disk. What it cannot do, the store's own word says below.
+            let _ = tokio::task::spawn_blocking(move || directory.tend()).await;
+            for ((store, failing), before) in
+                STORES.iter().zip(&mut failed).filter(|((store, _), _)| *store != TRACES)
+            {
+                let now = failing(&self);
+                let waiting = self.directory.revocations_waiting();
+                match (&before, &now) {
+                    (None, Some(why)) => {
+                        tracing::error!(
+                            store,
+                            why,
+                            revocations_waiting = waiting,
+                            "a store cannot be written; trying again"
+                        );
+                    }
+                    (Some(_), None) => tracing::info!(store, "a store can be written again"),
+                    _ => {}
                 }
-                Ok(()) if failed => {
-                    tracing::info!("identities can be changed again; every revocation is on the disk");
-                    failed = false;
-                }
-                _ => {}
+                *before = now;
             }
         }
     }

@@ -133,6 +133,12 @@ async fn a_ledger_that_is_gone_is_noticed() {
     let (ledger, away) = (dir.path().join("ledger.sqlite"), dir.path().join("away.sqlite"));
     assert_eq!(server.chat(&server.key, question(json!({}))).await.0, 200);
     std::fs::rename(&ledger, &away).unwrap();
+    // Without a call.
+    let began = Instant::now();
+    while server.get("/readyz").await.0 == 200 {
+        assert!(began.elapsed() < PATIENCE, "the server says that it is ready");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let (status, refused) = server.chat(&server.key, question(json!({}))).await;
     assert!(status == 503 && refused.to_string().contains("was removed or replaced"), "{status} {refused}");
     assert_eq!(server.get("/readyz").await.0, 503);

@@ -43,6 +43,14 @@ pub trait Journal: Send {
     /// When it could not be kept.
     fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError>;
 
+    /// Whether what is written still goes where it should. Asked now and then while there is nothing to write.
+    ///
+    /// # Errors
+    /// When it does not: the ledger is down until [`Journal::recover`] says otherwise.
+    fn check(&mut self) -> Result<(), JournalError> {
+        Ok(())
+    }
+
     /// After a failed append: opens the journal anew if need be and tries whether it takes writes again.
     ///
     /// # Errors

@@ -9,7 +9,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -416,6 +416,46 @@ fn abuse_11_from_64_threads() {
     ledger.close().unwrap();
     let report = verify(&journal.contents());
     assert!(report.ok(), "{report}");
+}
+
+#[test]
+fn an_idle_journal_that_is_gone_is_noticed_and_its_return_too() {
+    struct Gone(MemoryJournal, Arc<AtomicBool>);
+    impl Gone {
+        fn there(&self) -> Result<(), JournalError> {
+            if self.1.load(Ordering::SeqCst) { Err(JournalError::Io("it is gone".into())) } else { Ok(()) }
+        }
+    }
+    impl Journal for Gone {
+        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+            self.0.snapshot_before(sequence)
+        }
+        fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+            self.0.rows_after(sequence, limit)
+        }
+        fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
+            self.0.append(rows)
+        }
+        fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+            self.0.write_snapshot(snapshot)
+        }
+        fn check(&mut self) -> Result<(), JournalError> {
+            self.there()
+        }
+        fn recover(&mut self) -> Result<(), JournalError> {
+            self.there()
+        }
+    }
+    let (journal, gone) = (MemoryJournal::new(), Arc::new(AtomicBool::new(false)));
+    drop(with_money(&journal, 100));
+    let (ledger, _) = Ledger::open(Box::new(Gone(journal, Arc::clone(&gone))), OWNER, at(0)).unwrap();
+    assert!(must(&ledger, hold(1, 60)).is_done());
+    gone.store(true, Ordering::SeqCst);
+    until("it is noticed without a call", || ledger.health().down.is_some());
+    gone.store(false, Ordering::SeqCst);
+    until("it is back", || ledger.health().down.is_none());
+    assert_eq!(ledger.totals().held.get(), 60, "nothing durable is lost");
+    assert!(must(&ledger, hold(2, 40)).is_done());
 }
 
 #[test]

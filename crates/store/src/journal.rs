@@ -213,6 +213,10 @@ impl Journal for SqliteJournal {
         })
     }
 
+    fn check(&mut self) -> Result<(), JournalError> {
+        self.still_there()
+    }
+
     /// Opens the file anew and commits a write of no meaning, to see that the disk takes it.
     fn recover(&mut self) -> Result<(), JournalError> {
         self.reopen()?;

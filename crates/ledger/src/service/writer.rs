@@ -17,6 +17,8 @@ use super::{Forming, LedgerOptions, Shared, Status};
 const ROW_ANSWER_BYTES: usize = 1 << 20;
 /// Transactions in one row at most.
 const ROW_TRANSACTIONS: usize = 4_096;
+/// How often an idle journal is asked whether it is still where it was.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The wait before trying a failed journal again grows to this many times the first one.
 const MAX_RETRY_FACTOR: u32 = 20;
 
@@ -33,6 +35,8 @@ pub(super) struct Writer {
 
 enum Work {
     Commit(Vec<Transaction>, Arc<Group>),
+    /// Nothing came for a while.
+    Check,
     Recover,
     Close,
 }
@@ -78,6 +82,7 @@ impl Writer {
         loop {
             match self.next() {
                 Work::Commit(transactions, group) => failure = self.commit(&transactions, &group).err(),
+                Work::Check => failure = self.check().err(),
                 Work::Recover if self.recover() => failure = None,
                 Work::Recover => {}
                 Work::Close => break,
@@ -107,8 +112,16 @@ impl Writer {
             if inner.status == Status::Closing {
                 return Work::Close;
             }
-            self.shared.work.wait(&mut inner);
+            if self.shared.work.wait_for(&mut inner, CHECK_EVERY).timed_out() {
+                return Work::Check;
+            }
         }
+    }
+
+    fn check(&mut self) -> Result<(), LedgerError> {
+        let Err(error) = self.journal.check() else { return Ok(()) };
+        self.fail(&error, &Forming::default().group);
+        Err(error.into())
     }
 
     fn commit(&mut self, transactions: &[Transaction], group: &Arc<Group>) -> Result<(), LedgerError> {
