@@ -322,9 +322,12 @@ fn enter(pick: &Pick, counters: &mut Counters, place: bool, now: UnixNanos) {
     counters.active = counters.active.saturating_add(u32::from(place));
 }
 
-/// The refusal that takes longest to pass so far: no end before any end, then the later end, then the caller's order.
+/// How long a refusal takes to pass: no end before any end, then the later end, then the caller's order.
+type Rank = (bool, Duration, Reverse<usize>);
+
+/// The refusal that takes longest to pass so far.
 #[derive(Default)]
-struct Worst(Option<((bool, Duration, Reverse<usize>), LimitRefusal)>);
+struct Worst(Option<(Rank, LimitRefusal)>);
 
 impl Worst {
     /// What a scope says to all that is asked of it.
