@@ -29,10 +29,16 @@ pub(crate) fn refuse(text: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// Columns of the terminal, and whether it takes colours. `COLUMNS` and `NO_COLOR` are heeded.
+/// Columns of the terminal (shells seldom pass `COLUMNS` on, so it is asked itself), and whether it takes colours. `COLUMNS`
+/// and `NO_COLOR` are heeded.
 pub(crate) fn terminal() -> (usize, bool) {
     const USUAL: usize = 100;
-    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).unwrap_or(USUAL);
+    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let asked = || {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        (size.ws_col > 0).then_some(usize::from(size.ws_col))
+    };
+    let columns = told.or_else(asked).unwrap_or(USUAL);
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     (columns, color)
 }

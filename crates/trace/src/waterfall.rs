@@ -109,10 +109,13 @@ impl Drawing<'_> {
     fn title(&mut self) {
         let record = self.record;
         let (mark, ink, word) = outcome_word(&record.outcome);
-        let id = self.options.paint(Ink::Bold, &record.request_id.to_string());
-        let how = self.options.paint(ink, &format!("{mark} {word}"));
-        let took = humane_duration(record.duration_ns);
-        self.line(&format!("{id}  {how}  {took}  {}", record.cost));
+        let (id, how) = (record.request_id.to_string(), format!("{mark} {word}"));
+        let rest = format!("{}  {}", humane_duration(record.duration_ns), record.cost);
+        // The id is there to be copied, so a narrow terminal has it on a line of its own.
+        let fits = cells(&id) + cells(&how) + cells(&rest) + 4 <= self.options.columns();
+        let gap = if fits { "  " } else { "\n  " };
+        let (id, how) = (self.options.paint(Ink::Bold, &id), self.options.paint(ink, &how));
+        self.line(&format!("{id}{gap}{how}  {rest}"));
     }
 
     fn circumstances(&mut self) {

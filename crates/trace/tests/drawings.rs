@@ -43,6 +43,11 @@ fn a_waterfall_is_drawn_as_expected() {
             assert!(!drawn.contains('\u{1b}'), "{name}: an escape sequence without being asked");
             check(&format!("{name}.{width}.txt"), &drawn);
         }
+        for width in 60..80 {
+            for line in waterfall(&record(name), &WaterfallOptions { width, color: false }).lines() {
+                assert!(line.chars().count() <= width, "{name}: wider than {width}: {line}");
+            }
+        }
     }
 }
 
