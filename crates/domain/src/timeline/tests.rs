@@ -213,6 +213,6 @@ proptest! {
             .into_iter()
             .map(|(stage, start_ns, duration_ns, inside)| StageSpan { stage, start_ns, duration_ns, inside })
             .collect();
-        prop_assert!(is_partition(&Timeline::from_overlapping(&spans, duration).spans(), duration));
+        prop_assert!(is_partition(Timeline::from_overlapping(&spans, duration).spans(), duration));
     }
 }
