@@ -62,23 +62,17 @@ fn admit(gateway: &Gateway, principal: &Principal, id: RequestId) -> Result<Leas
 
 fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Box<Why>> {
     let parts = gateway.parts();
-    let refuse = |refusal: LedgerRefusal| Err(Box::new(refusal.into()));
     if gateway.has_free_model() {
         return Ok(());
     }
     let Some(standing) = parts.ledger.standing(&principal.org, &principal.project) else {
-        return refuse(LedgerRefusal::UnknownProject { project: principal.project.clone() });
+        let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
+        return Err(Box::new(unknown.into()));
     };
     if standing.available.get() > 0 {
         return Ok(());
     }
-    let (balance, held) = (standing.balance, standing.held);
-    let needed = headrace_domain::NanoDollars::new(1);
-    refuse(if held.get() > 0 {
-        LedgerRefusal::HeldInFlight { balance, held, needed }
-    } else {
-        LedgerRefusal::OutOfMoney { balance, held, needed }
-    })
+    Err(Box::new(Why::nothing_to_spend(standing.balance, standing.held)))
 }
 
 pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {

@@ -218,6 +218,25 @@ impl From<LedgerRefusal> for Why {
 }
 
 impl Why {
+    /// Nothing is left for any call, whatever it would cost.
+    pub(crate) fn nothing_to_spend(balance: NanoDollars, held: NanoDollars) -> Self {
+        let billing = |code, message: String| Self::new(Stage::Hold, 402, ErrorKind::Billing, code, message);
+        if held > NanoDollars::ZERO {
+            billing(
+                "held_in_flight",
+                format!(
+                    "Held by your own calls in flight: {held} of the balance of {balance}, and nothing is left for \
+                     another call. Wait for calls to finish, or add credit (`headrace credit grant`)."
+                ),
+            )
+            .retry_after(HELD_IN_FLIGHT_WAIT)
+        } else {
+            let message = format!("Out of money: the balance is {balance}. Add credit (`headrace credit grant`).");
+            billing("out_of_money", message)
+        }
+        .with_amounts("balance", balance, held)
+    }
+
     /// The ledger's journal cannot be written: no call may run.
     pub(crate) fn journal_unavailable(detail: &str) -> Self {
         Self::new(
