@@ -1,6 +1,7 @@
 //! Time as an argument: rooms take a [`Clock`], so that simulations and tests run in virtual time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -78,16 +79,78 @@ impl Clock for SystemClock {
     }
 }
 
+/// Another clock's wall time, made steady: a step of the wall clock (by hand, by a time server, by a machine that slept)
+/// is followed bit by bit. Wall time passes at no less than half and at most [`SteadyClock::MOST_RATE`] times the pace of
+/// monotonic time, so it never runs backwards, an error of a moment moves it by moments, and it finds back by itself.
+///
+/// Readers make it follow: it should be read every second or so.
+#[derive(Debug)]
+pub struct SteadyClock<C> {
+    clock: C,
+    /// Steady wall time less monotonic time, as of `followed_ns`.
+    offset: AtomicI64,
+    /// Monotonic time up to which the wall clock was followed.
+    followed_ns: AtomicU64,
+    follow: Mutex<()>,
+}
+
+impl<C: Clock> SteadyClock<C> {
+    /// The fastest that wall time passes, measured by monotonic time.
+    pub const MOST_RATE: u32 = 10;
+    /// How often the wall clock is followed at most.
+    const EVERY_NS: u64 = 1_000_000;
+
+    /// A clock that begins at the other's wall time.
+    pub fn new(clock: C) -> Self {
+        let (mono, wall) = (clock.monotonic_nanos(), clock.now());
+        let offset = AtomicI64::new(signed(wall.0).saturating_sub(signed(mono)));
+        Self { clock, offset, followed_ns: AtomicU64::new(mono), follow: Mutex::new(()) }
+    }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+impl<C: Clock> Clock for SteadyClock<C> {
+    fn now(&self) -> UnixNanos {
+        let (mono, wall) = (self.clock.monotonic_nanos(), self.clock.now());
+        let wanted = signed(wall.0).saturating_sub(signed(mono));
+        let passed = mono.saturating_sub(self.followed_ns.load(Ordering::Acquire));
+        let offset = self.offset.load(Ordering::Acquire);
+        let faster = signed(passed).saturating_mul(i64::from(Self::MOST_RATE) - 1);
+        let next = wanted.clamp(offset.saturating_sub(signed(passed / 2)), offset.saturating_add(faster));
+        if passed >= Self::EVERY_NS {
+            let _one = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.followed_ns.load(Ordering::Acquire) < mono {
+                self.offset.store(next, Ordering::Release);
+                self.followed_ns.store(mono, Ordering::Release);
+            }
+        }
+        UnixNanos(u64::try_from(signed(mono).saturating_add(next)).unwrap_or(0))
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.clock.monotonic_nanos()
+    }
+}
+
 /// A clock that moves only when told to: for tests and simulations.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
+    stepped: AtomicI64,
 }
 
 impl ManualClock {
     /// A clock that stands at `now`.
     pub fn at(now: UnixNanos) -> Self {
-        Self { nanos: AtomicU64::new(now.0) }
+        Self { nanos: AtomicU64::new(now.0), stepped: AtomicI64::new(0) }
+    }
+
+    /// Steps the wall clock, forward or back, and not the monotonic time.
+    pub fn step_nanos(&self, by: i64) {
+        self.stepped.fetch_add(by, Ordering::SeqCst);
     }
 
     /// Moves time forward.
@@ -98,10 +161,73 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> UnixNanos {
-        UnixNanos(self.nanos.load(Ordering::SeqCst))
+        UnixNanos(
+            self.nanos.load(Ordering::SeqCst).saturating_add_signed(self.stepped.load(Ordering::SeqCst)),
+        )
     }
 
     fn monotonic_nanos(&self) -> u64 {
         self.nanos.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+    const DAY: i64 = 86_400 * SECOND;
+    const START: u64 = 1_800_000_000_000_000_000;
+
+    /// Lets so many seconds pass, read ten times a second, and returns by how much the steady wall time moved.
+    fn seconds(clock: &SteadyClock<ManualClock>, count: u64) -> f64 {
+        let before = clock.now();
+        for _ in 0..count * 10 {
+            let last = clock.now();
+            clock.clock.advance(Duration::from_millis(100));
+            assert!(clock.now() >= last, "it never runs backwards");
+        }
+        clock.now().since(before).as_secs_f64()
+    }
+
+    fn behind(clock: &SteadyClock<ManualClock>) -> i64 {
+        signed(clock.clock.now().0) - signed(clock.now().0)
+    }
+
+    #[test]
+    fn it_is_the_wall_clock_while_that_goes_steadily() {
+        let clock = SteadyClock::new(ManualClock::at(UnixNanos::new(START)));
+        assert_eq!(seconds(&clock, 100), 100.0);
+        clock.clock.step_nanos(50_000_000);
+        assert_eq!(seconds(&clock, 1), 1.05, "a small correction is taken at once");
+        assert_eq!(behind(&clock), 0);
+    }
+
+    #[test]
+    fn a_step_that_is_taken_back_moves_it_by_moments_and_it_finds_back() {
+        let clock = SteadyClock::new(ManualClock::at(UnixNanos::new(START)));
+        seconds(&clock, 10);
+        clock.clock.step_nanos(400 * DAY);
+        assert_eq!(seconds(&clock, 1), 10.0);
+        clock.clock.step_nanos(-400 * DAY);
+        seconds(&clock, 17);
+        assert!(behind(&clock) < 0);
+        seconds(&clock, 3);
+        assert_eq!(behind(&clock), 0);
+    }
+
+    #[test]
+    fn a_step_that_stays_is_followed_whichever_way_it_goes() {
+        let clock = SteadyClock::new(ManualClock::at(UnixNanos::new(START)));
+        seconds(&clock, 10);
+        // A machine that slept for two minutes, or a clock that was set.
+        clock.clock.step_nanos(120 * SECOND);
+        assert_eq!(seconds(&clock, 6), 60.0);
+        seconds(&clock, 10);
+        assert_eq!(behind(&clock), 0);
+        clock.clock.step_nanos(-60 * SECOND);
+        assert_eq!(seconds(&clock, 60), 30.0);
+        seconds(&clock, 61);
+        assert_eq!(behind(&clock), 0);
     }
 }

@@ -136,6 +136,13 @@ impl GatewayConfig {
         }
     }
 
+    /// How often a call's task looks at its clocks.
+    pub(crate) fn period(&self) -> Duration {
+        (self.stall_timeout / 4)
+            .min(self.hold_lifetime / 20)
+            .clamp(Duration::from_millis(10), Duration::from_secs(1))
+    }
+
     /// How long a call may take: as long as its hold lives, less the time to settle it. Work without a hold would be work that
     /// nobody pays for, out of money that others may hold by then.
     pub(crate) fn longest_call(&self) -> Duration {

@@ -21,7 +21,7 @@ use crate::jobs::Jobs;
 use crate::miss;
 use crate::place::Placed;
 use crate::refused::Why;
-use crate::settle::{Bill, Settled, Settlement};
+use crate::settle::{self, Bill, Settled, Settlement};
 use crate::state::{Held, Work};
 
 mod line;
@@ -42,8 +42,9 @@ pub(crate) struct Carried {
     pub(crate) jobs: Jobs,
     line: Line,
     reply: Option<Reply>,
-    /// The end of the answer's body.
-    end: BytesMut,
+    /// The end of the answer's body, once it is encoded.
+    end: Option<BytesMut>,
+    located: bool,
     ended: Option<Ended>,
     /// When its reader took nothing, so that the task took no events.
     pauses: Pauses,
@@ -77,10 +78,24 @@ enum Ending {
 /// Owns the request until it is settled, told and traced, and its last byte is taken.
 pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Sender<Answer>) {
     let mut call = Carried::new(&gateway, held, head);
-    if guarded(call.travel(&gateway)).await.is_none() {
-        call.salvage(&gateway).await;
+    let hold = call.settlement.hold();
+    let whole = async {
+        if guarded(call.travel(&gateway)).await.is_none() {
+            call.salvage(&gateway).await;
+        }
+        call.close(&gateway).await;
+    };
+    // Beside all of it, whatever it waits for: a call that is alive keeps its hold.
+    let alive = async {
+        while guarded(settle::keep(&gateway, hold)).await.is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = whole => {}
+        () = alive => {}
     }
-    call.close(&gateway).await;
 }
 
 async fn guarded<T>(step: impl Future<Output = T>) -> Option<T> {
@@ -101,7 +116,8 @@ impl Carried {
             settlement,
             jobs: Jobs::default(),
             reply: None,
-            end: BytesMut::new(),
+            end: None,
+            located: false,
             ended: None,
             pauses: Pauses::default(),
             engine_noted: false,
@@ -118,20 +134,13 @@ impl Carried {
             self.jobs.cancel().await;
         }
         self.record_engine();
-        // An answer that cannot be encoded is not charged, so its end is encoded first. What it cost stands in it only
-        // where the caller asked for that; such a caller waits for the place of a cache miss, too.
-        let explained = self.work.call.explain && matches!(ending, Ending::Completed);
-        if matches!(ending, Ending::Completed) && !explained {
-            self.encode_end(None).await;
+        // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
+        if matches!(ending, Ending::Completed) {
+            self.encode_end(gateway).await;
         }
         let settled = self.settle(gateway, ending);
-        if explained {
-            self.locate(gateway).await;
-            self.dossier.note_times();
-            self.encode_end(Some(explain::block(&self.dossier.record))).await;
-        }
         self.tell(settled);
-        if !explained {
+        if !self.located {
             // The call is over: nobody waits for this, and its time is not the call's.
             self.locate(gateway).await;
             let miss = self.dossier.record.engine.as_ref().and_then(|engine| engine.miss);
@@ -145,7 +154,7 @@ impl Carried {
     async fn run(&mut self, gateway: &Gateway, _: &Placed) -> Ending {
         let config = gateway.config();
         let longest = config.longest_call();
-        let period = line::period(config);
+        let period = config.period();
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
         let Self { dossier, work, settlement, jobs, line, reply, pauses, .. } = self;
@@ -203,10 +212,18 @@ impl Carried {
         Ending::Completed
     }
 
-    async fn encode_end(&mut self, explained: Option<serde_json::Value>) {
+    /// Encodes the end of the answer, with its cost and the place of a cache miss where the caller asked for them.
+    async fn encode_end(&mut self, gateway: &Gateway) {
         let (used, _) = self.jobs.report();
+        let mut explained = None;
+        if self.work.call.explain {
+            self.locate(gateway).await;
+            self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
+            self.dossier.note_times();
+            explained = Some(explain::block(&self.dossier.record));
+        }
         if let Some(reply) = &mut self.reply {
-            self.end = reply.finish(&used, explained).await;
+            self.end = Some(reply.finish(&used, explained).await);
         }
         self.dossier.mark(Stage::Deliver);
     }
@@ -217,6 +234,7 @@ impl Carried {
             return settled;
         }
         let (used, _) = self.jobs.report();
+        let used = self.reply.as_ref().map_or(used, |reply| reply.at_least(used));
         let cut = match ending {
             Ending::Completed => Cut::default(),
             _ => self.line.sender.cut(),
@@ -228,6 +246,9 @@ impl Carried {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier),
             None => self.settlement.release(gateway, ReleaseReason::Refused),
         };
+        if let (Some(message), Some(ended)) = (self.settlement.unpaid(), &mut self.ended) {
+            ended.outcome = Outcome::Failed { stage: Stage::Settle, message };
+        }
         self.dossier.mark(Stage::Settle);
         settled
     }
@@ -240,7 +261,7 @@ impl Carried {
         match &ended.ending {
             Ending::Completed => {
                 let tokens = reply.as_ref().map_or(0, Reply::generated);
-                line.complete(dossier, std::mem::take(end), tokens);
+                line.complete(dossier, end.take().unwrap_or_default(), tokens);
             }
             Ending::Failed(why) | Ending::Refused(why) => line.fail(reply.as_mut(), dossier, why, ended.cut),
             Ending::ClientGone | Ending::Stalled { .. } => line.sender.break_off(),
@@ -290,8 +311,11 @@ impl Carried {
         tokio::join!(lines, books);
     }
 
-    /// Says where in the caller's words the first cache miss stands.
+    /// Says where in the caller's words the first cache miss stands, once.
     async fn locate(&mut self, gateway: &Gateway) {
+        if std::mem::replace(&mut self.located, true) {
+            return;
+        }
         let Some((prompt, miss)) = self.jobs.first_miss() else { return };
         let Some(engine) = &mut self.dossier.record.engine else { return };
         let now = self.dossier.record.started;
@@ -337,7 +361,7 @@ impl Carried {
 async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
-    let mut tick = tokio::time::interval(line::period(config));
+    let mut tick = tokio::time::interval(config.period());
     let closing = async {
         gateway.cut_off().cancelled().await;
         tokio::time::sleep(LAST_WORDS).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use headrace_domain::{HoldId, NanoDollars, Usage};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{
-    ChargeLine, Command, Durable, LedgerRefusal, Receipt, ReleaseReason, SettleOutcome, Verdict,
+    ChargeLine, Command, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome, Verdict,
 };
 use headrace_limits::Lease;
 
@@ -14,8 +14,9 @@ use crate::dossier::Dossier;
 
 /// Between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
-/// Tries before it is left to the hold's expiry (nothing is charged then).
-const RETRIES: u32 = 120;
+/// How long a settlement that the disk refuses is tried for after the time for a shutdown is over. Before, it is tried
+/// for as long as it takes. A hold that stays open is released at the next start, and nothing is charged.
+const LAST_TRIES: Duration = Duration::from_secs(10);
 
 /// What a request has taken: a lease of its limits and a hold on money. It is kept in one place from the hold to the
 /// end of the task, and every step on it can be taken again: a panic in one does not lose it.
@@ -48,6 +49,21 @@ impl Settlement {
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
     }
 
+    /// Which hold it is.
+    pub(crate) const fn hold(&self) -> HoldId {
+        self.hold
+    }
+
+    /// What a usage costs, which is never more than was held.
+    pub(crate) fn price(&self, usage: &Usage, dossier: &Dossier) -> NanoDollars {
+        self.quote.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
+    }
+
+    /// How the hold had ended before the call did, if it had: nobody paid for the call.
+    pub(crate) fn unpaid(&self) -> Option<String> {
+        self.sent.as_ref().and_then(Pending::unpaid)
+    }
+
     /// Whether the hold's end is decided.
     pub(crate) fn settled(&self) -> Option<Settled> {
         self.sent.is_some().then_some(Settled(()))
@@ -70,22 +86,49 @@ impl Settlement {
         let hold = self.hold;
         self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None });
         dossier.record.usage = bill.charged.plus(&bill.lost);
-        if let Some(Receipt::Settled { charged, loss, .. }) =
-            self.sent.as_ref().and_then(|sent| sent.receipt.as_ref())
-        {
-            dossier.record.cost = *charged;
-            dossier.record.loss = *loss;
-        }
+        // Where the ledger cannot take it now it will, and then it is what it would be now.
+        let expected = self.price(&bill.charged, dossier);
+        let all = self.quote.cost(&dossier.record.usage).unwrap_or(NanoDollars::MAX);
+        (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().map(|sent| &sent.verdict) {
+            Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
+            Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
+            Some(Err(LedgerRefusal::AlreadyResolved { how: Resolution::Settled { charged }, .. })) => {
+                (*charged, loss)
+            }
+            _ => (NanoDollars::ZERO, all),
+        };
         if let Some(lease) = self.lease.take() {
             lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
         }
         Settled(())
     }
 
-    /// Waits until the end of the hold is on the disk.
+    /// Waits until the end of the hold is on the disk, and sends it again for as long as the disk refuses it.
     pub(crate) async fn written(&mut self, gateway: &Gateway) {
-        if let Some(sent) = &mut self.sent {
-            sent.written(gateway).await;
+        let hold = self.hold;
+        let over = async {
+            gateway.cut_off().cancelled().await;
+            tokio::time::sleep(LAST_TRIES).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.write(gateway) => {}
+            () = over => tracing::error!(%hold, "a settlement could not be written before the end"),
+        }
+    }
+
+    async fn write(&mut self, gateway: &Gateway) {
+        loop {
+            let Some(sent) = &mut self.sent else { return };
+            if sent.is_written().await {
+                if let Some(why) = sent.unpaid() {
+                    tracing::error!(hold = %self.hold, why, "a call was answered and nobody paid for it");
+                }
+                return;
+            }
+            let command = sent.command.clone();
+            tokio::time::sleep(RETRY_EVERY).await;
+            self.sent = Some(Pending::send(gateway, command));
         }
     }
 
@@ -104,10 +147,26 @@ impl Settlement {
     }
 }
 
+/// Keeps a hold from expiring for as long as it is polled, however the wall clock goes: its call is alive. How long that
+/// may be is bounded by monotonic time.
+pub(crate) async fn keep(gateway: &Gateway, hold: HoldId) {
+    let lifetime = gateway.config().hold_lifetime;
+    let every = gateway.config().period();
+    let mut kept = gateway.parts().clock.now();
+    loop {
+        tokio::time::sleep(every).await;
+        let now = gateway.parts().clock.now();
+        if now.since(kept) >= lifetime / 4 {
+            kept = now;
+            gateway.parts().ledger.keep(hold, now, lifetime);
+        }
+    }
+}
+
 /// A settlement that is decided in memory and on its way to the disk.
 struct Pending {
     command: Command,
-    receipt: Option<Receipt>,
+    verdict: Result<Receipt, LedgerRefusal>,
     durable: Durable,
 }
 
@@ -115,36 +174,41 @@ impl Pending {
     fn send(gateway: &Gateway, command: Command) -> Self {
         let ledger = &gateway.parts().ledger;
         let mut transacted = ledger.transact(vec![command.clone()], gateway.parts().clock.now());
-        let receipt = match transacted.verdicts.pop().map(Verdict::into_result) {
-            Some(Ok(receipt)) => Some(receipt),
-            Some(Err(refusal)) => {
-                tracing::warn!(%refusal, "a settlement was refused; it is tried again");
-                None
-            }
-            None => None,
-        };
-        Self { command, receipt, durable: transacted.durable }
+        let verdict = transacted.verdicts.pop().map_or_else(
+            || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" }),
+            Verdict::into_result,
+        );
+        Self { command, verdict, durable: transacted.durable }
     }
 
-    /// Waits for the disk, and sends the settlement again while the disk refuses it. `AlreadyResolved` means that an
-    /// earlier try reached it.
-    async fn written(&mut self, gateway: &Gateway) {
-        for _ in 0..RETRIES {
-            if self.receipt.is_some() && (&mut self.durable).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(RETRY_EVERY).await;
-            let ledger = &gateway.parts().ledger;
-            let mut again = ledger.transact(vec![self.command.clone()], gateway.parts().clock.now());
-            self.durable = again.durable;
-            match again.verdicts.pop().map(Verdict::into_result) {
-                Some(Ok(receipt)) => self.receipt = Some(receipt),
-                Some(Err(LedgerRefusal::AlreadyResolved { .. } | LedgerRefusal::UnknownHold { .. })) => {
-                    return;
+    /// Whether it is on the disk, now or after a wait; false: it must be sent again.
+    async fn is_written(&mut self) -> bool {
+        match &self.verdict {
+            Ok(_) => (&mut self.durable).await.is_ok(),
+            // Either an earlier try reached the disk, or the hold never did, or it ended otherwise: nothing is left to do.
+            Err(LedgerRefusal::AlreadyResolved { .. } | LedgerRefusal::UnknownHold { .. }) => true,
+            Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. }) => false,
+            // The ledger will never take it. The hold must end all the same.
+            Err(refusal) => {
+                tracing::error!(%refusal, "the ledger refused a settlement; its hold is released, not charged");
+                if let Command::Settle { hold, .. } = self.command {
+                    self.command = Command::Release { hold, why: ReleaseReason::Failed };
+                    return false;
                 }
-                _ => self.receipt = None,
+                true
             }
         }
-        tracing::error!("a settlement could not be written; its hold will expire uncharged");
+    }
+
+    /// How the hold had ended, where it was neither by this settlement nor by an earlier try to write it: nobody paid.
+    fn unpaid(&self) -> Option<String> {
+        let Command::Settle { .. } = self.command else { return None };
+        match &self.verdict {
+            Err(
+                refusal @ (LedgerRefusal::AlreadyResolved { how: Resolution::Released { .. }, .. }
+                | LedgerRefusal::UnknownHold { .. }),
+            ) => Some(format!("the call was not charged: {refusal}")),
+            _ => None,
+        }
     }
 }

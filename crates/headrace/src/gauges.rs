@@ -87,7 +87,10 @@ fn register_health(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) 
 fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
     const NANOS: f64 = 1e-9;
     type Read = fn(&Health) -> f64;
-    let counters: [(&str, &str, Read); 5] = [
+    let counters: [(&str, &str, Read); 6] = [
+        ("headrace_ledger_holds_expired_total", "Holds that nobody ended in time; not charged.", |h| {
+            h.expired as f64
+        }),
         ("headrace_journal_commits_total", "Group commits of the ledger's journal.", |h| h.commits as f64),
         ("headrace_journal_transactions_total", "Transactions in them.", |h| h.transactions as f64),
         ("headrace_journal_commit_seconds_total", "Time that they took.", |h| {

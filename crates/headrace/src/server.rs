@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::control::{self, ControlSocket};
 use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
-use headrace_domain::{Clock, SystemClock, TraceSink};
+use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Certificate, Edge};
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts};
 use headrace_identity::{Directory, SecretString};
-use headrace_ledger::{Command, Ledger, Owner};
+use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
 use headrace_moderation::Judge;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
@@ -41,6 +41,8 @@ const LEASE_MARGIN: Duration = Duration::from_secs(60);
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often counters at rest are forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How many holds that stay open are named at the end.
+const MOST_NAMED: usize = 5;
 /// How long the last traces may take to be stored.
 const TRACE_CLOSE: Duration = Duration::from_secs(5);
 /// Exit status after a second Ctrl-C, as shells count it: 128 and the signal's number.
@@ -130,7 +132,8 @@ struct House {
 impl House {
     /// Opens and loads everything. Blocks.
     fn build(config: Config, plan: Plan) -> Result<Self, String> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        // A step of the wall clock must not end holds, limits or budgets of calls that run.
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
         not_running(&config.data_dir)?;
         can_listen(&config)?;
         let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
@@ -196,6 +199,7 @@ impl House {
         let Self { ledger, recorder, engines, .. } = self;
         let engines: Vec<_> = engines.into_iter().map(|(_, engine)| engine).collect();
         models::stop(&engines);
+        let open = ledger.open_holds();
         let closed = ledger.close();
         if !recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");
@@ -203,10 +207,11 @@ impl House {
         match (outcome, closed) {
             (Err(why), _) => output::fail(&why),
             (Ok(_), Err(error)) => output::fail(&format!("the ledger could not be closed: {error}")),
-            (Ok(_), Ok(())) => {
+            (Ok(_), Ok(())) if open.is_empty() => {
                 output::note("stopped; every call is settled");
                 ExitCode::SUCCESS
             }
+            (Ok(_), Ok(())) => output::fail(&left_open(&open)),
         }
     }
 
@@ -253,6 +258,10 @@ impl House {
             let ticks = self.tick();
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
             let end = self.attend(edge, &gateway, welcome, start.manner).await;
+            if !matches!(end, Ok(End::Interrupted)) {
+                // However serving ended: the ledger is closed only when no call has anything to settle.
+                gateway.drain(Duration::ZERO).await;
+            }
             control.abort();
             // Aborted, it drops its socket, which removes the file.
             let _ = control.await;
@@ -369,6 +378,16 @@ impl House {
             loop {
                 tokio::time::sleep(EXPIRE_EVERY).await;
                 let done = ledger.transact(vec![Command::ExpireHolds], clock.now());
+                if let [Verdict::Done(Receipt::ReleasedMany { holds, .. })] = done.verdicts.as_slice()
+                    && !holds.is_empty()
+                {
+                    let (count, first) = (holds.len(), holds.first());
+                    tracing::error!(
+                        count,
+                        ?first,
+                        "holds expired that nobody settled; nothing was charged for them"
+                    );
+                }
                 // A journal that fails says so itself; the next tick tries again.
                 let _ = done.durable.await;
             }
@@ -428,6 +447,17 @@ impl House {
             () = signals.next() => Ok(End::Interrupted),
         }
     }
+}
+
+/// The last word where calls could not be settled.
+fn left_open(open: &[Held]) -> String {
+    let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
+    let more = if open.len() > MOST_NAMED { ", …" } else { "" };
+    format!(
+        "stopped, and {} calls are not settled: their holds ({}{more}) are released at the next start and not charged",
+        open.len(),
+        names.join(", ")
+    )
 }
 
 /// How serving ended.

@@ -2,7 +2,9 @@
 //! Synchronous and deterministic: no clock, no randomness, no I/O. What it decides is in memory only; `service`
 //! makes it durable.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
@@ -28,6 +30,10 @@ const MAX_LINES: usize = 64;
 pub struct Core {
     state: State,
     latest: UnixNanos,
+    /// Holds whose owner said that it is still at work, and until when they do not expire for that. Of no meaning to
+    /// another process, which releases the holds of this one at its start; so it is in no journal. It stands beside the
+    /// state, because a hold that was ended may be open again when a write has failed.
+    kept: HashMap<HoldId, UnixNanos>,
 }
 
 /// A command that was done.
@@ -62,13 +68,19 @@ impl Core {
     }
 
     pub(crate) fn over(state: State) -> Self {
-        Self { latest: state.time, state }
+        Self { latest: state.time, state, kept: HashMap::new() }
     }
 
     /// Puts another state in place of this one, as after a failed write. Ledger time stays where it was.
     pub(crate) fn rebase(&mut self, state: State) {
         self.latest = self.latest.max(state.time);
         self.state = state;
+    }
+
+    /// Says at `now` that whoever took the hold is still at work: it does not expire for another `lifetime`.
+    pub fn keep(&mut self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
+        self.latest = self.latest.max(now);
+        self.kept.insert(hold, self.latest.after(lifetime));
     }
 
     /// Decides one command at `now`. A `now` before the latest one seen counts as that one, so that ledger time never
@@ -100,7 +112,9 @@ impl Core {
             }
             Command::ExpireHolds => {
                 let due = self.state.expiries.iter().take_while(|(expires, _)| *expires <= now.ledger);
-                let holds: Vec<_> = due.map(|(_, hold)| *hold).collect();
+                self.kept.retain(|_, until| *until > now.ledger);
+                let is_over = |hold: &HoldId| !self.kept.contains_key(hold);
+                let holds: Vec<_> = due.map(|(_, hold)| *hold).filter(is_over).collect();
                 Ok(self.release_many(&holds, ReleaseReason::Expired, now))
             }
         }

@@ -28,7 +28,7 @@ pub use journal::{
 pub use memory::{AppendFault, MemoryJournal};
 pub use record::decode_row;
 pub use refusal::{LedgerRefusal, Resolution};
-pub use service::{Health, Ledger, LedgerOptions, OpenReport, Transacted};
+pub use service::{Health, JournalHand, Ledger, LedgerOptions, OpenReport, Transacted};
 pub use state::{
     BudgetStanding, HoldView, MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT, MAX_RESOLVED_KEPT,
     Standing, Totals,

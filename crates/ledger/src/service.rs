@@ -72,6 +72,16 @@ impl std::fmt::Debug for Ledger {
     }
 }
 
+/// The journal of a ledger that was opened by hand. Once it is dropped, what waits for the disk waits for ever.
+pub struct JournalHand(Writer);
+
+impl JournalHand {
+    /// Writes what has queued up, or tries a journal that failed.
+    pub fn turn(&mut self) {
+        self.0.turn();
+    }
+}
+
 struct Handle {
     shared: Arc<Shared>,
     options: LedgerOptions,
@@ -135,6 +145,8 @@ pub struct Health {
     pub total_commit_nanos: u64,
     /// Appends that failed.
     pub failures: u64,
+    /// Holds that expired: whoever took them did not end them in time, and nothing was charged.
+    pub expired: u64,
     /// Snapshots written.
     pub snapshots: u64,
     /// Snapshots that could not be written; the ledger goes on without.
@@ -185,13 +197,43 @@ impl Ledger {
     /// # Errors
     /// As there.
     pub fn open_with(
-        mut journal: Box<dyn Journal>,
+        journal: Box<dyn Journal>,
         owner: Owner,
         now: UnixNanos,
         options: LedgerOptions,
     ) -> Result<(Self, OpenReport), LedgerError> {
+        let (ledger, writer, mut report) = Self::set_up(journal, options)?;
+        let thread = std::thread::Builder::new()
+            .name("ledger-journal".into())
+            .spawn(move || writer.run())
+            .map_err(|error| LedgerError::Thread(error.to_string()))?;
+        *ledger.handle.thread.lock() = Some(thread);
+        ledger.release_orphans(owner, now, &mut report, || {})?;
+        Ok((ledger, report))
+    }
+
+    /// As [`Ledger::open`], without a thread: the journal is written when the caller turns it, so that a simulation
+    /// decides when and in which order things happen.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_by_hand(
+        journal: Box<dyn Journal>,
+        owner: Owner,
+        now: UnixNanos,
+    ) -> Result<(Self, JournalHand), LedgerError> {
+        let (ledger, writer, mut report) = Self::set_up(journal, LedgerOptions::default())?;
+        let mut hand = JournalHand(writer);
+        ledger.release_orphans(owner, now, &mut report, || hand.turn())?;
+        Ok((ledger, hand))
+    }
+
+    fn set_up(
+        mut journal: Box<dyn Journal>,
+        options: LedgerOptions,
+    ) -> Result<(Self, Writer, OpenReport), LedgerError> {
         let replayed = replay::replay(journal.as_mut())?;
-        let mut report = OpenReport {
+        let report = OpenReport {
             snapshot_sequence: replayed.snapshot_sequence,
             snapshot_refused: replayed.snapshot_refused.clone(),
             rows_replayed: replayed.rows,
@@ -206,14 +248,19 @@ impl Ledger {
         };
         let shared = Arc::new(Shared { inner: Mutex::new(inner), work: Condvar::new() });
         let writer = Writer::new(Arc::clone(&shared), journal, replayed, options);
-        let thread = std::thread::Builder::new()
-            .name("ledger-journal".into())
-            .spawn(move || writer.run())
-            .map_err(|error| LedgerError::Thread(error.to_string()))?;
-        let handle = Handle { shared, options, thread: Mutex::new(Some(thread)) };
-        let ledger = Self { handle: Arc::new(handle) };
+        let handle = Handle { shared, options, thread: Mutex::new(None) };
+        Ok((Self { handle: Arc::new(handle) }, writer, report))
+    }
 
-        let released = ledger.transact(vec![Command::ReleaseOrphans { current_owner: owner }], now);
+    fn release_orphans(
+        &self,
+        owner: Owner,
+        now: UnixNanos,
+        report: &mut OpenReport,
+        turn: impl FnOnce(),
+    ) -> Result<(), LedgerError> {
+        let released = self.transact(vec![Command::ReleaseOrphans { current_owner: owner }], now);
+        turn();
         if let Err(failed) = released.durable.wait() {
             return Err(LedgerError::NotWritten(failed));
         }
@@ -222,8 +269,8 @@ impl Ledger {
                 report.orphans.extend(holds);
             }
         }
-        report.totals = ledger.totals();
-        Ok((ledger, report))
+        report.totals = self.totals();
+        Ok(())
     }
 
     /// Decides a batch at `now`, each command on the outcome of those before it. What is done is done in memory at
@@ -264,6 +311,12 @@ impl Ledger {
     /// What became of a hold, as far as it is remembered.
     pub fn hold(&self, hold: &HoldId) -> Option<HoldView> {
         self.lock().core.hold_view(hold)
+    }
+
+    /// Says at `now` that whoever took the hold is still at work: it does not expire for another `lifetime`. In memory
+    /// only, and also while the journal is down: to another process expiry means nothing.
+    pub fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
+        self.lock().core.keep(hold, now, lifetime);
     }
 
     /// Every open hold, oldest id first.
@@ -349,7 +402,13 @@ impl Inner {
         if full && !ends_work {
             return Err(LedgerRefusal::Busy { queued, limit: options.max_queued_transactions });
         }
+        let expires = command == Command::ExpireHolds;
         let applied = self.core.apply(command, now)?;
+        if let Receipt::ReleasedMany { holds, .. } = &applied.receipt
+            && expires
+        {
+            self.health.expired += holds.len() as u64;
+        }
         for transaction in &applied.transactions {
             if let Event::Settled(settled) = &transaction.event {
                 self.forming.answer_bytes += settled.answer.as_ref().map_or(0, |answer| answer.body.len());

@@ -314,6 +314,20 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
 }
 
 #[test]
+fn a_hold_whose_owner_is_at_work_does_not_expire() {
+    let mut core = with_money(1000);
+    run(&mut core, hold(1, 100)).unwrap();
+    let expired = |core: &mut Core, now| match core.apply(Command::ExpireHolds, at(now)).unwrap().receipt {
+        Receipt::ReleasedMany { holds, .. } => holds.len(),
+        other => panic!("{other:?}"),
+    };
+    core.keep(hold_id(1), at(400 * DAY), std::time::Duration::from_secs(60));
+    assert_eq!(expired(&mut core, 400 * DAY + 59 * SECOND), 0);
+    assert_eq!(expired(&mut core, 400 * DAY + 60 * SECOND), 1, "only while it says so");
+    assert_eq!(money(&core), (1000, 0, 1000));
+}
+
+#[test]
 fn ledger_time_never_runs_backwards() {
     let mut core = with_money(1000);
     let later = core.apply(hold(1, 10), at(500 * SECOND)).unwrap();

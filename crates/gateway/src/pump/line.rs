@@ -48,13 +48,6 @@ impl StallClock {
     }
 }
 
-/// How often a task looks at its clocks.
-pub(super) fn period(config: &GatewayConfig) -> Duration {
-    (config.stall_timeout / 4)
-        .min(config.hold_lifetime / 20)
-        .clamp(Duration::from_millis(10), Duration::from_secs(1))
-}
-
 impl Line {
     pub(super) fn new(
         config: &GatewayConfig,
@@ -144,8 +137,12 @@ impl Line {
         if self.head.is_some() {
             self.refuse(dossier, why);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
-            self.sender.push(&mut reply.fail(&why.facts(dossier)), cut.tokens);
-            self.sender.finish();
+            let mut event = reply.fail(&why.facts(dossier));
+            // Where the end was encoded already there is no such event, and what is left must not look whole.
+            if !event.is_empty() {
+                self.sender.push(&mut event, cut.tokens);
+                self.sender.finish();
+            }
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Reply {
     finish: Vec<&'static str>,
     begun: bool,
     meaningful: bool,
+    /// What the prompt took, as far as it showed when the answer began.
+    prompt: Usage,
     /// Ids generated so far, over all choices.
     generated: u64,
     /// Of those, ids up to the end of what is encoded.
@@ -72,6 +74,7 @@ impl Reply {
             finish: vec!["unfinished"; choices as usize],
             begun: false,
             meaningful: false,
+            prompt: Usage::default(),
             generated: 0,
             written: 0,
             taken_in: 0,
@@ -176,6 +179,8 @@ impl Reply {
 
     /// The end of one that failed after it began.
     pub(super) fn fail(&mut self, facts: &ErrorFacts) -> BytesMut {
+        // What a panic left here was settled as not delivered.
+        self.out.clear();
         if let Some(encoder) = &mut self.encoder {
             encoder.fail(facts, &mut self.out);
         }
@@ -193,6 +198,15 @@ impl Reply {
 
     pub(super) fn generated(&self) -> u64 {
         self.generated
+    }
+
+    /// What the call took at least: an engine that died, or was too slow to let go, has not said what it did.
+    pub(super) fn at_least(&self, reported: Usage) -> Usage {
+        if reported.output >= self.generated {
+            return reported;
+        }
+        let has_prompt = reported.input + reported.cached_input > 0;
+        Usage { output: self.generated, ..if has_prompt { reported } else { self.prompt } }
     }
 
     pub(super) fn first_token_ns(&self) -> Option<u64> {
@@ -216,9 +230,9 @@ impl Reply {
             self.begun = true;
             let prompt = self.work.prompt_tokens();
             let cached_input = cached.min(prompt);
-            let usage = Usage { input: prompt - cached_input, cached_input, ..Usage::default() };
+            self.prompt = Usage { input: prompt - cached_input, cached_input, ..Usage::default() };
             if let Some(encoder) = &mut self.encoder {
-                encoder.begin(&usage, &mut self.out);
+                encoder.begin(&self.prompt, &mut self.out);
             }
         }
     }

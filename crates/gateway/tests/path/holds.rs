@@ -1,10 +1,11 @@
 //! Money and limits: never oversold, all or nothing, and no byte of a success before its hold is on the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use headrace_domain::NanoDollars;
+use headrace_domain::{NanoDollars, Outcome, Stage};
 use headrace_identity::RateLimits;
-use headrace_ledger::AppendFault;
+use headrace_ledger::{AppendFault, Command};
 
 use crate::world::{Script, Setup, World, header, read};
 
@@ -71,8 +72,14 @@ async fn a_refusal_by_the_ledger_gives_the_limits_back() {
 async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
     let world = World::new(Setup::default());
     let before = world.balance_when_idle().await;
-    for stream in [false, true] {
-        world.journal.fail_append(1, AppendFault::NotWritten);
+    // An append that reports an error may have written all the same: the hold is open then, and has to be ended.
+    for (stream, fault) in [
+        (false, AppendFault::NotWritten),
+        (true, AppendFault::NotWritten),
+        (false, AppendFault::Written),
+        (true, AppendFault::Written),
+    ] {
+        world.journal.fail_append(1, fault);
         let answer = world.chat(stream).await;
         assert_eq!(answer.status, 503, "no success without a durable hold");
         assert!(header(&answer, "retry-after").is_some());
@@ -86,8 +93,40 @@ async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
         assert_eq!(world.balance_when_idle().await, before);
+        assert_eq!(world.ledger.totals().open_holds, 0, "{fault:?}");
     }
     assert_eq!(world.chat(false).await.status, 200, "the next call is served");
+}
+
+/// A hold that ended before its call did was not paid by it, and nothing says that it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_hold_had_expired_is_traced_as_unpaid() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenFail(2));
+    let answer = world.chat(true).await;
+    assert_eq!(answer.status, 200);
+    let much_later = headrace_domain::UnixNanos::new(u64::MAX / 2);
+    world.ledger.transact(vec![Command::ExpireHolds], much_later).durable.await.unwrap();
+    assert_eq!(world.ledger.health().expired, 1);
+    world.engine.may_fail.store(true, Ordering::SeqCst);
+    let _ = read(answer).await;
+    assert_eq!(world.balance_when_idle().await, NanoDollars::from_dollars("1").unwrap());
+    let trace = world.last_trace();
+    assert_eq!(trace.cost, NanoDollars::ZERO);
+    assert!(trace.loss > NanoDollars::ZERO, "what was used is our loss");
+    let Outcome::Failed { stage: Stage::Settle, message } = &trace.outcome else {
+        panic!("{:?}", trace.outcome)
+    };
+    assert!(message.contains("not charged") && message.contains("Expired"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_nothing_left_is_told_so_and_not_what_a_call_costs() {
+    let world = World::new(Setup { credit: NanoDollars::ZERO, ..Setup::default() });
+    let answer = world.chat(false).await;
+    assert_eq!((answer.status, header(&answer, "retry-after")), (402, None));
+    let body = read(answer).await;
+    assert!(body.contains("Out of money: the balance is") && !body.contains("can cost"), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

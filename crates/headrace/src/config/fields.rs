@@ -364,7 +364,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "gateway.stall_timeout",
         seconds(1, HOUR),
         "\"30s\"",
-        "How long a reader may take nothing while something waits for it.",
+        "How long a reader may take nothing while something waits for it, until the last byte of its answer.",
     ),
     field(
         "gateway.delivery_buffer",

@@ -11,7 +11,7 @@ use crate::snapshot;
 use crate::transaction::{Event, Transaction};
 
 use super::replay::Replayed;
-use super::{Forming, LedgerOptions, Shared, Status};
+use super::{Forming, Inner, LedgerOptions, Shared, Status};
 
 /// About how large a row gets before the group goes on in another row of the same append, in bytes of answers.
 const ROW_ANSWER_BYTES: usize = 1 << 20;
@@ -56,6 +56,21 @@ impl Drop for Farewell {
     }
 }
 
+impl Inner {
+    /// What is to be done next.
+    fn work(&mut self) -> Option<Work> {
+        if matches!(self.status, Status::Down(_)) {
+            return Some(Work::Recover);
+        }
+        if !self.forming.transactions.is_empty() {
+            let Forming { transactions, group, .. } = std::mem::take(&mut self.forming);
+            self.in_flight = Some(Arc::clone(&group));
+            return Some(Work::Commit(transactions, group));
+        }
+        (self.status == Status::Closing).then_some(Work::Close)
+    }
+}
+
 impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
@@ -97,20 +112,27 @@ impl Writer {
         Ok(())
     }
 
+    /// Does one piece of work, if there is any: for whoever turns the journal by hand.
+    pub(super) fn turn(&mut self) {
+        let work = self.shared.inner.lock().work();
+        match work {
+            Some(Work::Commit(transactions, group)) => {
+                // A failure shows in the ledger's health, and recovering is the next piece of work.
+                let _ = self.commit(&transactions, &group);
+            }
+            Some(Work::Recover) => {
+                let _ = self.try_recover();
+            }
+            Some(Work::Close) | None => {}
+        }
+    }
+
     /// Waits for something to do.
     fn next(&self) -> Work {
         let mut inner = self.shared.inner.lock();
         loop {
-            if matches!(inner.status, Status::Down(_)) {
-                return Work::Recover;
-            }
-            if !inner.forming.transactions.is_empty() {
-                let Forming { transactions, group, .. } = std::mem::take(&mut inner.forming);
-                inner.in_flight = Some(Arc::clone(&group));
-                return Work::Commit(transactions, group);
-            }
-            if inner.status == Status::Closing {
-                return Work::Close;
+            if let Some(work) = inner.work() {
+                return work;
             }
             if self.shared.work.wait_for(&mut inner, CHECK_EVERY).timed_out() {
                 return Work::Check;
@@ -191,6 +213,7 @@ impl Writer {
     /// Takes everything that is not on the disk back.
     fn fail(&mut self, error: &JournalError, group: &Arc<Group>) {
         let failed = JournalFailed { why: error.to_string().into() };
+        tracing::error!(%error, "the ledger's journal failed: no new call is taken until it can be written again");
         let state = self.durable.state.clone();
         let mut inner = self.shared.inner.lock();
         inner.core.rebase(state);
@@ -233,6 +256,7 @@ impl Writer {
         inner.health.sequence = self.durable.sequence;
         if matches!(inner.status, Status::Down(_)) {
             inner.status = Status::Up;
+            tracing::warn!(row = self.durable.sequence, "the ledger's journal can be written again");
         }
         Ok(())
     }
