@@ -1,0 +1,136 @@
+//! Clients: quick, slow, stalled, gone at some point, or let go by the transport.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::Endpoint;
+use headrace_gateway::{Answer, AnswerBody, Arrival, Broken, Credentials, Delivery, Gateway, GiveUp};
+use serde_json::json;
+
+use crate::engine::MARK;
+use crate::world::{Random, SimClock};
+
+/// How one reads its answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Habit {
+    Quick,
+    /// A pause between any two frames, shorter than the patience with readers.
+    Slow,
+    /// Takes so many frames, then none until long after.
+    Stalls(u64),
+    /// Leaves after so many frames.
+    Leaves(u64),
+    /// Leaves while it waits for the head.
+    LeavesEarly,
+    /// The transport lets it go after so many frames, and says why.
+    LetGo(u64, GiveUp),
+}
+
+/// What a client has seen of its call.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    pub(crate) habit: Habit,
+    pub(crate) streamed: bool,
+    /// `None`: it left before the head.
+    pub(crate) status: Option<u16>,
+    pub(crate) id: Option<String>,
+    /// Tokens whose text it has received.
+    pub(crate) tokens: u64,
+    /// How the body ended; `None`: it did not look.
+    pub(crate) end: Option<Result<(), Broken>>,
+    pub(crate) text: String,
+}
+
+/// Longer than every patience.
+const LONG_AFTER: Duration = Duration::from_secs(600);
+
+pub(crate) fn habit(random: &mut Random) -> Habit {
+    let after = random.below(6);
+    match random.below(12) {
+        0..=4 => Habit::Quick,
+        5 => Habit::Slow,
+        6 | 7 => Habit::Stalls(after),
+        8 => Habit::Leaves(after),
+        9 => Habit::LeavesEarly,
+        10 => Habit::LetGo(after, GiveUp::ReaderStalled),
+        _ => Habit::LetGo(after, GiveUp::ShuttingDown),
+    }
+}
+
+/// Makes a call and reads its answer.
+pub(crate) async fn call(
+    gateway: Arc<Gateway>,
+    clock: SimClock,
+    key: String,
+    habit: Habit,
+    mut random: Random,
+) -> Sight {
+    let streamed = random.one_in(2);
+    let body = json!({
+        "model": "demo", "prompt": [[1, 2, 3]], "stream": streamed,
+        "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
+        "headrace": {"explain": random.one_in(6)},
+    });
+    let arrival = Arrival {
+        endpoint: Endpoint::Completions,
+        credentials: Credentials {
+            authorization: Some(format!("Bearer {key}").into_bytes()),
+            x_api_key: None,
+        },
+        traceparent: None,
+        body: Bytes::from(body.to_string()),
+        started: clock.wall(),
+        started_mono_ns: clock.mono(),
+    };
+    let mut sight =
+        Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
+    let call = gateway.call(arrival);
+    let answer = if habit == Habit::LeavesEarly {
+        match tokio::time::timeout(Duration::from_millis(random.below(2_000)), call).await {
+            Ok(answer) => answer,
+            Err(_) => return sight,
+        }
+    } else {
+        call.await
+    };
+    sight.see(&answer);
+    match answer.body {
+        AnswerBody::Whole(bytes) => sight.text = String::from_utf8(bytes.to_vec()).unwrap(),
+        AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => sight.read(body, random).await,
+    }
+    sight
+}
+
+impl Sight {
+    fn see(&mut self, answer: &Answer) {
+        self.status = Some(answer.status);
+        let id = answer.headers.iter().find(|(name, _)| *name == "x-request-id");
+        self.id = Some(id.expect("every answer names its request").1.clone());
+    }
+
+    async fn read(&mut self, mut body: Delivery, mut random: Random) {
+        let mut frames = 0;
+        loop {
+            match self.habit {
+                Habit::Stalls(after) if frames == after => tokio::time::sleep(LONG_AFTER).await,
+                Habit::Leaves(after) if frames == after => return,
+                Habit::LetGo(after, why) if frames == after => return body.give_up(why),
+                Habit::Slow => tokio::time::sleep(Duration::from_millis(random.below(9_000))).await,
+                _ => {}
+            }
+            frames += 1;
+            match poll_fn(|cx| body.poll_frame(cx)).await {
+                Some(Ok(bytes)) => {
+                    assert!(bytes.len() <= 64 * 1024, "no frame is larger than a transport needs");
+                    let text = String::from_utf8(bytes.to_vec()).unwrap();
+                    self.tokens += text.chars().filter(|c| *c == MARK).count() as u64;
+                    self.text = text;
+                }
+                Some(Err(broken)) => return self.end = Some(Err(broken)),
+                None => return self.end = Some(Ok(())),
+            }
+        }
+    }
+}

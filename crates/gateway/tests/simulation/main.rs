@@ -1,0 +1,35 @@
+//! The task that owns a call, in seeded worlds of virtual time: clients of every kind, an engine and a disk that fail as
+//! disks and engines do, clocks that step, panics, drains. After each the books must be right.
+//! `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed, and `HEADRACE_SEED=n` runs that one alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod client;
+mod engine;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Seeds without `HEADRACE_SEEDS`.
+const SEEDS: u64 = 300;
+
+#[test]
+fn whatever_happens_to_calls_every_hold_ends_once_and_every_call_is_answered_and_traced() {
+    world::quiet_panics();
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let seeds = match number("HEADRACE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("HEADRACE_SEEDS").unwrap_or(SEEDS),
+    };
+    let mut seen = world::Seen::default();
+    for seed in seeds.clone() {
+        match catch_unwind(AssertUnwindSafe(|| world::run(seed))) {
+            Ok(run) => seen.add(&run),
+            Err(_) => panic!("seed {seed} failed (HEADRACE_SEED={seed} runs it alone)"),
+        }
+    }
+    if seeds.end - seeds.start >= SEEDS {
+        seen.check();
+    }
+    println!("{seen:?}");
+}

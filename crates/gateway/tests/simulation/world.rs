@@ -1,0 +1,538 @@
+//! A world of a seed: everything real but time, the engine and the disk; what goes wrong in it, and what must hold after.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use headrace_checkpoint::Checkpoint;
+use headrace_domain::{
+    Clock, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId, SamplingDefaults, SteadyClock,
+    TraceRecord, TraceSink, UnixNanos,
+};
+use headrace_engine_api::{Capabilities, Engine};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records, ServedModel, Stored};
+use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
+use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::{AppendFault, Command, GrantKind, JournalHand, Ledger, MemoryJournal, Owner};
+use headrace_limits::{LimitSpec, Limits};
+use headrace_prompt::ReplyFamily;
+use headrace_tokenizer::Tokenizer;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{self, Habit, Sight};
+use crate::engine::SimEngine;
+
+/// Nano-dollars of a token; output costs four times that.
+const INPUT: i64 = 1_000;
+const OUTPUT: i64 = 4_000;
+const STALL: Duration = Duration::from_secs(10);
+const START: u64 = 1_800_000_000_000_000_000;
+const CREDIT: NanoDollars = NanoDollars::new(10_000_000);
+
+/// Numbers that follow from a seed (splitmix64).
+#[derive(Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Another row of numbers.
+    pub(crate) fn fork(&mut self) -> Self {
+        Self(self.below(u64::MAX))
+    }
+}
+
+/// The world's own time, and the wall clock's errors.
+#[derive(Clone)]
+pub(crate) struct SimClock {
+    start: Instant,
+    stepped: Arc<AtomicI64>,
+}
+
+impl SimClock {
+    pub(crate) fn mono(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+    }
+
+    pub(crate) fn wall(&self) -> UnixNanos {
+        UnixNanos::new((START + self.mono()).saturating_add_signed(self.stepped.load(Ordering::SeqCst)))
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> UnixNanos {
+        self.wall()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.mono()
+    }
+}
+
+/// What panics, and when nothing does any more.
+#[derive(Default)]
+pub(crate) struct Faults {
+    clock_in: AtomicU64,
+    sink: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Faults {
+    pub(crate) fn are_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+}
+
+/// The gateway's clock: steady, and able to panic.
+struct Faulty(Arc<SteadyClock<SimClock>>, Arc<Faults>);
+
+impl Faulty {
+    fn read(&self) {
+        let left = &self.1.clock_in;
+        let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        assert_ne!(before, Ok(1), "the seed says so");
+    }
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> UnixNanos {
+        self.read();
+        self.0.now()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.read();
+        self.0.monotonic_nanos()
+    }
+}
+
+#[derive(Default)]
+struct Kept(Mutex<Vec<TraceRecord>>, Arc<Faults>);
+
+impl TraceSink for Kept {
+    fn record(&self, record: Box<TraceRecord>) {
+        assert!(!self.1.sink.swap(false, Ordering::SeqCst), "the seed says so");
+        self.0.lock().unwrap().push(*record);
+    }
+}
+
+impl Records for Kept {
+    fn recent(&self, _: RequestId) -> Option<Arc<TraceRecord>> {
+        None
+    }
+
+    fn stored(&self, _: RequestId) -> Stored<'_> {
+        Box::pin(std::future::ready(None))
+    }
+
+    fn json(&self, _: &TraceRecord) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// What all worlds share because it never changes.
+struct Shared {
+    tokenizer: Arc<Tokenizer>,
+    directory: Arc<Directory>,
+    key: String,
+    prices: Vec<PriceConfig>,
+}
+
+fn org() -> OrgId {
+    OrgId::new("acme").unwrap()
+}
+
+fn project() -> ProjectId {
+    ProjectId::new("web").unwrap()
+}
+
+fn shared() -> &'static Shared {
+    static SHARED: OnceLock<Shared> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+        let checkpoint = Checkpoint::open(&dir).unwrap();
+        let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap();
+        let directory =
+            Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([3; 32])).unwrap();
+        let (none, now) = (RateLimits::default(), UnixNanos::new(START));
+        directory.create_org(org(), none, "test", now).unwrap();
+        directory.create_project(project(), org(), none, "test", now).unwrap();
+        let limits = RateLimits { concurrency: Some(3), ..none };
+        let new = NewKey { limits, ..NewKey::new(org(), project(), "first") };
+        let (_, secret) = directory.create_key(new, "test", now).unwrap();
+        let prices = serde_json::json!([
+            {"model": "demo", "input": INPUT * 1_000_000, "output": OUTPUT * 1_000_000}
+        ]);
+        Shared {
+            tokenizer: Arc::new(tokenizer),
+            directory: Arc::new(directory),
+            key: secret.expose_secret().to_owned(),
+            prices: serde_json::from_value(prices).unwrap(),
+        }
+    })
+}
+
+/// The panics of a seed say nothing: only those that show a defect are printed.
+pub(crate) fn quiet_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let said = info.payload().downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| info.payload().downcast_ref::<&str>().copied()).unwrap_or_default();
+        if !said.contains("the seed says so") {
+            usual(info);
+        }
+    }));
+}
+
+/// How often things happened, so that a simulation that no longer tries them is noticed.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    calls: u64,
+    completed: u64,
+    stalled: u64,
+    left: u64,
+    failed: u64,
+    refused: u64,
+    panicked: u64,
+    journal_failures: u64,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.completed += other.completed;
+        self.stalled += other.stalled;
+        self.left += other.left;
+        self.failed += other.failed;
+        self.refused += other.refused;
+        self.panicked += other.panicked;
+        self.journal_failures += other.journal_failures;
+    }
+
+    pub(crate) fn check(&self) {
+        let all = [self.completed, self.stalled, self.left, self.failed, self.refused, self.panicked];
+        assert!(all.iter().all(|count| *count > 0) && self.journal_failures > 0, "{self:?}");
+    }
+
+    fn count(&mut self, trace: &TraceRecord) {
+        self.calls += 1;
+        match &trace.outcome {
+            Outcome::Completed { .. } => self.completed += 1,
+            Outcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
+            Outcome::Cancelled { .. } => self.left += 1,
+            Outcome::Failed { message, .. } if message.contains("inside") => self.panicked += 1,
+            Outcome::Failed { .. } => self.failed += 1,
+            Outcome::Refused(_) => self.refused += 1,
+        }
+    }
+}
+
+struct World {
+    gateway: Arc<Gateway>,
+    clock: SimClock,
+    steady: Arc<SteadyClock<SimClock>>,
+    ledger: Ledger,
+    journal: MemoryJournal,
+    limits: Limits,
+    traces: Arc<Kept>,
+    faults: Arc<Faults>,
+}
+
+/// Lives through a world and checks what is left of it.
+pub(crate) fn run(seed: u64) -> Seen {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(live(Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))))
+}
+
+impl World {
+    fn new(random: &mut Random) -> (Self, JournalHand) {
+        let clock = SimClock { start: Instant::now(), stepped: Arc::default() };
+        let steady = Arc::new(SteadyClock::new(clock.clone()));
+        let (faults, journal, limits) = (Arc::<Faults>::default(), MemoryJournal::new(), Limits::new());
+        let now = steady.now();
+        let (ledger, mut hand) = Ledger::open_by_hand(Box::new(journal.clone()), Owner::new(1), now).unwrap();
+        let grant = Command::Grant {
+            org: org(),
+            amount: CREDIT,
+            kind: GrantKind::Paid,
+            reference: "test".to_owned(),
+        };
+        let opening = vec![Command::OpenProject { org: org(), project: project() }, grant];
+        let opened = ledger.transact(opening, now);
+        hand.turn();
+        opened.durable.wait().unwrap();
+        let name = ModelName::new("demo").unwrap();
+        let capabilities = capabilities();
+        let engine: Arc<dyn Engine> = Arc::new(SimEngine {
+            capabilities: capabilities.clone(),
+            random: Mutex::new(random.fork()),
+            faults: Arc::clone(&faults),
+        });
+        let traces = Arc::new(Kept(Mutex::default(), Arc::clone(&faults)));
+        let shared = shared();
+        let served = ServedModel {
+            name: name.clone(),
+            template: None,
+            family: ReplyFamily::Plain,
+            tokenizer: Arc::clone(&shared.tokenizer),
+            defaults: SamplingDefaults::default(),
+            capabilities,
+            created_unix_s: 0,
+            default_max_tokens: None,
+            limits: LimitSpec::UNLIMITED,
+        };
+        let parts = GatewayParts {
+            clock: Arc::new(Faulty(Arc::clone(&steady), Arc::clone(&faults))),
+            directory: Arc::clone(&shared.directory),
+            limits: limits.clone(),
+            ledger: ledger.clone(),
+            prices: PriceList::from_config(&shared.prices).unwrap(),
+            judge: None,
+            fleet: Fleet::new(vec![Worker::new("w0", name, engine)]),
+            models: vec![served],
+            aliases: BTreeMap::new(),
+            traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
+            records: Arc::clone(&traces) as Arc<dyn Records>,
+        };
+        let config = GatewayConfig {
+            stall_timeout: STALL,
+            hold_lifetime: Duration::from_secs(20 + random.below(100)),
+            delivery_buffer_bytes: 1 << (10 + random.below(9)),
+            ..GatewayConfig::new([9; 32], Owner::new(1))
+        };
+        let gateway = Gateway::new(parts, config).unwrap();
+        (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)
+    }
+
+    /// Makes calls go wrong: a panic of the clock or of the sink, and failures of the disk.
+    fn plant(&self, random: &mut Random) {
+        match random.below(6) {
+            0 | 1 => self.faults.clock_in.store(1 + random.below(250), Ordering::SeqCst),
+            2 => self.faults.sink.store(true, Ordering::SeqCst),
+            _ => {}
+        }
+        for _ in 0..random.below(3) {
+            match random.below(4) {
+                3 => self.journal.fail_append(1 + random.below(8), AppendFault::Written),
+                2 => self.journal.fail_append(1 + random.below(8), AppendFault::NotWritten),
+                _ => {}
+            }
+        }
+    }
+
+    /// The journal's thread: now and then slow, now and then down for seconds.
+    async fn disk(journal: MemoryJournal, mut hand: JournalHand, mut random: Random, faults: Arc<Faults>) {
+        loop {
+            let most = if random.one_in(50) { 500_000 } else { 3_000 };
+            sleep(Duration::from_micros(100 + random.below(most))).await;
+            hand.turn();
+            if !faults.are_over() && random.one_in(3_000) {
+                journal.set_down(true);
+                for _ in 0..random.below(50) {
+                    sleep(Duration::from_millis(100)).await;
+                    hand.turn();
+                }
+                journal.set_down(false);
+            }
+        }
+    }
+
+    /// Steps the wall clock: by two minutes, by more than a year, back by an hour; some steps are taken back.
+    async fn steps(clock: SimClock, mut random: Random) {
+        const SECOND: i64 = 1_000_000_000;
+        loop {
+            sleep(Duration::from_millis(random.below(40_000))).await;
+            let by = [120, 400 * 86_400, -3_600][random.below(3) as usize] * SECOND;
+            clock.stepped.fetch_add(by, Ordering::SeqCst);
+            if random.one_in(2) {
+                sleep(Duration::from_millis(random.below(5_000))).await;
+                clock.stepped.fetch_sub(by, Ordering::SeqCst);
+            }
+        }
+    }
+
+    async fn expiry(ledger: Ledger, steady: Arc<SteadyClock<SimClock>>) {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            let _ = ledger.transact(vec![Command::ExpireHolds], steady.now()).durable.await;
+        }
+    }
+
+    /// Virtual time in which everything must come to its end.
+    async fn until_idle(&self) {
+        for _ in 0..20_000 {
+            if self.gateway.in_flight() == 0 {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{} calls stay in flight", self.gateway.in_flight());
+    }
+}
+
+async fn live(mut random: Random) -> Seen {
+    let (world, hand) = World::new(&mut random);
+    let mut background = vec![
+        tokio::spawn(World::disk(world.journal.clone(), hand, random.fork(), Arc::clone(&world.faults))),
+        tokio::spawn(World::expiry(world.ledger.clone(), Arc::clone(&world.steady))),
+    ];
+    if random.one_in(3) {
+        background.push(tokio::spawn(World::steps(world.clock.clone(), random.fork())));
+    }
+    world.plant(&mut random);
+    let mut calls = Vec::new();
+    for _ in 0..1 + random.below(6) {
+        let (habit, random_of_call) = (client::habit(&mut random), random.fork());
+        let (gateway, clock) = (Arc::clone(&world.gateway), world.clock.clone());
+        calls.push(tokio::spawn(client::call(gateway, clock, shared().key.clone(), habit, random_of_call)));
+        sleep(Duration::from_millis(random.below(3_000))).await;
+    }
+    let drains = random.one_in(4);
+    if drains {
+        sleep(Duration::from_millis(random.below(4_000))).await;
+        world.gateway.drain(Duration::from_millis(random.below(20_000))).await;
+    }
+    let mut sights = Vec::new();
+    for call in calls {
+        sights.push(call.await.expect("no panic comes through to a client"));
+    }
+    world.until_idle().await;
+    world.faults.over.store(true, Ordering::SeqCst);
+    world.faults.clock_in.store(0, Ordering::SeqCst);
+    world.faults.sink.store(false, Ordering::SeqCst);
+    if !drains {
+        sights.push(world.one_good_call(&mut random).await);
+    }
+    background.into_iter().for_each(|task| task.abort());
+    world.check(&sights)
+}
+
+impl World {
+    /// When nothing fails any more, the next call is served.
+    async fn one_good_call(&self, random: &mut Random) -> Sight {
+        // What is left of planted append faults, and of a disk that is down.
+        for _ in 0..10 {
+            let _ = self.ledger.transact(vec![budget()], self.steady.now()).durable.await;
+            while !self.gateway.ready() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let call = client::call(
+            Arc::clone(&self.gateway),
+            self.clock.clone(),
+            shared().key.clone(),
+            Habit::Quick,
+            random.fork(),
+        );
+        let sight = call.await;
+        assert_eq!(
+            (sight.status, sight.end),
+            (Some(200), Some(Ok(()))),
+            "the next call is served: {sight:?}"
+        );
+        self.until_idle().await;
+        sight
+    }
+
+    fn check(&self, sights: &[Sight]) -> Seen {
+        let totals = self.ledger.totals();
+        assert_eq!(totals.open_holds, 0, "every hold has ended");
+        assert_eq!(totals.holds, totals.settled + totals.released, "once");
+        assert_eq!(totals.held, NanoDollars::ZERO);
+        assert_eq!(self.ledger.health().expired, 0, "no hold of a living call expires");
+        assert_eq!(self.limits.metrics().leases, 0, "every lease is back");
+        let report = headrace_ledger::verify::verify(&self.journal.contents());
+        assert!(report.ok(), "{report}");
+
+        let traces = self.traces.0.lock().unwrap();
+        let outcomes = || traces.iter().map(|trace| &trace.outcome).collect::<Vec<_>>();
+        assert_eq!(traces.len(), sights.len(), "one trace per call: {sights:?} {:?}", outcomes());
+        let lost = traces.iter().any(|trace| is_stub(trace));
+        let charged: i64 = traces.iter().map(|trace| trace.cost.get()).sum();
+        let paid = CREDIT.get() - totals.available.get();
+        assert!(if lost { charged <= paid } else { charged == paid }, "traces say {charged}, paid is {paid}");
+        assert_eq!(-totals.loss.get() + paid, totals.revenue.get(), "usage is paid or lost");
+        let mut seen = Seen { journal_failures: self.ledger.health().failures, ..Seen::default() };
+        for sight in sights {
+            let Some(id) = &sight.id else { continue };
+            let own: Vec<_> = traces.iter().filter(|trace| trace.request_id.to_string() == *id).collect();
+            assert_eq!(own.len(), 1, "one trace of {sight:?}");
+            check_call(sight, own[0]);
+        }
+        traces.iter().for_each(|trace| seen.count(trace));
+        seen
+    }
+}
+
+/// Of a record whose call was lost to a panic of the sink.
+fn is_stub(trace: &TraceRecord) -> bool {
+    matches!(&trace.outcome, Outcome::Failed { message, .. } if message.starts_with("a panic"))
+}
+
+fn check_call(sight: &Sight, trace: &TraceRecord) {
+    assert!(trace.cost <= trace.held, "{trace:?}");
+    if is_stub(trace) {
+        return;
+    }
+    let ended_well = sight.end == Some(Ok(())) && !sight.text.contains("error");
+    match &trace.outcome {
+        Outcome::Completed { .. } => {
+            let usage = trace.usage;
+            let full =
+                i64::try_from(usage.input).unwrap() * INPUT + i64::try_from(usage.output).unwrap() * OUTPUT;
+            assert_eq!(trace.cost.get(), full, "a completed call pays its usage: {sight:?}");
+            if ended_well {
+                assert_eq!(sight.tokens, usage.output, "and has all of it: {sight:?}");
+            }
+        }
+        Outcome::Cancelled { .. } | Outcome::Failed { .. } => {
+            let paid = i64::try_from(sight.tokens).unwrap() * OUTPUT;
+            assert!(paid <= trace.cost.get(), "nobody reads what nobody paid for: {sight:?} {trace:?}");
+            assert!(!(ended_well && sight.status == Some(200)), "it looks whole: {sight:?} {trace:?}");
+        }
+        Outcome::Refused(_) => {
+            assert_eq!((trace.cost, sight.tokens), (NanoDollars::ZERO, 0));
+            assert!(sight.status.is_none_or(|status| status >= 400), "{sight:?}");
+        }
+    }
+    if let Habit::LetGo(_, why) = sight.habit
+        && let Outcome::Cancelled { why: said } = &trace.outcome
+    {
+        assert!(why != headrace_gateway::GiveUp::ClientGone || said.contains("went away"));
+        assert!(!said.contains("went away"), "the transport said why: {sight:?} {trace:?}");
+    }
+    assert!(
+        sight.streamed || sight.status != Some(200) || sight.tokens == 0 || trace.cost > NanoDollars::ZERO
+    );
+}
+
+/// Something to write: appends that were to fail have failed after it.
+fn budget() -> Command {
+    Command::SetBudget { org: org(), project: project(), budget: None }
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        model: "demo".to_owned(),
+        compute_mode: "exact".to_owned(),
+        numerics: "simulated".to_owned(),
+        vocab: 2560,
+        context_window: 512,
+        max_logprobs: 20,
+        kv_tokens: 4096,
+    }
+}
