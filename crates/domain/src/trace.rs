@@ -155,7 +155,7 @@ pub struct EngineTrace {
     pub preemptions: u32,
     /// Prompt blocks found in the prefix cache.
     pub cached_blocks: u32,
-    /// Prompt blocks in all.
+    /// Prompt blocks that could be found there: the whole ones before the last token, which is always computed.
     pub prompt_blocks: u32,
     /// Why not more of the prompt came from the prefix cache; `None`: all that can did. Of several prompts the first that
     /// missed.
@@ -203,7 +203,8 @@ pub struct CacheMiss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissReason {
-    /// The prompt does not fill one block before its last token, and only whole blocks are cached.
+    /// The prompt has no whole block before its last token: only whole blocks are cached, and the last token is always
+    /// computed.
     BelowBlock,
     /// Prompts whose log-probabilities are wanted are computed in full.
     Bypassed,

@@ -6,7 +6,7 @@ use headrace_domain::{
     BLOCK_TOKENS, CacheMiss, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage,
 };
 use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, PromptScores};
-use headrace_scheduler::SeqId;
+use headrace_scheduler::{SeqId, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
 use crate::intake::Times;
@@ -162,7 +162,7 @@ impl JobState {
         let seen: Arc<[u32]> = seen.into();
         let numbers = (0..rules.sampling.n).map(|i| job.first_choice.saturating_add(i));
         let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text)).collect();
-        let prompt_blocks = job.prompt.len().div_ceil(BLOCK_TOKENS) as u32;
+        let prompt_blocks = usable_blocks(job.prompt.len()) as u32;
         Self {
             request: job.request,
             prompt: Arc::clone(&job.prompt),

@@ -22,5 +22,6 @@ mod wait;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use plan::{ChunkView, Expired, LogitsNeed, PlannedChunk, Started, StepPlan};
+pub use prefix::usable_blocks;
 pub use scheduler::{AddRefusal, Load, Outcome, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec};

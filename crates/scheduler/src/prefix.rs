@@ -20,7 +20,7 @@ pub(crate) struct Prefix {
 
 /// Full blocks of a prefix that may be taken from the cache: at least the last token is always computed, since its
 /// logits are wanted.
-pub(crate) const fn usable_blocks(tokens: usize) -> usize {
+pub const fn usable_blocks(tokens: usize) -> usize {
     tokens.saturating_sub(1) / BLOCK_TOKENS
 }
 

@@ -60,7 +60,7 @@ fn each_reason_is_told_with_the_token_where_it_shows() {
     let rows = [
         ("all that can be found is", spec(1, &base), 96, None),
         (
-            "shorter than a block and a token",
+            "a block whose last token must be computed",
             spec(1, &base[..16]),
             0,
             Some((MissReason::BelowBlock, 0, false)),

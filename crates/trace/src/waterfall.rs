@@ -239,12 +239,15 @@ impl Drawing<'_> {
             self.fact("tokens", &tokens_text(record));
         }
         if let Some(engine) = &record.engine {
+            let why = engine.miss.map(|miss| miss_text(&miss));
             if engine.prompt_blocks > 0 {
                 let (hit, all) = (engine.cached_blocks, engine.prompt_blocks);
                 let found =
                     format!("{hit} of {all} prompt blocks found ({})", percent(hit.into(), all.into()));
-                let why = engine.miss.map(|miss| format!(" · {}", miss_text(&miss))).unwrap_or_default();
+                let why = why.map(|why| format!(" · {why}")).unwrap_or_default();
                 self.fact("cache", &format!("{found}{why}"));
+            } else if let Some(why) = why {
+                self.fact("cache", &why);
             }
             self.fact(
                 "queue",
@@ -378,7 +381,9 @@ fn batch_text(engine: &EngineTrace) -> String {
 fn miss_text(miss: &CacheMiss) -> String {
     let token = grouped(miss.token.into());
     let mut text = match miss.reason {
-        MissReason::BelowBlock => "the prompt is shorter than a block".to_owned(),
+        MissReason::BelowBlock => {
+            "the prompt has no whole block before its last token, which is always computed".to_owned()
+        }
         MissReason::Bypassed => "not looked for: the prompt's log-probabilities are wanted".to_owned(),
         MissReason::Disabled => "the cache is switched off".to_owned(),
         MissReason::Evicted => format!("evicted from token {token} on"),

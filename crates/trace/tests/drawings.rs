@@ -102,7 +102,7 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
     let message = |index, block, character| Some(PromptPlace::Message { index, block, character });
     let nearest = |place: &str| format!("the nearest cached prompt differs at token 1,051: {place}");
     let rows = [
-        (BelowBlock, 0, None, "the prompt is shorter than a block".to_owned()),
+        (BelowBlock, 0, None, "the prompt has no whole block before its last token".to_owned()),
         (Evicted, 32, None, "evicted from token 32 on".to_owned()),
         (Expired, 32, None, "expired from token 32 on".to_owned()),
         (Differs, 1051, message(2, None, 17), nearest("messages[2], character 17")),

@@ -29,7 +29,7 @@ fn lengths_stops_and_what_is_delivered() {
     let whole = &whole.choices[&0];
     assert_eq!((whole.ids.len(), &whole.reason), (40, &Some(FinishReason::Length)));
     assert_eq!((report.usage.input, report.usage.cached_input, report.usage.output), (20, 0, 40));
-    assert_eq!((report.engine.steps, report.engine.prefill_chunks, report.engine.prompt_blocks), (40, 1, 2));
+    assert_eq!((report.engine.steps, report.engine.prefill_chunks, report.engine.prompt_blocks), (40, 1, 1));
     assert_eq!((report.engine.batch_min, report.engine.batch_max, report.engine.batch_sum), (1, 1, 40));
 
     // A stop id that the caller gives: in the ids, not in the text.
@@ -111,7 +111,7 @@ fn several_choices_share_one_prompt() {
     assert_eq!(four.choices.len(), 4);
     assert_ne!(four.choices[&0].ids, four.choices[&1].ids);
     assert_eq!((report.usage.input, report.usage.cached_input, report.usage.output), (100, 0, 48));
-    assert_eq!((report.engine.cached_blocks, report.engine.prompt_blocks), (0, 7));
+    assert_eq!((report.engine.cached_blocks, report.engine.prompt_blocks), (0, 6));
     // Choice 2 by itself is the same: its numbers are a function of its own number.
     let alone =
         headrace_engine_api::Job { first_choice: 2, ..job(&prompt(100), Sampling { n: 1, ..sampling }) };

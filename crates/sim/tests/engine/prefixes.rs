@@ -130,10 +130,17 @@ fn a_report_says_why_its_prompt_missed() {
         ("one token differs", job(&changed, sampling(2)), differs),
         ("another tenant", elsewhere, miss(MissReason::NeverSeen, 0, true)),
         ("short", job(&base[..9], sampling(2)), miss(MissReason::BelowBlock, 0, false)),
+        ("one block", job(&base[..16], sampling(2)), miss(MissReason::BelowBlock, 0, false)),
         ("scored", job(&base, scored), miss(MissReason::Bypassed, 0, false)),
     ];
     for (what, job, expected) in rows {
         let (_, report) = bench.ask(job);
+        let (found, all) = (report.engine.cached_blocks, report.engine.prompt_blocks);
+        assert_eq!(
+            found == all,
+            matches!(what, "the same again" | "short" | "one block"),
+            "{what}: {found} of {all}"
+        );
         assert_eq!(report.engine.miss, expected, "{what}");
     }
 }
