@@ -11,14 +11,20 @@ use crate::units::format_utc;
 /// The record as operators see it: [`record_json`], and what must not be told to its owner.
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
-    let miss = record.engine.as_ref().and_then(|engine| engine.miss);
-    if let (Some(miss), Some(shown)) = (miss, json.pointer_mut("/engine/cache_miss")) {
-        shown["cached_for_another_tenant"] = miss.elsewhere.into();
+    if let (Some(engine), Some(shown)) = (&record.engine, json.get_mut("engine")) {
+        shown["queue_depth"] = engine.queue_depth.into();
+        shown["batch_min"] = engine.batch_min.into();
+        shown["batch_mean"] = mean_batch(engine).into();
+        shown["batch_max"] = engine.batch_max.into();
+        if let Some(miss) = engine.miss {
+            shown["cache_miss"]["cached_for_another_tenant"] = miss.elsewhere.into();
+        }
     }
     json
 }
 
-/// The record as JSON, as its owner may see it: nothing in it depends on what other tenants asked.
+/// The record as JSON, as its owner may see it: nothing in it says what other tenants asked, nor how many of them wait or are
+/// served beside it.
 ///
 /// Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first byte where they are a start;
 /// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
@@ -89,15 +95,11 @@ fn usage(record: &TraceRecord) -> Value {
 
 fn engine(engine: &EngineTrace) -> Value {
     json!({
-        "queue_depth": engine.queue_depth,
         "queue_us": micros(engine.queue_ns),
         "prefill_us": micros(engine.prefill_ns),
         "decode_us": micros(engine.decode_ns),
         "steps": engine.steps,
         "prefill_chunks": engine.prefill_chunks,
-        "batch_min": engine.batch_min,
-        "batch_mean": mean_batch(engine),
-        "batch_max": engine.batch_max,
         "preemptions": engine.preemptions,
         "cached_blocks": engine.cached_blocks,
         "prompt_blocks": engine.prompt_blocks,

@@ -147,6 +147,10 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
             assert_eq!(owner["engine"]["cache_miss"]["reason"], reason.name());
             assert!(!owner.to_string().contains("another_tenant"), "its owner is not told what others ask");
             assert_eq!(operator["engine"]["cache_miss"]["cached_for_another_tenant"], elsewhere);
+            for figure in ["queue_depth", "batch_min", "batch_mean", "batch_max"] {
+                assert!(owner["engine"].get(figure).is_none(), "{figure} counts other tenants' calls");
+                assert!(operator["engine"][figure].is_number(), "{figure}");
+            }
             assert_eq!(decode_record(&encode_record(&record).unwrap()).unwrap(), record);
         }
     }
