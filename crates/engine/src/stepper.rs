@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{BLOCK_TOKENS, FinishReason, PrefixKeys};
+use headrace_domain::{FinishReason, PrefixKeys};
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
@@ -24,11 +24,10 @@ use crate::sampler::{Sampler, is_greedy};
 use crate::text::TextOf;
 
 mod start_over;
+mod warm_up;
 
 /// Jobs that are looked at in each step for a reader that went away without a word.
 const READERS_CHECKED_PER_STEP: usize = 32;
-/// Prompt tokens computed before the first job.
-const WARM_UP_TOKENS: usize = 32;
 
 /// What a turn of the loop did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,26 +170,6 @@ impl Stepper {
     /// Tokens of a prompt, from the first on, that lie in the prefix cache.
     pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.shared.cached_prefix(keys)
-    }
-
-    /// Computes a short prompt and one token after it, in blocks that nobody holds, and forgets both: so that whatever a
-    /// model touches for the first time is not touched on a caller's account. Call it before the first job.
-    ///
-    /// # Errors
-    /// What the model failed with.
-    pub fn warm_up(&mut self) -> Result<(), JobError> {
-        let shape = self.forward.shape();
-        let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
-        let chunk = self.shared.config.scheduler.max_chunk.min(self.shared.config.scheduler.step_tokens);
-        let len = WARM_UP_TOKENS.min(chunk).min(room);
-        let blocks: Vec<u32> = (0..len.saturating_add(1).div_ceil(BLOCK_TOKENS) as u32).collect();
-        let tokens = vec![0; len];
-        let mut step = |tokens: &[u32], start| {
-            let chunk = SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
-            run(&mut *self.forward, &[chunk], &mut self.logits)
-        };
-        step(&tokens, 0)?;
-        if len < room { step(&[0], len) } else { Ok(()) }
     }
 
     /// Whether the scheduler's books agree: for tests.

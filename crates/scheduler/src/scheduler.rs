@@ -20,6 +20,8 @@ const LEAD_OF_POOL: usize = 4;
 const CAUTION: u64 = 8;
 /// The least that anybody is asked to wait, in nanoseconds.
 pub(crate) const LEAST_RETRY_NS: u64 = 1_000_000_000;
+/// What anybody is asked to wait while nothing was measured, in nanoseconds: soon would be a guess.
+pub(crate) const UNKNOWN_RETRY_NS: u64 = 10_000_000_000;
 
 /// Decides what each step computes. See the crate's documentation.
 #[derive(Debug)]
@@ -268,6 +270,14 @@ impl Scheduler {
         let helps = prefill_ns <= allowed && wait_ns > 0;
         let retry_after_ns = helps.then(|| (needed - allowed).max(LEAST_RETRY_NS));
         Err(AddRefusal::TooLate { wait_ns, prefill_ns, retry_after_ns })
+    }
+
+    /// Takes a step that was computed outside of any plan: so that the waits of a cold engine are foretold by what its model
+    /// does on this machine. `prefill` prompt tokens, or `decode` sequences of one token each, took `elapsed_ns`.
+    pub fn calibrate(&mut self, prefill: usize, decode: usize, elapsed_ns: u64) {
+        if elapsed_ns > 0 {
+            self.rate.observe(prefill, decode, elapsed_ns);
+        }
     }
 
     /// Forgets a sequence, wherever it is. Its blocks are free at once. What it computed of them is findable no longer,

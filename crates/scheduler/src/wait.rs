@@ -5,7 +5,7 @@ use headrace_domain::PrefixKeys;
 
 use crate::fair::SCALE;
 use crate::rate::StepCost;
-use crate::scheduler::LEAST_RETRY_NS;
+use crate::scheduler::{LEAST_RETRY_NS, UNKNOWN_RETRY_NS};
 use crate::sequence::{Sequence, blocks_for};
 use crate::{Class, Scheduler, SequenceSpec};
 
@@ -57,7 +57,7 @@ impl Scheduler {
         let cached = newcomer.keys.filter(|_| self.config.prefix_cache).map_or(0, |k| self.cached_prefix(k));
         let own = newcomer.prompt.saturating_sub(cached);
         let ahead = self.ahead_of(newcomer);
-        let decoding = self.decoding();
+        let decoding = self.to_decode();
         let wait = self.steps_until_place(newcomer, own, ahead.sequences);
         // An arrival waits half a step for the one that is under way.
         let busy = if self.computing().next().is_none() { 0.0 } else { 0.5 };
@@ -67,19 +67,21 @@ impl Scheduler {
         Some(Forecast { wait_ns: wait as u64, prefill_ns: prefill as u64 })
     }
 
-    /// Nanoseconds that another sequence of a tenant, its weight and class would wait now; none while nothing was measured.
+    /// Nanoseconds that another sequence of a tenant, its weight and class would wait now; a guess while nothing was
+    /// measured.
     pub(crate) fn wait_of_another(&self, (tenant, weight, class): (u64, u64, Class)) -> u64 {
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         let another = Newcomer { tenant, weight, class, prompt: 1, keys: None };
-        self.forecast(&another).map_or(0, |forecast| forecast.wait_ns)
+        self.forecast(&another).map_or(UNKNOWN_RETRY_NS, |forecast| forecast.wait_ns)
     }
 
-    /// Nanoseconds until `sequences` that wait, of so many prompt tokens, have left the queue; at least a second.
+    /// Nanoseconds until `sequences` that wait, of so many prompt tokens, have left the queue; at least a second, and a guess
+    /// while nothing was measured.
     pub(crate) fn until_room(&self, sequences: usize, tokens: u64) -> u64 {
-        let Some(cost) = self.rate.cost() else { return LEAST_RETRY_NS };
+        let Some(cost) = self.rate.cost() else { return UNKNOWN_RETRY_NS };
         let steps = self.steps_until_ended(sequences as f64 - self.places_free(1.0));
         let tokens = tokens as f64 * self.rate.computed_share();
-        (self.nanos(&cost, steps, tokens, self.decoding()) as u64).max(LEAST_RETRY_NS)
+        (self.nanos(&cost, steps, tokens, self.to_decode()) as u64).max(LEAST_RETRY_NS)
     }
 
     /// Prompt tokens per second in steps of nothing else, and generated ones at the present batch.
@@ -106,6 +108,11 @@ impl Scheduler {
     fn decoding(&self) -> usize {
         let decodes = |s: &&Sequence| s.remaining() == 1 && s.class != Class::Idle;
         self.computing().filter(decodes).count()
+    }
+
+    /// Running sequences that decode or will, once their prompts are computed: what a wait is spent beside.
+    fn to_decode(&self) -> usize {
+        self.computing().filter(|s| s.class != Class::Idle).count()
     }
 
     /// Running sequences that do not stand still.

@@ -213,6 +213,38 @@ fn what_came_too_late_is_told_how_long_the_queue_still_is() {
     assert!(retry_after_ns > 20 * second, "{retry_after_ns}");
 }
 
+/// Before its first step has ended it knows what warming up took, and no more.
+#[test]
+fn a_cold_scheduler_foretells_its_first_wait_as_it_will_be() {
+    let millis = |count: u64| count * 1_000_000;
+    // What a step, a prompt token and a sequence take: bound by memory, by arithmetic, and something between.
+    for (fixed, token, each) in [(200, 1, 2), (5, 10, 60), (60, 5, 30)] {
+        let limits = SchedulerConfig { step_tokens: 512, max_running: 4, queue_sequences: 8, ..config() };
+        let mut s = Scheduler::new(limits, 64).unwrap();
+        s.calibrate(16, 0, millis(fixed + 16 * token));
+        s.calibrate(0, 1, millis(fixed + each));
+        s.calibrate(0, 8, millis(fixed + 8 * each));
+        let call = |first: u32| spec(1, first * 100, 50, 90);
+        (0..4).for_each(|first| assert!(s.add(&call(first), 0).is_ok()));
+        assert_eq!(s.plan(0).chunks.len(), 4);
+        (4..11).for_each(|first| assert!(s.add(&call(first), 0).is_ok()));
+        let refused = s.add(&call(11), 0);
+        let Err(AddRefusal::QueueFull { retry_after_ns, .. }) = refused else { panic!("{refused:?}") };
+        let mut now = 0;
+        while s.add(&call(11), now).is_err() {
+            let chunks = s.current().chunks.clone();
+            let cost = |len: usize| if len == 1 { each } else { token * len as u64 };
+            now += millis(fixed + chunks.iter().map(|chunk| cost(chunk.len)).sum::<u64>());
+            let next = |reaches| if reaches { Outcome::Token(1) } else { Outcome::Advanced };
+            let outcomes: Vec<_> = chunks.iter().map(|chunk| next(chunk.reaches_end)).collect();
+            s.commit(&outcomes, now);
+            s.plan(now);
+        }
+        let ratio = retry_after_ns as f64 / now as f64;
+        assert!((0.6..1.6).contains(&ratio), "{fixed} ms a step: told {retry_after_ns} for {now}");
+    }
+}
+
 #[test]
 fn what_cannot_be_taken_is_refused_with_the_number_it_hit() {
     let limits = SchedulerConfig { queue_sequences: 3, queue_tokens: 100, context_window: 200, ..config() };

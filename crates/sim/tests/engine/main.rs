@@ -9,3 +9,4 @@ mod readers;
 mod same_answers;
 mod support;
 mod thread;
+mod waits;

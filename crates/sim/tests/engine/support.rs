@@ -130,7 +130,17 @@ impl Bench {
         eos: &[u32],
         scheduler: SchedulerConfig,
     ) -> Self {
-        let clock = Arc::new(ManualClock::default());
+        Self::timed(forward, text, eos, scheduler, Arc::new(ManualClock::default()))
+    }
+
+    /// [`Self::new`] with a clock that others move, too.
+    pub(crate) fn timed(
+        forward: Box<dyn Forward>,
+        text: Arc<dyn TextOf>,
+        eos: &[u32],
+        scheduler: SchedulerConfig,
+        clock: Arc<ManualClock>,
+    ) -> Self {
         let config = EngineConfig {
             model: "m".to_owned(),
             compute_mode: "exact".to_owned(),

@@ -1,0 +1,61 @@
+//! What a model computes before its first job: so that nothing is touched for the first time on a caller's account, and that
+//! waits are foretold from the first call on. Knows no jobs.
+
+use headrace_domain::BLOCK_TOKENS;
+use headrace_engine_api::JobError;
+use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
+
+use crate::stepper::{Stepper, run};
+
+/// Prompt tokens computed, in two halves: the first touches everything, the second is measured.
+const PROMPT_TOKENS: usize = 32;
+/// Sequences of which one token each is computed in one step.
+const SEQUENCES: usize = 8;
+
+impl Stepper {
+    /// Computes a short prompt, one token after it, and a step of one token for each of some sequences, in blocks that
+    /// nobody holds, and forgets them. What that took is the scheduler's first measure of what steps cost. Call it before
+    /// the first job.
+    ///
+    /// # Errors
+    /// What the model failed with.
+    pub fn warm_up(&mut self) -> Result<(), JobError> {
+        let shape = self.forward.shape();
+        let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
+        let config = &self.shared.config.scheduler;
+        let len = PROMPT_TOKENS.min(config.max_chunk).min(config.step_tokens).min(room);
+        let sequences = SEQUENCES.min(config.max_running).min(shape.block_count);
+        let blocks: Vec<u32> = (0..len.saturating_add(1).div_ceil(BLOCK_TOKENS) as u32).collect();
+        let tokens = vec![0; len];
+        let (first, second) = tokens.split_at(len / 2);
+        let chunk =
+            |tokens, start| SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
+        if !first.is_empty() {
+            self.timed(&[chunk(first, 0)])?;
+        }
+        let prefill_ns = self.timed(&[chunk(second, first.len())])?;
+        let one = if len < room { Some(self.timed(&[chunk(&[0], len)])?) } else { None };
+        let own: Vec<u32> = (0..sequences as u32).collect();
+        let each = |block| SequenceChunk {
+            tokens: &[0],
+            start: 0,
+            blocks: std::slice::from_ref(block),
+            logits: LogitsWanted::Last,
+        };
+        let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;
+        let scheduler = &mut self.shared.front.lock().scheduler;
+        scheduler.calibrate(second.len(), 0, prefill_ns);
+        if let Some(one_ns) = one {
+            scheduler.calibrate(0, 1, one_ns);
+        }
+        scheduler.calibrate(0, sequences, several_ns);
+        Ok(())
+    }
+
+    /// Computes a batch that nobody asked for; the nanoseconds that it took.
+    fn timed(&mut self, batch: &[SequenceChunk<'_>]) -> Result<u64, JobError> {
+        let from_ns = self.now_ns();
+        run(&mut *self.forward, batch, &mut self.logits)?;
+        Ok(self.now_ns().saturating_sub(from_ns))
+    }
+}
