@@ -427,7 +427,7 @@ impl World {
         // What is left of planted append faults, and of a disk that is down.
         for _ in 0..10 {
             let _ = self.ledger.transact(vec![budget()], self.steady.now()).durable.await;
-            while !self.gateway.ready() {
+            while !self.gateway.not_ready().is_empty() {
                 sleep(Duration::from_millis(100)).await;
             }
         }
@@ -461,7 +461,7 @@ impl World {
         let traces = self.traces.0.lock().unwrap();
         let outcomes = || traces.iter().map(|trace| &trace.outcome).collect::<Vec<_>>();
         assert_eq!(traces.len(), sights.len(), "one trace per call: {sights:?} {:?}", outcomes());
-        let lost = traces.iter().any(|trace| is_stub(trace));
+        let lost = traces.iter().any(is_stub);
         let charged: i64 = traces.iter().map(|trace| trace.cost.get()).sum();
         let paid = CREDIT.get() - totals.available.get();
         assert!(if lost { charged <= paid } else { charged == paid }, "traces say {charged}, paid is {paid}");

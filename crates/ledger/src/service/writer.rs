@@ -123,7 +123,8 @@ impl Writer {
             Some(Work::Recover) => {
                 let _ = self.try_recover();
             }
-            Some(Work::Close) | None => {}
+            // A file that is looked at only when nothing else comes is the thread's own affair.
+            Some(Work::Check | Work::Close) | None => {}
         }
     }
 
