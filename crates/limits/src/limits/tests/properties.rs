@@ -260,7 +260,7 @@ proptest! {
         let (one, other) = (Limits::new(), Limits::new());
         let scopes = [(key(0), spec(7, 100, 3)), (org(), spec(13, 150, 4))];
         for limits in [&one, &other] {
-            acquire(&limits, &scopes, before, owner(1), START).unwrap().settle(before, START);
+            acquire(limits, &scopes, before, owner(1), START).unwrap().settle(before, START);
         }
         let now = at(waited);
         let used = used.min(hold);
