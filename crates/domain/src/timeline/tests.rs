@@ -1,3 +1,5 @@
+//! Whatever marks and claims there are, the spans partition the call.
+
 use super::*;
 use proptest::prelude::*;
 

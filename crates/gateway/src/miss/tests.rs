@@ -1,3 +1,5 @@
+//! Where misses are said to stand, for conversations and prompts of each kind.
+
 use super::*;
 use headrace_domain::{Message, Role, ToolChoice};
 
