@@ -427,7 +427,7 @@ impl World {
         // What is left of planted append faults, and of a disk that is down.
         for _ in 0..10 {
             let _ = self.ledger.transact(vec![budget()], self.steady.now()).durable.await;
-            while !self.gateway.not_ready().is_empty() {
+            while self.ledger.health().down.is_some() {
                 sleep(Duration::from_millis(100)).await;
             }
         }
