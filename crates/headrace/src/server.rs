@@ -37,6 +37,8 @@ use crate::{commands, gauges, hardening, machine, models, output};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
+/// How far the ledger may be ahead of the clock before an operator is told.
+const LEDGER_AHEAD: Duration = Duration::from_secs(60);
 /// How often holds that nobody settled are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// How often counters at rest are forgotten.
@@ -152,6 +154,13 @@ impl House {
         let (ledger, report, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
         if let Some(why) = &report.snapshot_refused {
             tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
+        }
+        if report.ahead > LEDGER_AHEAD {
+            output::note(&format!(
+                "warning: the ledger's last row is {} s ahead of this machine's clock; until the clock has caught up, ledger \
+                 time stands still and budgets do not turn over. Is the clock right?",
+                report.ahead.as_secs()
+            ));
         }
         if !report.orphans.is_empty() {
             output::note(&format!(

@@ -162,6 +162,8 @@ pub struct OpenReport {
     pub snapshot_refused: Option<String>,
     /// Rows replayed after it.
     pub rows_replayed: u64,
+    /// How far the time of the newest row lies ahead of the clock: budgets turn over when the clock has caught up.
+    pub ahead: Duration,
     /// Holds of earlier processes that were released, and nothing charged.
     pub orphans: Vec<HoldId>,
     /// The sums after that.
@@ -202,7 +204,7 @@ impl Ledger {
         now: UnixNanos,
         options: LedgerOptions,
     ) -> Result<(Self, OpenReport), LedgerError> {
-        let (ledger, writer, mut report) = Self::set_up(journal, options)?;
+        let (ledger, writer, mut report) = Self::set_up(journal, now, options)?;
         let thread = std::thread::Builder::new()
             .name("ledger-journal".into())
             .spawn(move || writer.run())
@@ -222,7 +224,7 @@ impl Ledger {
         owner: Owner,
         now: UnixNanos,
     ) -> Result<(Self, JournalHand), LedgerError> {
-        let (ledger, writer, mut report) = Self::set_up(journal, LedgerOptions::default())?;
+        let (ledger, writer, mut report) = Self::set_up(journal, now, LedgerOptions::default())?;
         let mut hand = JournalHand(writer);
         ledger.release_orphans(owner, now, &mut report, || hand.turn())?;
         Ok((ledger, hand))
@@ -230,6 +232,7 @@ impl Ledger {
 
     fn set_up(
         mut journal: Box<dyn Journal>,
+        now: UnixNanos,
         options: LedgerOptions,
     ) -> Result<(Self, Writer, OpenReport), LedgerError> {
         let replayed = replay::replay(journal.as_mut())?;
@@ -237,6 +240,7 @@ impl Ledger {
             snapshot_sequence: replayed.snapshot_sequence,
             snapshot_refused: replayed.snapshot_refused.clone(),
             rows_replayed: replayed.rows,
+            ahead: replayed.state.time.since(now),
             ..OpenReport::default()
         };
         let inner = Inner {

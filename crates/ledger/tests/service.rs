@@ -286,6 +286,19 @@ fn opening_releases_the_holds_of_the_dead() {
 }
 
 #[test]
+fn opening_tells_how_far_the_ledger_is_ahead_of_the_clock() {
+    let journal = MemoryJournal::new();
+    let ledger = with_money(&journal, 10);
+    ledger.transact(vec![open("o", "late")], at(90 * SECOND)).durable.wait().unwrap();
+    drop(ledger);
+    for (now, ahead_s) in [(0, 90), (30, 60), (90, 0), (500, 0)] {
+        let journal = Box::new(MemoryJournal::with(journal.contents()));
+        let (_, report) = Ledger::open_with(journal, OWNER, at(now * SECOND), options()).unwrap();
+        assert_eq!(report.ahead, Duration::from_secs(ahead_s), "opened at {now} s");
+    }
+}
+
+#[test]
 fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
     let journal = MemoryJournal::new();
     let small = LedgerOptions { snapshot_rows: 4, ..options() };
