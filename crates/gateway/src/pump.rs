@@ -175,7 +175,9 @@ impl Carried {
                     Err(failed) => return not_held(&failed),
                 },
                 () = line.reader_moved() => if let Some(why) = line.given_up() {
-                    return gave_up(why, line.stalled(dossier.clock.monotonic_nanos()));
+                    // The transport's own clock runs longer than ours, also where it took a last frame in between.
+                    let stalled = line.stalled(dossier.clock.monotonic_nanos());
+                    return gave_up(why, stalled.max(config.stall_timeout));
                 },
                 () = gateway.cut_off().cancelled() => return Ending::Failed(Box::new(cut_off())),
                 next = jobs.next(), if !full => match next {
