@@ -30,6 +30,8 @@ mod reply;
 use line::Line;
 use reply::Reply;
 
+/// How long the end of a call waits to know whether its hold reached the disk.
+const HOLD_WAIT: Duration = Duration::from_secs(5);
 /// How long a call that was cut off for a shutdown waits until its last word is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -133,6 +135,7 @@ impl Carried {
         if !matches!(ending, Ending::Completed) {
             self.jobs.cancel().await;
         }
+        let ending = self.held(ending).await;
         self.record_engine();
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         if matches!(ending, Ending::Completed) {
@@ -147,6 +150,17 @@ impl Carried {
             let ended_ns = self.dossier.line.end_ns();
             self.dossier.record.after_ns =
                 miss.map_or(0, |_| self.dossier.elapsed_ns().saturating_sub(ended_ns));
+        }
+    }
+
+    /// However the work ended: where the hold never reached the disk, nothing happened, and there is nothing to pay from.
+    async fn held(&mut self, ending: Ending) -> Ending {
+        if matches!(ending, Ending::Refused(_)) {
+            return ending;
+        }
+        match tokio::time::timeout(HOLD_WAIT, &mut self.settlement.durable).await {
+            Ok(Err(failed)) => not_held(&failed),
+            Ok(Ok(())) | Err(_) => ending,
         }
     }
 
@@ -276,7 +290,9 @@ impl Carried {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.jobs.cancel()).await;
         attempt(|| self.record_engine());
-        if attempt(|| self.settle(gateway, Ending::Failed(Box::new(panicked())))).is_none() {
+        let broken = || Ending::Failed(Box::new(panicked()));
+        let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
+        if attempt(|| self.settle(gateway, ending)).is_none() {
             attempt(|| self.settlement.release(gateway, ReleaseReason::Failed));
         }
         if let Some(settled) = self.settlement.settled() {
