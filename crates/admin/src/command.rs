@@ -138,6 +138,8 @@ pub enum AdminCommand {
     },
     /// Opens an account, without money, for every project that has none.
     OpenAccounts,
+    /// Sets the ledger's time back to the clock's, after it ran on a clock that was ahead.
+    SetLedgerClock,
     /// The newest rows of the audit log.
     ShowAudit {
         /// How many, at most.
@@ -203,6 +205,15 @@ pub enum AdminReply {
     BudgetSet {
         /// Of which project.
         project: ProjectId,
+    },
+    /// The ledger's time was set back.
+    LedgerClockSet {
+        /// From where.
+        #[serde(with = "crate::rfc3339")]
+        from: UnixNanos,
+        /// To where: the clock's time.
+        #[serde(with = "crate::rfc3339")]
+        to: UnixNanos,
     },
     /// Accounts were opened.
     AccountsOpened {

@@ -167,6 +167,7 @@ impl AdminService {
             AdminCommand::ShowCredit { org } => self.credit(org.as_ref(), now),
             AdminCommand::SetBudget { project, budget } => self.budget(project, budget, actor, now),
             AdminCommand::OpenAccounts => Ok(AdminReply::AccountsOpened { count: self.open_accounts(now)? }),
+            AdminCommand::SetLedgerClock => self.set_clock(actor, now),
             AdminCommand::ShowAudit { last } => self.audit(last),
         }
     }

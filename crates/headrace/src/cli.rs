@@ -403,6 +403,9 @@ pub(crate) enum LedgerCommand {
     Verify,
     /// Open an account with a balance of zero for every project that has none, after a ledger was lost
     OpenAccounts,
+    /// Set the ledger's time back to this machine's, after a start on a clock that was ahead: until then monthly budgets do
+    /// not turn over. What was spent meanwhile counts in this month
+    SetClock,
 }
 
 #[derive(Debug, Args)]

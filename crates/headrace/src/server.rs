@@ -158,7 +158,7 @@ impl House {
         if report.ahead > LEDGER_AHEAD {
             output::note(&format!(
                 "warning: the ledger's last row is {} s ahead of this machine's clock; until the clock has caught up, ledger \
-                 time stands still and budgets do not turn over. Is the clock right?",
+                 time stands still and budgets do not turn over. If the clock is right: headrace ledger set-clock",
                 report.ahead.as_secs()
             ));
         }

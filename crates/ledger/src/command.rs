@@ -57,6 +57,14 @@ pub enum Command {
         /// The client's idempotency key, if it sent one.
         idempotency: Option<IdempotencyClaim>,
     },
+    /// Holds more for a call that goes on beyond what it was thought to cost, under the same hold. It is refused as a hold
+    /// would be, and then the hold stays as it was.
+    Extend {
+        /// Which hold.
+        hold: HoldId,
+        /// How much more; not zero.
+        amount: NanoDollars,
+    },
     /// Ends a hold by charging what was used. The charge never exceeds the hold: what the lines exceed it by goes to
     /// the loss account. A *failed* call that carried an idempotency key is not charged at all, because its key is
     /// free again and the retry will be: its lines go to the loss account.
@@ -87,6 +95,9 @@ pub enum Command {
     },
     /// Releases the holds whose expiry has passed. Nothing is charged.
     ExpireHolds,
+    /// Sets ledger time back to the caller's `now`, after it ran on a clock that was ahead. Holds and idempotency keys
+    /// keep the time that they had left, and what was spent in a month that lies ahead counts in this one.
+    SetClock,
 }
 
 /// A process that takes holds, new at each start.
@@ -249,6 +260,15 @@ pub enum Receipt {
         /// What the organisation has left to hold.
         available: NanoDollars,
     },
+    /// More money is held.
+    Extended {
+        /// Which hold.
+        hold: HoldId,
+        /// How much it holds now.
+        amount: NanoDollars,
+        /// What the organisation has left to hold.
+        available: NanoDollars,
+    },
     /// The hold is settled.
     Settled {
         /// Which hold.
@@ -270,6 +290,13 @@ pub enum Receipt {
         hold: HoldId,
         /// What went back to the balance.
         returned: NanoDollars,
+    },
+    /// Ledger time is set back.
+    ClockSet {
+        /// What it was.
+        from: UnixNanos,
+        /// What it is.
+        to: UnixNanos,
     },
     /// Several holds are released.
     ReleasedMany {

@@ -89,7 +89,9 @@ impl Core {
     /// # Errors
     /// A refusal, and nothing is changed.
     pub fn apply(&mut self, command: Command, now: UnixNanos) -> Result<Applied, LedgerRefusal> {
-        self.latest = self.latest.max(now);
+        if command != Command::SetClock {
+            self.latest = self.latest.max(now);
+        }
         let now = Now { ledger: self.latest, caller: now };
         self.state.forget_keys(now.ledger);
         match command {
@@ -100,6 +102,7 @@ impl Core {
                 let wanted = Held { hold, org, project, amount, owner, expires, claim: None };
                 self.hold(wanted, idempotency, now)
             }
+            Command::Extend { hold, amount } => self.extend(hold, amount, now),
             Command::Settle { hold, lines, loss, outcome, answer } => {
                 self.settle(hold, lines, loss, outcome, answer, now)
             }
@@ -117,7 +120,22 @@ impl Core {
                 let holds: Vec<_> = due.map(|(_, hold)| *hold).filter(is_over).collect();
                 Ok(self.release_many(&holds, ReleaseReason::Expired, now))
             }
+            Command::SetClock => self.set_clock(now.caller),
         }
+    }
+
+    fn set_clock(&mut self, to: UnixNanos) -> Result<Applied, LedgerRefusal> {
+        let from = self.state.time;
+        if to >= from {
+            let why = "the ledger's time is not ahead of it: there is nothing to set back";
+            return Err(LedgerRefusal::Invalid { field: "clock", why });
+        }
+        let set = self.commit(Event::ClockSet { from }, Now { ledger: to, caller: to })?;
+        let latest = std::mem::replace(&mut self.latest, to);
+        for until in self.kept.values_mut() {
+            *until = to.after(until.since(latest));
+        }
+        Ok(applied(Receipt::ClockSet { from, to }, set))
     }
 
     fn open_project(&mut self, org: OrgId, project: ProjectId, now: Now) -> Result<Applied, LedgerRefusal> {
@@ -211,6 +229,21 @@ impl Core {
         let held = self.commit(Event::Held(wanted), now)?;
         let available = NanoDollars::new(self.state.orgs.get(&org).map_or(0, |org| org.available));
         Ok(applied(Receipt::Held { hold, amount, available }, held))
+    }
+
+    fn extend(&mut self, hold: HoldId, amount: NanoDollars, now: Now) -> Result<Applied, LedgerRefusal> {
+        if amount <= NanoDollars::ZERO {
+            let why = "a hold is extended by more than nothing";
+            return Err(LedgerRefusal::Invalid { field: "amount", why });
+        }
+        let held = self.open_hold(hold)?;
+        let more = Held { amount, claim: None, ..held.clone() };
+        let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
+        self.check_money(&more)?;
+        self.check_budget(&more, now.ledger)?;
+        let extended = self.commit(Event::Extended { hold, amount }, now)?;
+        let available = NanoDollars::new(self.state.orgs.get(&more.org).map_or(0, |org| org.available));
+        Ok(applied(Receipt::Extended { hold, amount: amount_after, available }, extended))
     }
 
     fn claim(
@@ -357,6 +390,11 @@ impl Core {
     /// What became of a hold, as far as it is remembered.
     pub fn hold_view(&self, hold: &HoldId) -> Option<HoldView> {
         self.state.hold(hold)
+    }
+
+    /// The time of the newest transaction.
+    pub fn time(&self) -> UnixNanos {
+        self.state.time
     }
 
     /// Sums over everything.

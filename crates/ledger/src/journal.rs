@@ -7,8 +7,9 @@ use headrace_domain::UnixNanos;
 
 use crate::durable::JournalFailed;
 
-/// The newest payload format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest payload format that this program writes and reads. A row has the oldest format that can hold it, so that an
+/// older program reads all journals but those that it would misunderstand.
+pub const FORMAT_VERSION: u32 = 2;
 /// The newest snapshot format that this program writes and reads.
 pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
 
@@ -78,10 +79,14 @@ pub struct JournalRow {
 }
 
 impl JournalRow {
-    /// The row that follows `previous`.
-    pub(crate) fn chained(sequence: u64, time: UnixNanos, payload: Vec<u8>, previous: [u8; 32]) -> Self {
-        let mut row =
-            Self { sequence, format_version: FORMAT_VERSION, time, payload, previous, checksum: GENESIS };
+    /// The row that follows `previous`, its payload in `format_version`.
+    pub(crate) fn chained(
+        sequence: u64,
+        time: UnixNanos,
+        (format_version, payload): (u32, Vec<u8>),
+        previous: [u8; 32],
+    ) -> Self {
+        let mut row = Self { sequence, format_version, time, payload, previous, checksum: GENESIS };
         row.checksum = row.computed_checksum();
         row
     }

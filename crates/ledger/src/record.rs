@@ -1,5 +1,5 @@
-//! Transactions as the payload of journal rows, format 1. A change of shape takes a new format number and keeps the
-//! reader of this one. Knows nothing of chains or disks.
+//! Transactions as the payload of journal rows, formats 1 and 2. A change of shape takes a new format number and keeps the
+//! readers of these. Format 2 adds two events to format 1: a hold was extended, the clock was set. Knows nothing of chains or disks.
 
 use std::sync::Arc;
 
@@ -24,15 +24,27 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
             known: FORMAT_VERSION,
         });
     }
-    if row.format_version != FORMAT_VERSION {
-        return Err(JournalError::Corrupt { sequence: row.sequence, why: "a format that never was".into() });
+    let corrupt = |why: String| JournalError::Corrupt { sequence: row.sequence, why };
+    if row.format_version == 0 {
+        return Err(corrupt("a format that never was".into()));
     }
-    decode_payload(&row.payload)
-        .map_err(|error| JournalError::Corrupt { sequence: row.sequence, why: error.to_string() })
+    let transactions = decode_payload(&row.payload).map_err(|error| corrupt(error.to_string()))?;
+    if format_of(&transactions) > row.format_version {
+        return Err(corrupt("an event that its format does not have".into()));
+    }
+    Ok(transactions)
 }
 
-/// The payload of a row.
-pub(crate) fn encode_payload(transactions: &[Transaction]) -> Vec<u8> {
+/// The oldest format that has all of the events.
+fn format_of(transactions: &[Transaction]) -> u32 {
+    let is_new = |transaction: &Transaction| {
+        matches!(transaction.event, Event::Extended { .. } | Event::ClockSet { .. })
+    };
+    if transactions.iter().any(is_new) { 2 } else { 1 }
+}
+
+/// The payload of a row, and its format.
+pub(crate) fn encode_payload(transactions: &[Transaction]) -> (u32, Vec<u8>) {
     let mut w = Writer::default();
     w.len_of(transactions.len());
     for transaction in transactions {
@@ -44,7 +56,7 @@ pub(crate) fn encode_payload(transactions: &[Transaction]) -> Vec<u8> {
             w.i64(entry.amount.get());
         }
     }
-    w.into_bytes()
+    (format_of(transactions), w.into_bytes())
 }
 
 fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
@@ -100,6 +112,15 @@ fn write_event(w: &mut Writer, event: &Event) {
             w.u128(hold.bits());
             write_reason(w, *why);
         }
+        Event::ClockSet { from } => {
+            w.u8(7);
+            w.u64(from.get());
+        }
+        Event::Extended { hold, amount } => {
+            w.u8(8);
+            w.u128(hold.bits());
+            w.i64(amount.get());
+        }
     }
 }
 
@@ -120,6 +141,8 @@ fn read_event(r: &mut Reader<'_>) -> Result<Event, Malformed> {
         4 => Event::Held(read_held(r)?),
         5 => Event::Settled(read_settled(r)?),
         6 => Event::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
+        7 => Event::ClockSet { from: UnixNanos::new(r.u64()?) },
+        8 => Event::Extended { hold: HoldId::from_bits(r.u128()?), amount: NanoDollars::new(r.i64()?) },
         _ => return Err(r.malformed("event")),
     })
 }

@@ -162,7 +162,8 @@ pub struct OpenReport {
     pub snapshot_refused: Option<String>,
     /// Rows replayed after it.
     pub rows_replayed: u64,
-    /// How far the time of the newest row lies ahead of the clock: budgets turn over when the clock has caught up.
+    /// How far the time of the newest row lies ahead of the clock: budgets turn over when the clock has caught up, or
+    /// when [`Command::SetClock`] sets it back.
     pub ahead: Duration,
     /// Holds of earlier processes that were released, and nothing charged.
     pub orphans: Vec<HoldId>,
@@ -336,6 +337,11 @@ impl Ledger {
     /// Sums over everything.
     pub fn totals(&self) -> Totals {
         self.lock().core.totals()
+    }
+
+    /// The time of its newest transaction.
+    pub fn time(&self) -> UnixNanos {
+        self.lock().core.time()
     }
 
     /// How the journal does.

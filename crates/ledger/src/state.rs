@@ -152,7 +152,7 @@ impl State {
             }
         };
         match event {
-            Event::ProjectOpened { .. } | Event::BudgetSet { .. } => {}
+            Event::ProjectOpened { .. } | Event::BudgetSet { .. } | Event::ClockSet { .. } => {}
             Event::Granted { org, kind, amount, .. } => {
                 let source = match kind {
                     crate::GrantKind::Paid => Account::PaidIn,
@@ -168,6 +168,12 @@ impl State {
                     amount.checked_neg().ok_or(Breach::Overflow)?,
                 );
                 move_money(Account::Held(held.project.clone()), amount);
+            }
+            Event::Extended { hold, amount } => {
+                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is extended that is not open"))?;
+                let less = amount.get().checked_neg().ok_or(Breach::Overflow)?;
+                move_money(Account::Available(held.org.clone()), less);
+                move_money(Account::Held(held.project.clone()), amount.get());
             }
             Event::Settled(Settled { hold, charged, loss, .. }) => {
                 let held = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
@@ -202,7 +208,7 @@ impl State {
 
     /// Applies a transaction, or changes nothing and names the rule that it would break.
     pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), Breach> {
-        if transaction.time < self.time {
+        if transaction.time < self.time && !matches!(transaction.event, Event::ClockSet { .. }) {
             return Err(Breach::Rule("ledger time runs backwards"));
         }
         self.check_entries(&transaction.entries)?;
@@ -273,9 +279,18 @@ impl State {
                 let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
                 rule(free, "an idempotency key is claimed twice")
             }
+            Event::Extended { hold, amount } => {
+                rule(*amount > NanoDollars::ZERO, "a hold is extended by nothing")?;
+                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is extended that is not open"))?;
+                held.amount.checked_add(*amount).map(|_| ()).map_err(|_| Breach::Overflow)
+            }
             Event::Settled(settled) => self.check_settled(settled, now),
             Event::Released { hold, .. } => {
                 rule(self.open.contains_key(hold), "a hold is resolved that is not open")
+            }
+            Event::ClockSet { from } => {
+                rule(*from == self.time, "the clock is set from a time that it did not show")?;
+                rule(now < *from, "the clock is set to a time that is not earlier")
             }
         }
     }
@@ -342,6 +357,11 @@ impl State {
                 self.counts.holds += 1;
                 self.insert_open(held.clone());
             }
+            Event::Extended { hold, amount } => {
+                if let Some(held) = self.open.get_mut(hold) {
+                    held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
+                }
+            }
             Event::Settled(settled) => {
                 self.counts.settled += 1;
                 self.note_settled(settled, now);
@@ -352,6 +372,28 @@ impl State {
                     self.free_key(&held);
                 }
             }
+            Event::ClockSet { from } => self.set_back(*from, now),
+        }
+    }
+
+    /// Moves what lies ahead of `from` to as far ahead of `to`. Nobody gets a budget twice for it: what was spent in a
+    /// month that has not come counts in the month of `to`.
+    fn set_back(&mut self, from: UnixNanos, to: UnixNanos) {
+        let moved = |time: UnixNanos| to.after(time.since(from));
+        for held in self.open.values_mut() {
+            held.expires = moved(held.expires);
+        }
+        self.expiries = self.open.values().map(|held| (held.expires, held.hold)).collect();
+        for (until, project, name) in &mut self.finished {
+            *until = moved(*until);
+            let key = self.projects.get_mut(project).and_then(|project| project.keys.get_mut(name));
+            if let Some(finished) = key.and_then(|key| key.finished.as_mut()) {
+                finished.until = *until;
+            }
+        }
+        let month = Month::of(to);
+        for project in self.projects.values_mut() {
+            project.month = project.month.min(month);
         }
     }
 

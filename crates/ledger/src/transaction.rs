@@ -11,7 +11,7 @@ use crate::command::{Budget, ChargeLine, GrantKind, Owner, ReleaseReason, Settle
 /// One indivisible change. Its entries sum to zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Ledger time: never before the transaction that precedes it.
+    /// Ledger time: never before the transaction that precedes it, unless this one sets the clock.
     pub time: UnixNanos,
     /// What happened.
     pub event: Event,
@@ -97,6 +97,18 @@ pub enum Event {
         hold: HoldId,
         /// Why.
         why: ReleaseReason,
+    },
+    /// A hold was extended.
+    Extended {
+        /// Which.
+        hold: HoldId,
+        /// By how much.
+        amount: NanoDollars,
+    },
+    /// Ledger time was set back to this transaction's.
+    ClockSet {
+        /// What it was: the time of the transaction before.
+        from: UnixNanos,
     },
 }
 

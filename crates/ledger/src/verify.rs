@@ -134,10 +134,17 @@ impl Verifier {
 
     fn transaction(&mut self, sequence: u64, transaction: &Transaction) {
         self.report.transactions += 1;
-        if transaction.time < self.time {
-            self.report.find(sequence, "ledger time runs backwards");
+        match transaction.event {
+            Event::ClockSet { from } => {
+                if from != self.time || transaction.time >= from {
+                    self.report
+                        .find(sequence, "the clock is set from a time that it did not show, or not back");
+                }
+                self.time = transaction.time;
+            }
+            _ if transaction.time < self.time => self.report.find(sequence, "ledger time runs backwards"),
+            _ => self.time = transaction.time,
         }
-        self.time = self.time.max(transaction.time);
         self.entries(sequence, transaction);
         self.event(sequence, transaction);
         if let Some(state) = &mut self.replayed
@@ -190,7 +197,7 @@ impl Verifier {
                     report.find(sequence, format!("project {project} is opened twice"));
                 }
             }
-            Event::BudgetSet { .. } => {}
+            Event::BudgetSet { .. } | Event::ClockSet { .. } => {}
             Event::Granted { org, amount, .. } => {
                 expect(report, Account::Available(org.clone()), of(*amount))
             }
@@ -206,6 +213,14 @@ impl Verifier {
                     report.find(sequence, format!("{} is taken twice", held.hold));
                 }
             }
+            Event::Extended { hold, amount } => match self.open.get_mut(hold) {
+                None => report.find(sequence, format!("{hold} is extended and was not open")),
+                Some(held) => {
+                    expect(report, Account::Available(held.org.clone()), -of(*amount));
+                    expect(report, Account::Held(held.project.clone()), of(*amount));
+                    held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
+                }
+            },
             Event::Settled(Settled { hold, lines, charged, loss, .. }) => {
                 report.totals.settled += 1;
                 let used: i128 = lines.iter().map(|line| of(line.amount)).sum();

@@ -7,6 +7,7 @@
 )]
 #![allow(dead_code, reason = "the shared helpers are not all used here")]
 
+use headrace_domain::UnixNanos;
 use headrace_ledger::core::Core;
 use headrace_ledger::{
     BudgetPeriod, Command, GrantKind, HoldView, LedgerRefusal, MAX_ANSWER_BYTES, Owner, Receipt,
@@ -314,6 +315,26 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
 }
 
 #[test]
+fn a_hold_is_extended_as_far_as_money_and_budget_go() {
+    let mut core = with_money(1000);
+    run(&mut core, budget("o", "p", 700, BudgetPeriod::Total)).unwrap();
+    run(&mut core, hold(1, 100)).unwrap();
+    let extend =
+        |core: &mut Core, amount| run(core, Command::Extend { hold: hold_id(1), amount: nano(amount) });
+    let more = extend(&mut core, 400).unwrap();
+    assert_eq!(more, Receipt::Extended { hold: hold_id(1), amount: nano(500), available: nano(500) });
+    for (amount, refused) in [(0, "amount"), (-1, "amount"), (201, "BudgetExceeded"), (501, "HeldInFlight")] {
+        let why = format!("{:?}", extend(&mut core, amount).unwrap_err());
+        assert!(why.contains(refused), "{amount}: {why}");
+        assert_eq!(money(&core), (1000, 500, 500), "it stays as it was");
+    }
+    // It is one hold: it is settled once, for up to all that it holds.
+    run(&mut core, settle(1, 450)).unwrap();
+    assert_eq!(money(&core), (550, 0, 550));
+    assert!(matches!(extend(&mut core, 1), Err(LedgerRefusal::AlreadyResolved { .. })));
+}
+
+#[test]
 fn a_hold_whose_owner_is_at_work_does_not_expire() {
     let mut core = with_money(1000);
     run(&mut core, hold(1, 100)).unwrap();
@@ -327,19 +348,59 @@ fn a_hold_whose_owner_is_at_work_does_not_expire() {
     assert_eq!(money(&core), (1000, 0, 1000));
 }
 
+/// The same hold, until another time.
+fn until(command: Command, expires: UnixNanos) -> Command {
+    match command {
+        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+            Command::Hold { hold, org, project, amount, owner, idempotency, expires }
+        }
+        command => command,
+    }
+}
+
+#[test]
+fn a_ledger_that_ran_on_a_clock_that_was_ahead_is_set_back() {
+    let mut core = with_money(1000);
+    run(&mut core, budget("o", "p", 500, BudgetPeriod::Month)).unwrap();
+    // A start in another year: a call is paid there, and one with a key is still running.
+    let ahead = 400 * DAY;
+    let running = hold_of("o", "p", 2, 100, Some(("key", 3)));
+    for command in [hold(1, 300), settle(1, 300), running] {
+        core.apply(until(command, at(ahead + 60 * SECOND)), at(ahead)).unwrap();
+    }
+
+    let refused = core.apply(Command::SetClock, at(ahead));
+    assert!(matches!(refused, Err(LedgerRefusal::Invalid { field: "clock", .. })), "{refused:?}");
+    let set = core.apply(Command::SetClock, at(DAY)).unwrap();
+    assert_eq!(set.receipt, Receipt::ClockSet { from: at(ahead), to: at(DAY) });
+
+    // What was spent in the month that has not come counts in this one: no budget is spent twice.
+    let left = |core: &Core| core.standing(&org("o"), &project("p"), at(DAY)).unwrap().budget.unwrap();
+    assert_eq!((left(&core).spent, left(&core).held), (nano(300), nano(100)));
+    assert!(matches!(
+        core.apply(until(hold(3, 101), at(2 * DAY)), at(DAY)),
+        Err(LedgerRefusal::BudgetExceeded { .. })
+    ));
+    // And it turns over with the real month: START is the 20th of November.
+    let december = core.standing(&org("o"), &project("p"), at(12 * DAY)).unwrap().budget.unwrap();
+    assert_eq!(december.spent, nano(0));
+
+    // The hold lives as long as it was meant to, and its key is taken until a day after its end.
+    assert_eq!(core.apply(Command::ExpireHolds, at(DAY + 59 * SECOND)).unwrap().transactions, []);
+    core.apply(settle_as(2, 10, 0, SettleOutcome::Completed, None), at(DAY + 59 * SECOND)).unwrap();
+    let again = until(hold_of("o", "p", 4, 10, Some(("key", 3))), at(3 * DAY));
+    let taken = core.apply(again.clone(), at(DAY + 60 * SECOND));
+    assert!(matches!(taken, Err(LedgerRefusal::IdempotencyReplay { .. })), "{taken:?}");
+    core.apply(again, at(2 * DAY + 60 * SECOND)).unwrap();
+}
+
 #[test]
 fn ledger_time_never_runs_backwards() {
     let mut core = with_money(1000);
     let later = core.apply(hold(1, 10), at(500 * SECOND)).unwrap();
     assert_eq!(later.transactions[0].time, at(500 * SECOND));
     // The clock was set back by 200 s: the ledger stays at 500 s, and the hold lives as long as it was meant to.
-    let set_back = match hold(2, 10) {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            let expires = at(360 * SECOND);
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires }
-        }
-        command => command,
-    };
+    let set_back = until(hold(2, 10), at(360 * SECOND));
     let earlier = core.apply(set_back, at(300 * SECOND)).unwrap();
     assert_eq!(earlier.transactions[0].time, at(500 * SECOND));
     match core.hold_view(&hold_id(2)) {

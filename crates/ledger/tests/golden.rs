@@ -21,6 +21,7 @@ mod world;
 use world::*;
 
 const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v1.txt");
+const GOLDEN_V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v2.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -122,10 +123,16 @@ fn script() -> Vec<Command> {
 }
 
 fn write_today() -> Loaded {
+    written(script(), &[])
+}
+
+/// The commands, a second apart, then those of a later second that comes before all.
+fn written(script: Vec<Command>, back: &[Command]) -> Loaded {
     let journal = MemoryJournal::new();
     let options = LedgerOptions { snapshot_rows: 1000, ..LedgerOptions::default() };
     let (ledger, _) = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap();
-    for (n, command) in (1..).zip(script()) {
+    let later = back.iter().map(|command| (1, command.clone()));
+    for (n, command) in (1..).zip(script).chain(later) {
         let done = ledger.transact(vec![command.clone()], at(n * SECOND));
         assert!(done.verdicts[0].is_done(), "{command:?}: {:?}", done.verdicts);
         done.durable.wait().unwrap();
@@ -157,7 +164,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
     }
     assert_eq!(
         (FORMAT_VERSION, SNAPSHOT_FORMAT_VERSION),
-        (1, 1),
+        (2, 1),
         "a new version needs a golden file of its own"
     );
     assert!(
@@ -167,27 +174,53 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
 }
 
 #[test]
+fn format_2_is_a_hold_extended_and_a_clock_set_back() {
+    let extend = Command::Extend { hold: hold_id(7), amount: nano(9) };
+    let written = || written(script(), &[Command::SetClock, hold(7, 1), extend.clone()]);
+    if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(GOLDEN_V2, print(&written())).unwrap();
+    }
+    let golden = parse(&std::fs::read_to_string(GOLDEN_V2).unwrap());
+    let report = verify(&golden);
+    assert!(report.ok(), "{report}");
+    let versions: Vec<_> = golden.rows.iter().rev().take(4).map(|row| row.format_version).collect();
+    assert_eq!(versions, [2, 1, 2, 1], "only the rows that need it have the new format");
+    for snapshots in [golden.snapshots.clone(), vec![]] {
+        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!((opened.totals, ledger.time()), (report.totals, at(SECOND)));
+    }
+    assert!(print(&written()) == print(&golden), "format 2 is not written as it was");
+    let mut forged = golden;
+    let row = forged.rows.last_mut().unwrap();
+    row.format_version = 1;
+    let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
+    assert!(why.contains("an event that its format does not have"), "{why}");
+}
+
+#[test]
 fn a_newer_format_is_refused_by_name() {
     type Age = fn(&mut Loaded);
-    let table: [(&str, Age); 2] = [
-        ("journal row", |loaded| {
+    let table: [(&str, u32, Age); 2] = [
+        ("journal row", FORMAT_VERSION, |loaded| {
             loaded.snapshots.clear();
             let row = loaded.rows.last_mut().unwrap();
-            row.format_version = 2;
+            row.format_version = FORMAT_VERSION + 1;
             row.checksum = row.computed_checksum();
         }),
-        ("snapshot", |loaded| {
+        ("snapshot", SNAPSHOT_FORMAT_VERSION, |loaded| {
             let snapshot = loaded.snapshots.last_mut().unwrap();
-            snapshot.format_version = 2;
+            snapshot.format_version = SNAPSHOT_FORMAT_VERSION + 1;
             snapshot.checksum = snapshot.computed_checksum();
         }),
     ];
-    for (what, age) in table {
+    for (what, known, age) in table {
         let mut newer = write_today();
         age(&mut newer);
         let opened = Ledger::open(Box::new(MemoryJournal::with(newer)), Owner::new(1), at(0));
         let error = opened.map(|_| ()).unwrap_err();
-        assert_eq!(error, LedgerError::Journal(JournalError::NewerFormat { what, found: 2, known: 1 }));
+        let found = known + 1;
+        assert_eq!(error, LedgerError::Journal(JournalError::NewerFormat { what, found, known }));
         assert!(error.to_string().contains("use a newer Headrace"));
     }
 }

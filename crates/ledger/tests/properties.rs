@@ -87,9 +87,11 @@ fn commands() -> impl Strategy<Value = Command> {
         6 => (id.clone(), 0i64..300, 0i64..50, outcome, any::<bool>()).prop_map(|(n, used, loss, outcome, answer)| {
             settle_as(n, used, loss, outcome, answer.then_some(b"body".as_slice()))
         }),
-        2 => id.prop_map(|n| Command::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
+        2 => id.clone().prop_map(|n| Command::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
         1 => (0u128..2).prop_map(|owner| Command::ReleaseOrphans { current_owner: Owner::new(owner) }),
         1 => Just(Command::ExpireHolds),
+        1 => Just(Command::SetClock),
+        3 => (id, 0i64..120).prop_map(|(n, more)| Command::Extend { hold: hold_id(n), amount: nano(more) }),
     ]
 }
 

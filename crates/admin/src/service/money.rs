@@ -14,6 +14,7 @@ use crate::error::AdminError;
 const GRANT: &str = "credit.grant";
 const CORRECT: &str = "credit.correct";
 const BUDGET: &str = "budget.set";
+const CLOCK: &str = "ledger.clock";
 const NOT_DONE: &str = "money.refused";
 
 /// The code of an error after which nobody can say yet whether an act is in the ledger.
@@ -43,6 +44,8 @@ enum MoneyAct {
     Grant { grant: Grant, after: u64 },
     /// A budget; setting it twice is setting it once.
     Budget { org: OrgId, project: ProjectId, budget: Option<Budget> },
+    /// The ledger's time goes back to the clock's.
+    Clock { from: UnixNanos },
 }
 
 impl MoneyAct {
@@ -50,6 +53,10 @@ impl MoneyAct {
         let (act, subject, detail) = match self {
             Self::Grant { grant, .. } => (grant.act(), grant.org.to_string(), grant.detail()),
             Self::Budget { project, budget, .. } => (BUDGET, project.to_string(), budget_detail(*budget)),
+            Self::Clock { from } => {
+                let seconds = from.since(at).as_secs();
+                (CLOCK, "ledger".to_owned(), format!("back by {seconds} s"))
+            }
         };
         AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject, detail }
     }
@@ -60,6 +67,7 @@ impl MoneyAct {
                 Command::Grant { org, amount, kind, reference }
             }
             Self::Budget { org, project, budget } => Command::SetBudget { org, project, budget },
+            Self::Clock { .. } => Command::SetClock,
         }
     }
 }
@@ -178,6 +186,24 @@ impl AdminService {
         Ok(AdminReply::BudgetSet { project })
     }
 
+    /// Sets the ledger's time back to the clock's.
+    pub(super) fn set_clock(&self, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
+        let _one_at_a_time = self.money.lock();
+        self.finish_announced(now)?;
+        let from = self.ledger.time();
+        if from <= now {
+            return Err(AdminError::new(
+                "invalid",
+                "the ledger is not ahead of this machine's clock: there is nothing to set back",
+                "where the server runs on a clock that is ahead, set that clock right and start it again first",
+            ));
+        }
+        match self.announce_and_do(&MoneyAct::Clock { from }, actor, now)? {
+            Receipt::ClockSet { from, to } => Ok(AdminReply::LedgerClockSet { from, to }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Every grant and correction, newest first: of all organisations, or of one.
     pub(super) fn grants(&self, org: Option<&OrgId>) -> Result<AdminReply, AdminError> {
         let mut rows = Vec::new();
@@ -209,6 +235,7 @@ impl AdminService {
                     AdminError::new("ledger_unavailable", why, "see that its file can be read")
                 })?,
                 MoneyAct::Budget { .. } => false,
+                MoneyAct::Clock { .. } => self.ledger.time() <= now,
             };
             if there {
                 self.directory.conclude(row, None)?;

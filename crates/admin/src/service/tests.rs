@@ -96,6 +96,25 @@ fn an_emptied_ledger_is_refused_beside_keys() {
 }
 
 #[test]
+fn a_ledger_that_is_ahead_is_set_back_once_and_that_is_audited() {
+    let service = with_project();
+    let error = run(&service, AdminCommand::SetLedgerClock).unwrap_err();
+    assert_eq!(error.code, "invalid", "{error}");
+    let ahead = NOW.after(std::time::Duration::from_secs(400 * 86_400));
+    let grant =
+        Grant { org: org("o"), amount: NanoDollars::new(5), kind: GrantKind::Paid, reference: String::new() };
+    service.grant(grant, "tester", ahead).unwrap();
+    let set = run(&service, AdminCommand::SetLedgerClock).unwrap();
+    assert_eq!(set, AdminReply::LedgerClockSet { from: ahead, to: NOW });
+    assert_eq!(service.ledger.time(), NOW);
+    assert!(run(&service, AdminCommand::SetLedgerClock).is_err(), "there is nothing left to set back");
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1 }).unwrap() else {
+        panic!()
+    };
+    assert_eq!((rows[0].act.as_str(), rows[0].detail.as_str()), ("ledger.clock", "back by 34560000 s"));
+}
+
+#[test]
 fn a_key_lives_until_it_is_revoked() {
     let service = with_project();
     let AdminReply::KeyCreated { key, secret, .. } = run(&service, create_key("first")).unwrap() else {

@@ -109,6 +109,12 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
             }
             other => unexpected(&other),
         }),
+        LedgerCommand::SetClock => execute(&args.at, AdminCommand::SetLedgerClock, |reply| match reply {
+            AdminReply::LedgerClockSet { from, to } => {
+                format!("the ledger's time is set back from {} to {}\n", time(Some(from)), time(Some(to)))
+            }
+            other => unexpected(&other),
+        }),
     }
 }
 

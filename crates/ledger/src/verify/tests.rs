@@ -166,7 +166,7 @@ fn every_damaged_row_is_found() {
         ("checksum does not match", |l| l.rows[1].payload[3] ^= 1),
         ("checksum does not match", |l| l.rows[1].time = UnixNanos::new(9)),
         ("does not chain", |l| l.rows[2].previous[0] ^= 1),
-        ("formats up to 1", |l| l.rows[3].format_version = 2),
+        ("formats up to 2", |l| l.rows[3].format_version = 3),
         ("another history", |l| l.snapshots[0].row_checksum[0] ^= 1),
         ("snapshot's checksum", |l| l.snapshots[0].payload[0] ^= 1),
         ("a row that the journal lacks", |l| {
@@ -194,8 +194,8 @@ fn a_forged_snapshot_is_not_what_replaying_gives() {
 
 #[test]
 fn every_truncation_and_flip_of_a_payload_is_an_error_and_never_a_panic() {
-    let payload = encode_payload(&story());
-    let row = |payload: Vec<u8>| JournalRow::chained(1, UnixNanos::new(3), payload, GENESIS);
+    let (_, payload) = encode_payload(&story());
+    let row = |payload: Vec<u8>| JournalRow::chained(1, UnixNanos::new(3), (1, payload), GENESIS);
     assert!(decode_row(&row(payload.clone())).is_ok());
     for length in 0..payload.len() {
         assert!(decode_row(&row(payload[..length].to_vec())).is_err(), "cut to {length} bytes");
