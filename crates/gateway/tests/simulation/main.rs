@@ -11,7 +11,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds without `HEADRACE_SEEDS`.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 2_000;
 /// Seeds beyond those that have found a fault: always run.
 const FOUND: [u64; 2] = [2_614, 3_660];
 

@@ -20,6 +20,7 @@ use headrace_ledger::{AppendFault, Command, GrantKind, JournalHand, Ledger, Memo
 use headrace_limits::{LimitSpec, Limits};
 use headrace_prompt::ReplyFamily;
 use headrace_tokenizer::Tokenizer;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::client::{self, Habit, Sight};
@@ -88,6 +89,8 @@ pub(crate) struct Faults {
     clock_in: AtomicU64,
     sink: AtomicBool,
     over: AtomicBool,
+    /// Something may have been written: whoever gives the ledger a command reads a clock first.
+    disk: Notify,
 }
 
 impl Faults {
@@ -101,6 +104,7 @@ struct Faulty(Arc<SteadyClock<SimClock>>, Arc<Faults>);
 
 impl Faulty {
     fn read(&self) {
+        self.1.disk.notify_one();
         let left = &self.1.clock_in;
         let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         assert_ne!(before, Ok(1), "the seed says so");
@@ -334,19 +338,23 @@ impl World {
         }
     }
 
-    /// The journal's thread: now and then slow, now and then down for seconds.
-    async fn disk(journal: MemoryJournal, mut hand: JournalHand, mut random: Random, faults: Arc<Faults>) {
+    /// The journal's thread: now and then slow, now and then down for seconds. It sleeps while there is nothing to write:
+    /// most of a world's time is somebody's patience.
+    async fn disk(self: Arc<Self>, mut hand: JournalHand, mut random: Random) {
         loop {
+            if self.ledger.health().down.is_none() {
+                self.faults.disk.notified().await;
+            }
             let most = if random.one_in(50) { 500_000 } else { 3_000 };
             sleep(Duration::from_micros(100 + random.below(most))).await;
             hand.turn();
-            if !faults.are_over() && random.one_in(3_000) {
-                journal.set_down(true);
+            if !self.faults.are_over() && random.one_in(500) {
+                self.journal.set_down(true);
                 for _ in 0..random.below(50) {
                     sleep(Duration::from_millis(100)).await;
                     hand.turn();
                 }
-                journal.set_down(false);
+                self.journal.set_down(false);
             }
         }
     }
@@ -365,11 +373,17 @@ impl World {
         }
     }
 
-    async fn expiry(ledger: Ledger, steady: Arc<SteadyClock<SimClock>>) {
+    async fn expiry(self: Arc<Self>) {
         loop {
             sleep(Duration::from_secs(1)).await;
-            let _ = ledger.transact(vec![Command::ExpireHolds], steady.now()).durable.await;
+            self.transact(Command::ExpireHolds).await;
         }
+    }
+
+    async fn transact(&self, command: Command) {
+        let transacted = self.ledger.transact(vec![command], self.steady.now());
+        self.faults.disk.notify_one();
+        let _ = transacted.durable.await;
     }
 
     /// Virtual time in which everything must come to its end.
@@ -386,9 +400,10 @@ impl World {
 
 async fn live(mut random: Random) -> Seen {
     let (world, hand) = World::new(&mut random);
+    let world = Arc::new(world);
     let mut background = vec![
-        tokio::spawn(World::disk(world.journal.clone(), hand, random.fork(), Arc::clone(&world.faults))),
-        tokio::spawn(World::expiry(world.ledger.clone(), Arc::clone(&world.steady))),
+        tokio::spawn(Arc::clone(&world).disk(hand, random.fork())),
+        tokio::spawn(Arc::clone(&world).expiry()),
     ];
     if random.one_in(3) {
         background.push(tokio::spawn(World::steps(world.clock.clone(), random.fork())));
@@ -426,7 +441,7 @@ impl World {
     async fn one_good_call(&self, random: &mut Random) -> Sight {
         // What is left of planted append faults, and of a disk that is down.
         for _ in 0..10 {
-            let _ = self.ledger.transact(vec![budget()], self.steady.now()).durable.await;
+            self.transact(budget()).await;
             while self.ledger.health().down.is_some() {
                 sleep(Duration::from_millis(100)).await;
             }
