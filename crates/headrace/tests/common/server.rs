@@ -20,7 +20,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program, without variables of whoever runs the tests.
 pub(crate) fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headrace"));
+    // A test that runs under `nohup` passes on that SIGHUP is ignored, and the program keeps to that.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_headrace"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HEADRACE_") {
             command.env_remove(name);
