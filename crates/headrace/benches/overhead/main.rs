@@ -7,9 +7,10 @@
 
 mod load;
 mod server;
+mod tally;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use load::{Load, Measured};
@@ -69,6 +70,9 @@ fn report() -> Result<(), Box<dyn std::error::Error>> {
         let paced = paced.min(saturated.per_second() / 2.0);
         let half = load.paced(length, paced)?;
         println!("{name}: measured at {paced:.0}/s");
+        if let Some(line) = server.finish()? {
+            println!("  a call, both loads: {line}");
+        }
         rows.push(Row { name, saturated, half, cpu_us });
     }
     let hello = rows.pop().ok_or("nothing was measured")?;
@@ -111,6 +115,7 @@ fn fsync_us() -> std::io::Result<f64> {
 /// A server in a process of its own, ended with this guard.
 struct Server {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     port: u16,
 }
 
@@ -124,11 +129,19 @@ impl Server {
         }
         let mut child =
             command.args(["--server", kind, dir]).stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().ok_or("no output")?;
+        let mut stdout = BufReader::new(child.stdout.take().ok_or("no output")?);
         let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
+        stdout.read_line(&mut line)?;
         let port = line.trim().parse().map_err(|_| format!("the {kind} server did not start: {line:?}"))?;
-        Ok(Self { child, port })
+        Ok(Self { child, stdout, port })
+    }
+
+    /// Ends it, and hears what it says of its calls.
+    fn finish(mut self) -> Result<Option<String>, Box<dyn std::error::Error>> {
+        drop(self.child.stdin.take());
+        let mut line = String::new();
+        self.stdout.read_line(&mut line)?;
+        Ok((!line.is_empty()).then(|| line.trim().to_owned()))
     }
 
     /// User and system time so far, from `/proc/PID/stat` (ticks of 10 ms).

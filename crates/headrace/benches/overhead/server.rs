@@ -32,22 +32,27 @@ use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_tokenizer::Tokenizer;
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
 
+use crate::tally::Tally;
+
 const MODEL: &str = "headrace-demo";
 const TOKENS_PER_ANSWER: u32 = 8;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Serves until standard input closes.
+/// Serves until standard input closes; then says on a line what a call took.
 pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
     let served = runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        match kind {
-            "hello" => listen(Arc::new(Hello(KeyId::new("hello")?)), clock).await,
-            _ => listen(governed(kind, Path::new(dir), Arc::clone(&clock))?, clock).await,
+        if kind == "hello" {
+            return listen(Arc::new(Hello(KeyId::new("hello")?)), clock).await;
         }
+        let (gateway, tally) = governed(kind, Path::new(dir), Arc::clone(&clock))?;
+        listen(gateway, clock).await?;
+        println!("{}", tally.line());
+        Ok::<_, Failure>(())
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -141,7 +146,7 @@ impl Records for NoRecords {
     }
 }
 
-fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Gateway>, Failure> {
+fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
     let now = clock.now();
     let on_disk = kind == "sqlite";
     let (org, project, name) = (OrgId::new("bench")?, ProjectId::new("bench")?, ModelName::new(MODEL)?);
@@ -181,6 +186,7 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Gateway
         None
     };
     let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
+    let tally = Tally::before(traces);
     let engine = ScriptedEngine::new(capabilities(), TOKENS_PER_ANSWER, "word ");
     let parts = GatewayParts {
         clock,
@@ -192,10 +198,10 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Gateway
         fleet: Fleet::new(vec![Worker::new("scripted", name.clone(), Arc::new(engine))]),
         models: vec![served(name)?],
         aliases: BTreeMap::new(),
-        traces: traces as Arc<dyn TraceSink>,
+        traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
     };
-    Ok(Gateway::new(parts, GatewayConfig::new([2; 32], owner))?)
+    Ok((Gateway::new(parts, GatewayConfig::new([2; 32], owner))?, tally))
 }
 
 fn capabilities() -> Capabilities {
