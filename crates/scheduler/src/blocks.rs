@@ -6,22 +6,11 @@
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
 
-use crate::nearest::{ByKey, Nearest};
+use crate::nearest::{CachedPrefix, Nearest};
+use crate::tables::ByKey;
 
 /// End of the list.
 const NONE: u32 = u32::MAX;
-
-/// What a cached block holds, to be compared in full on a hit.
-#[derive(Debug, Clone)]
-pub(crate) struct CachedPrefix {
-    pub(crate) key: BlockKey,
-    pub(crate) salt: CacheSalt,
-    pub(crate) tokens: [u32; BLOCK_TOKENS],
-    /// The block before it; `None`: it begins a prompt.
-    pub(crate) parent: Option<BlockKey>,
-    /// Its tokens and all before them, whatever the salt.
-    pub(crate) content: u64,
-}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Block {

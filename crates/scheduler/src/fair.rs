@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::nearest::ByTenant;
-use crate::{Class, SeqId};
+use crate::sequence::{Class, SeqId};
+use crate::tables::ByTenant;
 
 /// Counter units per token at weight 1: room for weights to divide by.
 pub(crate) const SCALE: u64 = 1 << 16;

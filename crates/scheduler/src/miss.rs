@@ -2,74 +2,57 @@
 
 use headrace_domain::{BLOCK_TOKENS, CacheMiss, MissReason};
 
-use crate::nearest::chain_content;
-use crate::prefix::usable_blocks;
-use crate::{Scheduler, SeqId};
+use crate::blocks::BlockPool;
+use crate::sequence::{Sequence, usable_blocks};
 
-impl Scheduler {
-    /// Why a sequence that found `hits` blocks of its prompt did not find the next one; `None`: it found all that can be
-    /// found.
-    pub(crate) fn explain_miss(&mut self, id: SeqId, hits: usize) -> Option<CacheMiss> {
-        let prefix_cache = self.config.prefix_cache;
-        let sequence = self.sequences.get_mut(id)?;
-        let usable = usable_blocks(sequence.prompt.len());
-        let miss = |reason, token: usize, elsewhere| {
-            Some(CacheMiss {
-                reason,
-                token: u32::try_from(token).unwrap_or(u32::MAX),
-                elsewhere,
-                place: None,
-                other: None,
-            })
-        };
-        if usable == 0 {
-            return miss(MissReason::BelowBlock, 0, false);
-        }
-        if !prefix_cache {
-            return miss(MissReason::Disabled, 0, false);
-        }
-        if sequence.scoring {
-            return miss(MissReason::Bypassed, 0, false);
-        }
-        if hits >= usable {
-            return None;
-        }
-        sequence.ensure_keys(hits + 1);
-        sequence.ensure_contents(hits + 1);
-        let key = sequence.keys.get(hits)?;
-        let before = hits.checked_sub(1).and_then(|last| sequence.keys.get(last));
-        let start = hits * BLOCK_TOKENS;
-        let wanted = sequence.prompt.get(start..start + BLOCK_TOKENS)?;
-        if self.pool.holds_expired(key, &sequence.salt, wanted) {
-            return miss(MissReason::Expired, start, false);
-        }
-        let nearest = self.pool.nearest();
-        if nearest.was_evicted(key) {
-            return miss(MissReason::Evicted, start, false);
-        }
-        let elsewhere = sequence.contents.get(hits).is_some_and(|&content| nearest.holds(content));
-        let followers = nearest.followers(before, &sequence.salt);
-        let shared = followers.filter_map(|block| self.pool.tokens(block)).map(|tokens| {
-            let same = tokens.iter().zip(wanted).take_while(|(cached, wanted)| cached == wanted).count();
-            (same, tokens.get(same).copied())
-        });
-        match shared.max_by_key(|(same, _)| *same) {
-            Some((same, other)) => {
-                miss(MissReason::Differs, start + same, elsewhere).map(|miss| CacheMiss { other, ..miss })
-            }
-            None => miss(MissReason::NeverSeen, start, elsewhere),
-        }
+/// Why a sequence that found `hits` blocks of its prompt did not find the next one; `None`: it found all that can be found.
+/// `kept` says whether there is a cache at all.
+pub(crate) fn explain(
+    sequence: &mut Sequence,
+    hits: usize,
+    kept: bool,
+    pool: &BlockPool,
+) -> Option<CacheMiss> {
+    let usable = usable_blocks(sequence.prompt.len());
+    let miss = |reason, token: usize, elsewhere| {
+        let token = u32::try_from(token).unwrap_or(u32::MAX);
+        Some(CacheMiss { reason, token, elsewhere, place: None, other: None })
+    };
+    if usable == 0 {
+        return miss(MissReason::BelowBlock, 0, false);
     }
-}
-
-impl crate::sequence::Sequence {
-    /// Chains the tokens of at least the first `blocks` full blocks, whatever the salt.
-    pub(crate) fn ensure_contents(&mut self, blocks: usize) {
-        while self.contents.len() < blocks {
-            let at = self.contents.len() * BLOCK_TOKENS;
-            let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };
-            let content = chain_content(self.contents.last().copied(), tokens);
-            self.contents.push(content);
+    if !kept {
+        return miss(MissReason::Disabled, 0, false);
+    }
+    if sequence.scoring {
+        return miss(MissReason::Bypassed, 0, false);
+    }
+    if hits >= usable {
+        return None;
+    }
+    sequence.ensure_keys(hits + 1);
+    sequence.ensure_contents(hits + 1);
+    let key = sequence.keys.get(hits)?;
+    let before = hits.checked_sub(1).and_then(|last| sequence.keys.get(last));
+    let start = hits * BLOCK_TOKENS;
+    let wanted = sequence.prompt.get(start..start + BLOCK_TOKENS)?;
+    if pool.holds_expired(key, &sequence.salt, wanted) {
+        return miss(MissReason::Expired, start, false);
+    }
+    let nearest = pool.nearest();
+    if nearest.was_evicted(key) {
+        return miss(MissReason::Evicted, start, false);
+    }
+    let elsewhere = sequence.contents.get(hits).is_some_and(|&content| nearest.holds(content));
+    let followers = nearest.followers(before, &sequence.salt);
+    let shared = followers.filter_map(|block| pool.tokens(block)).map(|tokens| {
+        let same = tokens.iter().zip(wanted).take_while(|(cached, wanted)| cached == wanted).count();
+        (same, tokens.get(same).copied())
+    });
+    match shared.max_by_key(|(same, _)| *same) {
+        Some((same, other)) => {
+            miss(MissReason::Differs, start + same, elsewhere).map(|miss| CacheMiss { other, ..miss })
         }
+        None => miss(MissReason::NeverSeen, start, elsewhere),
     }
 }

@@ -3,11 +3,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
 
-use crate::blocks::CachedPrefix;
+use crate::tables::ByKey;
 
 /// End of a list.
 const NONE: u32 = u32::MAX;
@@ -17,35 +16,16 @@ const EVICTED_MOST: usize = 1 << 17;
 /// Blocks that follow the same one looked at for the nearest: those cached last.
 const SIBLINGS_LOOKED_AT: usize = 64;
 
-/// A table by block key. Keys are outputs of a keyed hash whose secret callers do not know, so their own bits serve.
-pub(crate) type ByKey<V> = HashMap<BlockKey, V, BuildHasherDefault<KeyHasher>>;
-
-/// A table by tenant.
-pub(crate) type ByTenant<V> = HashMap<u64, V, BuildHasherDefault<KeyHasher>>;
-
-/// Takes the first eight bytes of a key as its hash.
-#[derive(Debug, Default)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk() {
-            self.0 = u64::from_le_bytes(*first);
-        }
-    }
-
-    /// The length of an array: the same for all keys.
-    fn write_usize(&mut self, _length: usize) {}
-
-    /// A tenant's number: an operator's choice, which is spread so that neighbours do not collide.
-    fn write_u64(&mut self, number: u64) {
-        let mixed = (number ^ (number >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 29);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+/// What a cached block holds, to be compared in full on a hit.
+#[derive(Debug, Clone)]
+pub(crate) struct CachedPrefix {
+    pub(crate) key: BlockKey,
+    pub(crate) salt: CacheSalt,
+    pub(crate) tokens: [u32; BLOCK_TOKENS],
+    /// The block before it; `None`: it begins a prompt.
+    pub(crate) parent: Option<BlockKey>,
+    /// Its tokens and all before them, whatever the salt.
+    pub(crate) content: u64,
 }
 
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 
+use crate::nearest::chain_content;
+
 /// Names a sequence for as long as it lives; a later sequence in the same slot has another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId {
@@ -185,6 +187,28 @@ impl Sequence {
         self.known().len().saturating_sub(self.computed)
     }
 
+    /// Whether it computes when nobody else wants to.
+    pub(crate) fn is_idle_work(&self) -> bool {
+        self.class == Class::Idle
+    }
+
+    /// Whether it goes on by one token: the one that was generated last.
+    pub(crate) fn decodes(&self) -> bool {
+        self.remaining() == 1 && !self.paused
+    }
+
+    /// Whether several of its known tokens are still to be computed.
+    pub(crate) fn prefills(&self) -> bool {
+        self.remaining() > 1 && !self.paused
+    }
+
+    /// Whether a chunk that starts at `start` covers prompt positions whose logits are still wanted: all but the last
+    /// predict a prompt token.
+    pub(crate) fn scores_at(&self, start: usize) -> bool {
+        let upto = self.prompt.len().saturating_sub(1);
+        self.scoring && self.scored < upto && start < upto
+    }
+
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.known().len() - self.prompt.len()
@@ -203,6 +227,22 @@ impl Sequence {
             self.keys.push(key);
         }
     }
+
+    /// Chains the tokens of at least the first `blocks` full blocks, whatever the salt.
+    pub(crate) fn ensure_contents(&mut self, blocks: usize) {
+        while self.contents.len() < blocks {
+            let at = self.contents.len() * BLOCK_TOKENS;
+            let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };
+            let content = chain_content(self.contents.last().copied(), tokens);
+            self.contents.push(content);
+        }
+    }
+}
+
+/// Full blocks of a prefix that may be taken from the cache: at least the last token is always computed, since its
+/// logits are wanted.
+pub const fn usable_blocks(tokens: usize) -> usize {
+    tokens.saturating_sub(1) / BLOCK_TOKENS
 }
 
 /// Blocks that `tokens` tokens need.

@@ -3,11 +3,30 @@
 
 use headrace_domain::PrefixKeys;
 
-use crate::fair::SCALE;
-use crate::rate::StepCost;
-use crate::scheduler::{LEAST_RETRY_NS, UNKNOWN_RETRY_NS};
-use crate::sequence::{Sequence, blocks_for};
-use crate::{Class, Scheduler, SequenceSpec};
+use crate::config::SchedulerConfig;
+use crate::fair::{FairQueue, SCALE};
+use crate::prefixes::Prefixes;
+use crate::rate::{Rate, StepCost};
+use crate::running::Running;
+use crate::sequence::{Class, Sequence, SequenceSpec, Slab, blocks_for};
+use crate::waiting::Waiting;
+
+/// The least that anybody is asked to wait, in nanoseconds.
+pub(crate) const LEAST_RETRY_NS: u64 = 1_000_000_000;
+/// What anybody is asked to wait while nothing was measured, in nanoseconds: soon would be a guess.
+const UNKNOWN_RETRY_NS: u64 = 10_000_000_000;
+
+/// The state that a wait depends on, to be looked at.
+#[derive(Debug)]
+pub(crate) struct Outlook<'a> {
+    pub(crate) config: &'a SchedulerConfig,
+    pub(crate) sequences: &'a Slab,
+    pub(crate) running: &'a Running,
+    pub(crate) waiting: &'a Waiting,
+    pub(crate) tenants: &'a FairQueue,
+    pub(crate) prefixes: &'a Prefixes,
+    pub(crate) rate: &'a Rate,
+}
 
 /// Who asks.
 #[derive(Debug)]
@@ -50,11 +69,12 @@ impl<'a> Newcomer<'a> {
     }
 }
 
-impl Scheduler {
+impl Outlook<'_> {
     /// What awaits a newcomer; `None` while nothing was measured.
     pub(crate) fn forecast(&self, newcomer: &Newcomer<'_>) -> Option<Forecast> {
         let cost = self.rate.cost()?;
-        let cached = newcomer.keys.filter(|_| self.config.prefix_cache).map_or(0, |k| self.cached_prefix(k));
+        let cached =
+            newcomer.keys.filter(|_| self.config.prefix_cache).map_or(0, |k| self.prefixes.cached_tokens(k));
         let own = newcomer.prompt.saturating_sub(cached);
         let ahead = self.ahead_of(newcomer);
         let decoding = self.to_decode();
@@ -117,7 +137,7 @@ impl Scheduler {
 
     /// Running sequences that do not stand still.
     fn computing(&self) -> impl Iterator<Item = &Sequence> {
-        self.running.iter().filter_map(|&id| self.sequences.get(id)).filter(|s| !s.paused)
+        self.running.of(self.sequences).map(|(_, s)| s).filter(|s| !s.paused)
     }
 
     /// What is computed before the newcomer's turn: higher classes, what its own tenant has waiting, and of every other
@@ -126,15 +146,15 @@ impl Scheduler {
         let share = self.rate.computed_share();
         let mut ahead = Ahead::default();
         let (tenant, class) = (newcomer.tenant, newcomer.class);
-        let mut target = self.queue.entry_counter(tenant, class) as f64;
-        for queued in self.queue.queued(class).filter(|queued| queued.tenant == tenant) {
+        let mut target = self.tenants.entry_counter(tenant, class) as f64;
+        for queued in self.tenants.queued(class).filter(|queued| queued.tenant == tenant) {
             ahead.sequences += queued.sequences as f64;
             ahead.tokens += queued.tokens as f64 * share;
             target += self.service(queued.sequences as f64, queued.tokens as f64 * share) * SCALE as f64
                 / f64::from(newcomer.weight);
         }
         for &other in Class::SERVED.iter().filter(|&&other| other >= class) {
-            for queued in self.queue.queued(other).filter(|q| other > class || q.tenant != tenant) {
+            for queued in self.tenants.queued(other).filter(|q| other > class || q.tenant != tenant) {
                 let (sequences, tokens) = (queued.sequences as f64, queued.tokens as f64 * share);
                 let all = self.service(sequences, tokens).max(1.0);
                 let behind = (target - queued.counter as f64) * f64::from(queued.weight) / SCALE as f64;
@@ -146,7 +166,7 @@ impl Scheduler {
         // Prefills under way go on before it where their tenants have been served less.
         for sequence in self.computing() {
             let before = sequence.class > class
-                || (sequence.class == class && self.queue.counter(sequence.tenant) as f64 <= target);
+                || (sequence.class == class && self.tenants.counter(sequence.tenant) as f64 <= target);
             if before && sequence.remaining() > 1 {
                 ahead.tokens += sequence.remaining() as f64;
             }
@@ -164,14 +184,14 @@ impl Scheduler {
     fn steps_until_place(&self, newcomer: &Newcomer<'_>, own: usize, ahead: f64) -> f64 {
         if newcomer.class != Class::Idle {
             let queued: usize = self
-                .queue
+                .tenants
                 .queued(newcomer.class)
                 .filter(|q| q.tenant == newcomer.tenant)
                 .map(|q| q.sequences)
                 .sum();
-            let holds = self.queue.running(newcomer.tenant) + queued + 1;
+            let holds = self.tenants.running(newcomer.tenant) + queued + 1;
             let alone = !self.computing().any(|s| s.tenant != newcomer.tenant);
-            if !alone && holds <= self.queue.share(newcomer.tenant, self.config.max_running) {
+            if !alone && holds <= self.tenants.share(newcomer.tenant, self.config.max_running) {
                 return 0.0;
             }
         }
@@ -183,16 +203,16 @@ impl Scheduler {
         let busy = self.computing().filter(|s| s.class != Class::Idle);
         let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
         let places = self.config.max_running.saturating_sub(count);
-        let blocks = self.pool.total().saturating_sub(held + count.div_ceil(4));
-        let waiting = self.waiting();
-        let mean = if waiting > 0 { self.waiting_tokens as f64 / waiting as f64 } else { tokens };
+        let blocks = self.prefixes.pool().total().saturating_sub(held + count.div_ceil(4));
+        let waiting = self.waiting.len(self.tenants);
+        let mean = if waiting > 0 { self.waiting.tokens() as f64 / waiting as f64 } else { tokens };
         let each = blocks_for(mean.max(1.0) as usize).max(1);
         (places as f64).min((blocks / each) as f64)
     }
 
     /// Steps until so many running sequences have ended, one after the other's place being taken again.
     fn steps_until_ended(&self, count: f64) -> f64 {
-        if count <= 0.0 || self.running.is_empty() {
+        if count <= 0.0 || self.running.len() == 0 {
             return 0.0;
         }
         let share = self.rate.output_share();

@@ -1,9 +1,9 @@
 //! What follows from a computed step: counts advance, full blocks become findable, ended sequences leave.
 //! Blocks enter the prefix cache here and nowhere else, so that nothing half-computed or failed ever does.
 
-use crate::scheduler::{Gone, Outcome};
-use crate::sequence::State;
-use crate::{PlannedChunk, Scheduler};
+use super::{Gone, Scheduler};
+use crate::sequence::{SeqId, State};
+use crate::step::{Outcome, PlannedChunk};
 
 impl Scheduler {
     /// Takes the outcomes of the planned chunks, in their order; a missing one counts as [`Outcome::Failed`].
@@ -36,16 +36,17 @@ impl Scheduler {
             return;
         }
         let before = sequence.computed;
-        let after = chunk.start + chunk.len;
-        sequence.computed = after;
-        sequence.scored = sequence.scored.max(after);
-        self.publish(id, before, after);
+        sequence.computed = chunk.start + chunk.len;
+        sequence.scored = sequence.scored.max(sequence.computed);
+        if let Some(computed) = self.prefixes.publish(id, sequence, before) {
+            self.waiting.wake_followers(id, computed, &mut self.sequences, &mut self.tenants);
+        }
         match outcome {
             Outcome::Token(token) => self.extend(id, token),
             Outcome::Ended => {
                 // Its last token.
-                if self.sequences.get(id).is_some_and(|s| chunk.reaches_end && s.max_new > 0) {
-                    self.charge_one(id);
+                if let Some(ended) = self.sequences.get(id).filter(|s| chunk.reaches_end && s.max_new > 0) {
+                    self.tenants.charge(ended.tenant, 1);
                 }
                 self.drop_sequence(id, Gone::Ended);
             }
@@ -53,23 +54,16 @@ impl Scheduler {
         }
     }
 
-    fn extend(&mut self, id: crate::SeqId, token: u32) {
+    fn extend(&mut self, id: SeqId, token: u32) {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         if sequence.remaining() > 0 {
             return;
         }
         sequence.append(token);
-        self.charge_one(id);
-        let sequence = self.sequences.get(id);
+        self.tenants.charge(sequence.tenant, 1);
         // The engine ends a sequence at its own bound; what it said it would need at most is held to here.
-        if sequence.is_some_and(|s| s.generated() > s.max_new as usize) {
+        if sequence.generated() > sequence.max_new as usize {
             self.drop_sequence(id, Gone::Ended);
-        }
-    }
-
-    fn charge_one(&mut self, id: crate::SeqId) {
-        if let Some(sequence) = self.sequences.get(id) {
-            self.queue.charge(sequence.tenant, 1);
         }
     }
 }

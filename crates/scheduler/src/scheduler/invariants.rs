@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use headrace_domain::BLOCK_TOKENS;
 
-use crate::sequence::{State, blocks_for};
-use crate::{Scheduler, SeqId};
+use super::Scheduler;
+use crate::sequence::{Class, SeqId, State, blocks_for};
 
 macro_rules! ensure {
     ($holds:expr, $($message:tt)+) => {
@@ -30,7 +30,7 @@ impl Scheduler {
 
     /// Blocks are conserved: each is held as often as its count says or stands in the free list once.
     fn check_blocks(&self) -> Result<(), String> {
-        let (blocks, free, index) = self.pool.audit();
+        let (blocks, free, index) = self.prefixes.pool().audit();
         let mut holders: HashMap<u32, u32> = HashMap::new();
         for (id, sequence) in self.sequences.iter() {
             let running = sequence.state == State::Running;
@@ -48,7 +48,12 @@ impl Scheduler {
         }
         let listed: HashSet<_> = free.iter().copied().collect();
         ensure!(listed.len() == free.len(), "the free list has a block twice");
-        ensure!(free.len() == self.pool.free(), "{} free listed, {} counted", free.len(), self.pool.free());
+        ensure!(
+            free.len() == self.prefixes.pool().free(),
+            "{} free listed, {} counted",
+            free.len(),
+            self.prefixes.pool().free()
+        );
         let mut cached = 0;
         for (at, block) in blocks.iter().enumerate() {
             let id = at as u32;
@@ -61,22 +66,23 @@ impl Scheduler {
             }
         }
         ensure!(index.len() == cached, "{} keys for {cached} cached blocks", index.len());
-        let near = self.pool.nearest().audit()?;
+        let near = self.prefixes.pool().nearest().audit()?;
         ensure!(
             near == (cached, cached),
             "{near:?} blocks among their siblings and contents, {cached} cached"
         );
         let free_cached =
             free.iter().filter(|&&b| blocks.get(b as usize).is_some_and(|b| b.cached.is_some()));
-        ensure!(free_cached.count() == self.pool.free_cached(), "cached free blocks miscounted");
+        ensure!(free_cached.count() == self.prefixes.pool().free_cached(), "cached free blocks miscounted");
         let promised: usize = self.sequences.iter().map(|(_, s)| s.promised).sum();
-        ensure!(promised == self.promised, "{promised} blocks promised, {} counted", self.promised);
+        let counted = self.running.promised();
+        ensure!(promised == counted, "{promised} blocks promised, {counted} counted");
         Ok(())
     }
 
     /// No block is shared by two salts, and whoever shares one has the same tokens before and in it, all computed.
     fn check_sharing(&self) -> Result<(), String> {
-        let (blocks, _, _) = self.pool.audit();
+        let (blocks, _, _) = self.prefixes.pool().audit();
         let mut seen: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
         for (id, sequence) in self.sequences.iter() {
             for (at, &block) in sequence.blocks.iter().enumerate() {
@@ -109,17 +115,17 @@ impl Scheduler {
 
     /// Each sequence stands in exactly the one list that its state says.
     fn check_queue(&self) -> Result<(), String> {
-        let queued = self.queue.audit()?;
+        let queued = self.tenants.audit()?;
         let ids: HashSet<_> = queued.iter().map(|&(id, ..)| id).collect();
         ensure!(ids.len() == queued.len(), "a sequence is queued twice");
         for &(id, tenant, class) in &queued {
             let sequence = self.sequences.get(id).ok_or_else(|| format!("{id:?} is queued and gone"))?;
             ensure!(sequence.tenant == tenant && sequence.class == class, "{id:?} is in another's queue");
         }
-        let running: HashSet<_> = self.running.iter().copied().collect();
+        let running: HashSet<_> = self.running.audit().iter().copied().collect();
         ensure!(running.len() == self.running.len(), "a sequence runs twice");
         ensure!(running.len() <= self.config.max_running, "{} run", running.len());
-        let (mut deferred, mut tokens, mut deadlines, mut count) = (0, 0, 0, 0);
+        let (mut deferred, mut deferred_idle, mut tokens, mut deadlines, mut count) = (0, 0, 0, 0, 0);
         for (id, sequence) in self.sequences.iter() {
             count += 1;
             ensure!(
@@ -129,6 +135,7 @@ impl Scheduler {
             ensure!(ids.contains(&id) == (sequence.state == State::Waiting), "{id:?} wrongly queued or not");
             if let State::Deferred(leader) = sequence.state {
                 deferred += 1;
+                deferred_idle += usize::from(sequence.is_idle_work());
                 let leader = self.sequences.get(leader).ok_or_else(|| format!("{id:?} waits for nobody"))?;
                 ensure!(leader.followers.iter().any(|&(f, _)| f == id), "{id:?} waits unknown to its leader");
                 ensure!(leader.state == State::Running, "{id:?} waits for one that does not run");
@@ -142,10 +149,11 @@ impl Scheduler {
                 "{id:?} has followers"
             );
         }
-        ensure!(deferred == self.deferred, "{deferred} deferred, {} counted", self.deferred);
-        ensure!(tokens == self.waiting_tokens, "{tokens} tokens wait, {} counted", self.waiting_tokens);
-        ensure!(deadlines == self.deadlines.len(), "{deadlines} deadlines, {} listed", self.deadlines.len());
-        let live = running.len() + queued.len() + deferred + self.parked;
+        let (found, counted) = ((deferred, deferred_idle, deadlines), self.waiting.audit());
+        ensure!(found == counted, "{found:?} deferred, of them idle, and deadlines, {counted:?} counted");
+        let counted = self.waiting.tokens();
+        ensure!(tokens == counted, "{tokens} tokens wait, {counted} counted");
+        let live = running.len() + queued.len() + deferred + self.waiting.parked();
         ensure!(count == live, "{count} sequences live, {live} listed or parked");
         Ok(())
     }
@@ -165,15 +173,16 @@ impl Scheduler {
             parked += usize::from(sequence.state == State::Parked);
             ensure!(sequence.paused || sequence.state != State::Parked, "{id:?} is parked for nothing");
             let share = shares.entry(sequence.tenant).or_default();
-            if sequence.class != crate::Class::Idle && !sequence.paused {
+            if sequence.class != Class::Idle && !sequence.paused {
                 let (places, blocks) = if runs { (1, sequence.blocks.len()) } else { (0, 0) };
                 *share = (share.0 + places, share.1 + blocks, share.2 + 1);
             }
         }
-        let counted = (self.paused_running, self.parked);
+        let counted = (self.running.still(), self.waiting.parked());
         ensure!((still, parked) == counted, "{:?} stand still, {counted:?} counted", (still, parked));
         for (tenant, share) in shares {
-            let counted = (self.queue.running(tenant), self.queue.blocks(tenant), self.queue.busy(tenant));
+            let counted =
+                (self.tenants.running(tenant), self.tenants.blocks(tenant), self.tenants.busy(tenant));
             ensure!(
                 share == counted,
                 "tenant {tenant} has {share:?} places, blocks and calls, {counted:?} counted"
@@ -183,7 +192,7 @@ impl Scheduler {
     }
 
     fn check_announced(&self) -> Result<(), String> {
-        for (key, &id) in &self.announced {
+        for (key, &id) in self.prefixes.audit() {
             let sequence = self.sequences.get(id).ok_or_else(|| format!("{id:?} announced and is gone"))?;
             let (from, to) = sequence.announced;
             let own = sequence.keys.get(from..to).unwrap_or(&[]);
@@ -200,26 +209,29 @@ mod tests {
     use headrace_domain::CacheSalt;
 
     use super::*;
-    use crate::scheduler::Outcome;
-    use crate::{Class, SchedulerConfig, SequenceSpec};
+    use crate::sequence::Sequence;
+    use crate::{Outcome, SchedulerConfig, SequenceSpec};
+
+    fn spec(tenant: u64, first: u32) -> SequenceSpec {
+        SequenceSpec {
+            prompt: (first..first + 50).collect::<Arc<[u32]>>(),
+            max_new: 9,
+            salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
+            keys: None,
+            tenant,
+            weight: 1,
+            class: Class::Normal,
+            start_deadline_ns: None,
+            score_prompt: false,
+        }
+    }
 
     /// Two running sequences of two tenants that share nothing, one that waits, and some cached blocks.
     fn busy() -> Scheduler {
         let config = SchedulerConfig { max_running: 2, ..SchedulerConfig::default() };
         let mut s = Scheduler::new(config, 64).unwrap();
         for (tenant, first) in [(1, 0), (2, 1000), (1, 2000)] {
-            let spec = SequenceSpec {
-                prompt: (first..first + 50).collect::<Arc<[u32]>>(),
-                max_new: 9,
-                salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-                keys: None,
-                tenant,
-                weight: 1,
-                class: Class::Normal,
-                start_deadline_ns: None,
-                score_prompt: false,
-            };
-            s.add(&spec, 0).unwrap();
+            s.add(&spec(tenant, first), 0).unwrap();
         }
         let chunks = s.plan(0).chunks.len();
         s.commit(&vec![Outcome::Token(5); chunks], 0);
@@ -228,8 +240,13 @@ mod tests {
         s
     }
 
-    fn running(s: &mut Scheduler, at: usize) -> &mut crate::sequence::Sequence {
-        let id = s.running[at];
+    fn running(s: &mut Scheduler, at: usize) -> &mut Sequence {
+        let id = s.running.audit()[at];
+        s.sequences.get_mut(id).unwrap()
+    }
+
+    fn waiting(s: &mut Scheduler) -> &mut Sequence {
+        let (id, _) = s.sequences.iter().find(|(_, s)| s.state == State::Waiting).unwrap();
         s.sequences.get_mut(id).unwrap()
     }
 
@@ -240,12 +257,15 @@ mod tests {
         let rows: [(&str, Falsify); 13] = [
             // One reference fewer, or more, than holders.
             ("references", |s| {
-                let block = running(s, 0).blocks[0];
-                s.pool.release(block);
+                let id = s.running.audit()[0];
+                let mut stranger = Sequence::new(&spec(1, 0), true);
+                stranger.blocks.push(running(s, 0).blocks[0]);
+                s.prefixes.give_back(id, &mut stranger, true);
             }),
             ("references", |s| {
-                let block = running(s, 0).blocks[0];
-                s.pool.share(block, true);
+                let mut stranger = Sequence::new(&spec(1, 0), true);
+                s.prefixes.take_found(&mut stranger);
+                assert!(!stranger.blocks.is_empty());
             }),
             ("has a block twice", |s| {
                 let blocks = &mut running(s, 0).blocks;
@@ -263,17 +283,25 @@ mod tests {
             }),
             ("computed beyond its blocks", |s| running(s, 0).computed = 1000),
             ("findable before it is computed", |s| running(s, 0).computed = 3),
-            ("blocks promised", |s| s.promised += 1),
-            ("tokens wait", |s| s.waiting_tokens += 1),
+            ("blocks promised", |s| running(s, 0).promised += 1),
+            ("tokens wait", |s| waiting(s).queued_tokens += 1),
             ("wrongly runs", |s| {
-                s.running.pop();
+                let id = s.running.audit()[1];
+                s.running.leave(id, s.sequences.get_mut(id).unwrap(), &mut s.tenants);
             }),
-            ("places, blocks and calls", |s| s.queue.holds(1, Class::Normal, 1)),
-            ("stand still", |s| s.paused_running += 1),
+            ("places, blocks and calls", |s| s.tenants.holds(1, Class::Normal, 1)),
+            ("stand still", |s| {
+                let id = s.running.audit()[0];
+                s.running.rests(s.sequences.get(id).unwrap(), true, &mut s.tenants);
+            }),
             ("will not compute", |s| {
-                let key = running(s, 1).keys[0];
-                let id = s.running[0];
-                s.announced.insert(key, id);
+                let id = s.running.audit()[0];
+                let own = running(s, 0);
+                let before = (own.computed, own.announced);
+                own.computed = 0;
+                s.prefixes.announce(id, &mut s.sequences);
+                let own = running(s, 0);
+                (own.computed, own.announced) = before;
             }),
         ];
         for (words, falsify) in rows {

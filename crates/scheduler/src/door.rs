@@ -1,0 +1,137 @@
+//! Whom the queue takes: what could never run, what there is no room for and what would come too late is refused at once,
+//! with the number it hit. Keeps nothing.
+
+use std::fmt;
+
+use headrace_domain::BLOCK_TOKENS;
+
+use crate::outlook::{LEAST_RETRY_NS, Newcomer, Outlook};
+use crate::sequence::{SequenceSpec, blocks_for};
+
+/// The part by which a foretold wait is taken longer where a deadline hangs on it.
+const CAUTION: u64 = 8;
+
+/// Why a sequence is not taken. Nothing has been kept of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AddRefusal {
+    /// The queue is at its bound.
+    QueueFull {
+        /// `sequences` or `tokens`.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+        /// Nanoseconds until there may be room, from the measured rate; at least one second.
+        retry_after_ns: u64,
+    },
+    /// It could never be computed to its end.
+    DoesNotFit {
+        /// Tokens it may need.
+        needed: u64,
+        /// Tokens there are, in the context or the pool.
+        limit: u64,
+    },
+    /// Its first token would not be there before its deadline.
+    TooLate {
+        /// Nanoseconds it would wait for others.
+        wait_ns: u64,
+        /// Nanoseconds its own prompt would take.
+        prefill_ns: u64,
+        /// Nanoseconds until the wait is short enough; `None`: its own prompt takes longer than it has.
+        retry_after_ns: Option<u64>,
+    },
+    /// An empty prompt, or no or more sequences at once than the queue could ever hold.
+    Invalid {
+        /// Which.
+        what: String,
+    },
+}
+
+impl Outlook<'_> {
+    /// Refuses what could never run, what the queue has no room for, and what would come too late.
+    ///
+    /// # Errors
+    /// [`AddRefusal`].
+    pub(crate) fn admits(&self, spec: &SequenceSpec, count: usize, now_ns: u64) -> Result<(), AddRefusal> {
+        let (prompt, limit) = (spec.prompt.len(), self.config.queue_sequences);
+        if prompt == 0 {
+            return Err(AddRefusal::Invalid { what: "an empty prompt".to_owned() });
+        }
+        if count == 0 || count > limit {
+            let what = format!("{count} sequences at once; the queue holds 1 to {limit}");
+            return Err(AddRefusal::Invalid { what });
+        }
+        let needed = prompt.saturating_add(spec.max_new as usize);
+        // The last token that is generated is never an input, so it needs no room of its own in the pool.
+        let stored = needed.saturating_sub(usize::from(spec.max_new > 0));
+        if needed > self.config.context_window || blocks_for(stored) > self.prefixes.pool().total() {
+            let pool = self.prefixes.pool().total().saturating_mul(BLOCK_TOKENS);
+            let limit = self.config.context_window.min(pool) as u64;
+            return Err(AddRefusal::DoesNotFit { needed: needed as u64, limit });
+        }
+        self.refuse_full(spec, count)?;
+        match spec.start_deadline_ns {
+            Some(deadline) => self.refuse_late(&Newcomer::of(spec), deadline, now_ns),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what the queue has no room for. Its last eighth is for tenants that have less than that waiting: a flood
+    /// of one does not close the door to others.
+    fn refuse_full(&self, spec: &SequenceSpec, count: usize) -> Result<(), AddRefusal> {
+        let (own, own_tokens) = self.tenants.queued_by(spec.tenant);
+        let waiting = self.waiting.len(self.tenants);
+        let (whole, kept) = (self.config.queue_sequences, self.config.queue_sequences / 8);
+        let limit = if own + count > kept { whole - kept } else { whole };
+        if waiting + count > limit {
+            let excess = waiting + count - limit;
+            let mean = self.waiting.tokens() / waiting.max(1) as u64;
+            let retry_after_ns = self.until_room(excess, mean.saturating_mul(excess as u64));
+            return Err(AddRefusal::QueueFull { what: "sequences", limit: limit as u64, retry_after_ns });
+        }
+        let prompt = spec.prompt.len() as u64;
+        let (whole, kept) = (self.config.queue_tokens, self.config.queue_tokens / 8);
+        let limit = if own_tokens + prompt > kept { whole - kept } else { whole };
+        let after = self.waiting.tokens() + prompt;
+        // One prompt longer than the whole bound is taken when nothing else waits: refusing it would be for ever.
+        if after > limit && waiting > 0 {
+            let mean = (self.waiting.tokens() / waiting as u64).max(1);
+            let excess = usize::try_from((after - limit).div_ceil(mean)).unwrap_or(waiting).min(waiting);
+            let retry_after_ns = self.until_room(excess, after - limit);
+            return Err(AddRefusal::QueueFull { what: "tokens", limit, retry_after_ns });
+        }
+        Ok(())
+    }
+
+    /// Refuses what would have no token by its deadline.
+    fn refuse_late(&self, newcomer: &Newcomer<'_>, deadline: u64, now_ns: u64) -> Result<(), AddRefusal> {
+        let Some(forecast) = self.forecast(newcomer) else { return Ok(()) };
+        let (wait_ns, prefill_ns) = (forecast.wait_ns, forecast.prefill_ns);
+        let allowed = deadline.saturating_sub(now_ns);
+        // With a little room: under a steady overload the queue settles where newcomers are just not refused.
+        let needed = wait_ns.saturating_add(wait_ns / CAUTION).saturating_add(prefill_ns);
+        if needed <= allowed && now_ns <= deadline {
+            return Ok(());
+        }
+        let helps = prefill_ns <= allowed && wait_ns > 0;
+        let retry_after_ns = helps.then(|| (needed - allowed).max(LEAST_RETRY_NS));
+        Err(AddRefusal::TooLate { wait_ns, prefill_ns, retry_after_ns })
+    }
+}
+
+impl fmt::Display for AddRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { what, limit, .. } => write!(f, "the queue is full ({what}, limit {limit})"),
+            Self::DoesNotFit { needed, limit } => {
+                write!(f, "{needed} tokens are needed and there are {limit}")
+            }
+            Self::TooLate { wait_ns, prefill_ns, .. } => {
+                let (wait, prefill) = (wait_ns / 1_000_000, prefill_ns / 1_000_000);
+                write!(f, "it would wait {wait} ms and its prompt takes {prefill} ms")
+            }
+            Self::Invalid { what } => write!(f, "not a sequence: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for AddRefusal {}

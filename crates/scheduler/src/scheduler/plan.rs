@@ -1,0 +1,164 @@
+//! What the next step computes: running sequences first, then waiting ones, within one token budget.
+//! Decides; computes nothing and knows no time but the `now` it is given.
+
+use super::{Gone, Scheduler};
+use crate::outlook::LEAST_RETRY_NS;
+use crate::prefills::{Prefills, Turn};
+use crate::sequence::{Class, SeqId, Sequence, State, blocks_for};
+use crate::step::{ChunkView, Expired, LogitsNeed, PlannedChunk, StepPlan};
+
+impl Scheduler {
+    /// Plans the next step at `now_ns`. Empty if there is nothing to compute. To be followed by
+    /// [`Scheduler::commit`] unless it has no chunks.
+    pub fn plan(&mut self, now_ns: u64) -> &StepPlan {
+        self.plan.clear(now_ns);
+        self.left = self.config.step_tokens;
+        self.prefixes.set_now(now_ns);
+        self.expire(now_ns);
+        self.plan_decodes(false);
+        self.plan_prefills(false);
+        // Idle work gets what is left, and only when nobody else is waiting for it.
+        if self.waiting.is_only_idle(&self.tenants) {
+            self.plan_decodes(true);
+            self.plan_prefills(true);
+        }
+        &self.plan
+    }
+
+    /// The step planned last.
+    pub fn current(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    /// The tokens and blocks of a planned chunk; `None` if its sequence was aborted since.
+    pub fn view(&self, chunk: &PlannedChunk) -> Option<ChunkView<'_>> {
+        let sequence = self.sequences.get(chunk.seq)?;
+        let end = chunk.start.checked_add(chunk.len)?;
+        let tokens = sequence.known().get(chunk.start..end)?;
+        let blocks = sequence.blocks.get(..blocks_for(end))?;
+        Some(ChunkView { tokens, blocks })
+    }
+
+    /// Plans the sequences that decode: each needs one token, and somebody is reading along.
+    fn plan_decodes(&mut self, idle: bool) {
+        let mut order = std::mem::take(&mut self.scratch);
+        order.clear();
+        let decodes = |s: &Sequence| s.is_idle_work() == idle && s.decodes();
+        order.extend(self.running.of(&self.sequences).filter(|(_, s)| decodes(s)).map(|(id, _)| id));
+        for &id in &order {
+            if self.left == 0 {
+                break;
+            }
+            self.plan_chunk(id);
+        }
+        self.scratch = order;
+    }
+
+    /// Shares what is left of the budget between prefills that run and sequences that wait: chunk by chunk it goes to the
+    /// tenant served least, so that neither a long prompt nor a long queue of one stands before another's.
+    fn plan_prefills(&mut self, idle: bool) {
+        let mut prefills = Prefills::of(&self.running, &self.sequences, &self.tenants, idle);
+        let classes: &[Class] = if idle { &[Class::Idle] } else { &[Class::High, Class::Normal] };
+        let mut blocked = false;
+        while self.left > 0 {
+            let waiting = classes.iter().find_map(|&class| {
+                self.tenants.first(class).map(|(counter, tenant)| Turn { class, counter, tenant })
+            });
+            let waiting = waiting.filter(|_| !blocked);
+            let running = prefills.first(&self.sequences, &self.tenants);
+            let goes_on = |turn: Turn| waiting.is_none_or(|waiting| turn.goes_before(waiting));
+            if let Some((_, id)) = running.filter(|&(turn, _)| goes_on(turn)) {
+                prefills.pop();
+                self.plan_chunk(id);
+            } else if let Some(waiting) = waiting {
+                blocked = !self.admit_one(waiting.class);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Plans a chunk of a running sequence, preempting the least entitled one (possibly this one) while blocks lack.
+    pub(super) fn plan_chunk(&mut self, id: SeqId) {
+        let Some(sequence) = self.sequences.get(id).filter(|s| s.state == State::Running) else { return };
+        let (start, known) = (sequence.computed, sequence.known().len());
+        let scores = sequence.scores_at(start);
+        let cap = if scores { self.config.max_score_chunk } else { self.config.max_chunk };
+        let len = (known - start).min(cap).min(self.left);
+        if len == 0 {
+            return;
+        }
+        let lacking = blocks_for(start + len).saturating_sub(sequence.blocks.len());
+        while self.prefixes.pool().free() < lacking {
+            match self.running.least_entitled(&self.sequences, &self.tenants) {
+                Some(victim) if victim != id => self.preempt(victim),
+                _ => return self.preempt(id),
+            }
+        }
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        self.prefixes.take(sequence, lacking);
+        self.running.grew(sequence, lacking, &mut self.tenants);
+        // Prompt tokens are charged once: not those from the cache, nor a recompute that is not the tenant's doing.
+        let upto = (start + len).min(sequence.prompt.len());
+        let charge = upto.saturating_sub(sequence.charged);
+        sequence.charged = sequence.charged.max(upto);
+        if charge > 0 {
+            self.tenants.charge(sequence.tenant, charge as u64);
+        }
+        let reaches_end = start + len == known;
+        let logits = match (scores, reaches_end || self.config.prefix_cache) {
+            (true, _) => LogitsNeed::All,
+            (false, true) => LogitsNeed::Last,
+            (false, false) => LogitsNeed::None,
+        };
+        self.left -= len;
+        self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end });
+    }
+
+    /// Frees a running sequence's blocks and puts it at the head of its queue (or, if it stands still, aside). It will be
+    /// computed again, from whatever of it the cache still has then. If it stood in this plan, its tokens go back to the
+    /// budget.
+    pub(super) fn preempt(&mut self, id: SeqId) {
+        let Some(sequence) = self.sequences.get(id) else { return };
+        let paused = sequence.paused;
+        if paused {
+            self.running.rests(sequence, false, &mut self.tenants);
+        }
+        self.stop(id, true);
+        if let Some(at) = self.plan.chunks.iter().position(|chunk| chunk.seq == id) {
+            self.left += self.plan.chunks.remove(at).len;
+        }
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        sequence.bypassed = 0;
+        sequence.queued_tokens = sequence.known().len() as u64;
+        if paused {
+            // That it is computed again is its own reader's doing.
+            sequence.charged = 0;
+            self.waiting.park(sequence);
+        } else {
+            self.waiting.come_back(id, sequence, &mut self.tenants);
+        }
+        self.plan.preempted.push(id);
+    }
+
+    /// Drops waiting sequences whose start deadline has passed, before any work is put into them.
+    fn expire(&mut self, now_ns: u64) {
+        let mut gone = Vec::new();
+        while let Some(id) = self.waiting.overdue(now_ns) {
+            if let Some(of) = self.sequences.get(id) {
+                gone.push((id, (of.tenant, self.tenants.weight(of.tenant), of.class)));
+            }
+            self.drop_sequence(id, Gone::Aborted);
+        }
+        // Told once all are gone, and once for each tenant of a flood.
+        let mut told = None;
+        for (seq, of) in gone {
+            let retry_after_ns = match told {
+                Some((same, wait)) if same == of => wait,
+                _ => self.outlook().wait_of_another(of).max(LEAST_RETRY_NS),
+            };
+            told = Some((of, retry_after_ns));
+            self.plan.expired.push(Expired { seq, retry_after_ns });
+        }
+    }
+}
