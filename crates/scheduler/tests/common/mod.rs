@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use headrace_domain::CacheSalt;
 use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
@@ -43,6 +46,42 @@ pub(crate) fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// `HEADRACE_SEEDS`, or so many.
+pub(crate) fn seeds(usual: u64) -> u64 {
+    std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
+/// What `world` gives for each of the seeds `0..seeds`, in their order. They are shared out over the processors; where
+/// worlds fail, the first of them is named.
+pub(crate) fn each_seed<T: Send>(seeds: u64, world: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicU64::new(0);
+    let worker = || {
+        let mut runs = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return runs;
+            }
+            let run = catch_unwind(AssertUnwindSafe(|| world(seed)));
+            if run.is_err() {
+                // The seeds before it run to their ends, those behind it are not begun.
+                next.fetch_max(seeds, Ordering::Relaxed);
+            }
+            runs.push((seed, run));
+        }
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let mut runs: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    runs.sort_by_key(|(seed, _)| *seed);
+    let named = |(seed, run): (u64, thread::Result<T>)| {
+        run.unwrap_or_else(|_| panic!("seed {seed} failed (HEADRACE_SEEDS runs seeds 0..n)"))
+    };
+    runs.into_iter().map(named).collect()
 }
 
 /// Small limits, so that a few prompts fill a step.
