@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_domain::{BLOCK_TOKENS, CacheSalt, PrefixKeys};
-use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 const BLOCKS: usize = 1_000_000;
 /// Tokens of each cached prompt.
@@ -65,17 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Computes one prompt to its end.
 fn run(scheduler: &mut Scheduler, salt: &CacheSalt, prompt: Arc<[u32]>) -> Result<usize, Box<dyn Error>> {
-    let spec = SequenceSpec {
-        keys: Some(PrefixKeys::of(salt, &prompt)),
-        prompt,
-        max_new: 0,
-        salt: *salt,
-        tenant: 1,
-        weight: 1,
-        class: Class::Normal,
-        start_deadline_ns: None,
-        score_prompt: false,
-    };
+    let keys = Some(PrefixKeys::of(salt, &prompt));
+    let spec = SequenceSpec { keys, ..SequenceSpec::new(1, *salt, prompt, 0) };
     scheduler.add(&spec, 0)?;
     let mut steps = 0;
     while !scheduler.is_idle() {

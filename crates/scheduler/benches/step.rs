@@ -2,10 +2,11 @@
 //! `cargo bench -p headrace-scheduler`.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_domain::CacheSalt;
-use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 const RUNNING: usize = 1_000;
 const QUEUED: usize = 10_000;
@@ -26,17 +27,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..count {
             next += 1;
             let tenant = u64::from(next) % TENANTS;
-            let spec = SequenceSpec {
-                prompt: (0..PROMPT).map(|i| i + next * PROMPT).collect(),
-                max_new: 1000,
-                salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-                keys: None,
-                tenant,
-                weight: 1,
-                class: Class::Normal,
-                start_deadline_ns: None,
-                score_prompt: false,
-            };
+            let salt = CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None);
+            let prompt: Arc<[u32]> = (0..PROMPT).map(|i| i + next * PROMPT).collect();
+            let spec = SequenceSpec::new(tenant, salt, prompt, 1000);
             scheduler.add(&spec, 0)?;
         }
         Ok(())

@@ -9,21 +9,16 @@
 //!
 //! ```
 //! use headrace_domain::CacheSalt;
-//! use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+//! use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 //!
 //! // At most 24 tokens a step, and sixteen KV blocks of sixteen tokens each.
 //! let config = SchedulerConfig { step_tokens: 24, max_running: 4, ..SchedulerConfig::default() };
-//! let mut scheduler = Scheduler::new(config, 16)?;
-//! for prompt in [vec![1; 40], vec![7; 3]] {
-//!     let salt = CacheSalt::derive(&[0; 32], "tenant", "model", None);
-//!     let (tenant, weight, class) = (1, 1, Class::Normal);
-//!     let (keys, start_deadline_ns, score_prompt) = (None, None, false);
-//!     let (prompt, max_new) = (prompt.into(), 4);
-//!     let spec =
-//!         SequenceSpec { prompt, max_new, salt, keys, tenant, weight, class, start_deadline_ns, score_prompt };
-//!     scheduler.add(&spec, 0)?;
+//! let (mut scheduler, mut now_ns) = (Scheduler::new(config, 16)?, 0);
+//! let salt = CacheSalt::derive(&[0; 32], "tenant", "model", None);
+//! for prompt in [vec![1_u32; 40], vec![7; 3]] {
+//!     scheduler.add(&SequenceSpec::new(1, salt, prompt, 4), now_ns)?;
 //! }
-//! let (mut now_ns, mut steps, mut answers) = (0, Vec::new(), vec![Vec::new(); 2]);
+//! let (mut steps, mut answers) = (Vec::new(), vec![Vec::new(); 2]);
 //! while !scheduler.is_idle() {
 //!     // Schedule: a chunk for each sequence that has its turn, and a block for every sixteen of its tokens.
 //!     let chunks = scheduler.plan(now_ns).chunks.clone();

@@ -67,6 +67,24 @@ pub struct SequenceSpec {
     pub score_prompt: bool,
 }
 
+impl SequenceSpec {
+    /// A prompt of a tenant's, and everything else as usual: its keys are not known yet, it weighs 1, may wait for as long as
+    /// it takes and is not scored.
+    pub fn new(tenant: u64, salt: CacheSalt, prompt: impl Into<Arc<[u32]>>, max_new: u32) -> Self {
+        Self {
+            prompt: prompt.into(),
+            max_new,
+            salt,
+            keys: None,
+            tenant,
+            weight: 1,
+            class: Class::default(),
+            start_deadline_ns: None,
+            score_prompt: false,
+        }
+    }
+}
+
 /// Where a sequence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {

@@ -5,20 +5,14 @@
 use std::sync::Arc;
 
 use headrace_domain::{CacheMiss, CacheSalt, MissReason, PrefixKeys};
-use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
+
+mod common;
+
+use common::spec_of;
 
 fn spec(tenant: u64, prompt: &[u32]) -> SequenceSpec {
-    SequenceSpec {
-        prompt: prompt.into(),
-        max_new: 1,
-        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-        keys: None,
-        tenant,
-        weight: 1,
-        class: Class::Normal,
-        start_deadline_ns: None,
-        score_prompt: false,
-    }
+    spec_of(tenant, prompt, 1)
 }
 
 /// Computes one sequence to its end; what it found, and why not more.

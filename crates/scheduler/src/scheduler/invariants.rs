@@ -213,17 +213,8 @@ mod tests {
     use crate::{Outcome, SchedulerConfig, SequenceSpec};
 
     fn spec(tenant: u64, first: u32) -> SequenceSpec {
-        SequenceSpec {
-            prompt: (first..first + 50).collect::<Arc<[u32]>>(),
-            max_new: 9,
-            salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-            keys: None,
-            tenant,
-            weight: 1,
-            class: Class::Normal,
-            start_deadline_ns: None,
-            score_prompt: false,
-        }
+        let salt = CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None);
+        SequenceSpec::new(tenant, salt, (first..first + 50).collect::<Arc<[u32]>>(), 9)
     }
 
     /// Two running sequences of two tenants that share nothing, one that waits, and some cached blocks.

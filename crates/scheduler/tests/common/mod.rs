@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use headrace_domain::CacheSalt;
-use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
 /// Numbers from a seed (splitmix64).
 pub(crate) struct Rng(pub(crate) u64);
@@ -91,17 +91,13 @@ pub(crate) fn config() -> SchedulerConfig {
 
 /// A prompt of a tenant's, of ids from `first` on.
 pub(crate) fn spec(tenant: u64, first: u32, len: usize, max_new: u32) -> SequenceSpec {
-    SequenceSpec {
-        prompt: (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(),
-        max_new,
-        salt: CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None),
-        keys: None,
-        tenant,
-        weight: 1,
-        class: Class::Normal,
-        start_deadline_ns: None,
-        score_prompt: false,
-    }
+    spec_of(tenant, (0..len).map(|i| first + i as u32).collect::<Arc<[u32]>>(), max_new)
+}
+
+/// A prompt of a tenant's.
+pub(crate) fn spec_of(tenant: u64, prompt: impl Into<Arc<[u32]>>, max_new: u32) -> SequenceSpec {
+    let salt = CacheSalt::derive(&[1; 32], &tenant.to_string(), "m", None);
+    SequenceSpec::new(tenant, salt, prompt, max_new)
 }
 
 /// Plans and commits a step in which every sequence goes on; what was computed as (sequence, tokens).
