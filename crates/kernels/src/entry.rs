@@ -1,12 +1,13 @@
 //! Where generic kernels become functions compiled for one instruction set, and where one of them is chosen.
 //! Must not know: what the kernels compute.
 
-use crate::attention::{self, Item, Job};
+use crate::attention::attend::{self, Job};
+use crate::attention::plan::Item;
 use crate::gemm::{self, Product};
-use crate::roofline;
+use crate::logits;
+use crate::roofline::loops;
 use crate::rows::{self, HeadRow};
-use crate::simd::Simd;
-use crate::vocab;
+use crate::tiles::Tiles;
 
 macro_rules! entries {
     ($module:ident, $simd:ty, $rows:literal, $(#[$features:meta])*) => {
@@ -18,13 +19,13 @@ macro_rules! entries {
             $(#[$features])*
             pub(crate) unsafe fn logsumexp(x: &[f32]) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { vocab::log_sum_exp::<$simd>(x) }
+                unsafe { logits::log_sum_exp::<$simd>(x) }
             }
 
             $(#[$features])*
             pub(crate) unsafe fn largest(x: &[f32]) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { vocab::largest::<$simd>(x) }
+                unsafe { logits::largest::<$simd>(x) }
             }
 
             $(#[$features])*
@@ -54,30 +55,30 @@ macro_rules! entries {
             $(#[$features])*
             pub(crate) unsafe fn attend(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { attention::attend::<$simd>(job, item, next, scratch) }
+                unsafe { attend::attend::<$simd>(job, item, next, scratch) }
             }
 
             $(#[$features])*
             pub(crate) unsafe fn merge_parts(job: &Job<'_>, item: &Item, scratch: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { attention::merge_parts::<$simd>(job, item, scratch) }
+                unsafe { attend::merge_parts::<$simd>(job, item, scratch) }
             }
 
             $(#[$features])*
             pub(crate) unsafe fn read_streams(first: *const u8, lines: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { roofline::read_streams::<$simd>(first, lines) }
+                unsafe { loops::read_streams::<$simd>(first, lines) }
             }
 
             $(#[$features])*
             pub(crate) unsafe fn multiply_add(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { roofline::multiply_add::<$simd, $rows>(rounds) }
+                unsafe { loops::multiply_add::<$simd, $rows>(rounds) }
             }
 
             /// The most rows that one register tile holds.
             pub(crate) unsafe fn row_limit() -> usize {
-                const { assert!($rows == <$simd>::ROWS) };
+                const { assert!($rows == <$simd as Tiles>::ROWS) };
                 $rows
             }
         }

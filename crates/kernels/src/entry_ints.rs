@@ -7,11 +7,12 @@ use crate::activations;
 use crate::expand;
 use crate::formats::with_format;
 use crate::gemm::Product;
-use crate::gemm_bf16::{self, PairProduct, Pairs};
+use crate::gemm_bf16::{self, PairProduct};
 use crate::gemm_int::{self, IntProduct};
-use crate::matrix::Section;
-use crate::roofline;
-use crate::simd_int::Ints;
+use crate::roofline::loops;
+use crate::section::Section;
+use crate::simd_bf16::Pairs;
+use crate::tiles::{IntTiles, Tiles};
 
 macro_rules! int_entries {
     ($module:ident, $ints:ty, $sums:literal, $(#[$features:meta])*) => {
@@ -63,7 +64,7 @@ macro_rules! int_entries {
             $(#[$features])*
             pub(crate) unsafe fn multiply_ints(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { roofline::multiply_ints::<$ints, $sums>(rounds) }
+                unsafe { loops::multiply_ints::<$ints, $sums>(rounds) }
             }
 
             /// Sums that `multiply_ints` keeps: enough to hide their latency, and no more than there are registers for.
@@ -73,7 +74,7 @@ macro_rules! int_entries {
 
             /// The most rows in a register tile of a product of `m` rows.
             pub(crate) unsafe fn row_limit(m: usize) -> usize {
-                <$ints as Ints>::rows(m)
+                <$ints as IntTiles>::rows(m)
             }
         }
     };
@@ -159,12 +160,12 @@ macro_rules! pair_entries {
             $(#[$features])*
             pub(crate) unsafe fn multiply_pairs(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { roofline::multiply_pairs::<$pairs>(rounds) }
+                unsafe { loops::multiply_pairs::<$pairs>(rounds) }
             }
 
             /// The most rows that one register tile holds.
             pub(crate) unsafe fn row_limit() -> usize {
-                <<$pairs as Pairs>::F as crate::simd::Simd>::ROWS
+                <<$pairs as Pairs>::F as Tiles>::ROWS
             }
         }
     };

@@ -1,11 +1,14 @@
 //! Quantized weights widened to f32, a panel at a time: what compute mode `exact` multiplies with, and how a token's
 //! embedding is looked up. Must not know: threads. The values are ggml's, bit for bit.
 
-use crate::formats::{Format, GROUP};
-use crate::gemm::{self, Ahead, BLOCK_K, MAX_PANELS, Product, Tile, group, group_count};
-use crate::matrix::Section;
-use crate::simd::{LANES, Simd};
+use crate::gemm::{BLOCK_K, Product};
+use crate::packed::Format;
+use crate::section::Section;
+use crate::shapes::{GROUP, LANES, MAX_PANELS, group, group_count};
+use crate::simd::Simd;
 use crate::simd_int::Ints;
+use crate::tile::{self, Ahead, Tile};
+use crate::tiles::{IntTiles, Tiles};
 
 /// The widest span of any format.
 const LONGEST_SPAN: usize = 256;
@@ -55,7 +58,7 @@ unsafe fn widen<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut f3
 /// # Safety
 /// As for `gemm::columns`; the section holds `F`.
 #[inline(always)]
-pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &Product<'_>, first: usize, count: usize) {
+pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &Product<'_>, first: usize, count: usize) {
     let mut widened = [std::mem::MaybeUninit::<f32>::uninit(); BLOCK_K * LANES];
     let section = product.section;
     let (m, k) = (product.m, section.k());
@@ -73,7 +76,7 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &Product<'_>, first: u
                 let bias = section.bias().filter(|_| from == 0);
                 for index in 0..groups {
                     let (row, rows) = group(m, groups, index);
-                    let tile = Tile {
+                    let work = Tile {
                         k: depth,
                         x: product.x.add(row * k + from * rows),
                         panels,
@@ -84,7 +87,7 @@ pub(crate) unsafe fn columns<N: Ints, F: Format>(product: &Product<'_>, first: u
                         valid: (section.n() - panel * LANES).min(LANES),
                         ahead: Ahead::always(0),
                     };
-                    N::F::tile::<gemm::F32>(rows, 1, &tile);
+                    N::F::tile::<tile::F32>(rows, 1, &work);
                 }
             }
         }

@@ -14,20 +14,25 @@ pub mod forward;
 mod gemm;
 mod gemm_bf16;
 mod gemm_int;
+mod inputs;
 pub mod isa;
 mod kernels;
+mod logits;
 pub mod math;
 pub mod matrix;
 mod memory;
 mod mode;
 mod opened;
+mod ops;
 mod pack;
+mod packed;
 pub mod pool;
-mod product;
+mod quantized_group;
 pub mod roofline;
 mod rows;
+mod section;
+mod shapes;
 mod simd;
-#[cfg(target_arch = "x86_64")]
 mod simd_bf16;
 mod simd_int;
 #[cfg(target_arch = "aarch64")]
@@ -38,11 +43,17 @@ mod simd_int_x86;
 mod simd_neon;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
+mod tile;
+mod tile_bf16;
+mod tile_int;
+mod tiles;
 pub mod vocab;
+mod weight_type;
 
 pub use error::KernelError;
 pub use isa::Isa;
-pub use kernels::{HeadRows, KERNEL_VERSION, Kernels, Queries, RopeTable, Write};
+pub use kernels::{KERNEL_VERSION, Kernels};
 pub use math::exp_f32;
 pub use mode::ComputeMode;
+pub use ops::{HeadRows, Queries, RopeTable, Write};
 pub use vocab::{argmax, logsumexp};

@@ -1,9 +1,10 @@
 //! Packed weights taken apart once for many rows: a byte for each code, scales and offsets as f32. Several groups of rows that
 //! pass over the same weights would each take them apart again. Must not know: ggml's formats, threads.
 
-use crate::formats::{Codes, Format, GROUP};
-use crate::simd::{LANES, Simd};
-use crate::simd_int::{Ints, LINE};
+use crate::packed::{Codes, Format};
+use crate::shapes::{GROUP, LANES, LINE};
+use crate::simd::Simd;
+use crate::simd_int::Ints;
 
 /// Bytes of 16 f32.
 const VECTOR: usize = 4 * LANES;

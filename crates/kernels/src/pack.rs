@@ -1,12 +1,12 @@
 //! Row-major weights into panels of 16 outputs: the repacking at load.
-//! Must not know: threads, or how a panel is multiplied (`formats` says where everything stands).
+//! Must not know: threads, or how a panel is multiplied (`packed` says where everything stands).
 
 use headrace_quant::{BlockScales, BlockType, codes, layout, sub_scales};
 
-use crate::formats::{Codes, GROUP, Packed, with_format};
-use crate::matrix::{Part, WeightType};
-use crate::simd::LANES;
-use crate::simd_int::LINE;
+use crate::formats::with_format;
+use crate::packed::{Codes, Packed};
+use crate::shapes::{GROUP, LANES, LINE};
+use crate::weight_type::{Part, WeightType};
 
 /// Elements of one row that are transposed at a time: 16 rows of them stay in the first-level cache.
 const PACK_BLOCK: usize = 64;

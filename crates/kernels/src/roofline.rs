@@ -1,27 +1,22 @@
 //! What this machine can do at most: bytes read and multiply-adds done in a second, measured, so that every rate can be
 //! printed as a fraction of its limit. Must not know: what is held against them.
 
+pub(crate) mod loops;
+
 use std::time::{Duration, Instant};
 
 use crate::entry::dispatch;
 use crate::entry_ints::{dispatch_ints, dispatch_pairs};
 use crate::error::KernelError;
-use crate::gemm_bf16::Pairs;
 use crate::kernels::Kernels;
 use crate::memory::{Region, Shared};
-use crate::simd::{self, LANES, Simd};
-use crate::simd_int::{self, Ints};
+use crate::shapes::{LANES, LINE};
+use loops::{REGISTERS, STREAMS};
 
-/// Streams that each thread reads side by side.
-pub(crate) const STREAMS: usize = 8;
-/// Bytes of one load.
-pub(crate) const LINE: usize = LANES * 4;
 /// Far above any last-level cache, so that memory is what is read.
 const READ_BYTES: usize = 768 << 20;
 /// Multiply-adds of one vector per register and thread in one measurement.
 const ROUNDS: usize = 4_000_000;
-/// Registers that bf16 products run in: enough to hide their latency.
-pub(crate) const REGISTERS: usize = 12;
 /// The best of so many: other load on the machine can only slow one down.
 const TRIES: usize = 5;
 
@@ -91,7 +86,7 @@ pub fn int8_ops_per_second(kernels: &mut Kernels) -> Result<f64, KernelError> {
     let best = fastest(kernels, || {
         std::hint::black_box(dispatch_ints!(isa, multiply_ints(ROUNDS)));
     })?;
-    Ok((2 * kernels.pool().threads() * registers * simd_int::LINE * ROUNDS) as f64 / best)
+    Ok((2 * kernels.pool().threads() * registers * LINE * ROUNDS) as f64 / best)
 }
 
 /// bf16 operations per second (a multiply-add is two) that the kernels' threads do together, in registers.
@@ -113,91 +108,4 @@ fn fastest(kernels: &mut Kernels, work: impl Fn() + Sync) -> Result<f64, KernelE
         best = best.min(begin.elapsed());
     }
     Ok(best.as_secs_f64())
-}
-
-/// Sums `STREAMS` streams of `lines` cache lines, one behind the other in memory, read side by side.
-///
-/// # Safety
-/// As for [`Simd`]; the streams are readable.
-#[inline(always)]
-pub(crate) unsafe fn read_streams<S: Simd>(first: *const u8, lines: usize) -> f32 {
-    // SAFETY: the caller's contract: line < lines in each stream.
-    unsafe {
-        let mut sums = [S::splat(0.0); STREAMS];
-        for line in 0..lines {
-            for (stream, sum) in sums.iter_mut().enumerate() {
-                let at = first.add((stream * lines + line) * LINE);
-                S::prefetch(at.wrapping_add(2048));
-                *sum = S::add(*sum, S::load(at.cast()));
-            }
-        }
-        let mut total = 0.0;
-        for sum in sums {
-            total += simd::sum::<S>(sum);
-        }
-        total
-    }
-}
-
-/// `rounds` multiply-adds in each of `R` independent registers.
-///
-/// # Safety
-/// As for [`Simd`].
-#[inline(always)]
-pub(crate) unsafe fn multiply_add<S: Simd, const R: usize>(rounds: usize) -> f32 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let (factor, term) = (S::splat(std::hint::black_box(0.999)), S::splat(std::hint::black_box(0.5)));
-        let mut sums = [S::splat(std::hint::black_box(1.0)); R];
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = S::fma(*sum, factor, term);
-            }
-        }
-        let mut total = 0.0;
-        for sum in sums {
-            total += simd::sum::<S>(sum);
-        }
-        total
-    }
-}
-
-/// `rounds` integer products in each of `R` independent sums.
-///
-/// # Safety
-/// As for [`Ints`].
-#[inline(always)]
-pub(crate) unsafe fn multiply_ints<N: Ints, const R: usize>(rounds: usize) -> f32 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let codes = N::load(std::hint::black_box([3_u8; simd_int::LINE]).as_ptr());
-        let word = std::hint::black_box(0x0102_0304);
-        let mut sums = [N::zero(); R];
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = N::dot::<false>(*sum, codes, &raw const word);
-            }
-        }
-        sums.into_iter().map(|sum| simd::sum::<N::F>(N::to_f32(sum))).sum()
-    }
-}
-
-/// `rounds` products of bf16 pairs in each of [`REGISTERS`] independent registers.
-///
-/// # Safety
-/// As for [`Pairs`].
-#[inline(always)]
-pub(crate) unsafe fn multiply_pairs<D: Pairs>(rounds: usize) -> f32 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let weights = D::load(std::hint::black_box([0_u8; 4 * LANES]).as_ptr());
-        let word = std::hint::black_box(0x3f80_3f80);
-        let mut sums = [D::F::splat(0.0); REGISTERS];
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = D::dot(*sum, weights, &raw const word);
-            }
-        }
-        sums.into_iter().map(|sum| simd::sum::<D::F>(sum)).sum()
-    }
 }

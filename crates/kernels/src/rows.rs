@@ -1,7 +1,8 @@
 //! Operations on one row of activations: RMSNorm, rotary positions, SiLU·mul.
 //! Must not know: threads, or how many rows there are. Each reduces over its own row only, in one fixed order.
 
-use crate::simd::{self, LANES, Simd};
+use crate::shapes::LANES;
+use crate::simd::{self, Simd};
 
 /// `out = x / √(mean(x²) + eps) · weight` (Zhang and Sennrich 2019, arXiv 1910.07467).
 ///

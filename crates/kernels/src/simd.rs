@@ -1,11 +1,7 @@
 //! Sixteen f32 lanes, the same on every instruction set, so that each kernel is written once.
 //! Must not know: what a kernel computes. `Scalar` is the reference; others are in `simd_x86` and `simd_neon`.
 
-use crate::attention::{self, Element, KvTile};
-use crate::gemm::{Tile, Weight};
-
-/// f32 lanes in a vector, on every instruction set.
-pub(crate) const LANES: usize = 16;
+use crate::shapes::LANES;
 
 /// exp is exactly zero below this (the result would be denormal) and infinite above [`EXP_HIGH`].
 pub(crate) const EXP_LOW: f32 = -87.336_54;
@@ -22,11 +18,6 @@ pub(crate) const ROUND: f32 = 12_582_912.0;
 pub(crate) trait Simd: Copy + 'static {
     /// 16 f32 lanes.
     type V: Copy;
-    /// The most rows that one register tile holds.
-    const ROWS: usize;
-
-    /// Panels (of 16 columns) in a register tile of `rows` rows.
-    fn panels(rows: usize) -> usize;
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(at: *const f32) -> Self::V;
     unsafe fn store(at: *mut f32, value: Self::V);
@@ -53,35 +44,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn times_power_of_two(p: Self::V, n: Self::V, t: Self::V) -> Self::V;
     /// Ask for the cache line at an address that may lie outside any allocation.
     unsafe fn prefetch(at: *const u8);
-    /// One register tile of a matrix product, compiled for this instruction set; see `gemm::tile`.
-    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
-    /// One register tile of attention, compiled for this instruction set; see `attention::tile`. `panels` is a power of two
-    /// up to [`Simd::panels`].
-    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
 }
-
-/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
-macro_rules! by_shape {
-    (
-        $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
-        ($rows:expr, $panels:expr, $work:expr), [$(($r:literal, $p:literal)),* $(,)?]
-    ) => {{
-        #[target_feature(enable = $features)]
-        unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
-            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
-            unsafe { $tile(work) }
-        }
-        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
-        unsafe {
-            match ($rows, $panels) {
-                $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
-                _ => debug_assert!(false, "no register tile of that shape"),
-            }
-        }
-    }};
-}
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) use by_shape;
 
 /// e to the x, 16 at a time. Error below 2 units in the last place (tested over the whole range).
 ///
@@ -203,11 +166,6 @@ macro_rules! lanewise {
 
 impl Simd for Scalar {
     type V = [f32; LANES];
-    const ROWS: usize = 2;
-
-    fn panels(_rows: usize) -> usize {
-        1
-    }
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self::V {
@@ -270,28 +228,6 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
-
-    #[inline(always)]
-    unsafe fn tile<W: Weight>(rows: usize, _panels: usize, tile: &Tile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
-        unsafe {
-            match rows {
-                1 => crate::gemm::tile::<Scalar, W, 1, 1>(tile),
-                _ => crate::gemm::tile::<Scalar, W, 2, 1>(tile),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn kv_tile<E: Element>(rows: usize, _panels: usize, tile: &KvTile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
-        unsafe {
-            match rows {
-                1 => attention::tile::<Scalar, E, 1, 1>(tile),
-                _ => attention::tile::<Scalar, E, 2, 1>(tile),
-            }
-        }
-    }
 }
 
 /// 2ⁿ where `t = n + ROUND`, for n of a normal number; anything for other `t`.

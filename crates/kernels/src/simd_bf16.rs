@@ -1,17 +1,80 @@
-//! Products of bf16 pairs on x86: AVX-512's own instruction, and two f32 multiply-adds where it is missing.
+//! Products of bf16 pairs: AVX-512's own instruction, and two f32 multiply-adds where it is missing.
 //! Must not know: how a product is cut.
 
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use crate::gemm::Tile;
-use crate::gemm_bf16::{self, Pairs, widened};
-use crate::simd::{Simd, by_shape};
-use crate::simd_x86::{Avx2, Avx512, by_shape_256, by_shape_512};
+use crate::simd::{Scalar, Simd};
+#[cfg(target_arch = "aarch64")]
+use crate::simd_neon::Neon;
+#[cfg(target_arch = "x86_64")]
+use crate::simd_x86::{Avx2, Avx512};
+
+/// The pair product of one instruction set.
+///
+/// # Safety
+/// As for [`Simd`].
+pub(crate) trait Pairs: Copy + 'static {
+    /// The f32 lanes.
+    type F: Simd;
+    /// Two weights of each of 16 outputs.
+    type W: Copy;
+
+    unsafe fn load(at: *const u8) -> Self::W;
+    /// `sum + w₀·x₀ + w₁·x₁`, the two x in the word at `x`.
+    unsafe fn dot(sum: <Self::F as Simd>::V, weights: Self::W, x: *const u32) -> <Self::F as Simd>::V;
+}
+
+/// Two multiply-adds in f32 where there is no instruction for the pair.
+macro_rules! widened {
+    ($name:ty) => {
+        type F = $name;
+        type W = (<$name as Simd>::V, <$name as Simd>::V);
+
+        #[inline(always)]
+        unsafe fn load(at: *const u8) -> Self::W {
+            // SAFETY: the caller's contract: 32 readable bf16.
+            unsafe { (<$name>::low_bf16(at.cast()), <$name>::high_bf16(at.cast())) }
+        }
+
+        #[inline(always)]
+        unsafe fn dot(sum: <$name as Simd>::V, weights: Self::W, x: *const u32) -> <$name as Simd>::V {
+            // SAFETY: the caller's contract: one readable word.
+            unsafe {
+                let word = x.read_unaligned();
+                let first = <$name>::splat(f32::from_bits(word << 16));
+                let second = <$name>::splat(f32::from_bits(word & 0xffff_0000));
+                <$name>::fma(second, weights.1, <$name>::fma(first, weights.0, sum))
+            }
+        }
+    };
+}
+
+impl Pairs for Scalar {
+    widened!(Scalar);
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Pairs for Neon {
+    widened!(Neon);
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Pairs for Avx2 {
+    widened!(Avx2);
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Pairs for Avx512 {
+    widened!(Avx512);
+}
 
 /// AVX-512 with BF16.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dot;
 
+#[cfg(target_arch = "x86_64")]
 impl Pairs for Bf16Dot {
     type F = Avx512;
     type W = __m512i;
@@ -33,28 +96,5 @@ impl Pairs for Bf16Dot {
                 std::mem::transmute::<__m512i, __m512bh>(x),
             )
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", <T: Pairs = Bf16Dot>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
-    }
-}
-
-impl Pairs for Avx512 {
-    widened!(Avx512);
-
-    #[inline(always)]
-    unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", <T: Pairs = Avx512>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
-    }
-}
-
-impl Pairs for Avx2 {
-    widened!(Avx2);
-
-    #[inline(always)]
-    unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        by_shape_256!("avx2,fma,f16c", <T: Pairs = Avx2>, gemm_bf16::tile::<T, R, P>, Tile, (rows, panels, tile))
     }
 }

@@ -1,13 +1,9 @@
 //! Sixteen i32 lanes and the 64 bytes that feed them, the same on every instruction set: what products of quantized
 //! weights are made of. Must not know: block formats or products. `Scalar` is the reference; others are in `simd_int_x86` and `simd_int_neon`.
 
-use crate::activations::{self, QuantizedGroup};
-use crate::formats::{Codes, Format, GROUP};
-use crate::gemm_int::{self, IntTile};
-use crate::simd::{LANES, Scalar, Simd};
-
-/// Bytes in a line of codes: four for each lane.
-pub(crate) const LINE: usize = 4 * LANES;
+use crate::quantized_group::{self, QuantizedGroup};
+use crate::shapes::{GROUP, LANES, LINE};
+use crate::simd::{Scalar, Simd};
 
 /// The integer operations of one instruction set. Integer sums are exact, so all of them give the same bits.
 ///
@@ -20,22 +16,6 @@ pub(crate) trait Ints: Copy + 'static {
     type I: Copy;
     /// 64 bytes, four in each lane.
     type B: Copy;
-    /// The most rows in a register tile of a product of `m` rows.
-    fn rows(m: usize) -> usize;
-    /// Panels (of 16 columns) in a register tile of `rows` rows.
-    fn panels(rows: usize) -> usize;
-    /// From how many rows on it pays to take weights of four bits apart once for all of them; see `opened`.
-    const OPENS_NIBBLES: usize;
-    /// The same for weights of five and six bits.
-    const OPENS_PLANES: usize;
-    /// Whether a product of `m` rows does.
-    fn opens(codes: Codes, m: usize) -> bool {
-        match codes {
-            Codes::Bytes => false,
-            Codes::Nibbles => m >= Self::OPENS_NIBBLES,
-            Codes::NibblesAndBit | Codes::NibblesAndPair => m >= Self::OPENS_PLANES,
-        }
-    }
     /// Zero in every lane.
     unsafe fn zero() -> Self::I;
     /// One integer in every lane.
@@ -71,30 +51,17 @@ pub(crate) trait Ints: Copy + 'static {
     /// `sums + Σ codes · x` over the four unsigned bytes of each lane and the four signed bytes (−127..=127) at `x`.
     /// `WIDE` where a code may be above 63.
     unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I;
-    /// A group of activations as integers; see `activations::quantize_group`, whose bits it has.
+    /// A group of activations as integers; see `quantized_group::quantize_group`, whose bits it has.
     #[inline(always)]
     unsafe fn quantize(x: &[f32; GROUP]) -> QuantizedGroup {
-        activations::quantize_group(x)
+        quantized_group::quantize_group(x)
     }
-    /// One register tile of a product, compiled for this instruction set; see `gemm_int::tile`.
-    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile);
 }
 
 impl Ints for Scalar {
     type F = Scalar;
     type I = [i32; LANES];
     type B = [u8; LINE];
-
-    const OPENS_NIBBLES: usize = 3;
-    const OPENS_PLANES: usize = 3;
-
-    fn rows(_m: usize) -> usize {
-        2
-    }
-
-    fn panels(_rows: usize) -> usize {
-        1
-    }
 
     #[inline(always)]
     unsafe fn zero() -> Self::I {
@@ -196,16 +163,5 @@ impl Ints for Scalar {
             let products = x.iter().enumerate().map(|(i, &x)| i32::from(codes[4 * lane + i]) * i32::from(x));
             products.fold(sums[lane], i32::wrapping_add)
         })
-    }
-
-    #[inline(always)]
-    unsafe fn tile<F: Format>(rows: usize, _panels: usize, tile: &IntTile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
-        unsafe {
-            match rows {
-                1 => gemm_int::tile::<Scalar, F, 1, 1>(tile),
-                _ => gemm_int::tile::<Scalar, F, 2, 1>(tile),
-            }
-        }
     }
 }

@@ -3,9 +3,6 @@
 
 use std::arch::aarch64::*;
 
-use crate::formats::Format;
-use crate::gemm_int::{self, IntTile};
-use crate::simd::by_shape;
 use crate::simd_int::Ints;
 use crate::simd_neon::{Neon, quarters};
 
@@ -82,22 +79,11 @@ unsafe fn add_bits(bytes: uint8x16_t, plane: *const u8) -> uint8x16_t {
 }
 
 macro_rules! four_registers {
-    ($name:ty, $features:literal, $dot:ident) => {
+    ($name:ty, $dot:ident) => {
         impl Ints for $name {
             type F = Neon;
             type I = [Sums; 4];
             type B = [uint8x16_t; 4];
-
-            const OPENS_NIBBLES: usize = 13;
-            const OPENS_PLANES: usize = 5;
-
-            fn rows(_m: usize) -> usize {
-                4
-            }
-
-            fn panels(rows: usize) -> usize {
-                if rows == 1 { 2 } else { 1 }
-            }
 
             #[inline(always)]
             unsafe fn zero() -> Self::I {
@@ -242,21 +228,9 @@ macro_rules! four_registers {
                     })
                 }
             }
-
-            #[inline(always)]
-            unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
-                by_shape!(
-                    $features,
-                    <T: Format = F>,
-                    gemm_int::tile::<$name, T, R, P>,
-                    IntTile,
-                    (rows, panels, tile),
-                    [(1, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
-                )
-            }
         }
     };
 }
 
-four_registers!(NeonDot, "neon,dotprod", dot_instruction);
-four_registers!(Neon, "neon", dot_products);
+four_registers!(NeonDot, dot_instruction);
+four_registers!(Neon, dot_products);

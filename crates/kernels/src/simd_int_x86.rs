@@ -3,10 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::{self, QuantizedGroup};
-use crate::formats::{Format, GROUP};
-use crate::gemm_int::{self, IntTile};
-use crate::simd::by_shape;
+use crate::quantized_group::{self, QuantizedGroup};
+use crate::shapes::GROUP;
 use crate::simd_int::Ints;
 use crate::simd_x86::{Avx2, Avx512};
 
@@ -18,18 +16,6 @@ impl Ints for Vnni512 {
     type F = Avx512;
     type I = __m512i;
     type B = __m512i;
-
-    const OPENS_NIBBLES: usize = 19;
-    const OPENS_PLANES: usize = 9;
-
-    // Up to eight rows wait for memory, and wait least in one pass over the weights.
-    fn rows(m: usize) -> usize {
-        if m <= 8 { 8 } else { 6 }
-    }
-
-    fn panels(rows: usize) -> usize {
-        if rows <= 6 { 2 } else { 1 }
-    }
 
     #[inline(always)]
     unsafe fn zero() -> __m512i {
@@ -174,7 +160,7 @@ impl Ints for Vnni512 {
             if wild != 0 {
                 return QuantizedGroup { codes: [0; GROUP], scale: f32::NAN, sums: [0; 2] };
             }
-            let (scale, inverse) = activations::scale_of(_mm512_reduce_max_ps(_mm512_max_ps(a, b)));
+            let (scale, inverse) = quantized_group::scale_of(_mm512_reduce_max_ps(_mm512_max_ps(a, b)));
             let inverse = _mm512_set1_ps(inverse);
             let low = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
             let high = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
@@ -184,18 +170,6 @@ impl Ints for Vnni512 {
             let sums = [_mm512_reduce_add_epi32(low), _mm512_reduce_add_epi32(high)];
             QuantizedGroup { codes, scale, sums }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
-        by_shape!(
-            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-            <T: Format = F>,
-            gemm_int::tile::<Vnni512, T, R, P>,
-            IntTile,
-            (rows, panels, tile),
-            [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]
-        )
     }
 }
 
@@ -236,22 +210,11 @@ unsafe fn dot_plain<const WIDE: bool>(sums: Half, codes: Half, x: Half) -> Half 
 }
 
 macro_rules! two_registers {
-    ($name:ty, $features:literal, |$sums:ident, $codes:ident, $x:ident| $dot:expr) => {
+    ($name:ty, |$sums:ident, $codes:ident, $x:ident| $dot:expr) => {
         impl Ints for $name {
             type F = Avx2;
             type I = (Half, Half);
             type B = (Half, Half);
-
-            const OPENS_NIBBLES: usize = 19;
-            const OPENS_PLANES: usize = 7;
-
-            fn rows(_m: usize) -> usize {
-                6
-            }
-
-            fn panels(rows: usize) -> usize {
-                if rows == 1 { 4 } else { 1 }
-            }
 
             #[inline(always)]
             unsafe fn zero() -> Self::I {
@@ -400,24 +363,12 @@ macro_rules! two_registers {
                     (first, second)
                 }
             }
-
-            #[inline(always)]
-            unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
-                by_shape!(
-                    $features,
-                    <T: Format = F>,
-                    gemm_int::tile::<$name, T, R, P>,
-                    IntTile,
-                    (rows, panels, tile),
-                    [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-                )
-            }
         }
     };
 }
 
-two_registers!(Vnni256, "avx2,avxvnni,fma,f16c", |sums, codes, x| dot_vnni(sums, codes, x));
-two_registers!(Avx2, "avx2,fma,f16c", |sums, codes, x| if WIDE {
+two_registers!(Vnni256, |sums, codes, x| dot_vnni(sums, codes, x));
+two_registers!(Avx2, |sums, codes, x| if WIDE {
     dot_plain::<true>(sums, codes, x)
 } else {
     dot_plain::<false>(sums, codes, x)

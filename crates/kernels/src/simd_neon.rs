@@ -2,10 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use crate::attention::{self, Element, KvTile};
-use crate::gemm::{self, Tile, Weight};
-use crate::gemm_bf16::{self, Pairs, widened};
-use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd, by_shape};
+use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd};
 
 /// Four 128-bit registers.
 #[derive(Clone, Copy)]
@@ -107,12 +104,6 @@ unsafe fn times_power_of_two(p: Quarter, _n: Quarter, t: Quarter) -> Quarter {
 
 impl Simd for Neon {
     type V = [Quarter; 4];
-    const ROWS: usize = 6;
-
-    #[inline(always)]
-    fn panels(rows: usize) -> usize {
-        if rows <= 2 { 2 } else { 1 }
-    }
 
     op!(add(a, b) = vaddq_f32);
     op!(sub(a, b) = vsubq_f32);
@@ -199,45 +190,5 @@ impl Simd for Neon {
         unsafe {
             std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
-        by_shape!(
-            "neon",
-            <T: Weight = W>,
-            gemm::tile::<Neon, T, R, P>,
-            Tile,
-            (rows, panels, tile),
-            [(1, 2), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
-    }
-
-    #[inline(always)]
-    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
-        by_shape!(
-            "neon",
-            <T: Element = E>,
-            attention::tile::<Neon, T, R, P>,
-            KvTile,
-            (rows, panels, tile),
-            [(1, 2), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
-    }
-}
-
-impl Pairs for Neon {
-    widened!(Neon);
-
-    #[inline(always)]
-    unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
-        by_shape!(
-            "neon",
-            <T: Pairs = Neon>,
-            gemm_bf16::tile::<T, R, P>,
-            Tile,
-            (rows, panels, tile),
-            [(1, 2), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
     }
 }

@@ -3,9 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::attention::{self, Element, KvTile};
-use crate::gemm::{self, Tile, Weight};
-use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd, by_shape};
+use crate::simd::{EXP_HIGH, EXP_LOW, ROUND, Simd};
 
 /// One 512-bit register.
 #[derive(Clone, Copy)]
@@ -21,36 +19,8 @@ macro_rules! op512 {
     };
 }
 
-/// [`by_shape`] for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
-macro_rules! by_shape_512 {
-    ($($call:tt)*) => {
-        by_shape!(
-            $($call)*,
-            [
-                (1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 2), (8, 2), (9, 2), (10, 2), (11, 2), (12, 2),
-                (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (9, 1), (10, 1), (11, 1), (12, 1),
-            ]
-        )
-    };
-}
-pub(crate) use by_shape_512;
-
-/// The same on AVX2.
-macro_rules! by_shape_256 {
-    ($($call:tt)*) => {
-        by_shape!($($call)*, [(1, 4), (2, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)])
-    };
-}
-pub(crate) use by_shape_256;
-
 impl Simd for Avx512 {
     type V = __m512;
-    const ROWS: usize = 12;
-
-    #[inline(always)]
-    fn panels(rows: usize) -> usize {
-        if rows <= 6 { 4 } else { 2 }
-    }
 
     op512!(add(a, b) = _mm512_add_ps);
     op512!(sub(a, b) = _mm512_sub_ps);
@@ -141,23 +111,6 @@ impl Simd for Avx512 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
-
-    #[inline(always)]
-    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
-        by_shape!(
-            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
-            <T: Element = E>,
-            attention::tile::<Avx512, T, R, P>,
-            KvTile,
-            (rows, panels, tile),
-            [(1, 4), (1, 2), (1, 1), (2, 4), (2, 2), (2, 1), (3, 4), (3, 2), (3, 1), (4, 4), (4, 2), (4, 1), (5, 4), (5, 2), (5, 1), (6, 4), (6, 2), (6, 1), (7, 2), (7, 1), (8, 2), (8, 1), (9, 2), (9, 1), (10, 2), (10, 1), (11, 2), (11, 1), (12, 2), (12, 1)]
-        )
-    }
-
-    #[inline(always)]
-    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
-        by_shape_512!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", <T: Weight = W>, gemm::tile::<Avx512, T, R, P>, Tile, (rows, panels, tile))
-    }
 }
 
 /// Two 256-bit registers.
@@ -236,16 +189,6 @@ unsafe fn times_power_of_two_256(p: __m256, t: __m256) -> __m256 {
 
 impl Simd for Avx2 {
     type V = (__m256, __m256);
-    const ROWS: usize = 6;
-
-    #[inline(always)]
-    fn panels(rows: usize) -> usize {
-        match rows {
-            1 => 4,
-            2 => 2,
-            _ => 1,
-        }
-    }
 
     op256!(add(a, b) = _mm256_add_ps);
     op256!(sub(a, b) = _mm256_sub_ps);
@@ -323,22 +266,5 @@ impl Simd for Avx2 {
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile) {
-        by_shape!(
-            "avx2,fma,f16c",
-            <T: Element = E>,
-            attention::tile::<Avx2, T, R, P>,
-            KvTile,
-            (rows, panels, tile),
-            [(1, 4), (1, 2), (1, 1), (2, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-        )
-    }
-
-    #[inline(always)]
-    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile) {
-        by_shape_256!("avx2,fma,f16c", <T: Weight = W>, gemm::tile::<Avx2, T, R, P>, Tile, (rows, panels, tile))
     }
 }

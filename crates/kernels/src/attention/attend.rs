@@ -7,8 +7,9 @@ use crate::attention::store::{KvStore, KvType, Layout};
 use crate::attention::tile::{Bf16, Element, F16, F32, KvTile, Q8, Wide, X_STRIDE};
 use crate::attention::{SPLIT, Span};
 use crate::forward::BLOCK_TOKENS;
-use crate::gemm;
-use crate::simd::{LANES, Simd};
+use crate::shapes::{LANES, group, group_count};
+use crate::simd::Simd;
+use crate::tiles::Tiles;
 
 // A row of weights is a split.
 const _: () = assert!(X_STRIDE == SPLIT);
@@ -76,11 +77,11 @@ impl<'s> Scratch<'s> {
 /// Computes one item; `next` is the one that this thread will probably compute next, whose first keys are asked for.
 ///
 /// # Safety
-/// As for [`Simd`]; the job's pointers are valid for the item's span, every block id of the span exists in the store and
+/// As for [`Tiles`]; the job's pointers are valid for the item's span, every block id of the span exists in the store and
 /// is not written meanwhile, nobody else touches the item's outputs or its parts of `partials`, and `scratch` is as long as
 /// [`scratch_floats`] says.
 #[inline(always)]
-pub(crate) unsafe fn attend<S: Simd>(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
+pub(crate) unsafe fn attend<S: Tiles>(job: &Job<'_>, item: &Item, next: Option<&Item>, scratch: &mut [f32]) {
     // SAFETY: the caller's contract; the element is the store's.
     unsafe {
         match job.store.kv_type() {
@@ -110,7 +111,7 @@ struct Split<'a> {
 /// # Safety
 /// As for [`attend`]; the store holds `E`s.
 #[inline(always)]
-unsafe fn attend_as<S: Simd, E: Element>(
+unsafe fn attend_as<S: Tiles, E: Element>(
     job: &Job<'_>,
     item: &Item,
     next: Option<&Item>,
@@ -119,7 +120,7 @@ unsafe fn attend_as<S: Simd, E: Element>(
     let span = &job.spans[item.span];
     let stored = job.store.layout();
     let rows = item.rows();
-    let tiles = gemm::group_count(rows, S::ROWS);
+    let tiles = group_count(rows, S::ROWS);
     let widen = E::BYTES < 4 && tiles > TILES_WITHOUT_SCRATCH;
     let mut scratch = Scratch::cut(scratch, stored);
     let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
@@ -246,7 +247,7 @@ unsafe fn widen_blocks<S: Simd, E: Element>(
 /// # Safety
 /// As for [`attend`]; tiles read `E`s, the store holds `T`s.
 #[inline(always)]
-unsafe fn attend_split<S: Simd, E: Element, T: Element>(
+unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     job: &Job<'_>,
     item: &Item,
     split: &Split<'_>,
@@ -254,7 +255,7 @@ unsafe fn attend_split<S: Simd, E: Element, T: Element>(
     peaks: &mut [Option<Peak>; MAX_ITEM_ROWS],
 ) {
     let span = &job.spans[item.span];
-    let tiles = gemm::group_count(item.rows(), S::ROWS);
+    let tiles = group_count(item.rows(), S::ROWS);
     let value_dim = split.layout.value_dim;
     let scales = T::SCALED.then_some(Scales {
         blocks: split.blocks,
@@ -262,7 +263,7 @@ unsafe fn attend_split<S: Simd, E: Element, T: Element>(
         value_offset: split.stored.value_scales,
     });
     for tile in 0..tiles {
-        let (first, rows) = gemm::group(item.rows(), tiles, tile);
+        let (first, rows) = group(item.rows(), tiles, tile);
         let visible = |row: usize| item.visible(span, first + row).saturating_sub(split.from).min(SPLIT);
         if visible(rows - 1) == 0 {
             continue;
@@ -299,7 +300,7 @@ unsafe fn attend_split<S: Simd, E: Element, T: Element>(
 /// # Safety
 /// As for [`attend`].
 #[inline(always)]
-unsafe fn score<S: Simd, E: Element>(
+unsafe fn score<S: Tiles, E: Element>(
     split: &Split<'_>,
     queries: *const f32,
     rows: usize,
@@ -352,7 +353,7 @@ fn fitting(widest: usize, left: usize) -> usize {
 /// # Safety
 /// As for [`attend`]; `visible` says how many keys a row sees, no fewer than the row before it.
 #[inline(always)]
-unsafe fn weigh<S: Simd, E: Element>(
+unsafe fn weigh<S: Tiles, E: Element>(
     split: &Split<'_>,
     weights: &[f32],
     rows: usize,
@@ -382,7 +383,7 @@ unsafe fn weigh<S: Simd, E: Element>(
 /// # Safety
 /// As for [`weigh`]; `out` has `rows` rows. Keys from other than the first on are added to what it holds.
 #[inline(always)]
-unsafe fn weigh_keys<S: Simd, E: Element>(
+unsafe fn weigh_keys<S: Tiles, E: Element>(
     split: &Split<'_>,
     weights: *const f32,
     rows: usize,

@@ -1,7 +1,8 @@
 //! Softmax in pieces: the weights of one split of a row, and the merge of a split into those before it (Milakov and Gimelshein
 //! 2018, arXiv 1805.02867). Must not know: keys, values, blocks. Scores are in units of log₂, so that e is never needed.
 
-use crate::simd::{self, LANES, ROUND, Simd};
+use crate::shapes::LANES;
+use crate::simd::{self, ROUND, Simd};
 
 /// Weights below 2 to this are 2 to this: more would be denormal. Beside the largest weight of its split, which is 1,
 /// such a weight changes no sum.

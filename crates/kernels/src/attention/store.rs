@@ -9,7 +9,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use crate::error::KernelError;
 use crate::forward::BLOCK_TOKENS;
 use crate::memory::Region;
-use crate::simd::LANES;
+use crate::shapes::LANES;
 
 /// How keys and values are stored. They are rounded when they are stored, and attention reads nothing but what is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -6,7 +6,8 @@
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::simd::{LANES, Simd};
+use crate::shapes::LANES;
+use crate::simd::Simd;
 
 /// How two neighbouring rows of a panel are read.
 pub(crate) trait Element: Copy + 'static {

@@ -3,21 +3,22 @@
 
 use headrace_quant::BlockType;
 
-use crate::activations::FACTS;
 use crate::entry::dispatch;
 use crate::entry_ints::{dispatch_ints, dispatch_pairs};
 use crate::error::KernelError;
-use crate::formats::{Format, GROUP, with_format};
-use crate::gemm::{self, Product};
+use crate::formats::with_format;
+use crate::gemm::Product;
 use crate::gemm_bf16::PairProduct;
 use crate::gemm_int::IntProduct;
+use crate::inputs::{Layout, grow};
 use crate::isa::Isa;
-use crate::kernels::{Kernels, Write, cut_rows};
-use crate::matrix::{Matrix, Section, WeightType};
+use crate::kernels::Kernels;
+use crate::matrix::{Matrix, WeightType};
 use crate::memory::Shared;
 use crate::mode::ComputeMode;
-use crate::pool::Pool;
-use crate::simd::LANES;
+use crate::packed::Format;
+use crate::section::Section;
+use crate::shapes::LANES;
 
 /// Multiply-adds below which a product is not worth waking other threads for.
 const SERIAL_PRODUCT: usize = 1 << 16;
@@ -28,29 +29,13 @@ const MANY_ROW_PANELS: usize = 8;
 /// Rows from which a product counts as having many.
 const MANY_ROWS: usize = 32;
 
-/// Rows of activations laid out for the register tiles, kept between products.
-#[derive(Default)]
-pub(crate) struct Inputs {
-    /// f32, in groups.
-    plain: Vec<f32>,
-    /// int8 codes and their facts.
-    codes: Vec<i32>,
-    facts: Vec<f32>,
-    /// bf16 pairs.
-    pairs: Vec<u32>,
-    /// Where chains wait between blocks of inputs, one piece per worker.
-    waiting: Vec<f32>,
-    /// What the current product's rows have been laid out as.
-    ready: Vec<Layout>,
-}
-
-/// A way of laying rows out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
-    Plain,
-    /// int8 codes of inputs padded to so many.
-    Ints(usize),
-    Pairs,
+/// What becomes of a product's output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// It replaces what is there.
+    Set,
+    /// It is added to what is there (the residual).
+    Add,
 }
 
 /// What multiplies with a section.
@@ -190,81 +175,4 @@ impl Task<'_> {
             }
         }
     }
-}
-
-impl Inputs {
-    /// Lays `x`, rows of `k`, out in groups as `layout` says, unless it was done for this product.
-    fn lay_out(
-        &mut self,
-        pool: &mut Pool,
-        isa: Isa,
-        x: &[f32],
-        k: usize,
-        layout: Layout,
-    ) -> Result<(), KernelError> {
-        let m = x.len() / k.max(1);
-        // One plain row is laid out already.
-        if self.ready.contains(&layout) || layout == Layout::Plain && m == 1 {
-            return Ok(());
-        }
-        self.ready.push(layout);
-        let limit = match layout {
-            Layout::Plain => dispatch!(isa, row_limit()),
-            Layout::Ints(_) => dispatch_ints!(isa, row_limit(m)),
-            Layout::Pairs => dispatch_pairs!(isa, row_limit()),
-        };
-        match layout {
-            Layout::Plain => grow(&mut self.plain, x.len()),
-            Layout::Ints(padded) => {
-                grow(&mut self.codes, m * padded / 4);
-                grow(&mut self.facts, m * padded / GROUP * FACTS);
-            }
-            Layout::Pairs => grow(&mut self.pairs, m * k.div_ceil(2)),
-        }
-        let groups = gemm::group_count(m, limit);
-        let (plain, pairs) = (Shared(self.plain.as_mut_ptr()), Shared(self.pairs.as_mut_ptr()));
-        let (codes, facts) = (Shared(self.codes.as_mut_ptr()), Shared(self.facts.as_mut_ptr()));
-        let (tasks, per_task) = cut_rows(groups, x.len() / groups.max(1));
-        pool.run(tasks, |task, _| {
-            for index in task * per_task..((task + 1) * per_task).min(groups) {
-                let (row, rows) = gemm::group(m, groups, index);
-                let x = &x[row * k..(row + rows) * k];
-                // SAFETY: the groups' ranges are disjoint and inside memory that was grown for all `m` rows above.
-                match layout {
-                    Layout::Plain => {
-                        // SAFETY: as above.
-                        let plain = unsafe { piece(&plain, row * k, rows * k) };
-                        gemm::pack_group(x, k, rows, plain);
-                    }
-                    Layout::Pairs => {
-                        let words = k.div_ceil(2);
-                        // SAFETY: as above.
-                        let pairs = unsafe { piece(&pairs, row * words, rows * words) };
-                        dispatch_pairs!(isa, pair_rows(x, k, rows, pairs));
-                    }
-                    Layout::Ints(padded) => {
-                        let (words, notes) = (padded / 4, padded / GROUP * FACTS);
-                        // SAFETY: as above.
-                        let codes = unsafe { piece(&codes, row * words, rows * words) };
-                        // SAFETY: as above.
-                        let facts = unsafe { piece(&facts, row * notes, rows * notes) };
-                        dispatch_ints!(isa, quantize(x, k, rows, codes, facts));
-                    }
-                }
-            }
-        })
-    }
-}
-
-fn grow<T: Clone + Default>(memory: &mut Vec<T>, length: usize) {
-    if memory.len() < length {
-        memory.resize(length, T::default());
-    }
-}
-
-/// # Safety
-/// `length` elements from `first` on exist, and nobody else uses them while the piece lives.
-unsafe fn piece<'a, T>(memory: &Shared<T>, first: usize, length: usize) -> &'a mut [T] {
-    // SAFETY: the caller's contract.
-    unsafe { std::slice::from_raw_parts_mut(memory.get().add(first), length) }
 }

@@ -1,0 +1,10 @@
+//! The operations of [`crate::Kernels`]. Each checks its shapes, then cuts itself into tasks.
+//! Must not know: architectures.
+
+mod attention;
+mod product;
+mod rows;
+
+pub use attention::Queries;
+pub use product::Write;
+pub use rows::{HeadRows, RopeTable};

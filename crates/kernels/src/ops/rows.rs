@@ -1,0 +1,150 @@
+//! Operations on rows of activations, row by row: norms, RoPE, SiLU·mul, the embeddings of tokens.
+//! Must not know: architectures.
+
+use crate::entry::dispatch;
+use crate::error::KernelError;
+use crate::kernels::Kernels;
+use crate::matrix::Matrix;
+use crate::memory::Shared;
+use crate::rows::HeadRow;
+use crate::shapes::cut_rows;
+
+/// Query and key heads at the start of each row, and what is done to them.
+#[derive(Clone, Copy)]
+pub struct HeadRows<'a> {
+    /// Query heads; the key heads follow.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Elements of a head; even.
+    pub head_dim: usize,
+    /// Elements between two rows.
+    pub stride: usize,
+    /// RMSNorm weights over each query head, if the architecture has them.
+    pub query_norm: Option<&'a [f32]>,
+    /// The same over each key head.
+    pub key_norm: Option<&'a [f32]>,
+    /// The norms' epsilon.
+    pub eps: f32,
+}
+
+/// cos and sin of the rotary angles, `[position][head_dim / 2]` each.
+#[derive(Default)]
+pub struct RopeTable {
+    /// Half a head.
+    pub half: usize,
+    /// The cosines.
+    pub cos: Vec<f32>,
+    /// The sines.
+    pub sin: Vec<f32>,
+}
+
+impl RopeTable {
+    fn at(&self, position: usize) -> Option<(&[f32], &[f32])> {
+        let range = position.checked_mul(self.half)?..position.checked_add(1)?.checked_mul(self.half)?;
+        Some((self.cos.get(range.clone())?, self.sin.get(range)?))
+    }
+}
+
+impl Kernels {
+    /// RMSNorm of each row of `weight.len()` elements from `x` into `out`.
+    pub fn rms_norm(
+        &mut self,
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let width = weight.len();
+        if x.len() != out.len() || width == 0 || !x.len().is_multiple_of(width) {
+            return Err(KernelError::shape(format!("norm of {} into {} by {width}", x.len(), out.len())));
+        }
+        let isa = self.isa;
+        self.each_row(x.len() / width, width, out, |row, out| {
+            dispatch!(isa, rms_norm(&x[row * width..(row + 1) * width], weight, eps, out));
+        })
+    }
+
+    /// `out = silu(gate) · up`, where each row of `gate_up` has `width` gates and then `width` ups.
+    pub fn silu_mul(&mut self, gate_up: &[f32], width: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        if width == 0 || gate_up.len() != out.len() * 2 || !out.len().is_multiple_of(width) {
+            return Err(KernelError::shape(format!(
+                "silu of {} into {} by {width}",
+                gate_up.len(),
+                out.len()
+            )));
+        }
+        let isa = self.isa;
+        self.each_row(out.len() / width, width, out, |row, out| {
+            let (gate, up) = gate_up[2 * row * width..2 * (row + 1) * width].split_at(width);
+            dispatch!(isa, silu_mul(gate, up, out));
+        })
+    }
+
+    /// Normalizes (if asked) and rotates the query and key heads of each row by its position.
+    pub fn rope(
+        &mut self,
+        rows: &mut [f32],
+        shape: HeadRows<'_>,
+        positions: &[usize],
+        table: &RopeTable,
+    ) -> Result<(), KernelError> {
+        let HeadRows { heads, kv_heads, head_dim, stride, query_norm, key_norm, eps } = shape;
+        let used = heads.checked_add(kv_heads).and_then(|all| all.checked_mul(head_dim));
+        let fits = positions.len().checked_mul(stride) == Some(rows.len())
+            && used.is_some_and(|used| used <= stride)
+            && table.half * 2 == head_dim
+            && positions.iter().all(|&position| table.at(position).is_some())
+            && [query_norm, key_norm].iter().flatten().all(|norm| norm.len() == head_dim);
+        if !fits {
+            return Err(KernelError::shape(format!(
+                "rope of {} elements, {} rows",
+                rows.len(),
+                positions.len()
+            )));
+        }
+        let isa = self.isa;
+        self.each_row(positions.len(), stride, rows, |row, out| {
+            let Some((cos, sin)) = table.at(positions[row]) else { return };
+            let (queries, rest) = out.split_at_mut(heads * head_dim);
+            for head in queries.chunks_exact_mut(head_dim) {
+                dispatch!(isa, rope_head(head, &HeadRow { norm: query_norm, eps, cos, sin }));
+            }
+            for head in rest.chunks_exact_mut(head_dim).take(kv_heads) {
+                dispatch!(isa, rope_head(head, &HeadRow { norm: key_norm, eps, cos, sin }));
+            }
+        })
+    }
+
+    /// Widened rows of a matrix, one below the other: the embeddings of tokens.
+    pub fn rows(&mut self, matrix: &Matrix, ids: &[u32], out: &mut [f32]) -> Result<(), KernelError> {
+        let width = matrix.k();
+        if Some(out.len()) != ids.len().checked_mul(width) || ids.iter().any(|&id| id as usize >= matrix.n())
+        {
+            return Err(KernelError::shape(format!("{} rows of {width} into {}", ids.len(), out.len())));
+        }
+        let isa = self.isa;
+        self.each_row(ids.len(), width, out, |row, out| {
+            // Cannot fail: id and length were checked above.
+            let _ = matrix.row(isa, ids[row] as usize, out);
+        })
+    }
+
+    /// Runs `work(row, its slice of out)` for every row.
+    fn each_row(
+        &mut self,
+        rows: usize,
+        width: usize,
+        out: &mut [f32],
+        work: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<(), KernelError> {
+        let (tasks, per_task) = cut_rows(rows, width);
+        let out = Shared(out.as_mut_ptr());
+        self.pool.run(tasks, |task, _| {
+            for row in task * per_task..((task + 1) * per_task).min(rows) {
+                // SAFETY: the callers checked that `out` has `rows · width` elements; each row is one task's.
+                work(row, unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) });
+            }
+        })
+    }
+}

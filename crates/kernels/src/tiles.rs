@@ -1,0 +1,157 @@
+//! Which shapes of register tile each instruction set has, and where a tile is compiled for it and called by its shape.
+//! Must not know: how a product is walked, or what is computed from it.
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::attention::tile::{self as kv, Element, KvTile};
+use crate::packed::{Codes, Format};
+use crate::simd::{Scalar, Simd};
+use crate::simd_bf16::Pairs;
+use crate::simd_int::Ints;
+use crate::tile::{self, Tile, Weight};
+use crate::tile_bf16;
+use crate::tile_int::{self, IntTile};
+
+/// The register tiles of f32 lanes.
+///
+/// # Safety
+/// As for [`Simd`]; a tile's pointers are valid for what its documentation says they hold.
+pub(crate) trait Tiles: Simd {
+    /// The most rows that one register tile holds.
+    const ROWS: usize;
+
+    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    fn panels(rows: usize) -> usize;
+    /// One register tile of a matrix product, compiled for this instruction set; see `tile::tile`.
+    unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
+    /// One register tile of attention, compiled for this instruction set; see `attention::tile`. `panels` is a power of two
+    /// up to [`Tiles::panels`].
+    unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
+}
+
+/// The register tiles of bf16 pairs.
+///
+/// # Safety
+/// As for [`Tiles`].
+pub(crate) trait PairTiles: Pairs<F: Tiles> {
+    /// One register tile, compiled for this instruction set; see `tile_bf16::tile`.
+    unsafe fn tile(rows: usize, panels: usize, tile: &Tile);
+}
+
+/// The register tiles of integer lanes.
+///
+/// # Safety
+/// As for [`Tiles`].
+pub(crate) trait IntTiles: Ints<F: Tiles> {
+    /// The most rows in a register tile of a product of `m` rows.
+    fn rows(m: usize) -> usize;
+    /// Panels (of 16 columns) in a register tile of `rows` rows.
+    fn panels(rows: usize) -> usize;
+    /// From how many rows on it pays to take weights of four bits apart once for all of them; see `opened`.
+    const OPENS_NIBBLES: usize;
+    /// The same for weights of five and six bits.
+    const OPENS_PLANES: usize;
+    /// Whether a product of `m` rows does.
+    fn opens(codes: Codes, m: usize) -> bool {
+        match codes {
+            Codes::Bytes => false,
+            Codes::Nibbles => m >= Self::OPENS_NIBBLES,
+            Codes::NibblesAndBit | Codes::NibblesAndPair => m >= Self::OPENS_PLANES,
+        }
+    }
+    /// One register tile of a product, compiled for this instruction set; see `tile_int::tile`.
+    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile);
+}
+
+/// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
+macro_rules! by_shape {
+    (
+        $features:literal, <$T:ident: $Bound:path = $Given:ty>, $tile:expr, $Work:ty,
+        ($rows:expr, $panels:expr, $work:expr), [$(($r:literal, $p:literal)),* $(,)?]
+    ) => {{
+        #[target_feature(enable = $features)]
+        unsafe fn compiled<$T: $Bound, const R: usize, const P: usize>(work: &$Work) {
+            // SAFETY: the caller's contract, and this function is compiled for the instruction set.
+            unsafe { $tile(work) }
+        }
+        // SAFETY: the caller's contract. Row and panel counts come from `ROWS` and `panels`, which the arms cover.
+        unsafe {
+            match ($rows, $panels) {
+                $(($r, $p) => compiled::<$Given, $r, $p>($work),)*
+                _ => debug_assert!(false, "no register tile of that shape"),
+            }
+        }
+    }};
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use by_shape;
+
+impl Tiles for Scalar {
+    const ROWS: usize = 2;
+
+    fn panels(_rows: usize) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn tile<W: Weight>(rows: usize, _panels: usize, tile: &Tile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => tile::tile::<Scalar, W, 1, 1>(tile),
+                _ => tile::tile::<Scalar, W, 2, 1>(tile),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn kv_tile<E: Element>(rows: usize, _panels: usize, tile: &KvTile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => kv::tile::<Scalar, E, 1, 1>(tile),
+                _ => kv::tile::<Scalar, E, 2, 1>(tile),
+            }
+        }
+    }
+}
+
+impl PairTiles for Scalar {
+    #[inline(always)]
+    unsafe fn tile(rows: usize, _panels: usize, tile: &Tile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => tile_bf16::tile::<Scalar, 1, 1>(tile),
+                _ => tile_bf16::tile::<Scalar, 2, 1>(tile),
+            }
+        }
+    }
+}
+
+impl IntTiles for Scalar {
+    const OPENS_NIBBLES: usize = 3;
+    const OPENS_PLANES: usize = 3;
+
+    fn rows(_m: usize) -> usize {
+        2
+    }
+
+    fn panels(_rows: usize) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    unsafe fn tile<F: Format>(rows: usize, _panels: usize, tile: &IntTile) {
+        // SAFETY: the caller's contract; the plain lanes need no special instructions.
+        unsafe {
+            match rows {
+                1 => tile_int::tile::<Scalar, F, 1, 1>(tile),
+                _ => tile_int::tile::<Scalar, F, 2, 1>(tile),
+            }
+        }
+    }
+}
