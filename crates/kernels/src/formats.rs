@@ -193,47 +193,20 @@ impl Format for Q6K {
 /// Evaluates an expression with `F` bound to the packed format of a block type.
 macro_rules! with_format {
     ($kind:expr, $F:ident => $body:expr) => {
+        $crate::formats::with_format!(
+            $kind, $F => $body,
+            [
+                Q8_0 is Q80, Q4_0 is Q40, Q4_1 is Q41, Q5_0 is Q50, Q5_1 is Q51,
+                Q4K is Q4K, Q5K is Q5K, Q6K is Q6K, Iq4Nl is Iq4Nl, Mxfp4 is Mxfp4
+            ]
+        )
+    };
+    ($kind:expr, $F:ident => $body:expr, [$($Block:ident is $Format:ident),*]) => {
         match $kind {
-            headrace_quant::BlockType::Q8_0 => {
-                type $F = $crate::formats::Q80;
+            $(headrace_quant::BlockType::$Block => {
+                type $F = $crate::formats::$Format;
                 $body
-            }
-            headrace_quant::BlockType::Q4_0 => {
-                type $F = $crate::formats::Q40;
-                $body
-            }
-            headrace_quant::BlockType::Q4_1 => {
-                type $F = $crate::formats::Q41;
-                $body
-            }
-            headrace_quant::BlockType::Q5_0 => {
-                type $F = $crate::formats::Q50;
-                $body
-            }
-            headrace_quant::BlockType::Q5_1 => {
-                type $F = $crate::formats::Q51;
-                $body
-            }
-            headrace_quant::BlockType::Q4K => {
-                type $F = $crate::formats::Q4K;
-                $body
-            }
-            headrace_quant::BlockType::Q5K => {
-                type $F = $crate::formats::Q5K;
-                $body
-            }
-            headrace_quant::BlockType::Q6K => {
-                type $F = $crate::formats::Q6K;
-                $body
-            }
-            headrace_quant::BlockType::Iq4Nl => {
-                type $F = $crate::formats::Iq4Nl;
-                $body
-            }
-            headrace_quant::BlockType::Mxfp4 => {
-                type $F = $crate::formats::Mxfp4;
-                $body
-            }
+            })*
         }
     };
 }
