@@ -3,8 +3,7 @@
 
 use std::fmt;
 
-/// Tokens in one KV block.
-pub const BLOCK_TOKENS: usize = 16;
+pub use headrace_domain::BLOCK_TOKENS;
 
 /// Tokens of one sequence to compute in this step.
 #[derive(Clone, Copy, Debug)]
