@@ -1,89 +1,149 @@
-//! The page that explains errors: every code that an answer can carry is an anchor on it.
-//! Reads codes out of the sources that define them; knows no error's meaning.
+//! The page that explains errors, `docs/errors.md`: written from the table of refusals, so that every name that an answer or
+//! a trace can carry is an anchor on it. Must not know who refuses.
 
-use std::collections::BTreeSet;
 use std::path::Path;
+
+use headrace_domain::Code;
 
 use crate::shell::{Failure, read};
 
-const PAGE: &str = "docs/errors.md";
-/// Sources whose `=> "code"` arms are codes that answers and traces carry.
-const SOURCES: &[&str] = &[
-    "crates/ledger/src/refusal.rs",
-    "crates/identity/src/error.rs",
-    "crates/gateway/src/authenticate.rs",
-    "crates/gateway/src/authorize.rs",
+pub(crate) const PAGE: &str = "docs/errors.md";
+
+/// What stands before the first chapter.
+const HEAD: &str = include_str!("errors_page/head.md");
+/// Where a line of a paragraph is broken, in characters.
+const WIDTH: usize = 120;
+
+/// A chapter begins with a code of the table and ends where the next one begins.
+struct Chapter {
+    first: Code,
+    title: &'static str,
+    /// Paragraphs before its codes.
+    intro: &'static [&'static str],
+}
+
+const CHAPTERS: &[Chapter] = &[
+    Chapter { first: Code::NotFound, title: "The connection (stage `connect`)", intro: &[] },
+    Chapter {
+        first: Code::MissingApiKey,
+        title: "Who calls (stage `authenticate`)",
+        intro: &[
+            "Answers to bad keys do not tell why a key is bad; the trace (`rule`) does, for the operator.",
+        ],
+    },
+    Chapter {
+        first: Code::RequestTooLarge,
+        title: "The body (stage `receive`)",
+        intro: &[
+            "A body is read only when it is known whose it is. The connection of a body that was left unread is \
+                  closed (HTTP/1.1), or its stream is reset (HTTP/2).",
+        ],
+    },
+    Chapter {
+        first: Code::InvalidJson,
+        title: "The request (stage `parse`)",
+        intro: &[
+            "All of these have a `param`. A parameter that could change the answer is honoured or refused by \
+                  name, never dropped.",
+        ],
+    },
+    Chapter {
+        first: Code::EndpointNotEntitled,
+        title: "What the key may use (stages `authorize`, `route`)",
+        intro: &[],
+    },
+    Chapter { first: Code::ContentPolicy, title: "Content (stage `moderate`)", intro: &[] },
+    Chapter { first: Code::ContextLengthExceeded, title: "The prompt (stage `render`)", intro: &[] },
+    Chapter {
+        first: Code::CallTooLarge,
+        title: "Memory (stages `parse`, `render`)",
+        intro: &[
+            "What a call may take is estimated from its size and from what it asks for (`n`, `max_tokens`, \
+                  log-probabilities, `echo`, `stop`), and held until the last byte of its answer has gone.",
+        ],
+    },
+    Chapter {
+        first: Code::RequestsPerMinute,
+        title: "Limits (stage `hold`)",
+        intro: &[
+            "Requests and places in flight are taken when the key is known, tokens once they are counted; each \
+                  time over key → project → organisation (→ model, with the tokens), all together or none. A request \
+                  that is let in stays counted, whatever refuses it later; its place, and tokens that were not used, \
+                  are given back. `limit.scope` says whose limit it was. A call that can never fit is a 400 without \
+                  `Retry-After`.",
+        ],
+    },
+    Chapter {
+        first: Code::OutOfMoney,
+        title: "Money (stage `hold`)",
+        intro: &[
+            "A call holds the most that it can cost before any work, and pays what it used afterwards. Amounts in \
+             `limit` are nano-dollars (10⁻⁹ US dollars).",
+            "OpenAI's SDKs raise `APIStatusError` for 402, with `status_code` 402, `type` `insufficient_quota` and \
+             the code below, and do not try again; OpenAI's own 429 for this would be tried again in vain, and looks \
+             like a rate limit.",
+        ],
+    },
+    Chapter { first: Code::QueueFull, title: "The engine (stages `place` to `decode`)", intro: &[] },
 ];
-/// The source of the request parser's codes: `const NAME: &str = "code"`.
-const PARSER: &str = "crates/wire/src/fault.rs";
 
-/// Sources that make refusals themselves: after each of these words the first string is a code.
-const REFUSING: &[&str] = &["crates/gateway/src", "crates/edge/src"];
-const REFUSALS: &[&str] =
-    &["Why::new(", "Self::new(", "bad_request(", "why(", "overloaded(", "ErrorFacts::new(", "ErrorKind::"];
-
-/// Codes that no anchor explains.
+/// Whether the page is the one that the table writes.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
-    let anchors = anchors(&read(&root.join(PAGE))?);
-    let mut codes: BTreeSet<String> = quoted_after(&read(&root.join(PARSER))?, ": &str = \"");
-    for source in SOURCES {
-        codes.extend(quoted_after(&read(&root.join(source))?, "=> \""));
+    let (found, wanted) = (read(&root.join(PAGE))?, page());
+    if found == wanted {
+        return Ok(Vec::new());
     }
-    for folder in REFUSING {
-        refused_in(&root.join(folder), &mut codes)?;
-    }
-    let missing = codes.into_iter().filter(|code| !anchors.contains(code));
-    Ok(missing.map(|code| format!("{PAGE} has no heading `{code}`")).collect())
+    let line = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
+    Ok(vec![format!(
+        "{PAGE} is not what crates/domain/src/code/table.rs says, from line {line} on: `xtask -- errors` writes it"
+    )])
 }
 
-/// The page's anchors: its headings of third level, whose text is a code in back quotes.
-fn anchors(page: &str) -> BTreeSet<String> {
-    let headings = page.lines().filter_map(|line| line.strip_prefix("### "));
-    headings.map(|heading| heading.trim().trim_matches('`').to_owned()).collect()
-}
-
-fn refused_in(folder: &Path, codes: &mut BTreeSet<String>) -> Result<(), Failure> {
-    let failed =
-        |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()), "restore the folder");
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_dir() {
-            refused_in(&path, codes)?;
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            codes.extend(refusals(&read(&path)?));
-        }
-    }
+/// Writes the page anew.
+pub(crate) fn write(root: &Path) -> Result<(), Failure> {
+    std::fs::write(root.join(PAGE), page())
+        .map_err(|error| Failure::new(format!("{PAGE}: {error}"), "make it writable"))?;
+    println!("wrote {PAGE}");
     Ok(())
 }
 
-/// The codes of refusals that are made in a source. A first string that is no code is a message: its code came as a value.
-fn refusals(source: &str) -> BTreeSet<String> {
-    let shipped = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let mut codes = BTreeSet::new();
-    for lead in REFUSALS {
-        for rest in shipped.split(lead).skip(1) {
-            let call = rest.split(';').next().unwrap_or_default();
-            codes.extend(call.split('"').nth(1).filter(|text| is_code(text)).map(str::to_owned));
+fn page() -> String {
+    let mut page = HEAD.trim_end().to_owned();
+    for code in Code::ALL {
+        if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.first == *code) {
+            page.push_str(&format!("\n\n## {}", chapter.title));
+            chapter.intro.iter().for_each(|paragraph| page.push_str(&format!("\n\n{}", wrapped(paragraph))));
+        }
+        page.push_str(&format!("\n\n### `{code}`\n{}", wrapped(&explained(*code))));
+    }
+    page.push('\n');
+    page
+}
+
+/// The paragraph of a code.
+fn explained(code: Code) -> String {
+    let status = match code.status() {
+        _ if !code.is_told() => String::new(),
+        // Everybody who is told to come back is told when.
+        status @ (429 | 503) => format!("**{status}** with `Retry-After`. "),
+        status => format!("**{status}**. "),
+    };
+    format!("{status}{} {}", code.meaning(), code.way_out()).trim_end().to_owned()
+}
+
+/// A paragraph in lines of at most [`WIDTH`] characters.
+fn wrapped(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
         }
     }
-    codes
-}
-
-fn quoted_after(source: &str, lead: &str) -> BTreeSet<String> {
-    let shipped = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let rest = shipped.split(lead).skip(1);
-    rest.filter_map(|rest| rest.split('"').next())
-        .filter(|code| {
-            !code.is_empty()
-                && code.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        })
-        .map(str::to_owned)
-        .collect()
-}
-
-fn is_code(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -92,33 +152,17 @@ mod tests {
     use crate::shell::Place;
 
     #[test]
-    fn every_code_is_explained() {
+    fn every_code_is_explained_once_on_the_page() {
         let root = Place::find().unwrap().root;
         let broken = violations(&root).unwrap();
         assert!(broken.is_empty(), "{}", broken.join("\n"));
-        let anchors = anchors(&read(&root.join(PAGE)).unwrap());
-        for (code, meaning) in headrace_wire::CODES {
-            assert!(anchors.contains(*code), "{PAGE} has no heading `{code}` ({meaning})");
+        let page = page();
+        for code in Code::ALL {
+            assert_eq!(page.matches(&format!("\n### `{code}`\n")).count(), 1, "{code}");
         }
-        let limits = read(&root.join("crates/limits/src/refusal.rs")).unwrap();
-        for rule in ["requests_per_minute", "tokens_per_minute", "concurrency"] {
-            assert!(limits.contains(rule) && anchors.contains(rule), "{rule}");
+        for chapter in CHAPTERS {
+            assert_eq!(page.matches(&format!("\n## {}\n", chapter.title)).count(), 1, "{}", chapter.title);
         }
         assert!(headrace_wire::ERROR_DOCS.ends_with(PAGE));
-    }
-
-    #[test]
-    fn no_code_is_explained_twice() {
-        let page = read(&Place::find().unwrap().root.join(PAGE)).unwrap();
-        let headings = page.lines().filter(|line| line.starts_with("### ")).count();
-        assert_eq!(headings, anchors(&page).len());
-    }
-
-    #[test]
-    fn codes_are_found_in_sources() {
-        let source = "A => \"out_of_money\",\nB => \"Not a code\",\n#[cfg(test)] C => \"hidden\"";
-        assert_eq!(quoted_after(source, "=> \"").into_iter().collect::<Vec<_>>(), ["out_of_money"]);
-        let source = "Why::new(Stage::Hold, 503, \"queue_full\", \"Full.\"); Why::new(stage, 429, code, \"Slow down.\");";
-        assert_eq!(refusals(source).into_iter().collect::<Vec<_>>(), ["queue_full"]);
     }
 }

@@ -27,7 +27,8 @@ cargo run --release -p xtask -- COMMAND
   test --only STEP     one step alone
   steps                the steps of `test`, by name
   rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
-  generate             write the generated files anew (docs/configuration.md)
+  errors               write docs/errors.md anew from the table of refusals (a second)
+  generate             write all generated files anew, docs/configuration.md with the release program
 ";
 
 fn main() -> ExitCode {
@@ -52,7 +53,8 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
             Ok(())
         }
         ["rules"] => steps::rules(&place),
-        ["generate"] => artefacts::write(&place),
+        ["errors"] => errors_page::write(&place.root),
+        ["generate"] => errors_page::write(&place.root).and_then(|()| artefacts::write(&place)),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

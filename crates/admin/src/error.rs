@@ -66,7 +66,7 @@ impl From<LedgerRefusal> for AdminError {
             LedgerRefusal::Unavailable { .. } => "see that the disk has space, then try again",
             _ => "",
         };
-        Self::new(refusal.code(), refusal.to_string(), remedy)
+        Self::new(refusal.code().name(), refusal.to_string(), remedy)
     }
 }
 

@@ -4,6 +4,7 @@
 mod block_key;
 mod call;
 mod clock;
+mod code;
 mod conversation;
 mod id;
 mod money;
@@ -16,6 +17,7 @@ mod usage;
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
+pub use code::{Code, ErrorKind};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, UserId};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};

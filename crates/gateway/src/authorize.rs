@@ -1,34 +1,26 @@
 //! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
 
-use headrace_domain::{ModelName, Stage};
+use headrace_domain::{Code, ModelName, Stage};
 use headrace_identity::{EntitlementRefusal, may_use};
-use headrace_wire::ErrorKind;
 
-use crate::refused::{Refused, Why};
+use crate::dossier::Dossier;
+use crate::refused::Why;
 use crate::state::{Authorized, Parsed};
 
 impl Parsed {
-    pub(crate) fn authorize(mut self) -> Result<Authorized, Refused> {
-        let Ok(asked) = ModelName::new(&self.call.model) else {
-            return Err(self.dossier.refuse(unknown_model(&self.call.model)));
-        };
-        if let Err(refusal) = may_use(&self.principal, &self.call.model, self.call.endpoint) {
-            let why = match refusal {
-                EntitlementRefusal::Endpoint(_) => Why::new(
-                    Stage::Authorize,
-                    403,
-                    ErrorKind::Permission,
-                    "endpoint_not_entitled",
-                    format!("{refusal} Ask for a key that may, or use another endpoint."),
-                ),
-                // Told apart from a model that does not exist, it would tell which models do.
-                EntitlementRefusal::Model => unknown_model(&self.call.model),
-            };
-            return Err(self.dossier.refuse(why));
-        }
-        self.dossier.mark(Stage::Authorize);
-        let Self { dossier, principal, call, taken } = self;
-        Ok(Authorized { dossier, principal, call, taken, asked })
+    pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
+        let asked = ModelName::new(&self.call.model).map_err(|_| unknown_model(&self.call.model))?;
+        may_use(&self.principal, &self.call.model, self.call.endpoint).map_err(|refusal| match refusal {
+            EntitlementRefusal::Endpoint(_) => Why::new(
+                Code::EndpointNotEntitled,
+                format!("{refusal} Ask for a key that may, or use another endpoint."),
+            ),
+            // Told apart from a model that does not exist, it would tell which models do.
+            EntitlementRefusal::Model => unknown_model(&self.call.model),
+        })?;
+        dossier.mark(Stage::Authorize);
+        let Self { principal, call, taken } = self;
+        Ok(Authorized { principal, call, taken, asked })
     }
 }
 
@@ -36,10 +28,7 @@ impl Parsed {
 pub(crate) fn unknown_model(name: &str) -> Why {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
     Why::new(
-        Stage::Route,
-        404,
-        ErrorKind::NotFound,
-        "model_not_found",
+        Code::ModelNotFound,
         format!("The model `{shown}` does not exist here. `GET /v1/models` lists those that you may use."),
     )
     .with_param("model")

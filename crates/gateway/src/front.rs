@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::{Dialect, Endpoint, Stage, UnixNanos};
-use headrace_wire::{ErrorKind, LimitFacts};
+use headrace_domain::{Code, Dialect, Endpoint, UnixNanos};
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
@@ -90,14 +89,6 @@ pub enum BodyRefusal {
     },
 }
 
-impl Why {
-    fn with_bytes(mut self, rule: &str, limit: u64, observed: u64) -> Self {
-        let (rule, scope) = (rule.to_owned(), "bytes".to_owned());
-        self.limit = Some(LimitFacts { rule, scope, limit, observed });
-        self
-    }
-}
-
 impl Gateway {
     /// An error of the edge's in the dialect's shape, with a request id, traced.
     pub fn refuse(
@@ -114,7 +105,7 @@ impl Gateway {
         if let Some(endpoint) = endpoint {
             dossier.describe(endpoint, None);
         }
-        let (answer, record) = dossier.refuse(refusal.why()).finish();
+        let (answer, record) = dossier.refuse(&refusal.why());
         self.parts().traces.record(record);
         match refusal {
             EdgeRefusal::MethodNotAllowed { allowed } => answer.with_header("allow", *allowed),
@@ -128,8 +119,6 @@ const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 impl EdgeRefusal {
     pub(crate) fn why(&self) -> Why {
-        let why = |status, kind, code, message: String| Why::new(Stage::Connect, status, kind, code, message);
-        let bad = ErrorKind::InvalidRequest;
         match self {
             Self::NotFound { path, meant } => {
                 let path = shown(path, 80);
@@ -141,35 +130,23 @@ impl EdgeRefusal {
                     ),
                     None => format!("There is no `{path}` here. See the README for the paths."),
                 };
-                why(404, ErrorKind::NotFound, "not_found", message).keeping("There is no such path here.")
+                Why::new(Code::NotFound, message).keeping("There is no such path here.")
             }
             Self::MethodNotAllowed { allowed } => {
-                why(405, bad, "method_not_allowed", format!("This path takes {allowed}."))
+                Why::new(Code::MethodNotAllowed, format!("This path takes {allowed}."))
             }
-            Self::HeaderTimeout { seconds } => why(
-                408,
-                ErrorKind::Timeout,
-                "header_timeout",
+            Self::HeaderTimeout { seconds } => Why::new(Code::HeaderTimeout,
                 format!("The headers were not whole within {seconds} s. Send the request again."),
             ),
-            Self::AmbiguousLength => why(
-                400,
-                bad,
-                "ambiguous_length",
+            Self::AmbiguousLength => Why::new(Code::AmbiguousLength,
                 "The head does not say in one way where its request ends. Send one `content-length`, or `transfer-encoding: \
                  chunked` alone, and nothing behind a request to `upgrade`."
                     .to_owned(),
             ),
-            Self::BadHost { hosts } => why(
-                400,
-                bad,
-                "bad_host",
+            Self::BadHost { hosts } => Why::new(Code::BadHost,
                 format!("The head names {hosts} hosts. Send one `host` header."),
             ),
-            Self::TooManyConnections { limit, of_peer } => why(
-                503,
-                ErrorKind::Overloaded,
-                "too_many_connections",
+            Self::TooManyConnections { limit, of_peer } => Why::new(Code::TooManyConnections,
                 match of_peer {
                     true => format!(
                         "Your address has {limit} connections with calls in flight, as many as one may have. Share connections, \
@@ -187,68 +164,45 @@ impl EdgeRefusal {
 
 impl BodyRefusal {
     pub(crate) fn why(&self) -> Why {
-        let why = |status, kind, code, message: String| Why::new(Stage::Receive, status, kind, code, message);
-        let bad = ErrorKind::InvalidRequest;
         match self {
-            Self::TooLarge { limit_bytes } => why(
-                413,
-                ErrorKind::RequestTooLarge,
-                "request_too_large",
+            Self::TooLarge { limit_bytes } => Why::new(Code::RequestTooLarge,
                 format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
             ),
-            Self::TooSlow { seconds } => why(
-                408,
-                ErrorKind::Timeout,
-                "body_timeout",
+            Self::TooSlow { seconds } => Why::new(Code::BodyTimeout,
                 format!("The body made no progress for {seconds} s. Send the request again."),
             ),
-            Self::Encoding { encoding } => why(
-                415,
-                bad,
-                "unsupported_encoding",
+            Self::Encoding { encoding } => Why::new(Code::UnsupportedEncoding,
                 format!(
                     "The content-encoding `{}` is not taken. Send the body as it is.",
                     shown(encoding, 40)
                 ),
             )
             .keeping("The content-encoding is not taken."),
-            Self::MediaType => why(
-                415,
-                bad,
-                "unsupported_media_type",
+            Self::MediaType => Why::new(Code::UnsupportedMediaType,
                 "The body must be `content-type: application/json`.".to_owned(),
             ),
             Self::Incomplete => {
-                why(400, bad, "incomplete_body", "The body broke off before its end.".to_owned())
+                Why::new(Code::IncompleteBody, "The body broke off before its end.".to_owned())
             }
-            Self::TooManyPieces { pieces, bytes } => why(
-                400,
-                bad,
-                "too_many_pieces",
+            Self::TooManyPieces { pieces, bytes } => Why::new(Code::TooManyPieces,
                 format!("The body came in {pieces} pieces for {bytes} bytes. Send it in larger chunks, or with a `content-length`."),
             ),
-            Self::MemoryOfKey { limit_bytes, observed_bytes } => why(
-                429,
-                ErrorKind::RateLimit,
-                "request_memory_per_key",
+            Self::MemoryOfKey { limit_bytes, observed_bytes } => Why::new(Code::RequestMemoryPerKey,
                 format!(
                     "With this one, the requests of this key that are being read or answered have {observed_bytes} \
                      bytes; they may have {limit_bytes} (`server.request_memory_per_key`). Wait for some of them."
                 ),
             )
             .retry_after(SHORT_WAIT)
-            .with_bytes("request_memory_per_key", *limit_bytes, *observed_bytes),
-            Self::Memory { limit_bytes, observed_bytes } => why(
-                503,
-                ErrorKind::Overloaded,
-                "request_memory",
+            .with_limit("request_memory_per_key", "bytes", *limit_bytes, *observed_bytes),
+            Self::Memory { limit_bytes, observed_bytes } => Why::new(Code::RequestMemory,
                 format!(
                     "With this one, the requests that are being read or answered have {observed_bytes} bytes; they \
                      may have {limit_bytes} (`server.request_memory`). Try again shortly."
                 ),
             )
             .retry_after(SHORT_WAIT)
-            .with_bytes("request_memory", *limit_bytes, *observed_bytes),
+            .with_limit("request_memory", "bytes", *limit_bytes, *observed_bytes),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_domain::{Dialect, ModelName, RequestId, Stage};
-use headrace_wire::{ErrorKind, error_body};
+use headrace_domain::{Code, Dialect, ModelName, RequestId, Stage};
+use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,7 +18,6 @@ use crate::dossier::Stub;
 use crate::memory::Memory;
 use crate::render::lane::Lane;
 use crate::stages;
-use crate::state::Arrived;
 use crate::{Answer, Arrival, BodySource};
 
 /// Questions for traces that are answered at once.
@@ -93,12 +92,8 @@ impl Gateway {
         // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
         let counted = self.tasks.token();
         let travel = async {
-            let arrived = Arrived::new(stub.open(Arc::clone(&self.parts.clock)), arrival);
-            stages::travel(self, arrived, counted).await.unwrap_or_else(|refused| {
-                let (answer, record) = refused.finish();
-                self.parts.traces.record(record);
-                answer
-            })
+            let dossier = stub.open(Arc::clone(&self.parts.clock));
+            stages::travel(self, dossier, arrival, counted).await
         };
         AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
             // Before the hold: nothing is taken. From there on the call's task answers for itself.
@@ -184,14 +179,7 @@ impl Gateway {
     pub(crate) fn internal_error(&self, id: RequestId, dialect: Dialect) -> Answer {
         tracing::error!(request = %id, "a call ended without an answer");
         let message = "The call failed inside. It was not charged. Its request id is in the log.";
-        let facts = headrace_wire::ErrorFacts::new(
-            500,
-            ErrorKind::Internal,
-            "internal_error",
-            message,
-            Stage::Deliver,
-            id,
-        );
+        let facts = ErrorFacts { stage: Stage::Deliver, ..ErrorFacts::new(Code::InternalError, message, id) };
         Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
     }
 

@@ -4,18 +4,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use headrace_domain::{PrefixKeys, Stage};
-use headrace_ledger::Command;
+use headrace_domain::{Code, PrefixKeys, Stage};
+use headrace_ledger::{Command, LedgerRefusal, Verdict};
 use headrace_limits::{RateStanding, Scope};
-use headrace_wire::ErrorKind;
 
 use crate::Gateway;
-use crate::refused::{Refused, Why};
+use crate::dossier::Dossier;
+use crate::refused::Why;
 use crate::settle::Settlement;
 use crate::state::{Held, Rendered, caller_scopes};
 
 impl Rendered {
-    pub(crate) fn hold(mut self, gateway: &Gateway) -> Result<Held, Refused> {
+    pub(crate) fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Held, Why> {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
@@ -23,17 +23,12 @@ impl Rendered {
         self.work.keys = self.work.prompts.iter().map(|ids| PrefixKeys::of(&self.work.salt, ids)).collect();
         let cached: usize =
             self.work.keys.iter().map(|keys| parts.fleet.cached_prefix(&model.name, keys)).sum();
-        tracing::trace!(request = %self.dossier.id, cached, "cached prefix estimated");
-        self.dossier.mark(Stage::Cache);
+        tracing::trace!(request = %dossier.id, cached, "cached prefix estimated");
+        dossier.mark(Stage::Cache);
 
-        let Some(quote) = parts.prices.quote(&model.name, now) else {
-            let why = unpriced(model.name.as_str());
-            return Err(self.dossier.refuse(why));
-        };
+        let quote = parts.prices.quote(&model.name, now).ok_or_else(|| unpriced(model.name.as_str()))?;
         let (prompt_tokens, output_tokens) = (self.work.prompt_tokens(), self.work.most_output_tokens());
-        let Ok(amount) = quote.hold_for(prompt_tokens, output_tokens) else {
-            return Err(self.dossier.refuse(headrace_ledger::LedgerRefusal::Overflow.into()));
-        };
+        let amount = quote.hold_for(prompt_tokens, output_tokens).map_err(|_| LedgerRefusal::Overflow)?;
 
         // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
         let [key, project, org] = caller_scopes(&self.principal);
@@ -41,10 +36,9 @@ impl Rendered {
         let tokens = prompt_tokens.saturating_add(output_tokens);
         let (_, model_scope) = scopes.split_at(3);
         if let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
-            let why = Why::limited(refusal, &parts.limits.standing(&scopes, now));
-            return Err(self.dossier.refuse(why));
+            return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now)));
         }
-        let (hold, taken_ns) = (self.dossier.id.hold(), parts.clock.monotonic_nanos());
+        let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
         let command = Command::Hold {
             hold,
             org: self.principal.org.clone(),
@@ -57,24 +51,21 @@ impl Rendered {
         let headers = rate_headers(&parts.limits.standing(&scopes, now));
         // From here to the task that settles the hold nothing may fail, or the money would stay held.
         let mut transacted = parts.ledger.transact(vec![command], now);
-        if let Some(Err(refusal)) = transacted.verdicts.pop().map(headrace_ledger::Verdict::into_result) {
+        if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
             self.principal.lease.release(now);
-            return Err(self.dossier.refuse(refusal.into()));
+            return Err(refusal.into());
         }
-        self.dossier.record.held = amount;
+        dossier.record.held = amount;
         // A clock that panics here must not cost more than this span.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.dossier.mark(Stage::Hold)));
+        let _ = catch_unwind(AssertUnwindSafe(|| dossier.mark(Stage::Hold)));
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
-        Ok(Held { dossier: self.dossier, work: self.work, settlement, headers })
+        Ok(Held { work: self.work, settlement, headers })
     }
 }
 
 fn unpriced(model: &str) -> Why {
     Why::new(
-        Stage::Hold,
-        503,
-        ErrorKind::Internal,
-        "model_unpriced",
+        Code::ModelUnpriced,
         format!("The model `{model}` has no price today, and nothing is free by accident. Set one under [[prices]]."),
     )
     .retry_after(Duration::from_secs(60))

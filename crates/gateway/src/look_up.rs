@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Dialect, ModelName, RequestId, Stage, TraceRecord};
+use headrace_domain::{Code, Dialect, ModelName, RequestId, TraceRecord};
 use headrace_identity::{Principal, credential};
-use headrace_wire::{ErrorKind, ModelCard, model_body, models_body, named_request};
+use headrace_wire::{ModelCard, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
 use crate::authenticate::unauthenticated;
@@ -22,7 +22,7 @@ const RECORD_WAIT: Duration = Duration::from_millis(500);
 /// How often it looks whether the record is there.
 const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
-type Looked = Result<Answer, Box<Why>>;
+type Looked = Result<Answer, Why>;
 
 impl Gateway {
     /// `GET /v1/models`: those that the caller may use.
@@ -47,7 +47,7 @@ impl Gateway {
             let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
             match found.and_then(|name| Some((self.resolve(&name)?, name))) {
                 Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, &model), dialect))),
-                None => Err(Box::new(unknown_model(name))),
+                None => Err(unknown_model(name)),
             }
         };
         tell(&dossier, principal.and_then(show))
@@ -64,8 +64,8 @@ impl Gateway {
     }
 
     async fn trace_of(&self, principal: &Principal, id: Option<RequestId>) -> Looked {
-        let Some(id) = id else { return Err(Box::new(unknown_request())) };
-        let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(Box::new(too_many_look_ups())) };
+        let Some(id) = id else { return Err(unknown_request()) };
+        let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
             record.org.as_ref() == Some(&principal.org) && record.project.as_ref() == Some(&principal.project)
@@ -80,9 +80,7 @@ impl Gateway {
             sleep(RECORD_LOOK_EVERY).await;
             found = records.recent(id).filter(own);
         }
-        found
-            .map(|record| Answer::json(200, records.json(&record)))
-            .ok_or_else(|| Box::new(unknown_request()))
+        found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
     }
 
     /// Whether these are a caller's that would be let in. Nothing is counted.
@@ -97,7 +95,7 @@ impl Gateway {
         &self,
         credentials: &Credentials,
         dialect: Dialect,
-    ) -> (Dossier, Result<Arc<Principal>, Box<Why>>) {
+    ) -> (Dossier, Result<Arc<Principal>, Why>) {
         let parts = self.parts();
         let now = parts.clock.now();
         let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
@@ -107,12 +105,10 @@ impl Gateway {
                 let scopes = caller_scopes(&principal);
                 match parts.limits.count(&scopes, now) {
                     Ok(()) => Ok(principal),
-                    Err(refusal) => {
-                        Err(Box::new(Why::limited(refusal, &parts.limits.standing(&scopes, now))))
-                    }
+                    Err(refusal) => Err(Why::limited(refusal, &parts.limits.standing(&scopes, now))),
                 }
             }
-            Err(refusal) => Err(Box::new(unauthenticated(&refusal))),
+            Err(refusal) => Err(unauthenticated(&refusal)),
         };
         (dossier, principal)
     }
@@ -137,10 +133,7 @@ fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
 
 fn unknown_request() -> Why {
     Why::new(
-        Stage::Route,
-        404,
-        ErrorKind::NotFound,
-        "request_not_found",
+        Code::RequestNotFound,
         "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a \
          bounded time.",
     )
@@ -148,10 +141,7 @@ fn unknown_request() -> Why {
 
 fn too_many_look_ups() -> Why {
     Why::new(
-        Stage::Route,
-        503,
-        ErrorKind::Overloaded,
-        "too_many_look_ups",
+        Code::TooManyLookUps,
         "As many questions for traces are being answered as are taken at once. Try again shortly.",
     )
     .retry_after(Duration::from_secs(1))

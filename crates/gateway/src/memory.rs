@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{KeyId, Stage};
-use headrace_wire::{ErrorKind, LimitFacts};
+use headrace_domain::{Code, KeyId, Stage};
 use parking_lot::Mutex;
 
 use crate::refused::Why;
@@ -148,7 +147,7 @@ impl NoMemory {
                     mib(needed),
                     mib(bound)
                 );
-                Why::new(stage, 400, ErrorKind::InvalidRequest, "call_too_large", message)
+                Why::new(Code::CallTooLarge, message).at(stage)
             }
             Self::Key { key, needed, taken, bound } => {
                 let message = format!(
@@ -158,14 +157,11 @@ impl NoMemory {
                     mib(taken),
                     mib(bound)
                 );
-                let mut why = Why::new(stage, 429, ErrorKind::RateLimit, "key_memory_full", message);
-                why.limit = Some(LimitFacts {
-                    rule: "key_memory_full".to_owned(),
-                    scope: format!("key:{key}"),
-                    limit: bound,
-                    observed: taken.saturating_add(needed),
-                });
-                why.retry_after(WAIT)
+                let rule = Code::KeyMemoryFull;
+                Why::new(rule, message)
+                    .at(stage)
+                    .with_limit(rule.name(), format!("key:{key}"), bound, taken.saturating_add(needed))
+                    .retry_after(WAIT)
             }
             Self::All { needed, taken, bound } => {
                 let message = format!(
@@ -175,7 +171,7 @@ impl NoMemory {
                     mib(taken),
                     mib(bound)
                 );
-                Why::new(stage, 503, ErrorKind::Overloaded, "memory_full", message).retry_after(WAIT)
+                Why::new(Code::MemoryFull, message).at(stage).retry_after(WAIT)
             }
         }
     }

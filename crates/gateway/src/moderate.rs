@@ -3,22 +3,20 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Prompt, PromptItem, Stage};
+use headrace_domain::{Call, Code, Prompt, PromptItem, Stage};
 use headrace_moderation::{Judge, Verdict};
-use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::config::ServedModel;
-use crate::refused::{Refused, Why};
+use crate::dossier::Dossier;
+use crate::refused::Why;
 use crate::render::could_fit;
 use crate::state::{Moderated, Routed};
 
 impl Routed {
-    pub(crate) async fn moderate(self, gateway: &Gateway) -> Result<Moderated, Refused> {
-        let Self { mut dossier, principal, call, taken, model } = self;
-        let Some(judge) = &gateway.parts().judge else {
-            return Ok(Moderated(Self { dossier, principal, call, taken, model }));
-        };
+    pub(crate) async fn moderate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Moderated, Why> {
+        let Some(judge) = &gateway.parts().judge else { return Ok(Moderated(self)) };
+        let Self { principal, call, taken, model } = self;
         let (call, taken, verdict) = if taken.place.is_some() {
             // As in the stage `render`: the event loop's threads must stay free.
             let (judge, model) = (Arc::clone(judge), Arc::clone(&model));
@@ -26,32 +24,25 @@ impl Routed {
                 let verdict = verdict(&*judge, &model, &call);
                 (call, taken, verdict)
             });
-            match judging.await {
-                Ok(judged) => judged,
-                Err(_) => return Err(dossier.refuse(stopped())),
-            }
+            judging.await.map_err(|_| stopped())?
         } else {
             let verdict = verdict(&**judge, &model, &call);
             (call, taken, verdict)
         };
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(why) => return Err(dossier.refuse(*why)),
-        };
+        let verdict = verdict?;
         dossier.record.moderation = verdict.rule().map(str::to_owned);
         if let Verdict::Blocked { rule, message } = verdict {
             let message = format!("{message} (content rule `{rule}`)");
-            let why = Why::new(Stage::Moderate, 400, ErrorKind::ContentPolicy, "content_policy", message);
-            return Err(dossier.refuse(why));
+            return Err(Why::new(Code::ContentPolicy, message));
         }
         dossier.mark(Stage::Moderate);
-        Ok(Moderated(Self { dossier, principal, call, taken, model }))
+        Ok(Moderated(Self { principal, call, taken, model }))
     }
 }
 
 /// The verdict on all texts of a call, each by itself. Not on the rendered prompt: the words of the template would be
 /// judged with the caller's, and a rule on `user` would turn every call away.
-fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Box<Why>> {
+fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     could_fit(model, call)?;
     Ok(match &call.prompt {
         Prompt::Conversation(conversation) => {
@@ -76,5 +67,5 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
 
 fn stopped() -> Why {
     let message = "The request could not be judged: the judging was stopped. Nothing was charged.";
-    Why::new(Stage::Moderate, 500, ErrorKind::Internal, "internal_error", message)
+    Why::new(Code::InternalError, message).at(Stage::Moderate)
 }

@@ -2,9 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headrace_domain::{ServiceTier, Stage};
+use headrace_domain::{Code, ServiceTier, Stage};
 use headrace_engine_api::{Job, Priority};
-use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -21,13 +20,13 @@ pub(crate) struct Placed(());
 
 impl Carried {
     /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
-    pub(crate) fn place(&mut self, gateway: &Gateway) -> Result<Placed, Box<Why>> {
+    pub(crate) fn place(&mut self, gateway: &Gateway) -> Result<Placed, Why> {
         let Self { dossier, work, jobs, .. } = self;
         // An engine that panics here has failed by its own name, and not the call.
         let submitted = catch_unwind(AssertUnwindSafe(|| {
             (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
         }));
-        if let Err(why) = submitted.unwrap_or_else(|_| Err(Box::new(panicked()))) {
+        if let Err(why) = submitted.unwrap_or_else(|_| Err(panicked())) {
             dossier.mark(Stage::Place);
             return Err(why);
         }
@@ -41,12 +40,12 @@ fn submit(
     work: &Work,
     index: usize,
     jobs: &mut Jobs,
-) -> Result<(), Box<Why>> {
+) -> Result<(), Why> {
     let (Some(prompt), Some(keys)) = (work.prompts.get(index), work.keys.get(index)) else { return Ok(()) };
     let Some(placement) = gateway.parts().fleet.place(&work.model.name, keys) else {
         let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-        let why = Why::new(Stage::Place, 503, ErrorKind::Overloaded, "engine_unavailable", message);
-        return Err(Box::new(why.retry_after(std::time::Duration::from_secs(1))));
+        let why = Why::new(Code::EngineUnavailable, message);
+        return Err(why.retry_after(std::time::Duration::from_secs(1)));
     };
     let first_choice = u32::try_from(index).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
     let job = Job {
@@ -70,12 +69,12 @@ fn submit(
     if jobs.is_empty() {
         dossier.line.mark(Stage::Place, submitted_ns);
     }
-    let ticket = placement.submit(job).map_err(|refusal| Box::new(Why::from(refusal)))?;
+    let ticket = placement.submit(job)?;
     jobs.add(ticket, placement, submitted_ns);
     Ok(())
 }
 
 fn panicked() -> Why {
     let message = "The engine failed on this call. Nothing was charged.";
-    Why::new(Stage::Place, 500, ErrorKind::Internal, "engine_failed", message)
+    Why::new(Code::EngineFailed, message).at(Stage::Place)
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use headrace_domain::{EngineSeen, Outcome, Pauses, Stage, Usage};
+use headrace_domain::{Code, EngineSeen, Outcome, Pauses, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
-use headrace_wire::{ErrorKind, LimitFacts};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
@@ -72,14 +71,19 @@ enum Ending {
         waited: Duration,
     },
     /// We or the engine failed: the client pays for what was handed to it.
-    Failed(Box<Why>),
+    Failed(Why),
     /// No worker took it, or the hold never reached the disk: nothing happened.
-    Refused(Box<Why>),
+    Refused(Why),
 }
 
 /// Owns the request until it is settled, told and traced, and its last byte is taken.
-pub(crate) async fn carry(gateway: Arc<Gateway>, held: Held, head: oneshot::Sender<Answer>) {
-    let mut call = Carried::new(&gateway, held, head);
+pub(crate) async fn carry(
+    gateway: Arc<Gateway>,
+    dossier: Dossier,
+    held: Held,
+    head: oneshot::Sender<Answer>,
+) {
+    let mut call = Carried::new(&gateway, dossier, held, head);
     let hold = call.settlement.hold();
     let whole = async {
         if guarded(call.travel(&gateway)).await.is_none() {
@@ -109,8 +113,8 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Carried {
-    fn new(gateway: &Gateway, held: Held, head: oneshot::Sender<Answer>) -> Self {
-        let Held { dossier, work, settlement, headers } = held;
+    fn new(gateway: &Gateway, dossier: Dossier, held: Held, head: oneshot::Sender<Answer>) -> Self {
+        let Held { work, settlement, headers } = held;
         Self {
             line: Line::new(gateway.config(), head, headers, &work),
             dossier,
@@ -193,13 +197,13 @@ impl Carried {
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
-                () = gateway.cut_off().cancelled() => return Ending::Failed(Box::new(cut_off())),
+                () = gateway.cut_off().cancelled() => return Ending::Failed(cut_off()),
                 next = jobs.next(), if !full => match next {
                     None => break,
-                    Some((_, None)) => return Ending::Failed(Box::new(engine_died())),
+                    Some((_, None)) => return Ending::Failed(engine_died()),
                     Some((job, Some(event))) => {
                         if let Err(error) = reply.take(job, event, dossier).await {
-                            return Ending::Failed(Box::new(Why::job_failed(&error)));
+                            return Ending::Failed(Why::job_failed(&error));
                         }
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
@@ -209,7 +213,7 @@ impl Carried {
                     (silent, waited) = (silent + period, waited + period);
                     let now_ns = dossier.clock.monotonic_nanos();
                     if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
-                        return Ending::Failed(Box::new(too_long(longest)));
+                        return Ending::Failed(too_long(longest));
                     }
                     let stalled = line.stalled(now_ns);
                     if stalled >= config.stall_timeout {
@@ -290,7 +294,7 @@ impl Carried {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.jobs.cancel()).await;
         attempt(|| self.record_engine());
-        let broken = || Ending::Failed(Box::new(panicked()));
+        let broken = || Ending::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if attempt(|| self.settle(gateway, ending)).is_none() {
             attempt(|| self.settlement.release(gateway, ReleaseReason::Failed));
@@ -433,62 +437,44 @@ fn failed(why: &Why) -> Outcome {
 }
 
 fn not_held(failed: &headrace_ledger::JournalFailed) -> Ending {
-    Ending::Refused(Box::new(Why::journal_unavailable(&failed.why)))
+    Ending::Refused(Why::journal_unavailable(&failed.why))
 }
 
 fn gave_up(why: GiveUp, waited: Duration) -> Ending {
     match why {
         GiveUp::ClientGone => Ending::ClientGone,
         GiveUp::ReaderStalled => Ending::Stalled { waited },
-        GiveUp::ShuttingDown => Ending::Failed(Box::new(cut_off())),
+        GiveUp::ShuttingDown => Ending::Failed(cut_off()),
     }
 }
 
 fn panicked() -> Why {
-    Why::new(
-        Stage::Postprocess,
-        500,
-        ErrorKind::Internal,
-        "internal_error",
-        "The call failed inside. What was not delivered is not charged.",
-    )
+    Why::new(Code::InternalError, "The call failed inside. What was not delivered is not charged.")
 }
 
 fn engine_died() -> Why {
-    Why::new(
-        Stage::Decode,
-        503,
-        ErrorKind::Overloaded,
-        "engine_unavailable",
-        "The engine stopped. What was not delivered is not charged. Try again.",
-    )
-    .retry_after(Duration::from_secs(1))
+    Why::new(Code::EngineUnavailable, "The engine stopped. What was not delivered is not charged. Try again.")
+        .at(Stage::Decode)
+        .retry_after(Duration::from_secs(1))
 }
 
 fn too_long(longest: Duration) -> Why {
     let seconds = longest.as_secs();
-    let mut why = Why::new(
-        Stage::Decode,
-        504,
-        ErrorKind::Timeout,
-        "call_too_long",
+    Why::new(
+        Code::CallTooLong,
         format!(
             "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). \
              What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits."
         ),
-    );
-    let (rule, scope) = ("hold_lifetime".to_owned(), "seconds".to_owned());
-    why.limit = Some(LimitFacts { rule, scope, limit: seconds, observed: seconds });
-    why
+    )
+    .with_limit("hold_lifetime", "seconds", seconds, seconds)
 }
 
 fn cut_off() -> Why {
     Why::new(
-        Stage::Decode,
-        503,
-        ErrorKind::Overloaded,
-        "shutting_down",
+        Code::ShuttingDown,
         "The server is shutting down and the time for calls in flight is over. What was not delivered is not charged.",
     )
+    .at(Stage::Decode)
     .retry_after(Duration::from_secs(2))
 }

@@ -4,25 +4,22 @@
 use headrace_domain::Stage;
 
 use crate::authenticate::draining;
-use crate::refused::Refused;
+use crate::dossier::Dossier;
+use crate::refused::Why;
 use crate::state::{Admitted, Received};
 use crate::{BodySource, Gateway};
 
 impl<B: BodySource> Admitted<B> {
-    pub(crate) async fn receive(self, gateway: &Gateway) -> Result<Received, Refused> {
-        let Self { mut dossier, principal, endpoint, body } = self;
+    pub(crate) async fn receive(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Received, Why> {
+        let Self { principal, endpoint, body } = self;
         let read = tokio::select! {
             biased;
             read = body.read(&principal.key) => read,
             // A call whose body is still on its way when the drain's time is over ends here.
-            () = gateway.cut_off().cancelled() => return Err(dossier.refuse(draining())),
+            () = gateway.cut_off().cancelled() => return Err(draining()),
         };
-        match read {
-            Ok(body) => {
-                dossier.mark(Stage::Receive);
-                Ok(Received { dossier, principal, endpoint, body })
-            }
-            Err(refusal) => Err(dossier.refuse(refusal.why())),
-        }
+        let body = read.map_err(|refusal| refusal.why())?;
+        dossier.mark(Stage::Receive);
+        Ok(Received { principal, endpoint, body })
     }
 }

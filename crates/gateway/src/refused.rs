@@ -1,32 +1,31 @@
 //! A refusal: where, by which rule, which number it hit and the way out; and how each room's error becomes one.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use headrace_domain::{NanoDollars, Outcome, Stage, TracedRefusal};
+use headrace_domain::{Code, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedRefusal};
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::{LimitRefusal, RateStanding};
-use headrace_wire::{ErrorFacts, ErrorKind, LimitFacts, error_body};
+use headrace_wire::{ErrorFacts, LimitFacts, error_body};
 
 use crate::Answer;
 use crate::dossier::Dossier;
 use crate::hold::rate_headers;
 
-/// A request that goes no further, with its dossier.
-pub(crate) struct Refused {
-    pub(crate) dossier: Dossier,
-    pub(crate) why: Box<Why>,
-}
-
-/// The facts of a refusal before the request's id is put to them.
+/// Why a request goes no further. What it is for is in the table of refusals (`domain::Code`); here are the numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Why {
+pub(crate) struct Why(Box<Reason>);
+
+/// What a [`Why`] holds: the facts of a refusal before the request's id is put to them.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason {
+    pub(crate) code: Code,
     pub(crate) stage: Stage,
     pub(crate) status: u16,
     pub(crate) kind: ErrorKind,
-    pub(crate) code: String,
     /// The rule, where the trace is to say more than the caller is told.
-    pub(crate) rule: Option<&'static str>,
+    pub(crate) rule: Option<Code>,
     pub(crate) message: String,
     /// What the trace keeps instead, where the message repeats words of the caller.
     pub(crate) kept: Option<String>,
@@ -37,36 +36,37 @@ pub(crate) struct Why {
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Dossier {
-    /// Ends the request here.
-    pub(crate) fn refuse(mut self, why: Why) -> Refused {
-        self.mark(why.stage);
-        Refused { dossier: self, why: Box::new(why) }
+impl Deref for Why {
+    type Target = Reason;
+
+    fn deref(&self) -> &Reason {
+        &self.0
     }
 }
 
-impl Refused {
-    /// The answer to the caller, and the trace record.
-    pub(crate) fn finish(self) -> (Answer, Box<headrace_domain::TraceRecord>) {
-        let answer = self.why.answer(&self.dossier);
-        let outcome = Outcome::Refused(self.why.traced());
-        (answer, self.dossier.close(outcome))
+impl DerefMut for Why {
+    fn deref_mut(&mut self) -> &mut Reason {
+        &mut self.0
+    }
+}
+
+impl Dossier {
+    /// Ends the request here: the answer to the caller, and the trace record.
+    pub(crate) fn refuse(mut self, why: &Why) -> (Answer, Box<TraceRecord>) {
+        self.mark(why.stage);
+        let answer = why.answer(&self);
+        (answer, self.close(Outcome::Refused(why.traced())))
     }
 }
 
 impl Why {
-    pub(crate) fn new(
-        stage: Stage,
-        status: u16,
-        kind: ErrorKind,
-        code: &str,
-        message: impl Into<String>,
-    ) -> Self {
-        Self {
-            stage,
-            status,
-            kind,
-            code: code.to_owned(),
+    /// A refusal as the table has it.
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self(Box::new(Reason {
+            code,
+            stage: code.stage(),
+            status: code.status(),
+            kind: code.kind(),
             rule: None,
             message: message.into(),
             kept: None,
@@ -74,12 +74,20 @@ impl Why {
             retry_after: None,
             limit: None,
             headers: Vec::new(),
-        }
+        }))
     }
 
-    /// A request that is wrong in itself: 400.
-    pub(crate) fn bad_request(stage: Stage, code: &str, param: &str, message: impl Into<String>) -> Self {
-        Self::new(stage, 400, ErrorKind::InvalidRequest, code, message).with_param(param)
+    /// It came up at another stage than the table's.
+    pub(crate) fn at(mut self, stage: Stage) -> Self {
+        self.stage = stage;
+        self
+    }
+
+    /// The request is wrong in itself, where the table's answer is to wait: 400.
+    pub(crate) fn never(mut self) -> Self {
+        self.status = 400;
+        self.kind = ErrorKind::InvalidRequest;
+        self
     }
 
     pub(crate) fn with_param(mut self, param: &str) -> Self {
@@ -99,11 +107,23 @@ impl Why {
         self
     }
 
+    /// The limit that was hit, with its number and what would have come of it.
+    pub(crate) fn with_limit(
+        mut self,
+        rule: &'static str,
+        scope: impl Into<String>,
+        limit: u64,
+        observed: u64,
+    ) -> Self {
+        self.limit = Some(LimitFacts { rule, scope: scope.into(), limit, observed });
+        self
+    }
+
     pub(crate) fn facts(&self, dossier: &Dossier) -> ErrorFacts {
         ErrorFacts {
             status: self.status,
             kind: self.kind,
-            code: self.code.clone(),
+            code: self.code,
             message: self.message.clone(),
             param: self.param.clone(),
             stage: self.stage,
@@ -124,12 +144,12 @@ impl Why {
     }
 
     pub(crate) fn traced(&self) -> TracedRefusal {
-        let limit = self.limit.as_ref().map(|limit| limit.rule.as_str());
+        let limit = self.limit.as_ref().map(|limit| limit.rule);
         TracedRefusal {
             stage: self.stage,
-            rule: self.rule.or(limit).unwrap_or(&self.code).to_owned(),
+            rule: self.rule.map(Code::name).or(limit).unwrap_or(self.code.name()).to_owned(),
             status: self.status,
-            code: self.code.clone(),
+            code: self.code.name().to_owned(),
             message: self.kept.as_ref().unwrap_or(&self.message).clone(),
         }
     }
@@ -143,7 +163,9 @@ fn whole_seconds(wait: Duration) -> u64 {
 impl Why {
     /// A limit is reached; the answer says how its counters stand, as a success does.
     pub(crate) fn limited(refusal: LimitRefusal, standing: &RateStanding) -> Self {
-        Self { headers: rate_headers(standing), ..refusal.into() }
+        let mut why = Self::from(refusal);
+        why.headers = rate_headers(standing);
+        why
     }
 }
 
@@ -153,20 +175,15 @@ impl From<LimitRefusal> for Why {
             Some(_) => format!("Limit reached: {refusal}."),
             None => format!("The call is larger than the limit: {refusal}."),
         };
-        let mut why = Self::new(Stage::Hold, 429, ErrorKind::RateLimit, refusal.rule, message);
-        // A call that can never fit is wrong in itself: waiting would not help.
-        if refusal.retry_after.is_none() {
-            why.status = 400;
-            why.kind = ErrorKind::InvalidRequest;
+        let scope = format!("{}:{}", refusal.scope.kind(), refusal.scope.id());
+        let observed = refusal.used.saturating_add(refusal.requested);
+        let why =
+            Self::new(refusal.rule, message).with_limit(refusal.rule.name(), scope, refusal.limit, observed);
+        match refusal.retry_after {
+            Some(wait) => why.retry_after(wait),
+            // A call that can never fit is wrong in itself: waiting would not help.
+            None => why.never(),
         }
-        why.retry_after = refusal.retry_after;
-        why.limit = Some(LimitFacts {
-            rule: refusal.rule.to_owned(),
-            scope: format!("{}:{}", refusal.scope.kind(), refusal.scope.id()),
-            limit: refusal.limit,
-            observed: refusal.used.saturating_add(refusal.requested),
-        });
-        why
     }
 }
 
@@ -175,44 +192,36 @@ const HELD_IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
 impl From<LedgerRefusal> for Why {
     fn from(refusal: LedgerRefusal) -> Self {
-        let billing =
-            |message: String| Self::new(Stage::Hold, 402, ErrorKind::Billing, refusal.code(), message);
+        let why = |message: String| Self::new(refusal.code(), message);
         match &refusal {
-            LedgerRefusal::OutOfMoney { balance, held, needed } => billing(format!(
+            LedgerRefusal::OutOfMoney { balance, held, needed } => why(format!(
                 "Out of money: this call can cost up to {needed}, the balance is {balance} ({held} of it held). \
                  Add credit (`headrace credit grant`) or ask for fewer tokens (`max_tokens`)."
             ))
             .with_amounts("balance", *balance, *needed),
-            LedgerRefusal::HeldInFlight { balance, held, needed } => billing(format!(
+            LedgerRefusal::HeldInFlight { balance, held, needed } => why(format!(
                 "Held by your own calls in flight: this call can cost up to {needed}; of the balance of {balance}, \
                  {held} is held. Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`)."
             ))
             .retry_after(HELD_IN_FLIGHT_WAIT)
             .with_amounts("balance", *balance, *needed),
-            LedgerRefusal::BudgetExceeded { project, limit, spent, held, needed, .. } => billing(format!(
+            LedgerRefusal::BudgetExceeded { project, limit, spent, held, needed, .. } => why(format!(
                 "The budget of project `{project}` is {limit}; {spent} is spent and {held} held, and this call can \
                  cost up to {needed}. Raise the budget (`headrace budget set`) or ask for fewer tokens."
             ))
             .with_amounts("budget", *limit, *needed),
-            LedgerRefusal::UnknownProject { .. } | LedgerRefusal::UnknownOrg { .. } => billing(
+            LedgerRefusal::UnknownProject { .. } | LedgerRefusal::UnknownOrg { .. } => why(
                 "This project has no account yet. Grant it credit (`headrace credit grant`).".to_owned(),
             ),
             LedgerRefusal::Busy { .. } | LedgerRefusal::Unavailable { .. } => {
                 Self::journal_unavailable(&refusal.to_string())
             }
-            LedgerRefusal::Overflow => Self::bad_request(
-                Stage::Hold,
-                "cost_overflow",
-                "max_tokens",
+            LedgerRefusal::Overflow => Self::new(
+                Code::CostOverflow,
                 "What this call could cost does not fit 64-bit nano-dollars. Ask for fewer tokens.",
-            ),
-            _ => Self::new(
-                Stage::Hold,
-                500,
-                ErrorKind::Internal,
-                refusal.code(),
-                format!("The ledger refused the hold: {refusal}. Nothing was charged."),
-            ),
+            )
+            .with_param("max_tokens"),
+            _ => why(format!("The ledger refused the hold: {refusal}. Nothing was charged.")),
         }
     }
 }
@@ -220,52 +229,38 @@ impl From<LedgerRefusal> for Why {
 impl Why {
     /// Nothing is left for any call, whatever it would cost.
     pub(crate) fn nothing_to_spend(balance: NanoDollars, held: NanoDollars) -> Self {
-        let billing = |code, message: String| Self::new(Stage::Hold, 402, ErrorKind::Billing, code, message);
-        if held > NanoDollars::ZERO {
-            billing(
-                "held_in_flight",
-                format!(
-                    "Held by your own calls in flight: {held} of the balance of {balance}, and nothing is left for \
-                     another call. Wait for calls to finish, or add credit (`headrace credit grant`)."
-                ),
-            )
-            .retry_after(HELD_IN_FLIGHT_WAIT)
+        let why = if held > NanoDollars::ZERO {
+            let message = format!(
+                "Held by your own calls in flight: {held} of the balance of {balance}, and nothing is left for \
+                 another call. Wait for calls to finish, or add credit (`headrace credit grant`)."
+            );
+            Self::new(Code::HeldInFlight, message).retry_after(HELD_IN_FLIGHT_WAIT)
         } else {
-            let message = format!("Out of money: the balance is {balance}. Add credit (`headrace credit grant`).");
-            billing("out_of_money", message)
-        }
-        .with_amounts("balance", balance, held)
+            let message =
+                format!("Out of money: the balance is {balance}. Add credit (`headrace credit grant`).");
+            Self::new(Code::OutOfMoney, message)
+        };
+        why.with_amounts("balance", balance, held)
     }
 
     /// The ledger's journal cannot be written: no call may run.
     pub(crate) fn journal_unavailable(detail: &str) -> Self {
-        Self::new(
-            Stage::Hold,
-            503,
-            ErrorKind::Overloaded,
-            "journal_unavailable",
-            format!("The ledger cannot be written now, so nothing runs and nothing is charged: {detail}. Try again."),
-        )
-        .retry_after(Duration::from_secs(2))
+        let message = format!(
+            "The ledger cannot be written now, so nothing runs and nothing is charged: {detail}. Try again."
+        );
+        Self::new(Code::JournalUnavailable, message).retry_after(Duration::from_secs(2))
     }
 
     /// The engine ended the job without an answer.
     pub(crate) fn job_failed(error: &JobError) -> Self {
-        let (status, kind, code) = match error {
-            JobError::Expired { .. } => (503, ErrorKind::Overloaded, "queue_expired"),
-            JobError::ShuttingDown => (503, ErrorKind::Overloaded, "shutting_down"),
-            JobError::NotFinite { .. } => (500, ErrorKind::Internal, "not_finite"),
-            JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => {
-                (500, ErrorKind::Internal, "engine_failed")
-            }
+        let code = match error {
+            JobError::Expired { .. } => Code::QueueExpired,
+            JobError::ShuttingDown => Code::ShuttingDown,
+            JobError::NotFinite { .. } => Code::NotFinite,
+            JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => Code::EngineFailed,
         };
-        let why = Self::new(
-            Stage::Decode,
-            status,
-            kind,
-            code,
-            format!("{error}. What was not delivered is not charged."),
-        );
+        let why =
+            Self::new(code, format!("{error}. What was not delivered is not charged.")).at(Stage::Decode);
         match error {
             JobError::Expired { retry_after } => why.retry_after(*retry_after),
             JobError::ShuttingDown => why.retry_after(Duration::from_secs(1)),
@@ -273,51 +268,37 @@ impl Why {
         }
     }
 
-    fn with_amounts(mut self, rule: &str, limit: NanoDollars, needed: NanoDollars) -> Self {
-        self.limit = Some(LimitFacts {
-            rule: rule.to_owned(),
-            scope: "nano-dollars".to_owned(),
-            limit: u64::try_from(limit.get()).unwrap_or(0),
-            observed: u64::try_from(needed.get()).unwrap_or(0),
-        });
-        self
+    fn with_amounts(self, rule: &'static str, limit: NanoDollars, needed: NanoDollars) -> Self {
+        let nanos = |amount: NanoDollars| u64::try_from(amount.get()).unwrap_or(0);
+        self.with_limit(rule, "nano-dollars", nanos(limit), nanos(needed))
     }
 }
 
 impl From<SubmitRefusal> for Why {
     fn from(refusal: SubmitRefusal) -> Self {
-        let overloaded = |code| {
-            Self::new(
-                Stage::Place,
-                503,
-                ErrorKind::Overloaded,
-                code,
-                format!("{refusal}. Nothing was charged."),
-            )
-        };
+        let why = |code, message| Self::new(code, message).at(Stage::Place);
+        let uncharged = format!("{refusal}. Nothing was charged.");
         match &refusal {
             SubmitRefusal::QueueFull { retry_after, .. } => {
-                overloaded("queue_full").retry_after(*retry_after)
+                why(Code::QueueFull, uncharged).retry_after(*retry_after)
             }
             SubmitRefusal::TooLate { retry_after: Some(wait), .. } => {
-                overloaded("deadline_too_short").retry_after(*wait)
+                why(Code::DeadlineTooShort, uncharged).retry_after(*wait)
             }
             // Its own prompt takes longer than it has: waiting would not help.
-            SubmitRefusal::TooLate { retry_after: None, .. } => Self::bad_request(
-                Stage::Place,
-                "deadline_too_short",
-                "timeout",
+            SubmitRefusal::TooLate { retry_after: None, .. } => why(
+                Code::DeadlineTooShort,
                 format!("{refusal}. Allow more time or shorten the prompt. Nothing was charged."),
-            ),
+            )
+            .never()
+            .with_param("timeout"),
             SubmitRefusal::Unavailable { .. } => {
-                overloaded("engine_unavailable").retry_after(Duration::from_secs(1))
+                why(Code::EngineUnavailable, uncharged).retry_after(Duration::from_secs(1))
             }
             SubmitRefusal::DoesNotFit { .. } => {
-                Self::bad_request(Stage::Place, "context_length_exceeded", "max_tokens", refusal.to_string())
+                why(Code::ContextLengthExceeded, refusal.to_string()).with_param("max_tokens")
             }
-            SubmitRefusal::Invalid { .. } => {
-                Self::new(Stage::Place, 400, ErrorKind::InvalidRequest, "invalid_value", refusal.to_string())
-            }
+            SubmitRefusal::Invalid { .. } => why(Code::InvalidValue, refusal.to_string()),
         }
     }
 }

@@ -3,22 +3,22 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, Call, Prompt, PromptItem, Stage, ToolChoice, UnixNanos};
+use headrace_domain::{CacheSalt, Call, Code, Prompt, PromptItem, Stage, ToolChoice, UnixNanos};
 use headrace_engine_api::Tenant;
 use headrace_prompt::RenderOptions;
-use headrace_wire::ErrorKind;
 
 use crate::Gateway;
 use crate::config::ServedModel;
+use crate::dossier::Dossier;
 use crate::memory::estimate::Estimate;
-use crate::refused::{Refused, Why};
+use crate::refused::Why;
 use crate::state::{Moderated, Rendered, Routed, Taken, Work};
 
 pub(crate) mod lane;
 
 impl Moderated {
-    pub(crate) async fn render(self, gateway: &Gateway) -> Result<Rendered, Refused> {
-        let Routed { mut dossier, principal, call, taken, model } = self.0;
+    pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
+        let Routed { principal, call, taken, model } = self.0;
         let now = gateway.parts().clock.now();
         let (call, encoded, taken) = if taken.place.is_some() {
             // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
@@ -28,24 +28,15 @@ impl Moderated {
                 let encoded = encode(&model, &call, now);
                 (call, encoded, taken)
             });
-            match rendering.await {
-                Ok(done) => done,
-                Err(_) => return Err(dossier.refuse(failed("the rendering was stopped"))),
-            }
+            rendering.await.map_err(|_| failed("the rendering was stopped"))?
         } else {
             let encoded = encode(&model, &call, now);
             (call, encoded, taken)
         };
         let Taken { body_bytes, memory, place } = taken;
         drop(place);
-        let Encoded { prompts, text } = match encoded {
-            Ok(encoded) => encoded,
-            Err(why) => return Err(dossier.refuse(*why)),
-        };
-        let sampling = match resolve(gateway, &model, &call, &prompts, dossier.id.bits()) {
-            Ok(sampling) => sampling,
-            Err(why) => return Err(dossier.refuse(*why)),
-        };
+        let Encoded { prompts, text } = encoded?;
+        let sampling = resolve(gateway, &model, &call, &prompts, dossier.id.bits())?;
         let salt = CacheSalt::derive(
             &gateway.config().cache_secret,
             principal.project.as_str(),
@@ -58,29 +49,27 @@ impl Moderated {
         let memory = Arc::new(memory);
         let work =
             Work { call, body_bytes, memory, model, prompts, text, sampling, salt, keys, tenant, weight };
-        if let Err(why) = take_memory(gateway, &work) {
-            return Err(dossier.refuse(*why));
-        }
+        take_memory(gateway, &work)?;
         dossier.mark(Stage::Render);
-        Ok(Rendered { dossier, principal, work })
+        Ok(Rendered { principal, work })
     }
 }
 
 /// Takes the memory that the call may need, instead of what its reading took.
-fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Box<Why>> {
+fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
     let estimate = Estimate::of(work, gateway.config().delivery_buffer_bytes);
     let bound = gateway.memory().bounds().call;
     if estimate.bytes() > bound {
-        return Err(Box::new(estimate.refusal(work, bound)));
+        return Err(estimate.refusal(work, bound));
     }
-    work.memory.resize(estimate.bytes()).map_err(|full| Box::new(full.at(Stage::Render)))
+    work.memory.resize(estimate.bytes()).map_err(|full| full.at(Stage::Render))
 }
 
 /// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
 /// that rendering takes would be for nothing.
-pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Box<Why>> {
+pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let window = model.capabilities.context_window;
-    let too_long = |has: String| Err(Box::new(window_exceeded(prompt_param(call), &has, model)));
+    let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
     let bytes = match (&call.prompt, &model.template) {
         (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
         (Prompt::Conversation(_), None) => 0,
@@ -112,36 +101,31 @@ struct Encoded {
     text: Option<String>,
 }
 
-fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Box<Why>> {
+fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let Some(template) = &model.template else {
-                return Err(Box::new(Why::bad_request(
-                    Stage::Render,
-                    "no_chat_template",
-                    "messages",
-                    format!("The model `{}` has no chat template. Use /v1/completions.", model.name),
-                )));
+                let message =
+                    format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
+                return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
             };
             if !conversation.tools.is_empty()
                 && conversation.tool_choice != ToolChoice::None
                 && !template.shows_tools()
             {
-                return Err(Box::new(no_tools(model)));
+                return Err(no_tools(model));
             }
             let options = RenderOptions { add_generation_prompt: true, now };
             let rendered = template.render(conversation, &options).map_err(|error| {
-                let why = Why::bad_request(Stage::Render, "template_error", "messages", error.to_string());
+                let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
                 // What a template says may repeat the messages.
-                Box::new(
-                    why.keeping(format!("The chat template of `{}` did not take the messages.", model.name)),
-                )
+                why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
             })?;
             let ids = model
                 .tokenizer
                 .encode_segments(&rendered.segments(), false)
-                .map_err(|error| Box::new(failed(&error.to_string())))?;
+                .map_err(|error| failed(&error.to_string()))?;
             Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()) })
         }
         Prompt::Raw(items) => {
@@ -151,27 +135,21 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, B
     }
 }
 
-fn encode_item(model: &ServedModel, index: usize, item: &PromptItem) -> Result<Arc<[u32]>, Box<Why>> {
+fn encode_item(model: &ServedModel, index: usize, item: &PromptItem) -> Result<Arc<[u32]>, Why> {
     let ids: Arc<[u32]> = match item {
-        PromptItem::Text(text) => model
-            .tokenizer
-            .encode_plain(text, true)
-            .map_err(|error| Box::new(failed(&error.to_string())))?
-            .into(),
+        PromptItem::Text(text) => {
+            model.tokenizer.encode_plain(text, true).map_err(|error| failed(&error.to_string()))?.into()
+        }
         PromptItem::Ids(ids) => {
             if let Some(id) = ids.iter().find(|id| **id >= model.capabilities.vocab) {
-                return Err(Box::new(out_of_vocabulary("prompt", *id, model)));
+                return Err(out_of_vocabulary("prompt", *id, model));
             }
             ids.as_slice().into()
         }
     };
     if ids.is_empty() {
-        return Err(Box::new(Why::bad_request(
-            Stage::Render,
-            "empty_prompt",
-            "prompt",
-            format!("Prompt {index} has no tokens; there is nothing to continue."),
-        )));
+        let message = format!("Prompt {index} has no tokens; there is nothing to continue.");
+        return Err(Why::new(Code::EmptyPrompt, message).with_param("prompt"));
     }
     Ok(ids)
 }
@@ -183,48 +161,40 @@ fn resolve(
     call: &Call,
     prompts: &[Arc<[u32]>],
     request_bits: u128,
-) -> Result<headrace_domain::Sampling, Box<Why>> {
+) -> Result<headrace_domain::Sampling, Why> {
     let window = model.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let scoring_only = call.sampling.max_tokens == Some(0);
     if longest > window || (longest == window && !scoring_only) {
-        return Err(Box::new(window_exceeded(prompt_param(call), &format!("{longest} tokens"), model)));
+        return Err(window_exceeded(prompt_param(call), &format!("{longest} tokens"), model));
     }
     let room = window.saturating_sub(longest);
     let max_tokens = match call.sampling.max_tokens {
         Some(asked) if asked > room => {
-            return Err(Box::new(Why::bad_request(
-                Stage::Render,
-                "context_length_exceeded",
-                "max_tokens",
-                format!(
-                    "The prompt has {longest} tokens and `max_tokens` asks for {asked} more; the context window of \
-                     `{}` is {window} tokens. Ask for at most {room}, or shorten the prompt.",
-                    model.name
-                ),
-            )));
+            let message = format!(
+                "The prompt has {longest} tokens and `max_tokens` asks for {asked} more; the context window of \
+                 `{}` is {window} tokens. Ask for at most {room}, or shorten the prompt.",
+                model.name
+            );
+            return Err(Why::new(Code::ContextLengthExceeded, message).with_param("max_tokens"));
         }
         Some(asked) => asked,
         None => model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens).min(room),
     };
     if call.sampling.min_tokens > max_tokens {
-        return Err(Box::new(Why::bad_request(
-            Stage::Render,
-            "invalid_value",
-            "min_tokens",
-            format!(
-                "`min_tokens` is {} and at most {max_tokens} tokens may be generated.",
-                call.sampling.min_tokens
-            ),
-        )));
+        let message = format!(
+            "`min_tokens` is {} and at most {max_tokens} tokens may be generated.",
+            call.sampling.min_tokens
+        );
+        return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("min_tokens"));
     }
     let vocab = model.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {
-        return Err(Box::new(out_of_vocabulary("logit_bias", *id, model)));
+        return Err(out_of_vocabulary("logit_bias", *id, model));
     }
     if let Some(id) = call.sampling.stop_token_ids.iter().find(|id| **id >= vocab) {
-        return Err(Box::new(out_of_vocabulary("stop_token_ids", *id, model)));
+        return Err(out_of_vocabulary("stop_token_ids", *id, model));
     }
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
@@ -237,7 +207,7 @@ fn no_tools(model: &ServedModel) -> Why {
          use a model that was taught to call tools.",
         model.name
     );
-    Why::bad_request(Stage::Render, "unsupported_parameter", "tools", message)
+    Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
 }
 
 fn prompt_param(call: &Call) -> &'static str {
@@ -250,25 +220,19 @@ fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
          Shorten the prompt."
     );
-    Why::bad_request(Stage::Render, "context_length_exceeded", param, message)
+    Why::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
 fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel) -> Why {
     let last = model.capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
-    Why::bad_request(Stage::Render, "invalid_value", param, message)
+    Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
 }
 
 fn failed(detail: &str) -> Why {
-    Why::new(
-        Stage::Render,
-        500,
-        ErrorKind::Internal,
-        "render_failed",
-        format!("The prompt could not be rendered: {detail}. Nothing was charged."),
-    )
-    .keeping("The prompt could not be rendered.")
+    Why::new(Code::RenderFailed, format!("The prompt could not be rendered: {detail}. Nothing was charged."))
+        .keeping("The prompt could not be rendered.")
 }
 
 /// A number that stands for the tenant in the engine's fair queue (FNV-1a of its name).

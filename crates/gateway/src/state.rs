@@ -1,5 +1,5 @@
-//! The states of a request. Each transition takes the state by value and returns the next one, or a `Refused` that
-//! carries the dossier on to the trace: dispatch without a hold, or a bill without a trace, does not compile.
+//! The states of a request. Each transition takes the state by value and returns the next one, or why it ends here:
+//! dispatch without a hold does not compile.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use crate::{Arrival, Credentials};
 
 /// A request whose head is here.
 pub(crate) struct Arrived<B> {
-    pub(crate) dossier: Dossier,
     pub(crate) credentials: Credentials,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: B,
@@ -26,7 +25,6 @@ pub(crate) struct Arrived<B> {
 
 /// Its caller is known.
 pub(crate) struct Authenticated<B> {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Arc<Principal>,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: B,
@@ -34,7 +32,6 @@ pub(crate) struct Authenticated<B> {
 
 /// It was let in: it is counted, and has its place in flight.
 pub(crate) struct Admitted<B> {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: B,
@@ -56,7 +53,6 @@ impl Deref for Caller {
 
 /// Its body is here.
 pub(crate) struct Received {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: Bytes,
@@ -73,7 +69,6 @@ pub(crate) struct Taken {
 
 /// Its meaning is known.
 pub(crate) struct Parsed {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
@@ -81,7 +76,6 @@ pub(crate) struct Parsed {
 
 /// Its caller may use the model that it names.
 pub(crate) struct Authorized {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
@@ -90,7 +84,6 @@ pub(crate) struct Authorized {
 
 /// The model that serves it is known.
 pub(crate) struct Routed {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
@@ -102,7 +95,6 @@ pub(crate) struct Moderated(pub(crate) Routed);
 
 /// Its prompts are token ids.
 pub(crate) struct Rendered {
-    pub(crate) dossier: Dossier,
     pub(crate) principal: Caller,
     pub(crate) work: Work,
 }
@@ -130,7 +122,6 @@ pub(crate) struct Work {
 
 /// Its limits and its money are taken.
 pub(crate) struct Held {
-    pub(crate) dossier: Dossier,
     pub(crate) work: Work,
     pub(crate) settlement: Settlement,
     /// `x-ratelimit-*`
@@ -138,10 +129,10 @@ pub(crate) struct Held {
 }
 
 impl<B> Arrived<B> {
-    pub(crate) fn new(mut dossier: Dossier, arrival: Arrival<B>) -> Self {
+    pub(crate) fn new(arrival: Arrival<B>, dossier: &mut Dossier) -> Self {
         dossier.describe(arrival.endpoint, arrival.traceparent.as_deref());
         dossier.mark(headrace_domain::Stage::Connect);
-        Self { dossier, credentials: arrival.credentials, endpoint: arrival.endpoint, body: arrival.body }
+        Self { credentials: arrival.credentials, endpoint: arrival.endpoint, body: arrival.body }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use headrace_domain::{KeyId, OrgId, ProjectId};
+use headrace_domain::{Code, KeyId, OrgId, ProjectId};
 
 /// Why a credential was refused. The variants are for traces and metrics; callers see
 /// [`AuthRefusal::public`].
@@ -27,15 +27,15 @@ pub enum AuthRefusal {
 
 impl AuthRefusal {
     /// The rule that refused, for traces and metrics.
-    pub const fn rule(self) -> &'static str {
+    pub const fn rule(self) -> Code {
         match self {
-            Self::Missing => "credential_missing",
-            Self::Malformed => "credential_malformed",
-            Self::NoScheme => "credential_without_scheme",
-            Self::Conflicting => "credential_conflicting",
-            Self::Unknown => "key_unknown",
-            Self::Revoked => "key_revoked",
-            Self::Expired => "key_expired",
+            Self::Missing => Code::CredentialMissing,
+            Self::Malformed => Code::CredentialMalformed,
+            Self::NoScheme => Code::CredentialWithoutScheme,
+            Self::Conflicting => Code::CredentialConflicting,
+            Self::Unknown => Code::KeyUnknown,
+            Self::Revoked => Code::KeyRevoked,
+            Self::Expired => Code::KeyExpired,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{Code, HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::command::{ReleaseReason, StoredAnswer};
 
@@ -144,27 +144,27 @@ pub enum Resolution {
 }
 
 impl LedgerRefusal {
-    /// A stable name for errors, traces and metrics.
-    pub const fn code(&self) -> &'static str {
+    /// Its name in errors, traces and metrics.
+    pub const fn code(&self) -> Code {
         match self {
-            Self::OutOfMoney { .. } => "out_of_money",
-            Self::HeldInFlight { .. } => "held_in_flight",
-            Self::BudgetExceeded { .. } => "budget_exceeded",
-            Self::UnknownProject { .. } => "unknown_project",
-            Self::UnknownOrg { .. } => "unknown_org",
-            Self::ProjectTaken { .. } => "project_taken",
-            Self::UnknownHold { .. } => "unknown_hold",
-            Self::AlreadyResolved { .. } => "already_resolved",
-            Self::DuplicateHold { .. } => "duplicate_hold",
-            Self::IdempotencyInFlight { .. } => "idempotency_in_flight",
-            Self::IdempotencyMismatch { .. } => "idempotency_mismatch",
-            Self::IdempotencyReplay { .. } => "idempotency_replay",
-            Self::TooManyKeys { .. } => "too_many_idempotency_keys",
-            Self::Invalid { .. } => "invalid",
-            Self::Overflow => "overflow",
-            Self::Busy { .. } => "ledger_busy",
-            Self::Unavailable { .. } => "ledger_unavailable",
-            Self::Inconsistent { .. } => "ledger_inconsistent",
+            Self::OutOfMoney { .. } => Code::OutOfMoney,
+            Self::HeldInFlight { .. } => Code::HeldInFlight,
+            Self::BudgetExceeded { .. } => Code::BudgetExceeded,
+            Self::UnknownProject { .. } => Code::UnknownProject,
+            Self::UnknownOrg { .. } => Code::UnknownOrg,
+            Self::ProjectTaken { .. } => Code::ProjectTaken,
+            Self::UnknownHold { .. } => Code::UnknownHold,
+            Self::AlreadyResolved { .. } => Code::AlreadyResolved,
+            Self::DuplicateHold { .. } => Code::DuplicateHold,
+            Self::IdempotencyInFlight { .. } => Code::IdempotencyInFlight,
+            Self::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,
+            Self::IdempotencyReplay { .. } => Code::IdempotencyReplay,
+            Self::TooManyKeys { .. } => Code::TooManyIdempotencyKeys,
+            Self::Invalid { .. } => Code::Invalid,
+            Self::Overflow => Code::Overflow,
+            Self::Busy { .. } => Code::LedgerBusy,
+            Self::Unavailable { .. } => Code::LedgerUnavailable,
+            Self::Inconsistent { .. } => Code::LedgerInconsistent,
         }
     }
 }

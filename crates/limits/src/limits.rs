@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_domain::{RequestId, UnixNanos};
+use headrace_domain::{Code, RequestId, UnixNanos};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
@@ -335,7 +335,7 @@ impl Worst {
         if let Some(limit) = pick.spec.requests_per_minute.map(u64::from)
             && let Err(wait) = counters.requests.fits(limit, 1, now)
         {
-            self.refuse(pick, "requests_per_minute", [limit, counters.requests.used(limit, now), 1], wait);
+            self.refuse(pick, Code::RequestsPerMinute, [limit, counters.requests.used(limit, now), 1], wait);
         }
         if ask.tokens > 0 {
             self.see_tokens(pick, counters, ask.tokens, now);
@@ -345,7 +345,7 @@ impl Worst {
             && counters.active >= limit
         {
             let wait = if limit == 0 { Wait::Forever } else { Wait::For(SHORTEST_WAIT) };
-            self.refuse(pick, "concurrency", [u64::from(limit), u64::from(counters.active), 1], wait);
+            self.refuse(pick, Code::Concurrency, [u64::from(limit), u64::from(counters.active), 1], wait);
         }
     }
 
@@ -354,11 +354,11 @@ impl Worst {
         if let Some(limit) = pick.spec.tokens_per_minute
             && let Err(wait) = counters.tokens.fits(limit, tokens, now)
         {
-            self.refuse(pick, "tokens_per_minute", [limit, counters.tokens.used(limit, now), tokens], wait);
+            self.refuse(pick, Code::TokensPerMinute, [limit, counters.tokens.used(limit, now), tokens], wait);
         }
     }
 
-    fn refuse(&mut self, pick: &Pick, rule: &'static str, [limit, used, requested]: [u64; 3], wait: Wait) {
+    fn refuse(&mut self, pick: &Pick, rule: Code, [limit, used, requested]: [u64; 3], wait: Wait) {
         let retry_after = match wait {
             Wait::For(wait) => Some(wait.max(SHORTEST_WAIT)),
             Wait::Forever => None,

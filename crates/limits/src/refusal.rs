@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use headrace_domain::Code;
+
 use crate::Scope;
 
 /// The limit that refused. Of several, the one that takes longest to pass.
@@ -12,7 +14,7 @@ pub struct LimitRefusal {
     /// Whose limit it is.
     pub scope: Scope,
     /// `requests_per_minute`, `tokens_per_minute` or `concurrency`.
-    pub rule: &'static str,
+    pub rule: Code,
     /// The limit, in the rule's unit.
     pub limit: u64,
     /// What is used of it now, rounded up; more than the limit after more was used than held.

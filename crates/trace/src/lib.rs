@@ -3,7 +3,6 @@
 
 mod axis;
 mod codec;
-mod codes;
 mod error;
 mod exposition;
 mod gauges;

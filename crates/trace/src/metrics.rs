@@ -1,13 +1,12 @@
 //! Every number that Prometheus reads, kept in atomics: counting a request takes no lock and allocates nothing.
-//! Labels are bounded: models are those configured (others are `other`), codes and rules those that the program knows.
+//! Labels are bounded: models are those configured (others are `other`), codes and rules those of the table of refusals.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use headrace_domain::{Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord};
+use headrace_domain::{Code, Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord};
 
-use crate::codes;
 use crate::exposition::{Exposition, Kind};
 use crate::gauges::{Gauges, Read};
 use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
@@ -25,6 +24,14 @@ const ENDPOINTS: [&str; 4] = [
     // Turned away before its path was known.
     "none",
 ];
+
+/// Rules that refuse under another name than their error's code.
+const OTHER_RULES: [&str; 2] = ["balance", "budget"];
+
+/// Every name in the table of refusals.
+fn names() -> impl Iterator<Item = &'static str> {
+    Code::ALL.iter().map(|code| code.name())
+}
 
 /// Why a record never reached the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +110,8 @@ impl Metrics {
             }
         }
         model_names.extend(["other".to_owned(), "none".to_owned()]);
-        let codes = Interned::new(codes::codes());
-        let rules = Interned::new(codes::rules());
+        let codes = Interned::new(names());
+        let rules = Interned::new(names().chain(OTHER_RULES));
         let finishes = Interned::new([]);
         Self {
             version: config.version.clone(),

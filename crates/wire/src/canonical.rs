@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use headrace_domain::Code;
 use serde_json::{Map, Number, Value};
 
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::{BadRequest, WireLimits};
 
@@ -175,7 +176,7 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
 fn finite(number: &str) -> Read<&str> {
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(number),
-        _ => Err(Fault::new(code::INVALID_VALUE, "the number is too large")),
+        _ => Err(Fault::new(Code::InvalidValue, "the number is too large")),
     }
 }
 
@@ -186,10 +187,10 @@ fn to_number(number: &str) -> Read<Number> {
         let parsed =
             number.parse::<u64>().map(Number::from).or_else(|_| number.parse::<i64>().map(Number::from));
         return parsed
-            .map_err(|_| Fault::new(code::INVALID_VALUE, "a whole number here must fit into 64 bits"));
+            .map_err(|_| Fault::new(Code::InvalidValue, "a whole number here must fit into 64 bits"));
     }
     let parsed = number.parse::<f64>().ok().and_then(Number::from_f64);
-    parsed.ok_or_else(|| Fault::new(code::INVALID_VALUE, "the number is too large"))
+    parsed.ok_or_else(|| Fault::new(Code::InvalidValue, "the number is too large"))
 }
 
 #[cfg(test)]
@@ -211,7 +212,7 @@ mod tests {
         );
         let numbers = r#" { "b" : 1.50 , "a" : [ 1e2, 12345678901234567890123, "é\u000a" ] } "#;
         assert_eq!(text(numbers).unwrap(), r#"{"a":[1e2,12345678901234567890123,"é\n"],"b":1.50}"#);
-        assert_eq!(text("{\"a\":1,\"a\":2}").unwrap_err().code, "duplicate_key");
+        assert_eq!(text("{\"a\":1,\"a\":2}").unwrap_err().code, Code::DuplicateKey);
     }
 
     proptest! {

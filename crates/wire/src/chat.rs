@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role, ToolChoice};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, Role, ToolChoice};
 
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
@@ -56,17 +56,17 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
 fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
     let unsupported = || {
         let message = "only `auto` and `none` are supported: the model cannot be forced to call a tool yet";
-        Fault::new(code::UNSUPPORTED, message)
+        Fault::new(Code::UnsupportedParameter, message)
     };
     match r.kind()? {
         Kind::String => match r.string()?.as_ref() {
             "auto" => Ok(ToolChoice::Auto),
             "none" => Ok(ToolChoice::None),
             "required" => Err(unsupported()),
-            _ => Err(Fault::new(code::INVALID_VALUE, "it must be `auto` or `none`")),
+            _ => Err(Fault::new(Code::InvalidValue, "it must be `auto` or `none`")),
         },
         Kind::Object => Err(unsupported()),
-        _ => Err(Fault::new(code::INVALID_TYPE, "it must be `auto` or `none`")),
+        _ => Err(Fault::new(Code::InvalidType, "it must be `auto` or `none`")),
     }
 }
 
@@ -77,7 +77,7 @@ fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> 
         Ok(())
     })?;
     if messages.is_empty() {
-        return Err(Fault::new(code::ARRAY_EMPTY, "it must have at least one message"));
+        return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok(messages)
 }
@@ -109,7 +109,8 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
             "tool_call_id" => draft.tool_call_id = r.optional(|r| label(r, limits))?,
             // What the SDKs hand back of an answer that had none of these.
             "refusal" | "audio" | "function_call" => {
-                let unsupported = || Fault::new(code::UNSUPPORTED, "it is not supported; leave it out");
+                let unsupported =
+                    || Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out");
                 r.optional(|_| Err::<(), _>(unsupported()))?;
             }
             "annotations" => {
@@ -126,7 +127,7 @@ fn finish_message(draft: Draft) -> Read<Message> {
     let role = draft.role.ok_or_else(|| Fault::missing("role"))?;
     let tool_calls = draft.tool_calls.unwrap_or_default();
     let stray = |key, owner: &str| {
-        Err(Fault::at(key, code::INVALID_VALUE, format!("only a message of role `{owner}` has it")))
+        Err(Fault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
     };
     if role != Role::Assistant {
         if !tool_calls.is_empty() {
@@ -162,9 +163,9 @@ fn role(r: &mut Reader<'_>) -> Read<Role> {
         "user" => Ok(Role::User),
         "assistant" => Ok(Role::Assistant),
         "tool" => Ok(Role::Tool),
-        "function" => Err(Fault::new(code::UNSUPPORTED_VALUE, "use the role `tool` with `tool_call_id`")),
+        "function" => Err(Fault::new(Code::UnsupportedValue, "use the role `tool` with `tool_call_id`")),
         _ => Err(Fault::new(
-            code::INVALID_VALUE,
+            Code::InvalidValue,
             "it must be `system`, `developer`, `user`, `assistant` or `tool`",
         )),
     }

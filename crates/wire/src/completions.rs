@@ -1,9 +1,9 @@
 //! OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
 
-use headrace_domain::{Call, Endpoint, Prompt, PromptItem};
+use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, ids, integer};
 use crate::refused::{self, Known};
@@ -58,14 +58,14 @@ fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>
         let kind = r.kind()?;
         if *first.get_or_insert(kind) != kind {
             return Err(Fault::new(
-                code::INVALID_TYPE,
+                Code::InvalidType,
                 "all items must be of one type: strings, ids or lists of ids",
             ));
         }
         if kind != Kind::Number && index >= limits.max_prompts {
             let message =
                 format!("there may be at most {} prompts; send several requests", limits.max_prompts);
-            return Err(Fault::new(code::ARRAY_LONG, message).of_parent());
+            return Err(Fault::new(Code::ArrayAboveMaxLength, message).of_parent());
         }
         match kind {
             Kind::String => prompts.push(PromptItem::Text(r.string()?.into_owned())),
@@ -82,12 +82,12 @@ fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>
 }
 
 fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
-    if list.is_empty() { Err(Fault::new(code::ARRAY_EMPTY, "it must not be empty")) } else { Ok(list) }
+    if list.is_empty() { Err(Fault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(list) }
 }
 
 fn wrong_type() -> Fault {
     Fault::new(
-        code::INVALID_TYPE,
+        Code::InvalidType,
         "it must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
     )
 }

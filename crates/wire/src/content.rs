@@ -1,8 +1,10 @@
 //! The content of an OpenAI message: a string, or a list of text parts that are joined in order.
 //! Knows no roles.
 
+use headrace_domain::Code;
+
 use crate::WireLimits;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
 /// The keys under which parts of other types carry their data.
@@ -29,7 +31,7 @@ pub(crate) fn text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
             r.array(limits.max_content_parts, |r, _| part(r, &mut joined))?;
             Ok(joined)
         }
-        _ => Err(Fault::new(code::INVALID_TYPE, "it must be a string or a list of text parts")),
+        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of text parts")),
     }
 }
 
@@ -60,7 +62,7 @@ fn part(r: &mut Reader<'_>, joined: &mut String) -> Read<()> {
 /// The one answer to every part that is not text.
 pub(crate) fn not_text() -> Fault {
     Fault::new(
-        code::UNSUPPORTED_CONTENT,
+        Code::UnsupportedContent,
         "only text parts are supported; images, audio and files are not: put their content into the text",
     )
 }

@@ -3,71 +3,43 @@
 //! Sources: <https://platform.openai.com/docs/guides/error-codes>, <https://docs.anthropic.com/en/api/errors>.
 
 use bytes::BytesMut;
-use headrace_domain::{Dialect, RequestId, Stage};
+use headrace_domain::{Code, Dialect, ErrorKind, RequestId, Stage};
 
 use crate::json_out::{raw, value};
 
 /// The page that explains the codes; a code is an anchor on it.
 pub const ERROR_DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/errors.md";
 
-/// What kind of error: decides each dialect's `type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// The request itself is wrong (400, 409, 415, 422).
-    InvalidRequest,
-    /// Who calls is not known (401).
-    Authentication,
-    /// Who calls may not (403).
-    Permission,
-    /// There is no such thing, or none that the caller may know of (404).
-    NotFound,
-    /// Money: none left, or all of it held (402).
-    Billing,
-    /// A limit of the caller's (429).
-    RateLimit,
-    /// Too many bytes (413, 431).
-    RequestTooLarge,
-    /// It took too long (408, 504).
-    Timeout,
-    /// The service is full (503).
-    Overloaded,
-    /// We or an upstream failed (500, 502).
-    Internal,
-    /// A rule on content (400).
-    ContentPolicy,
+/// OpenAI's `type`.
+const fn openai_type(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidRequest
+        | ErrorKind::NotFound
+        | ErrorKind::RequestTooLarge
+        | ErrorKind::ContentPolicy => "invalid_request_error",
+        ErrorKind::Authentication => "authentication_error",
+        ErrorKind::Permission => "permission_error",
+        ErrorKind::Billing => "insufficient_quota",
+        ErrorKind::RateLimit => "rate_limit_error",
+        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Overloaded => "overloaded_error",
+        ErrorKind::Internal => "server_error",
+    }
 }
 
-impl ErrorKind {
-    /// OpenAI's `type`.
-    pub const fn openai_type(self) -> &'static str {
-        match self {
-            Self::InvalidRequest | Self::NotFound | Self::RequestTooLarge | Self::ContentPolicy => {
-                "invalid_request_error"
-            }
-            Self::Authentication => "authentication_error",
-            Self::Permission => "permission_error",
-            Self::Billing => "insufficient_quota",
-            Self::RateLimit => "rate_limit_error",
-            Self::Timeout => "timeout_error",
-            Self::Overloaded => "overloaded_error",
-            Self::Internal => "server_error",
-        }
-    }
-
-    /// Anthropic's `error.type`.
-    pub const fn anthropic_type(self) -> &'static str {
-        match self {
-            Self::InvalidRequest | Self::ContentPolicy => "invalid_request_error",
-            Self::Authentication => "authentication_error",
-            Self::Permission => "permission_error",
-            Self::NotFound => "not_found_error",
-            Self::Billing => "billing_error",
-            Self::RateLimit => "rate_limit_error",
-            Self::RequestTooLarge => "request_too_large",
-            Self::Timeout => "timeout_error",
-            Self::Overloaded => "overloaded_error",
-            Self::Internal => "api_error",
-        }
+/// Anthropic's `error.type`.
+const fn anthropic_type(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidRequest | ErrorKind::ContentPolicy => "invalid_request_error",
+        ErrorKind::Authentication => "authentication_error",
+        ErrorKind::Permission => "permission_error",
+        ErrorKind::NotFound => "not_found_error",
+        ErrorKind::Billing => "billing_error",
+        ErrorKind::RateLimit => "rate_limit_error",
+        ErrorKind::RequestTooLarge => "request_too_large",
+        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Overloaded => "overloaded_error",
+        ErrorKind::Internal => "api_error",
     }
 }
 
@@ -75,7 +47,7 @@ impl ErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitFacts {
     /// The rule's name, such as `requests_per_minute`.
-    pub rule: String,
+    pub rule: &'static str,
     /// Whose, such as `project:demo`.
     pub scope: String,
     /// The limit, in the rule's unit.
@@ -91,8 +63,8 @@ pub struct ErrorFacts {
     pub status: u16,
     /// Decides the dialect's `type`.
     pub kind: ErrorKind,
-    /// A short name of the exact rule, such as `context_length_exceeded`; an anchor on [`ERROR_DOCS`].
-    pub code: String,
+    /// The exact rule; its name is an anchor on [`ERROR_DOCS`].
+    pub code: Code,
     /// What happened, the number hit and the way out. Never holds prompt text or secrets.
     pub message: String,
     /// The parameter at fault.
@@ -108,22 +80,15 @@ pub struct ErrorFacts {
 }
 
 impl ErrorFacts {
-    /// Facts without parameter, limit and time to wait.
-    pub fn new(
-        status: u16,
-        kind: ErrorKind,
-        code: impl Into<String>,
-        message: impl Into<String>,
-        stage: Stage,
-        request_id: RequestId,
-    ) -> Self {
+    /// Facts as the table of refusals has them, without parameter, limit and time to wait.
+    pub fn new(code: Code, message: impl Into<String>, request_id: RequestId) -> Self {
         Self {
-            status,
-            kind,
-            code: code.into(),
+            status: code.status(),
+            kind: code.kind(),
+            code,
             message: message.into(),
             param: None,
-            stage,
+            stage: code.stage(),
             request_id,
             retry_after_s: None,
             limit: None,
@@ -144,12 +109,12 @@ pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesM
         Dialect::OpenAi => {
             raw(out, "{\"error\":{\"message\":");
             value(out, &facts.message);
-            facts.kind.openai_type()
+            openai_type(facts.kind)
         }
         Dialect::Anthropic => {
             raw(out, "{\"type\":\"error\",\"error\":{\"message\":");
             value(out, &facts.message);
-            facts.kind.anthropic_type()
+            anthropic_type(facts.kind)
         }
     };
     raw(out, ",\"type\":");
@@ -157,7 +122,7 @@ pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesM
     raw(out, ",\"param\":");
     value(out, &facts.param);
     raw(out, ",\"code\":");
-    value(out, &facts.code);
+    value(out, facts.code.name());
     raw(out, ",\"stage\":");
     value(out, facts.stage.name());
     raw(out, ",\"request_id\":");
@@ -168,7 +133,7 @@ pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesM
     }
     if let Some(limit) = &facts.limit {
         raw(out, ",\"limit\":{\"rule\":");
-        value(out, &limit.rule);
+        value(out, limit.rule);
         raw(out, ",\"scope\":");
         value(out, &limit.scope);
         raw(out, ",\"limit\":");
@@ -180,7 +145,7 @@ pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesM
     raw(out, ",\"doc_url\":\"");
     raw(out, ERROR_DOCS);
     raw(out, "#");
-    crate::json_out::escaped(out, &facts.code);
+    raw(out, facts.code.name());
     raw(out, "\"}");
     if dialect == Dialect::Anthropic {
         raw(out, ",\"request_id\":");
@@ -196,8 +161,7 @@ mod tests {
     #[test]
     fn golden() {
         let id = RequestId::from_bits(0xabc);
-        let mut facts =
-            ErrorFacts::new(400, ErrorKind::InvalidRequest, "invalid_type", "no \"n\"", Stage::Parse, id);
+        let mut facts = ErrorFacts::new(Code::InvalidType, "no \"n\"", id);
         facts.param = Some("messages[0].content".to_owned());
         assert_eq!(
             String::from_utf8(error_body(Dialect::OpenAi, &facts)).unwrap(),
@@ -209,16 +173,16 @@ mod tests {
         );
         let limited = ErrorFacts {
             retry_after_s: Some(7),
-            limit: Some(LimitFacts { rule: "rpm".into(), scope: "key:k".into(), limit: 3, observed: 4 }),
-            ..ErrorFacts::new(429, ErrorKind::RateLimit, "rate_limited", "slow", Stage::Hold, id)
+            limit: Some(LimitFacts { rule: "rpm", scope: "key:k".into(), limit: 3, observed: 4 }),
+            ..ErrorFacts::new(Code::Concurrency, "slow", id)
         };
         assert_eq!(
             String::from_utf8(error_body(Dialect::Anthropic, &limited)).unwrap(),
             concat!(
-                r#"{"type":"error","error":{"message":"slow","type":"rate_limit_error","param":null,"code":"rate_limited","#,
+                r#"{"type":"error","error":{"message":"slow","type":"rate_limit_error","param":null,"code":"concurrency","#,
                 r#""stage":"hold","request_id":"req_00000000000000000000000000000abc","retry_after_s":7,"#,
                 r#""limit":{"rule":"rpm","scope":"key:k","limit":3,"observed":4},"#,
-                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors.md#rate_limited"},"#,
+                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors.md#concurrency"},"#,
                 r#""request_id":"req_00000000000000000000000000000abc"}"#
             )
         );

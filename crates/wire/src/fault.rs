@@ -3,36 +3,17 @@
 
 use std::fmt;
 
-use headrace_domain::{RequestId, Stage};
-
-use crate::{ErrorFacts, ErrorKind};
+use headrace_domain::Code;
 
 /// A request that is not understood or not supported: becomes 400 `invalid_request_error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRequest {
     /// The field, such as `messages[3].tool_calls[0].function.arguments`; `None` for the body as a whole.
     pub param: Option<String>,
-    /// One of [`CODES`].
-    pub code: &'static str,
+    /// The name of the fault.
+    pub code: Code,
     /// What is wrong and the way out.
     pub message: String,
-}
-
-impl BadRequest {
-    /// The same as facts of an error of the stage `parse`.
-    pub fn facts(&self, request_id: RequestId) -> ErrorFacts {
-        ErrorFacts {
-            param: self.param.clone(),
-            ..ErrorFacts::new(
-                400,
-                ErrorKind::InvalidRequest,
-                self.code,
-                self.message.as_str(),
-                Stage::Parse,
-                request_id,
-            )
-        }
-    }
 }
 
 /// Names that a path in a record may show: parameters and fields that everybody's requests have.
@@ -105,7 +86,7 @@ impl BadRequest {
     /// What may be kept of it: nothing that the caller wrote, keys of objects and names of unknown parameters included.
     /// Somebody may have pasted a secret there.
     pub fn for_record(&self) -> String {
-        let meaning = CODES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, meaning)| meaning);
+        let meaning = self.code.meaning();
         let Some(param) = &self.param else { return meaning.to_owned() };
         let name =
             |part: &str| part.split('[').next().is_some_and(|name| name.is_empty() || NAMES.contains(&name));
@@ -127,55 +108,6 @@ impl fmt::Display for BadRequest {
 
 impl std::error::Error for BadRequest {}
 
-/// Every code that a [`BadRequest`] can have, with what it means. OpenAI's own codes where it has one.
-pub const CODES: &[(&str, &str)] = &[
-    (code::INVALID_JSON, "The body is not one JSON object in UTF-8."),
-    (code::JSON_TOO_DEEP, "Objects and arrays stand too deep inside each other."),
-    (code::DUPLICATE_KEY, "An object names the same key twice, and so has no single meaning."),
-    (code::MISSING, "A required parameter is missing."),
-    (
-        code::UNKNOWN,
-        "There is no such parameter. It is refused, because dropping it could change the answer.",
-    ),
-    (code::UNSUPPORTED, "The parameter exists elsewhere but is not supported here."),
-    (code::UNSUPPORTED_VALUE, "The parameter is supported, this value of it is not."),
-    (code::UNSUPPORTED_CONTENT, "A content part is not text. Images, audio and files are not supported."),
-    (code::INVALID_TYPE, "The value has the wrong JSON type."),
-    (code::INVALID_VALUE, "The value has the right type and makes no sense."),
-    (code::INTEGER_LOW, "The whole number is too small."),
-    (code::INTEGER_HIGH, "The whole number is too large."),
-    (code::DECIMAL_LOW, "The number is too small."),
-    (code::DECIMAL_HIGH, "The number is too large."),
-    (code::ARRAY_LONG, "The list has too many items."),
-    (code::ARRAY_EMPTY, "The list has no items."),
-    (code::OBJECT_LARGE, "The object has too many entries."),
-    (code::STRING_LONG, "The string is too long."),
-    (code::STRING_EMPTY, "The string is empty."),
-];
-
-/// The codes by name.
-pub(crate) mod code {
-    pub(crate) const INVALID_JSON: &str = "invalid_json";
-    pub(crate) const JSON_TOO_DEEP: &str = "json_too_deep";
-    pub(crate) const DUPLICATE_KEY: &str = "duplicate_key";
-    pub(crate) const MISSING: &str = "missing_required_parameter";
-    pub(crate) const UNKNOWN: &str = "unknown_parameter";
-    pub(crate) const UNSUPPORTED: &str = "unsupported_parameter";
-    pub(crate) const UNSUPPORTED_VALUE: &str = "unsupported_value";
-    pub(crate) const UNSUPPORTED_CONTENT: &str = "unsupported_content";
-    pub(crate) const INVALID_TYPE: &str = "invalid_type";
-    pub(crate) const INVALID_VALUE: &str = "invalid_value";
-    pub(crate) const INTEGER_LOW: &str = "integer_below_min_value";
-    pub(crate) const INTEGER_HIGH: &str = "integer_above_max_value";
-    pub(crate) const DECIMAL_LOW: &str = "decimal_below_min_value";
-    pub(crate) const DECIMAL_HIGH: &str = "decimal_above_max_value";
-    pub(crate) const ARRAY_LONG: &str = "array_above_max_length";
-    pub(crate) const ARRAY_EMPTY: &str = "empty_array";
-    pub(crate) const OBJECT_LARGE: &str = "object_above_max_properties";
-    pub(crate) const STRING_LONG: &str = "string_above_max_length";
-    pub(crate) const STRING_EMPTY: &str = "empty_string";
-}
-
 /// Longest part of a path that repeats a key of the request, in bytes.
 const MAX_KEY_BYTES: usize = 64;
 /// Longest path, in bytes; what would lead it is cut.
@@ -185,7 +117,7 @@ const MAX_PATH_BYTES: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     path: String,
-    code: &'static str,
+    code: Code,
     message: String,
     /// It was found at an item, and what holds the item is to blame.
     of_parent: bool,
@@ -196,24 +128,24 @@ pub(crate) type Read<T> = Result<T, Fault>;
 
 impl Fault {
     /// A fault at the place being read.
-    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { path: String::new(), code, message: message.into(), of_parent: false }
     }
 
     /// A fault at the field `key` of the object being read.
-    pub(crate) fn at(key: &str, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn at(key: &str, code: Code, message: impl Into<String>) -> Self {
         Self::new(code, message).under_key(key)
     }
 
     /// A required field that is not there.
     pub(crate) fn missing(key: &str) -> Self {
-        Self::at(key, code::MISSING, "it is required")
+        Self::at(key, Code::MissingRequiredParameter, "it is required")
     }
 
     /// A field that nothing knows.
     pub(crate) fn unknown() -> Self {
         Self::new(
-            code::UNKNOWN,
+            Code::UnknownParameter,
             "there is no such parameter; leave it out (it is refused because ignoring it could change the answer)",
         )
     }
@@ -227,11 +159,11 @@ impl Fault {
     /// The code.
     #[cfg(test)]
     pub(crate) const fn code(&self) -> &'static str {
-        self.code
+        self.code.name()
     }
 
     /// The same fault, its message led by `context` and its path forgotten: it was inside a string.
-    pub(crate) fn inside(self, code: &'static str, context: &str) -> Self {
+    pub(crate) fn inside(self, code: Code, context: &str) -> Self {
         let place = if self.path.is_empty() { String::new() } else { format!(" (at `{}`)", self.path) };
         Self::new(code, format!("{context}: {}{place}", self.message))
     }
@@ -267,7 +199,7 @@ impl Fault {
 impl From<Fault> for BadRequest {
     fn from(fault: Fault) -> Self {
         // Where the JSON itself is broken, no parameter is to blame; the path still helps to find the place.
-        let broken = fault.code == code::INVALID_JSON;
+        let broken = fault.code == Code::InvalidJson;
         let message = match (fault.path.is_empty(), broken) {
             (true, _) => fault.message,
             (false, true) => format!("{} (in `{}`)", fault.message, fault.path),
@@ -306,11 +238,11 @@ mod tests {
         ] {
             let bad = BadRequest {
                 param: param.map(str::to_owned),
-                code: code::UNKNOWN,
+                code: Code::UnknownParameter,
                 message: canary.to_owned(),
             };
             let kept = bad.for_record();
-            assert_eq!(kept, format!("{expected}{}", CODES[4].1));
+            assert_eq!(kept, format!("{expected}{}", Code::UnknownParameter.meaning()));
             assert!(!kept.contains(canary));
         }
     }

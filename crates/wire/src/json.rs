@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::fault::{Fault, Read, code};
+use headrace_domain::Code;
+
+use crate::fault::{Fault, Read};
 
 /// What stands next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl<'a> Reader<'a> {
     /// A reader of `body`, which must be UTF-8. `max_free_form` bounds the values that [`Self::count_value`] counts.
     pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
         let text = std::str::from_utf8(body).map_err(|error| {
-            Fault::new(code::INVALID_JSON, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
+            Fault::new(Code::InvalidJson, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
         let max_depth = max_depth.min(DEEPEST);
         Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form })
@@ -66,7 +68,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn count_value(&mut self) -> Read<()> {
         self.free_form_left = self.free_form_left.checked_sub(1).ok_or_else(|| {
             Fault::new(
-                code::OBJECT_LARGE,
+                Code::ObjectAboveMaxProperties,
                 "the request's schemas and arguments hold too many values; shorten them",
             )
         })?;
@@ -180,7 +182,7 @@ impl<'a> Reader<'a> {
             loop {
                 if index == max {
                     return Err(Fault::new(
-                        code::ARRAY_LONG,
+                        Code::ArrayAboveMaxLength,
                         format!("the list may have at most {max} items; send fewer"),
                     ));
                 }
@@ -208,7 +210,7 @@ impl<'a> Reader<'a> {
                 }
                 let key = self.string()?;
                 if !seen.insert(key.clone()) {
-                    return Err(Fault::at(&key, code::DUPLICATE_KEY, "the object names this key twice"));
+                    return Err(Fault::at(&key, Code::DuplicateKey, "the object names this key twice"));
                 }
                 self.skip_space();
                 if !self.eat(b':') {
@@ -231,7 +233,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let message = format!("it must be {}, not {}", kind.name(), found.name());
-        Err(Fault::new(code::INVALID_TYPE, message))
+        Err(Fault::new(Code::InvalidType, message))
     }
 
     /// The literal that begins here.
@@ -251,7 +253,7 @@ impl<'a> Reader<'a> {
                 "objects and arrays stand more than {} deep inside each other; flatten them",
                 self.max_depth
             );
-            return Err(Fault::new(code::JSON_TOO_DEEP, message));
+            return Err(Fault::new(Code::JsonTooDeep, message));
         }
         Ok(())
     }
@@ -344,7 +346,7 @@ impl<'a> Reader<'a> {
     }
 
     fn syntax(&self, what: &str) -> Fault {
-        Fault::new(code::INVALID_JSON, format!("not valid JSON at byte {}: {what}", self.at))
+        Fault::new(Code::InvalidJson, format!("not valid JSON at byte {}: {what}", self.at))
     }
 }
 

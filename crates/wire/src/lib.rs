@@ -20,8 +20,8 @@ mod request;
 mod tools;
 
 pub use encode::{ReplyEncoder, ReplyMeta, encoder, named_request};
-pub use error::{ERROR_DOCS, ErrorFacts, ErrorKind, LimitFacts, error_body};
-pub use fault::{BadRequest, CODES};
+pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
+pub use fault::BadRequest;
 pub use limits::WireLimits;
 pub use models::{ModelCard, model_body, models_body};
 pub use request::{parse, parse_chat, parse_completions, parse_messages};

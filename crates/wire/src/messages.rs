@@ -1,11 +1,11 @@
 //! Anthropic's message request: text, tool use and tool results. Knows nothing of how a conversation is rendered.
 
 use headrace_domain::{
-    Call, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall, ToolChoice,
+    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall, ToolChoice,
 };
 
 use crate::content::not_text;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, Low, decimal, label, stop};
 use crate::refused::{self, Known, cache_control};
@@ -89,9 +89,9 @@ fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
                     "any" | "tool" => {
                         let message =
                             "only `auto` and `none` are supported: the model cannot be forced to call a tool yet";
-                        return Err(Fault::new(code::UNSUPPORTED, message));
+                        return Err(Fault::new(Code::UnsupportedParameter, message));
                     }
-                    _ => return Err(Fault::new(code::INVALID_VALUE, "it must be `auto` or `none`")),
+                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `auto` or `none`")),
                 });
             }
             // The tool's name, which only a forced call has: its `type` is refused.
@@ -99,7 +99,7 @@ fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
             "disable_parallel_tool_use" => {
                 if r.optional(Reader::bool)? == Some(true) {
                     let message = "the model decides how many tools it calls; leave it out";
-                    return Err(Fault::new(code::UNSUPPORTED, message));
+                    return Err(Fault::new(Code::UnsupportedParameter, message));
                 }
             }
             _ => return Err(Fault::unknown()),
@@ -139,11 +139,11 @@ fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Turns> {
         Ok(())
     })?;
     match last {
-        None => Err(Fault::new(code::ARRAY_EMPTY, "it must have at least one message")),
+        None => Err(Fault::new(Code::EmptyArray, "it must have at least one message")),
         Some((index, Role::Assistant)) => {
             let message = "a last message of the assistant would have to be continued, which is not supported; end \
                            with a message of the user";
-            Err(Fault::new(code::UNSUPPORTED_VALUE, message).under_index(index))
+            Err(Fault::new(Code::UnsupportedValue, message).under_index(index))
         }
         Some(_) => Ok(turns),
     }
@@ -168,9 +168,9 @@ fn read_turn(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Role, Vec<(usize,
                     "user" => Role::User,
                     "assistant" => Role::Assistant,
                     "system" => {
-                        return Err(Fault::new(code::UNSUPPORTED_VALUE, "send it as the parameter `system`"));
+                        return Err(Fault::new(Code::UnsupportedValue, "send it as the parameter `system`"));
                     }
-                    _ => return Err(Fault::new(code::INVALID_VALUE, "it must be `user` or `assistant`")),
+                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `user` or `assistant`")),
                 });
             }
             "content" => blocks = Some(read_blocks(r, limits)?),
@@ -227,7 +227,7 @@ fn user(blocks: Vec<Block>) -> Read<Vec<(usize, Message)>> {
 }
 
 fn misplaced(role: &str) -> Fault {
-    Fault::new(code::INVALID_VALUE, format!("only a message of role `{role}` may hold such a block"))
+    Fault::new(Code::InvalidValue, format!("only a message of role `{role}` may hold such a block"))
 }
 
 fn read_blocks(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Block>> {
@@ -241,7 +241,7 @@ fn read_blocks(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Block>> {
             })?;
             Ok(blocks)
         }
-        _ => Err(Fault::new(code::INVALID_TYPE, "it must be a string or a list of blocks")),
+        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of blocks")),
     }
 }
 
@@ -336,7 +336,7 @@ fn text_blocks(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
         return Ok(r.string()?.into_owned());
     }
     if r.kind()? != Kind::Array {
-        return Err(Fault::new(code::INVALID_TYPE, "it must be a string or a list of text blocks"));
+        return Err(Fault::new(Code::InvalidType, "it must be a string or a list of text blocks"));
     }
     let mut joined = String::new();
     r.array(limits.max_content_parts, |r, _| match read_block(r, limits)? {

@@ -4,10 +4,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headrace_domain::{Endpoint, SamplingRequest, ServiceTier};
+use headrace_domain::{Code, Endpoint, SamplingRequest, ServiceTier};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
 /// The longest `timeout`, in seconds.
@@ -164,7 +164,9 @@ impl<'l> Knobs<'l> {
             }
             // Padding and usage in every chunk: neutral when off, and neither is done here.
             "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
-                Some(true) => Err(Fault::new(code::UNSUPPORTED, "it is not supported; leave it out")),
+                Some(true) => {
+                    Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
+                }
                 _ => Ok(()),
             },
             _ => Err(Fault::unknown()),
@@ -179,17 +181,17 @@ impl<'l> Knobs<'l> {
         let n = self.n.unwrap_or(1);
         if self.best_of.is_some_and(|best_of| best_of != n) {
             let message = "it must equal `n`: answers are not ranked against each other; leave it out";
-            return Err(Fault::at("best_of", code::UNSUPPORTED, message));
+            return Err(Fault::at("best_of", Code::UnsupportedParameter, message));
         }
         let choices = u32::try_from(prompts).ok().and_then(|prompts| prompts.checked_mul(n));
         if choices.is_none_or(|choices| choices > self.limits.max_choices) {
             let max = self.limits.max_choices;
             let message = format!("prompts times `n` may be at most {max}; send several requests");
-            return Err(Fault::at("n", code::INTEGER_HIGH, message));
+            return Err(Fault::at("n", Code::IntegerAboveMaxValue, message));
         }
         if self.stream_options && !self.stream {
             let message = "it is allowed only with `stream: true`";
-            return Err(Fault::at("stream_options", code::INVALID_VALUE, message));
+            return Err(Fault::at("stream_options", Code::InvalidValue, message));
         }
         self.sampling.n = n;
         Ok(Settled { model, sampling: std::mem::take(&mut self.sampling) })
@@ -199,19 +201,19 @@ impl<'l> Knobs<'l> {
         let sampling = &mut self.sampling;
         if sampling.max_tokens == Some(0) && !self.echo {
             let message = "it must be at least 1 (0 only scores a prompt: completions with `echo`)";
-            return Err(Fault::at("max_tokens", code::INTEGER_LOW, message));
+            return Err(Fault::at("max_tokens", Code::IntegerBelowMinValue, message));
         }
         match (sampling.max_tokens, self.max_completion_tokens) {
             (Some(old), Some(new)) if old != new => {
                 let message = "it contradicts `max_tokens`; send one of them";
-                return Err(Fault::at("max_completion_tokens", code::INVALID_VALUE, message));
+                return Err(Fault::at("max_completion_tokens", Code::InvalidValue, message));
             }
             (None, new) => sampling.max_tokens = new,
             _ => {}
         }
         if sampling.max_tokens.is_some_and(|max| sampling.min_tokens > max) {
             let message = "it must not exceed the greatest number of tokens asked for";
-            return Err(Fault::at("min_tokens", code::INTEGER_HIGH, message));
+            return Err(Fault::at("min_tokens", Code::IntegerAboveMaxValue, message));
         }
         Ok(())
     }
@@ -223,14 +225,14 @@ impl<'l> Knobs<'l> {
             // 0 alternatives are what a call without log-probabilities has anyway.
             if self.top_logprobs.is_some_and(|top| top > 0) && !on {
                 let message = "it needs `logprobs: true`";
-                return Err(Fault::at("top_logprobs", code::INVALID_VALUE, message));
+                return Err(Fault::at("top_logprobs", Code::InvalidValue, message));
             }
             sampling.logprobs = on.then(|| self.top_logprobs.unwrap_or(0));
         }
         if self.echo && sampling.logprobs.is_some() {
             if sampling.prompt_logprobs.is_some() {
                 let message = "`echo` with `logprobs` scores the prompt already; leave it out";
-                return Err(Fault::at("prompt_logprobs", code::INVALID_VALUE, message));
+                return Err(Fault::at("prompt_logprobs", Code::InvalidValue, message));
             }
             sampling.prompt_logprobs = sampling.logprobs;
         }
@@ -259,10 +261,10 @@ pub(crate) fn decimal(r: &mut Reader<'_>, low: Low, high: f64) -> Read<f32> {
         Low::Above(bound) => (value > bound && f64::from(single) > bound, format!("above {bound}")),
     };
     if !enough {
-        return Err(Fault::new(code::DECIMAL_LOW, format!("it must be {need} and at most {high}")));
+        return Err(Fault::new(Code::DecimalBelowMinValue, format!("it must be {need} and at most {high}")));
     }
     if value > high {
-        return Err(Fault::new(code::DECIMAL_HIGH, format!("it must be {need} and at most {high}")));
+        return Err(Fault::new(Code::DecimalAboveMaxValue, format!("it must be {need} and at most {high}")));
     }
     Ok(single)
 }
@@ -282,11 +284,11 @@ pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
     }
     let text = require_whole(text)?;
     let code = match text.parse::<i64>() {
-        Ok(value) if value < i64::from(low) => code::INTEGER_LOW,
+        Ok(value) if value < i64::from(low) => Code::IntegerBelowMinValue,
         // Minus zero.
         Ok(0) => return Ok(0),
-        Err(_) if text.starts_with('-') => code::INTEGER_LOW,
-        _ => code::INTEGER_HIGH,
+        Err(_) if text.starts_with('-') => Code::IntegerBelowMinValue,
+        _ => Code::IntegerAboveMaxValue,
     };
     Err(Fault::new(code, format!("it must be at least {low} and at most {high}")))
 }
@@ -304,7 +306,7 @@ fn whole<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
 fn require_whole(text: &str) -> Read<&str> {
     if text.contains(['.', 'e', 'E']) {
         return Err(Fault::new(
-            code::INVALID_TYPE,
+            Code::InvalidType,
             "it must be a whole number, written without point or exponent",
         ));
     }
@@ -315,7 +317,10 @@ fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
     match r.string()?.as_ref() {
         "auto" | "default" => Ok(ServiceTier::Standard),
         "flex" => Ok(ServiceTier::Flex),
-        _ => Err(Fault::new(code::UNSUPPORTED, "there are `auto`, `default` and `flex`; leave it out")),
+        _ => Err(Fault::new(
+            Code::UnsupportedParameter,
+            "there are `auto`, `default` and `flex`; leave it out",
+        )),
     }
 }
 
@@ -325,18 +330,18 @@ fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
         Ok(value) if value < -1 => {
-            Err(Fault::new(code::INTEGER_LOW, "it must be at least -1 (-1 and 0: off)"))
+            Err(Fault::new(Code::IntegerBelowMinValue, "it must be at least -1 (-1 and 0: off)"))
         }
         Ok(value) => u32::try_from(value).map(NonZeroU32::new).map_err(|_| too_large()),
         Err(_) if text.starts_with('-') => {
-            Err(Fault::new(code::INTEGER_LOW, "it must be at least -1 (-1 and 0: off)"))
+            Err(Fault::new(Code::IntegerBelowMinValue, "it must be at least -1 (-1 and 0: off)"))
         }
         Err(_) => Err(too_large()),
     }
 }
 
 fn too_large() -> Fault {
-    Fault::new(code::INTEGER_HIGH, format!("it must be at most {}", u32::MAX))
+    Fault::new(Code::IntegerAboveMaxValue, format!("it must be at most {}", u32::MAX))
 }
 
 /// Any whole number of 64 bits, with sign or without.
@@ -345,7 +350,7 @@ fn seed(r: &mut Reader<'_>) -> Read<u64> {
     if let Ok(value) = text.parse::<i64>() {
         return Ok(value.cast_unsigned());
     }
-    let code = if text.starts_with('-') { code::INTEGER_LOW } else { code::INTEGER_HIGH };
+    let code = if text.starts_with('-') { Code::IntegerBelowMinValue } else { Code::IntegerAboveMaxValue };
     text.parse::<u64>().map_err(|_| Fault::new(code, "it must be a whole number of at most 64 bits"))
 }
 
@@ -364,13 +369,13 @@ fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> 
     r.object(|r, key| {
         if biases.len() >= limits.max_logit_bias {
             let message = format!("it may name at most {} tokens", limits.max_logit_bias);
-            return Err(Fault::new(code::OBJECT_LARGE, message).of_parent());
+            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
         // One spelling of each id, so that no token can be named twice.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == key.as_ref());
         let id = id.ok_or_else(|| {
             let message = "the key must be a token id: a whole number without sign or leading zeros";
-            Fault::new(code::INVALID_VALUE, message)
+            Fault::new(Code::InvalidValue, message)
         })?;
         biases.push((id, decimal(r, Low::From(-100.0), 100.0)?));
         Ok(())
@@ -385,7 +390,7 @@ pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>>
         return Ok(vec![stop_string(r, limits)?]);
     }
     if r.kind()? != Kind::Array {
-        return Err(Fault::new(code::INVALID_TYPE, "it must be a string or a list of strings"));
+        return Err(Fault::new(Code::InvalidType, "it must be a string or a list of strings"));
     }
     let mut strings = Vec::new();
     r.array(limits.max_stop_strings, |r, _| {
@@ -403,7 +408,7 @@ fn stop_string(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
 pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = bounded(r, limits.max_label_bytes)?;
     if text.chars().any(char::is_control) {
-        return Err(Fault::new(code::INVALID_VALUE, "it must not hold control characters"));
+        return Err(Fault::new(Code::InvalidValue, "it must not hold control characters"));
     }
     Ok(text)
 }
@@ -412,10 +417,10 @@ pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
 fn bounded(r: &mut Reader<'_>, max: usize) -> Read<String> {
     let text = r.string()?;
     if text.is_empty() {
-        return Err(Fault::new(code::STRING_EMPTY, "it must not be empty"));
+        return Err(Fault::new(Code::EmptyString, "it must not be empty"));
     }
     if text.len() > max {
-        return Err(Fault::new(code::STRING_LONG, format!("it may have at most {max} bytes")));
+        return Err(Fault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
     }
     Ok(text.into_owned())
 }

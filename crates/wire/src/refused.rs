@@ -1,8 +1,10 @@
 //! Parameters that are known and not honoured: harmless ones that are accepted, and those that are refused unless
 //! they ask for what happens anyway. A table, so that what is accepted can be read at a glance.
 
+use headrace_domain::Code;
+
 use crate::WireLimits;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::label;
 
@@ -161,7 +163,7 @@ pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLim
     let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
     match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
-        Some(false) => Err(Fault::new(code::UNSUPPORTED, *why)),
+        Some(false) => Err(Fault::new(Code::UnsupportedParameter, *why)),
     }
 }
 
@@ -173,7 +175,7 @@ fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<boo
             let text = r.string()?;
             if text.len() > limits.max_label_bytes {
                 let message = format!("it may have at most {} bytes", limits.max_label_bytes);
-                return Err(Fault::new(code::STRING_LONG, message));
+                return Err(Fault::new(Code::StringAboveMaxLength, message));
             }
             true
         }
@@ -236,7 +238,7 @@ fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
         pairs += 1;
         if pairs > limits.max_metadata_pairs {
             let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
-            return Err(Fault::new(code::OBJECT_LARGE, message).of_parent());
+            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
         r.string().map(drop)
     })
@@ -259,11 +261,11 @@ pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<()> {
         r.object(|r, key| match key.as_ref() {
             "type" => match r.string()?.as_ref() {
                 "ephemeral" => Ok(()),
-                _ => Err(Fault::new(code::UNSUPPORTED_VALUE, "it must be `ephemeral`")),
+                _ => Err(Fault::new(Code::UnsupportedValue, "it must be `ephemeral`")),
             },
             "ttl" => match r.string()?.as_ref() {
                 "5m" | "1h" => Ok(()),
-                _ => Err(Fault::new(code::UNSUPPORTED_VALUE, "it must be `5m` or `1h`")),
+                _ => Err(Fault::new(Code::UnsupportedValue, "it must be `5m` or `1h`")),
             },
             _ => Err(Fault::unknown()),
         })

@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Tool, ToolCall};
+use headrace_domain::{Code, Tool, ToolCall};
 use serde_json::Value;
 
 use crate::WireLimits;
 use crate::canonical::Node;
-use crate::fault::{Fault, Read, code};
+use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::label;
 use crate::refused::cache_control;
@@ -61,7 +61,7 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
                 "type" => {
                     if r.optional(Reader::string)?.is_some_and(|kind| kind != "custom") {
                         let message = "only `custom` tools are supported: those that you run yourself";
-                        return Err(Fault::new(code::UNSUPPORTED_VALUE, message));
+                        return Err(Fault::new(Code::UnsupportedValue, message));
                     }
                 }
                 "name" => name = Some(tool_name(r)?),
@@ -83,7 +83,7 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
 /// Adds a tool whose name is not taken.
 fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
     if tools.iter().any(|other| other.name == tool.name) {
-        return Err(Fault::at("name", code::INVALID_VALUE, "another tool has the same name"));
+        return Err(Fault::at("name", Code::InvalidValue, "another tool has the same name"));
     }
     tools.push(tool);
     Ok(())
@@ -136,7 +136,7 @@ fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
     let mut inner = r.inner(&text);
     let read = arguments_object(&mut inner).and_then(|arguments| inner.end().map(|()| arguments));
     let arguments =
-        read.map_err(|fault| fault.inside(code::INVALID_VALUE, "it must be a JSON object as text"))?;
+        read.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
     r.resume(&inner);
     Ok(arguments)
 }
@@ -157,16 +157,16 @@ fn schema(r: &mut Reader<'_>) -> Read<Value> {
         Some(_) => {
             return Err(Fault::at(
                 "type",
-                code::INVALID_VALUE,
+                Code::InvalidValue,
                 "a tool's parameters must be of type `object`",
             ));
         }
     }
     if node.get("properties").is_some_and(|properties| !matches!(properties, Node::Object(_))) {
-        return Err(Fault::at("properties", code::INVALID_TYPE, "it must be an object"));
+        return Err(Fault::at("properties", Code::InvalidType, "it must be an object"));
     }
     if node.get("required").is_some_and(|required| !matches!(required, Node::Array(_))) {
-        return Err(Fault::at("required", code::INVALID_TYPE, "it must be an array"));
+        return Err(Fault::at("required", Code::InvalidType, "it must be an array"));
     }
     node.into_value()
 }
@@ -179,7 +179,7 @@ pub(crate) fn tool_name(r: &mut Reader<'_>) -> Read<String> {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
     if !fits {
         return Err(Fault::new(
-            code::INVALID_VALUE,
+            Code::InvalidValue,
             "it must be 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`",
         ));
     }
@@ -189,7 +189,7 @@ pub(crate) fn tool_name(r: &mut Reader<'_>) -> Read<String> {
 fn function_type(r: &mut Reader<'_>) -> Read<()> {
     match r.string()?.as_ref() {
         "function" => Ok(()),
-        _ => Err(Fault::new(code::UNSUPPORTED_VALUE, "only `function` is supported")),
+        _ => Err(Fault::new(Code::UnsupportedValue, "only `function` is supported")),
     }
 }
 
@@ -197,7 +197,7 @@ fn not_strict(r: &mut Reader<'_>) -> Read<()> {
     match r.optional(Reader::bool)? {
         Some(true) => {
             let message = "arguments are not constrained to the schema yet; leave it out and check them";
-            Err(Fault::new(code::UNSUPPORTED, message))
+            Err(Fault::new(Code::UnsupportedParameter, message))
         }
         _ => Ok(()),
     }

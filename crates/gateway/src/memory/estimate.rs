@@ -2,8 +2,7 @@
 //! a test with a counting allocator holds them to what is really taken.
 //! Must not know how much there is.
 
-use headrace_domain::{Endpoint, Prompt, Stage};
-use headrace_wire::ErrorKind;
+use headrace_domain::{Code, Endpoint, Prompt};
 
 use super::mib;
 use crate::refused::Why;
@@ -138,8 +137,7 @@ impl Estimate {
             mib(most),
             mib(bound)
         );
-        let why = Why::new(Stage::Render, 400, ErrorKind::InvalidRequest, "call_too_large", message);
-        why.with_param(param)
+        Why::new(Code::CallTooLarge, message).with_param(param)
     }
 }
 

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{KeyId, Stage};
-use headrace_wire::ErrorKind;
+use headrace_domain::{Code, KeyId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -112,13 +111,13 @@ impl From<NoRoom> for Why {
                 "Long requests of this key are being read already, {limit} of them at most at once \
                  (half of `gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Send fewer at once."
             );
-            Why::new(Stage::Parse, 429, ErrorKind::RateLimit, "key_rendering_full", message)
+            Why::new(Code::KeyRenderingFull, message)
         } else {
             let message = format!(
                 "Long requests are being read already, {limit} of them at most at once \
                  (`gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Try again."
             );
-            Why::new(Stage::Parse, 503, ErrorKind::Overloaded, "rendering_full", message)
+            Why::new(Code::RenderingFull, message)
         };
         why.retry_after(MOST_WAIT)
     }

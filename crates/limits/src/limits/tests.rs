@@ -238,7 +238,7 @@ fn who_leaves_before_its_tokens_were_asked_for_keeps_no_place() {
         let lease = limits.enter(&scopes, owner(1), START).unwrap();
         assert_eq!((lease.tokens(), in_flight(&limits, &key(1))), (0, 1));
         let refusal = limits.enter(&scopes, owner(2), START).unwrap_err();
-        assert_eq!(refusal.rule, if left > 0 { "concurrency" } else { "requests_per_minute" });
+        assert_eq!(refusal.rule, if left > 0 { Code::Concurrency } else { Code::RequestsPerMinute });
         drop(lease);
         let standing = limits.standing(&scopes, START);
         assert_eq!((standing.remaining_requests, standing.remaining_tokens), (Some(left), Some(100)));
@@ -279,7 +279,7 @@ fn a_refusal_of_tokens_allows_for_the_request_that_stays_counted() {
     let scopes = [(key(1), spec(2, 600, 5))];
     acquire(&limits, &scopes, 600, owner(1), START).unwrap().settle(595, START);
     let refusal = acquire(&limits, &scopes, 15, owner(2), START).unwrap_err();
-    assert_eq!((refusal.rule, refusal.retry_after), ("tokens_per_minute", Some(Duration::from_secs(30))));
+    assert_eq!((refusal.rule, refusal.retry_after), (Code::TokensPerMinute, Some(Duration::from_secs(30))));
     assert!(acquire(&limits, &scopes, 15, owner(2), at(30_000)).is_ok());
 }
 

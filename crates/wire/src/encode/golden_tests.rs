@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Endpoint, FinishReason, ReplyEvent, RequestId, ShownPrompt, Stage, TokenLogprob, TopLogprob, Usage,
+    Call, Code, Endpoint, FinishReason, ReplyEvent, RequestId, ShownPrompt, TokenLogprob, TopLogprob, Usage,
 };
 use serde_json::{Value, json};
 
 use super::{ReplyEncoder, ReplyMeta, encoder};
-use crate::{ErrorFacts, ErrorKind, WireLimits, parse};
+use crate::{ErrorFacts, WireLimits, parse};
 
 const USAGE: Usage = Usage { input: 5, cached_input: 16, cache_write: 0, output: 2, reasoning: 1 };
 
@@ -263,14 +263,7 @@ fn anthropic_whole() {
 
 #[test]
 fn an_error_never_looks_like_success() {
-    let facts = ErrorFacts::new(
-        500,
-        ErrorKind::Internal,
-        "engine_failed",
-        "the engine failed",
-        Stage::Decode,
-        RequestId::from_bits(0xabc),
-    );
+    let facts = ErrorFacts::new(Code::EngineFailed, "the engine failed", RequestId::from_bits(0xabc));
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages] {
         for stream in [true, false] {
             let call = call(endpoint, &json!({"stream": stream}));

@@ -198,9 +198,8 @@ fn bad_parameters_are_named() {
     ];
     for (more, param, code) in rows {
         let bad = parse(&with(&more)).unwrap_err();
-        assert_eq!((bad.param.as_deref(), bad.code), (Some(param), code), "{more}: {bad}");
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code), "{more}: {bad}");
         assert!(bad.message.starts_with(&format!("`{param}`: ")), "{bad}");
-        assert!(crate::CODES.iter().any(|(name, _)| *name == bad.code), "{code} is documented");
     }
 }
 
@@ -211,7 +210,7 @@ fn required_parameters_are_named() {
         (json!({"model": "m"}), "messages"),
     ] {
         let bad = parse(&body).unwrap_err();
-        assert_eq!((bad.param.as_deref(), bad.code), (Some(param), "missing_required_parameter"));
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), "missing_required_parameter"));
     }
 }
 
@@ -361,7 +360,7 @@ fn bad_messages_are_placed() {
     for (message, param, code) in rows {
         let body = with(&json!({"messages": [{"role": "user", "content": "hi"}, message.clone()]}));
         let bad = parse(&body).unwrap_err();
-        assert_eq!((bad.param.as_deref(), bad.code), (Some(param), code), "{message}: {bad}");
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code), "{message}: {bad}");
         assert!(!bad.message.contains("passwd") && !bad.message.contains("169"), "it never repeats content");
     }
 }
@@ -412,7 +411,7 @@ fn tools_are_checked_and_put_in_order() {
     ];
     for (more, param, code) in rows {
         let bad = parse(&with(&more)).unwrap_err();
-        assert_eq!((bad.param, bad.code), (Some(param), code), "{more}");
+        assert_eq!((bad.param, bad.code.name()), (Some(param), code), "{more}");
     }
 }
 

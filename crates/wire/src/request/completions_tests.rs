@@ -77,6 +77,6 @@ fn bad_parameters_are_named() {
     ];
     for (more, param, code) in rows {
         let bad = parse(&more).unwrap_err();
-        assert_eq!((bad.param.as_deref(), bad.code), (Some(param), code), "{more}: {bad}");
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code), "{more}: {bad}");
     }
 }

@@ -89,7 +89,7 @@ fn abuse_1_numbers_and_lists_beyond_reason() {
         let bad = BadRequest::from(super::read(endpoint, &mut reader, &limits).unwrap_err());
         let work = reader.position();
         let shown = &body[..body.len().min(100)];
-        assert_eq!((bad.param.as_deref(), bad.code), (Some(param), code), "{shown}: {bad}");
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code), "{shown}: {bad}");
         assert!(work <= MAX_BYTES_READ, "{work} for {shown}");
     }
 }
@@ -98,7 +98,7 @@ fn abuse_1_numbers_and_lists_beyond_reason() {
 fn not_a_number_is_not_json() {
     for word in ["NaN", "Infinity", "-Infinity", "nan", "0x10", "1_000"] {
         let bad = refused(Endpoint::ChatCompletions, &format!(r#"{{"temperature":{word}}}"#));
-        assert_eq!((bad.code, bad.param), ("invalid_json", None), "{word}: {}", bad.message);
+        assert_eq!((bad.code.name(), bad.param), ("invalid_json", None), "{word}: {}", bad.message);
     }
 }
 
@@ -106,17 +106,20 @@ fn not_a_number_is_not_json() {
 fn depth_is_bounded_everywhere() {
     let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(60_000), close.repeat(60_000));
     for endpoint in ALL {
-        assert_eq!(refused(endpoint, &"[".repeat(60_000)).code, "invalid_type");
+        assert_eq!(refused(endpoint, &"[".repeat(60_000)).code.name(), "invalid_type");
         let body = format!(r#"{{"tools":{}}}"#, deep("[", "]"));
-        assert!(["invalid_type", "unsupported_parameter"].contains(&refused(endpoint, &body).code));
+        assert!(["invalid_type", "unsupported_parameter"].contains(&refused(endpoint, &body).code.name()));
     }
     let schema = |inner: &str| {
         format!(
             r#"{{"tools":[{{"type":"function","function":{{"name":"f","parameters":{{"x":{inner}}}}}}}]}}"#
         )
     };
-    assert_eq!(refused(Endpoint::ChatCompletions, &schema(&deep("[", "]"))).code, "json_too_deep");
-    assert_eq!(refused(Endpoint::ChatCompletions, &schema(&deep("{\"a\":", "}"))).code, "json_too_deep");
+    assert_eq!(refused(Endpoint::ChatCompletions, &schema(&deep("[", "]"))).code.name(), "json_too_deep");
+    assert_eq!(
+        refused(Endpoint::ChatCompletions, &schema(&deep("{\"a\":", "}"))).code.name(),
+        "json_too_deep"
+    );
     let arguments = deep("{\\\"a\\\":", "}");
     let body = format!(
         r#"{{"messages":[{{"role":"assistant","tool_calls":[{{"id":"c","type":"function","function":{{"name":"f","arguments":"{arguments}"}}}}]}}]}}"#
@@ -133,11 +136,11 @@ fn free_form_values_are_counted_over_the_whole_request() {
         format!(r#"{{"type":"function","function":{{"name":"{name}","parameters":{{"enum":{list}}}}}}}"#)
     };
     let bad = refused(Endpoint::ChatCompletions, &format!(r#"{{"tools":[{},{}]}}"#, tool("a"), tool("b")));
-    assert_eq!(bad.code, "object_above_max_properties");
+    assert_eq!(bad.code.name(), "object_above_max_properties");
     assert!(bad.param.unwrap().starts_with("tools[1].function.parameters.enum["));
     let pairs: Vec<_> = (0..1025).map(|id| format!("\"{id}\":1")).collect();
     let bad = refused(Endpoint::Completions, &format!(r#"{{"logit_bias":{{{}}}}}"#, pairs.join(",")));
-    assert_eq!((bad.param.as_deref(), bad.code), (Some("logit_bias"), "object_above_max_properties"));
+    assert_eq!((bad.param.as_deref(), bad.code.name()), (Some("logit_bias"), "object_above_max_properties"));
 }
 
 #[test]
@@ -153,10 +156,10 @@ fn one_meaning_or_none() {
             (r#"{"model":"\ud800"}"#, "invalid_json", None),
         ] {
             let bad = refused(endpoint, body);
-            assert_eq!((bad.code, bad.param.as_deref()), (code, param), "{body}");
+            assert_eq!((bad.code.name(), bad.param.as_deref()), (code, param), "{body}");
         }
         let bad = parse(endpoint, b"{\"model\":\"\xff\"}", &WireLimits::default()).unwrap_err();
-        assert_eq!(bad.code, "invalid_json");
+        assert_eq!(bad.code.name(), "invalid_json");
     }
     let nested = r#"{"messages":[{"role":"user","content":"a","content":"b"}]}"#;
     assert_eq!(refused(Endpoint::ChatCompletions, nested).param.as_deref(), Some("messages[0].content"));

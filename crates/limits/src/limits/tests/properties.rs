@@ -78,8 +78,8 @@ impl Traffic {
                 }
                 Err(refusal) => {
                     prop_assert_eq!(before, self.look(), "a refusal takes nothing");
-                    prop_assert!(!again || refusal.rule == "concurrency", "Retry-After was a lie");
-                    let Some(wait) = refusal.retry_after.filter(|_| refusal.rule != "concurrency") else {
+                    prop_assert!(!again || refusal.rule == Code::Concurrency, "Retry-After was a lie");
+                    let Some(wait) = refusal.retry_after.filter(|_| refusal.rule != Code::Concurrency) else {
                         break;
                     };
                     prop_assert!(wait >= Duration::from_secs(1));
@@ -112,9 +112,9 @@ impl Traffic {
                 }
                 Err(refusal) => {
                     prop_assert_eq!(before, self.look(), "a refusal takes nothing");
-                    prop_assert!(!again || refusal.rule == "concurrency", "Retry-After was a lie");
+                    prop_assert!(!again || refusal.rule == Code::Concurrency, "Retry-After was a lie");
                     drop(self.open.swap_remove(at));
-                    let Some(wait) = refusal.retry_after.filter(|_| refusal.rule != "concurrency") else {
+                    let Some(wait) = refusal.retry_after.filter(|_| refusal.rule != Code::Concurrency) else {
                         break;
                     };
                     prop_assert!(wait >= Duration::from_secs(1));
@@ -126,7 +126,7 @@ impl Traffic {
                             at = self.open.len() - 1;
                         }
                         Err(door) => {
-                            prop_assert_eq!(door.rule, "concurrency", "Retry-After was a lie");
+                            prop_assert_eq!(door.rule, Code::Concurrency, "Retry-After was a lie");
                             break;
                         }
                     }

@@ -1,0 +1,366 @@
+//! The rows of the table of refusals, in the order of the path. Texts are those of the error page, in Markdown.
+//! Must not know who refuses.
+
+use super::{ErrorKind, Row};
+use crate::Stage;
+
+macro_rules! answer {
+    (($status:literal $kind:ident)) => {
+        Some(($status, ErrorKind::$kind))
+    };
+    (inside) => {
+        None
+    };
+}
+
+/// A row: variant, name, stage, then `(status kind)`, or `inside` where no caller is told this name; what happened, in
+/// one sentence; the way out.
+macro_rules! codes {
+    ($($variant:ident $name:literal $stage:ident $answer:tt $meaning:literal $way_out:literal;)*) => {
+        /// The name of a refusal. See [`Code::meaning`] for each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $(
+                #[doc = $meaning]
+                $variant,
+            )*
+        }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            pub(super) const fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$variant => &Row {
+                        name: $name,
+                        stage: Stage::$stage,
+                        answer: answer!($answer),
+                        meaning: $meaning,
+                        way_out: $way_out,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    NotFound "not_found" Connect (404 NotFound)
+        "No such path."
+        "The README lists the paths; the API's begin with `/v1/`. Where the path is one of them but for what a \
+         wrong base URL does to it, the message names the right one. OpenAI's clients want the base URL with `/v1`, \
+         Anthropic's without, neither with a slash at its end.";
+    MethodNotAllowed "method_not_allowed" Connect (405 InvalidRequest)
+        "The path exists with other methods."
+        "The header `Allow` names them.";
+    HeaderTimeout "header_timeout" Connect (408 Timeout)
+        "The request's headers were not whole within the named number of seconds."
+        "Send the request again.";
+    AmbiguousLength "ambiguous_length" Connect (400 InvalidRequest)
+        "The head does not say in one way where its request ends."
+        "`content-length` twice, or with `transfer-encoding`, or not a number; any `transfer-encoding` but \
+         `chunked` alone; or something behind a request to `upgrade`. The connection is closed. Send one of them; \
+         look for a proxy that adds its own.";
+    BadHost "bad_host" Connect (400 InvalidRequest)
+        "The request does not name its host once (RFC 9112 §3.2)."
+        "An HTTP/1.1 request named none, or several. The connection is closed. Send one `host` header.";
+    TooManyConnections "too_many_connections" Connect (503 Overloaded)
+        "The server has as many connections with calls in flight as it takes, of everybody or of your address."
+        "Reuse connections; raise `server.max_connections` or `server.max_connections_per_peer`.";
+    TooManyRefusals "too_many_refusals" Connect (429 RateLimit)
+        "So many requests from your address showed no good key, or no path that is here, that they are not looked \
+         at any more."
+        "The connection is closed, and there is no trace. Good keys of the same address are served. The bound is \
+         `server.max_refusals_per_peer`.";
+    ShuttingDown "shutting_down" Connect (503 Overloaded)
+        "The server is draining: it takes no new calls and finishes those in flight."
+        "Try again in a moment, or on another instance. In a stream: the drain's time was over and the call was cut \
+         off; what was not delivered is not charged.";
+
+    MissingApiKey "missing_api_key" Authenticate (401 Authentication)
+        "No API key was given."
+        "Send `Authorization: Bearer sk-…` or `x-api-key: sk-…`.";
+    InvalidApiKey "invalid_api_key" Authenticate (401 Authentication)
+        "The key is unknown, revoked or malformed: all three are answered alike."
+        "`headrace keys` creates one.";
+    ExpiredApiKey "expired_api_key" Authenticate (401 Authentication)
+        "The key was good and its time is over."
+        "Ask for a new one.";
+    ConflictingCredentials "conflicting_credentials" Authenticate (401 Authentication)
+        "`Authorization` and `x-api-key` hold different credentials."
+        "Send one.";
+    CredentialMissing "credential_missing" Authenticate inside
+        "In traces: no credential was presented."
+        "The caller was told `missing_api_key`.";
+    CredentialMalformed "credential_malformed" Authenticate inside
+        "In traces: what was presented cannot be a key."
+        "The caller was told `invalid_api_key`.";
+    CredentialConflicting "credential_conflicting" Authenticate inside
+        "In traces: two different credentials."
+        "The caller was told `conflicting_credentials`.";
+    CredentialWithoutScheme "credential_without_scheme" Authenticate inside
+        "In traces: `Authorization` held what looks like a key, without `Bearer` before it."
+        "The caller was told so, under the code `invalid_api_key`; whether it is a key was not asked.";
+    KeyUnknown "key_unknown" Authenticate inside
+        "In traces: no such key."
+        "The caller was told `invalid_api_key`.";
+    KeyRevoked "key_revoked" Authenticate inside
+        "In traces: the key was revoked."
+        "The caller was told `invalid_api_key`.";
+    KeyExpired "key_expired" Authenticate inside
+        "In traces: the key's time is over."
+        "The caller was told `expired_api_key`.";
+
+    RequestTooLarge "request_too_large" Receive (413 RequestTooLarge)
+        "The body has more bytes than it may; the message names the bound in bytes."
+        "Shorten it, or raise `server.max_body`.";
+    BodyTimeout "body_timeout" Receive (408 Timeout)
+        "The body made no progress for the named number of seconds."
+        "Send the request again; look for a proxy that buffers.";
+    IncompleteBody "incomplete_body" Receive (400 InvalidRequest)
+        "The body broke off before its `content-length`, or its framing is broken."
+        "";
+    TooManyPieces "too_many_pieces" Receive (400 InvalidRequest)
+        "The body came in far more chunks than its bytes need; the message names both numbers."
+        "Send it in larger chunks, or with a `content-length`.";
+    UnsupportedEncoding "unsupported_encoding" Receive (415 InvalidRequest)
+        "A `content-encoding` other than `identity`."
+        "Compressed bodies are not opened: send the JSON as it is.";
+    UnsupportedMediaType "unsupported_media_type" Receive (415 InvalidRequest)
+        "The body must be `content-type: application/json`."
+        "";
+    RequestMemoryPerKey "request_memory_per_key" Receive (429 RateLimit)
+        "The heads and bodies of this key's calls that are being read or answered fill the key's share of memory, \
+         which the message names in bytes."
+        "Send fewer large requests at a time, or raise `server.request_memory_per_key`.";
+    RequestMemory "request_memory" Receive (503 Overloaded)
+        "The heads and bodies of all calls that are being read or answered fill the memory that there is for them."
+        "Try again shortly; for the operator: `server.request_memory`.";
+
+    InvalidJson "invalid_json" Parse (400 InvalidRequest)
+        "The body is not one JSON object in UTF-8."
+        "The message says where it breaks. `NaN` and `Infinity` are not JSON.";
+    JsonTooDeep "json_too_deep" Parse (400 InvalidRequest)
+        "Objects and arrays stand too deep inside each other."
+        "The message names the bound (64 unless configured). Flatten it.";
+    DuplicateKey "duplicate_key" Parse (400 InvalidRequest)
+        "An object names the same key twice, and so has no single meaning."
+        "Keep one.";
+    MissingRequiredParameter "missing_required_parameter" Parse (400 InvalidRequest)
+        "A required parameter is missing."
+        "Add it.";
+    UnknownParameter "unknown_parameter" Parse (400 InvalidRequest)
+        "There is no such parameter. It is refused, because dropping it could change the answer."
+        "Leave it out or mend its spelling.";
+    UnsupportedParameter "unsupported_parameter" Parse (400 InvalidRequest)
+        "The parameter exists elsewhere but is not supported here."
+        "The message says what to use instead. Examples: `response_format` other than text, `chat_template`, \
+         `guided_json`, `reasoning_effort`.";
+    UnsupportedValue "unsupported_value" Parse (400 InvalidRequest)
+        "The parameter is supported, this value of it is not."
+        "The message names those that are.";
+    UnsupportedContent "unsupported_content" Parse (400 InvalidRequest)
+        "A content part is not text. Images, audio and files are not supported."
+        "";
+    InvalidType "invalid_type" Parse (400 InvalidRequest)
+        "The value has the wrong JSON type."
+        "The message names the right one.";
+    InvalidValue "invalid_value" Parse (400 InvalidRequest)
+        "The value has the right type and makes no sense."
+        "Alone, or with the model: an id outside the vocabulary, `min_tokens` above `max_tokens`, a role in a place \
+         where it cannot stand.";
+    IntegerBelowMinValue "integer_below_min_value" Parse (400 InvalidRequest)
+        "The whole number is too small."
+        "The message names the least. Negative `max_tokens` does not mean \"unlimited\" here.";
+    IntegerAboveMaxValue "integer_above_max_value" Parse (400 InvalidRequest)
+        "The whole number is too large."
+        "The message names the most (`n` and `prompt × n` have bounds of their own).";
+    DecimalBelowMinValue "decimal_below_min_value" Parse (400 InvalidRequest)
+        "The number is too small."
+        "The message names the least.";
+    DecimalAboveMaxValue "decimal_above_max_value" Parse (400 InvalidRequest)
+        "The number is too large."
+        "The message names the most, such as 2 for `temperature`.";
+    ArrayAboveMaxLength "array_above_max_length" Parse (400 InvalidRequest)
+        "The list has too many items."
+        "The message names the most.";
+    EmptyArray "empty_array" Parse (400 InvalidRequest)
+        "The list has no items."
+        "It needs at least one.";
+    ObjectAboveMaxProperties "object_above_max_properties" Parse (400 InvalidRequest)
+        "The object has too many entries."
+        "Or the free-form values of all tool schemas and arguments together are too many.";
+    StringAboveMaxLength "string_above_max_length" Parse (400 InvalidRequest)
+        "The string is too long."
+        "The message names the most bytes.";
+    EmptyString "empty_string" Parse (400 InvalidRequest)
+        "The string is empty."
+        "It must not be.";
+
+    EndpointNotEntitled "endpoint_not_entitled" Authorize (403 Permission)
+        "This key may not call this endpoint."
+        "Ask for a key that may, or use another endpoint.";
+    ModelNotFound "model_not_found" Route (404 NotFound)
+        "There is no model of that name, or it is not this key's to use: both are answered alike."
+        "`GET /v1/models` lists those that you may use. A name is never taken as a path.";
+    RequestNotFound "request_not_found" Route (404 NotFound)
+        "There is no trace of this request for your project."
+        "The id is wrong, belongs to somebody else, is of a `GET` (calls are traced, `GET`s are not), or is older \
+         than what is kept. All are answered alike. The id of an answer (`chatcmpl-…`, `cmpl-…`, `msg_…`) finds the \
+         same trace as its request's (`req_…`, header `x-request-id`).";
+    TooManyLookUps "too_many_look_ups" Route (503 Overloaded)
+        "As many questions for traces (`GET /v1/requests/ID`) are being answered as are taken at once."
+        "Try again shortly.";
+    ModelUnpriced "model_unpriced" Hold (503 Internal)
+        "The model has no price today, and nothing is free by accident."
+        "Operators: set one under `[[prices]]`.";
+
+    ContentPolicy "content_policy" Moderate (400 ContentPolicy)
+        "A rule on content matched; the message names the rule, never the words."
+        "Rules look at every text of a call that the model may see: messages, names, tools with their schemas, tool \
+         calls and results, and prompts given as token ids, decoded. Words are compared without case, accents and \
+         invisible characters, any white space counts as one space, full-width and styled letters as plain ones; \
+         regular expressions see the text as written and once more in that form (with case and accents). What rules \
+         do not see: letters of another script that look alike (a Cyrillic `о`), words spelt with other characters \
+         between their letters, and words split over two messages or fields.";
+
+    ContextLengthExceeded "context_length_exceeded" Render (400 InvalidRequest)
+        "Prompt and answer together do not fit the context window, or never fit the engine's KV cache."
+        "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \
+         Shorten the prompt or lower `max_tokens`.";
+    EmptyPrompt "empty_prompt" Render (400 InvalidRequest)
+        "The prompt has no tokens, so there is nothing to continue."
+        "";
+    NoChatTemplate "no_chat_template" Render (400 InvalidRequest)
+        "The model has no chat template."
+        "Use `POST /v1/completions`, or add `chat_template.jinja` to the model's directory.";
+    TemplateError "template_error" Render (400 InvalidRequest)
+        "The model's own template turned the conversation down (roles out of order, for example), or ran past its \
+         bounds of work or output."
+        "The message has the template's words.";
+    RenderFailed "render_failed" Render (500 Internal)
+        "The prompt could not be rendered for a reason on this side."
+        "Nothing was charged.";
+
+    CallTooLarge "call_too_large" Render (400 InvalidRequest)
+        "The call could take more memory than one may (`gateway.max_call_memory`, or what a key's calls may have at \
+         all)."
+        "The message has both numbers, `param` names what makes it large. Ask for less of it, or stream.";
+    KeyMemoryFull "key_memory_full" Render (429 RateLimit)
+        "The key's calls in flight have taken what they may (`gateway.max_key_memory`)."
+        "Wait for some to end, and read answers promptly: unread ones count.";
+    MemoryFull "memory_full" Render (503 Overloaded)
+        "All calls in flight have taken what they may (`gateway.max_memory`)."
+        "Try again.";
+    KeyRenderingFull "key_rendering_full" Parse (429 RateLimit)
+        "Long requests of this key are being read already, as many bytes of them as half of \
+         `gateway.max_render_bytes_at_once`, and none was done in time."
+        "Send fewer at once.";
+    RenderingFull "rendering_full" Parse (503 Overloaded)
+        "Long requests of all callers are being read already, as many bytes of them as \
+         `gateway.max_render_bytes_at_once`, and none was done in time."
+        "Try again.";
+
+    RequestsPerMinute "requests_per_minute" Hold (429 RateLimit)
+        "Requests a minute; a minute's worth may come at once."
+        "`limit.limit` is the limit, `limit.observed` what is used plus this call.";
+    TokensPerMinute "tokens_per_minute" Hold (429 RateLimit)
+        "Tokens a minute, input and output together."
+        "A call counts with its prompt plus all it may generate until it ends, then with what it used: a lower \
+         `max_tokens` lets more calls through at once.";
+    Concurrency "concurrency" Hold (429 RateLimit)
+        "Calls in flight."
+        "Wait for one to end.";
+
+    OutOfMoney "out_of_money" Hold (402 Billing)
+        "Even with everything in flight given back, the balance does not cover what this call can cost."
+        "There is no `Retry-After`: waiting does not help. Add credit (`headrace credit`), or lower `max_tokens` or \
+         `n`.";
+    HeldInFlight "held_in_flight" Hold (402 Billing)
+        "The balance would cover the call, but your own calls in flight hold it."
+        "There is a `Retry-After`. Wait for them, add credit, or lower `max_tokens`.";
+    BudgetExceeded "budget_exceeded" Hold (402 Billing)
+        "The project's budget does not cover the call."
+        "The message names budget, spent, held, needed, and when a period begins anew.";
+    CostOverflow "cost_overflow" Hold (400 InvalidRequest)
+        "What this call could cost does not fit 64-bit nano-dollars."
+        "Ask for fewer tokens.";
+    UnknownProject "unknown_project" Hold (402 Billing)
+        "The project has no account yet."
+        "Grant its organisation credit.";
+    UnknownOrg "unknown_org" Hold (402 Billing)
+        "The organisation has no account yet."
+        "Grant it credit.";
+    JournalUnavailable "journal_unavailable" Hold (503 Overloaded)
+        "The ledger cannot be written now (a full or failing disk), so nothing runs and nothing is charged."
+        "It recovers by itself when the disk does.";
+    LedgerUnavailable "ledger_unavailable" Hold inside
+        "The same inside the ledger and in its log."
+        "Callers see `journal_unavailable`.";
+    LedgerBusy "ledger_busy" Hold inside
+        "More changes wait for the disk than the queue takes; the message names both numbers."
+        "Callers see `journal_unavailable`.";
+    IdempotencyInFlight "idempotency_in_flight" Hold inside
+        "A call with this idempotency key is running: try again in a second."
+        "(Idempotency keys are kept by the ledger; no HTTP header reaches them yet.)";
+    IdempotencyMismatch "idempotency_mismatch" Hold inside
+        "This idempotency key was used with another request."
+        "Use a new key.";
+    IdempotencyReplay "idempotency_replay" Hold inside
+        "The call with this idempotency key has run and was charged: its stored answer is given again."
+        "Not an error to callers.";
+    TooManyIdempotencyKeys "too_many_idempotency_keys" Hold inside
+        "The project has used as many keys within 24 hours as are remembered; the message names the number."
+        "Send fewer keys.";
+    ProjectTaken "project_taken" Hold inside
+        "A project of that name belongs to another organisation."
+        "Choose another name. (Operators' commands.)";
+    UnknownHold "unknown_hold" Hold inside
+        "No hold of that id is known, or it was resolved long ago."
+        "Inside the ledger; a caller never causes it.";
+    AlreadyResolved "already_resolved" Hold inside
+        "The hold was settled or released before; nothing is charged twice."
+        "Inside the ledger: how a repeated settlement learns that it had reached the disk.";
+    DuplicateHold "duplicate_hold" Hold inside
+        "A hold of that id exists."
+        "Inside the ledger; 500 if a caller ever sees it.";
+    Invalid "invalid" Hold inside
+        "A field of a ledger command makes no sense; the message names it."
+        "Operators' commands.";
+    Overflow "overflow" Hold inside
+        "A sum does not fit 64-bit nano-dollars."
+        "Callers see `cost_overflow`.";
+    LedgerInconsistent "ledger_inconsistent" Hold (500 Internal)
+        "The ledger refused to break its own rule and changed nothing."
+        "This is a fault: report it with the request id, and run `headrace ledger verify`.";
+
+    QueueFull "queue_full" Place (503 Overloaded)
+        "The engine's queue is full; the message names what is full and its bound."
+        "When to try again is computed from the queue. Nothing was charged.";
+    DeadlineTooShort "deadline_too_short" Place (503 Overloaded)
+        "The first token cannot be there within the call's `timeout` (seconds from its arrival)."
+        "The message says how much of that is waiting, computed from the queue by class and turn and from what \
+         prompt and generated tokens cost lately. 400, with `param` `timeout`, where the call's own prompt takes \
+         longer than that by itself. Nothing was charged.";
+    QueueExpired "queue_expired" Decode (503 Overloaded)
+        "The call waited past its deadline and was dropped before any of it was computed."
+        "When to try again is computed from what still waits. Nothing was charged.";
+    CallTooLong "call_too_long" Decode (504 Timeout)
+        "The call, waiting included, lasted as long as its money is held for (`gateway.hold_lifetime`, less up to a \
+         minute to settle it)."
+        "What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits.";
+    EngineUnavailable "engine_unavailable" Place (503 Overloaded)
+        "No worker serves the model now, or it is stopping."
+        "Nothing was charged before the first byte.";
+    EngineFailed "engine_failed" Decode (500 Internal)
+        "The computation of this call failed; others go on."
+        "What was not delivered is not charged: it goes to the loss account.";
+    NotFinite "not_finite" Decode (500 Internal)
+        "The model gave values that are not numbers."
+        "The call ends, its KV blocks never enter the cache, and what was not delivered is not charged. With one \
+         model and prompt it happens again: report the model.";
+    InternalError "internal_error" Postprocess (500 Internal)
+        "A fault in the gateway itself, on this call alone."
+        "What was not delivered is not charged. Report it with the request id.";
+}
