@@ -43,7 +43,7 @@ const CHAPTERS: &[Chapter] = &[
         first: Code::InvalidJson,
         title: "The request (stage `parse`)",
         intro: &[
-            "All of these have a `param`. A parameter that could change the answer is honoured or refused by \
+            "`param` names the field at fault. A parameter that could change the answer is honoured or refused by \
                   name, never dropped.",
         ],
     },
