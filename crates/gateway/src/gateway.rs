@@ -1,24 +1,19 @@
 //! The gateway: its rooms, its calls and its drain.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use headrace_domain::{Code, Dialect, ModelName, RequestId, Stage};
-use headrace_wire::{ErrorFacts, error_body};
+use headrace_domain::ModelName;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
-use crate::dossier::Stub;
+use crate::lane::Lane;
 use crate::memory::Memory;
-use crate::render::lane::Lane;
-use crate::stages;
-use crate::{Answer, Arrival, BodySource};
 
 /// Questions for traces that are answered at once.
 const TRACE_SEATS: usize = 256;
@@ -86,23 +81,6 @@ impl Gateway {
         }))
     }
 
-    /// One call, from its head to the head of its answer. Dropping the future says that the client went away.
-    pub async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Answer {
-        let stub = Stub::of(&arrival);
-        // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
-        let counted = self.tasks.token();
-        let travel = async {
-            let dossier = stub.open(Arc::clone(&self.parts.clock));
-            stages::travel(self, dossier, arrival, counted).await
-        };
-        AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
-            // Before the hold: nothing is taken. From there on the call's task answers for itself.
-            let record = || self.parts.traces.record(stub.panicked(Arc::clone(&self.parts.clock)));
-            let _ = catch_unwind(AssertUnwindSafe(record));
-            self.internal_error(stub.id, stub.dialect)
-        })
-    }
-
     /// Why calls would not be served, or those for some model not; empty: all would.
     pub fn not_ready(&self) -> Vec<String> {
         let mut why = Vec::new();
@@ -114,6 +92,11 @@ impl Gateway {
         }
         why.extend(self.parts.fleet.down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));
         why
+    }
+
+    /// What a drain waits for until it is dropped.
+    pub(crate) fn counted(&self) -> TaskTrackerToken {
+        self.tasks.token()
     }
 
     /// Calls that have come in and are not settled yet.
@@ -174,13 +157,6 @@ impl Gateway {
     pub(crate) fn resolve(&self, name: &ModelName) -> Option<Arc<ServedModel>> {
         let target = self.parts.aliases.get(name).unwrap_or(name);
         self.models.get(target).cloned()
-    }
-
-    pub(crate) fn internal_error(&self, id: RequestId, dialect: Dialect) -> Answer {
-        tracing::error!(request = %id, "a call ended without an answer");
-        let message = "The call failed inside. It was not charged. Its request id is in the log.";
-        let facts = ErrorFacts { stage: Stage::Deliver, ..ErrorFacts::new(Code::InternalError, message, id) };
-        Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
     }
 
     /// Models with all names that lead to them.

@@ -2,28 +2,17 @@
 //! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
-mod authenticate;
-mod authorize;
 mod config;
 mod delivery;
 mod dossier;
-mod explain;
 mod front;
 mod gateway;
-mod hold;
-mod jobs;
+mod lane;
 mod look_up;
 mod memory;
-mod miss;
-mod moderate;
-mod parse;
-mod place;
 mod pump;
-mod receive;
+mod rates;
 mod refused;
-mod render;
-mod route;
-mod settle;
 mod stages;
 mod state;
 

@@ -9,11 +9,11 @@ use headrace_identity::{Principal, credential};
 use headrace_wire::{ModelCard, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
-use crate::authenticate::unauthenticated;
-use crate::authorize::unknown_model;
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::stages::authenticate::unauthenticated;
+use crate::stages::authorize::unknown_model;
 use crate::state::caller_scopes;
 use crate::{Answer, Credentials, Gateway};
 

@@ -4,17 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use headrace_domain::{Code, KeyId, Stage};
+use headrace_domain::KeyId;
 use parking_lot::Mutex;
-
-use crate::refused::Why;
-
-pub(crate) mod estimate;
-
-/// How long a caller whose calls fill the memory is asked to wait.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// The bounds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,47 +128,6 @@ impl Shared {
     }
 }
 
-impl NoMemory {
-    /// As a refusal at `stage`.
-    pub(crate) fn at(self, stage: Stage) -> Why {
-        match self {
-            Self::Never { needed, bound } => {
-                let message = format!(
-                    "The call takes up to {} of memory and no more than {} are ever given to the calls of a key \
-                     (`gateway.max_key_memory`). Send less text at once.",
-                    mib(needed),
-                    mib(bound)
-                );
-                Why::new(Code::CallTooLarge, message).at(stage)
-            }
-            Self::Key { key, needed, taken, bound } => {
-                let message = format!(
-                    "The call takes up to {} of memory; other calls of this key have {} of the {} that its calls may \
-                     have at once (`gateway.max_key_memory`). Wait for some to end, or ask for less.",
-                    mib(needed),
-                    mib(taken),
-                    mib(bound)
-                );
-                let rule = Code::KeyMemoryFull;
-                Why::new(rule, message)
-                    .at(stage)
-                    .with_limit(rule.name(), format!("key:{key}"), bound, taken.saturating_add(needed))
-                    .retry_after(WAIT)
-            }
-            Self::All { needed, taken, bound } => {
-                let message = format!(
-                    "The call takes up to {} of memory; calls in flight have {} of the {} that all may have at once \
-                     (`gateway.max_memory`). Try again.",
-                    mib(needed),
-                    mib(taken),
-                    mib(bound)
-                );
-                Why::new(Code::MemoryFull, message).at(stage).retry_after(WAIT)
-            }
-        }
-    }
-}
-
 /// Bytes for people.
 pub(crate) fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) >> 20;
@@ -196,14 +147,9 @@ mod tests {
         assert_eq!(refused(memory.reserve(&a, 101)), NoMemory::Never { needed: 101, bound: 100 });
         let full = NoMemory::Key { key: a.clone(), needed: 41, taken: 60, bound: 100 };
         assert_eq!(refused(memory.reserve(&a, 41)), full);
-        assert_eq!(
-            (full.clone().at(Stage::Parse).status, full.at(Stage::Parse).retry_after),
-            (429, Some(WAIT))
-        );
         let second = memory.reserve(&b, 80).unwrap();
         let full = NoMemory::All { needed: 20, taken: 140, bound: 150 };
         assert_eq!(refused(memory.reserve(&a, 20)), full);
-        assert_eq!(full.at(Stage::Render).status, 503);
         assert_eq!(second.resize(91), Err(NoMemory::All { needed: 91, taken: 60, bound: 150 }));
         second.resize(90).unwrap();
         first.resize(10).unwrap();

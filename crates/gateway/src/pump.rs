@@ -15,19 +15,29 @@ use crate::Gateway;
 use crate::answer::Answer;
 use crate::delivery::{Cut, GiveUp};
 use crate::dossier::Dossier;
-use crate::explain;
-use crate::jobs::Jobs;
-use crate::miss;
-use crate::place::Placed;
 use crate::refused::Why;
-use crate::settle::{self, Bill, Settled, Settlement};
-use crate::state::{Held, Work};
+use crate::state::{Funded, Work};
+
+// In the order of the path; then what is looked for when the call is over.
+mod place;
+
+mod jobs;
 
 mod line;
+
 mod reply;
 
+pub(crate) mod settle;
+
+mod explain;
+
+mod miss;
+
+use jobs::Jobs;
 use line::Line;
+use place::{Placed, place};
 use reply::Reply;
+use settle::{Bill, Settled, Settlement};
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
@@ -80,10 +90,10 @@ enum Ending {
 pub(crate) async fn carry(
     gateway: Arc<Gateway>,
     dossier: Dossier,
-    held: Held,
+    funded: Funded,
     head: oneshot::Sender<Answer>,
 ) {
-    let mut call = Carried::new(&gateway, dossier, held, head);
+    let mut call = Carried::new(&gateway, dossier, funded, head);
     let hold = call.settlement.hold();
     let whole = async {
         if guarded(call.travel(&gateway)).await.is_none() {
@@ -113,8 +123,8 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Carried {
-    fn new(gateway: &Gateway, dossier: Dossier, held: Held, head: oneshot::Sender<Answer>) -> Self {
-        let Held { work, settlement, headers } = held;
+    fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
+        let Funded { work, settlement, headers } = funded;
         Self {
             line: Line::new(gateway.config(), head, headers, &work),
             dossier,
@@ -132,7 +142,7 @@ impl Carried {
 
     async fn travel(&mut self, gateway: &Gateway) {
         self.dossier.mark(Stage::Handover);
-        let ending = match self.place(gateway) {
+        let ending = match place(gateway, &mut self.dossier, &self.work, &mut self.jobs) {
             Ok(placed) => self.run(gateway, &placed).await,
             Err(why) => Ending::Refused(why),
         };

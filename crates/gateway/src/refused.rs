@@ -7,11 +7,13 @@ use headrace_domain::{Code, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord,
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::{LimitRefusal, RateStanding};
-use headrace_wire::{ErrorFacts, LimitFacts, error_body};
+use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
 
 use crate::Answer;
 use crate::dossier::Dossier;
-use crate::hold::rate_headers;
+use crate::lane::NoRoom;
+use crate::memory::{NoMemory, mib};
+use crate::rates::rate_headers;
 
 /// Why a request goes no further. What it is for is in the table of refusals (`domain::Code`); here are the numbers.
 #[derive(Debug, Clone)]
@@ -187,6 +189,79 @@ impl From<LimitRefusal> for Why {
     }
 }
 
+impl From<BadRequest> for Why {
+    fn from(bad: BadRequest) -> Self {
+        let kept = bad.for_record();
+        let mut why = Self::new(bad.code, bad.message).keeping(kept);
+        why.param = bad.param;
+        why
+    }
+}
+
+/// How long a caller whose calls fill the memory is asked to wait.
+const MEMORY_WAIT: Duration = Duration::from_secs(1);
+
+impl NoMemory {
+    /// As a refusal at `stage`.
+    pub(crate) fn at(self, stage: Stage) -> Why {
+        match self {
+            Self::Never { needed, bound } => {
+                let message = format!(
+                    "The call takes up to {} of memory and no more than {} are ever given to the calls of a key \
+                     (`gateway.max_key_memory`). Send less text at once.",
+                    mib(needed),
+                    mib(bound)
+                );
+                Why::new(Code::CallTooLarge, message).at(stage)
+            }
+            Self::Key { key, needed, taken, bound } => {
+                let message = format!(
+                    "The call takes up to {} of memory; other calls of this key have {} of the {} that its calls may \
+                     have at once (`gateway.max_key_memory`). Wait for some to end, or ask for less.",
+                    mib(needed),
+                    mib(taken),
+                    mib(bound)
+                );
+                let rule = Code::KeyMemoryFull;
+                Why::new(rule, message)
+                    .at(stage)
+                    .with_limit(rule.name(), format!("key:{key}"), bound, taken.saturating_add(needed))
+                    .retry_after(MEMORY_WAIT)
+            }
+            Self::All { needed, taken, bound } => {
+                let message = format!(
+                    "The call takes up to {} of memory; calls in flight have {} of the {} that all may have at once \
+                     (`gateway.max_memory`). Try again.",
+                    mib(needed),
+                    mib(taken),
+                    mib(bound)
+                );
+                Why::new(Code::MemoryFull, message).at(stage).retry_after(MEMORY_WAIT)
+            }
+        }
+    }
+}
+
+impl From<NoRoom> for Why {
+    fn from(full: NoRoom) -> Self {
+        let (limit, seconds) = (mib(full.limit_bytes as u64), full.waited.as_secs());
+        let why = if full.own {
+            let message = format!(
+                "Long requests of this key are being read already, {limit} of them at most at once \
+                 (half of `gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Send fewer at once."
+            );
+            Why::new(Code::KeyRenderingFull, message)
+        } else {
+            let message = format!(
+                "Long requests are being read already, {limit} of them at most at once \
+                 (`gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Try again."
+            );
+            Why::new(Code::RenderingFull, message)
+        };
+        why.retry_after(full.waited)
+    }
+}
+
 /// How long a caller whose own calls hold the money is asked to wait.
 const HELD_IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
@@ -305,7 +380,22 @@ impl From<SubmitRefusal> for Why {
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::KeyId;
+
     use super::*;
+
+    #[test]
+    fn full_memory_is_the_callers_or_ours() {
+        let key = KeyId::new("a").unwrap();
+        for (full, status, retry_after) in [
+            (NoMemory::Never { needed: 2, bound: 1 }, 400, None),
+            (NoMemory::Key { key, needed: 2, taken: 1, bound: 2 }, 429, Some(MEMORY_WAIT)),
+            (NoMemory::All { needed: 2, taken: 1, bound: 2 }, 503, Some(MEMORY_WAIT)),
+        ] {
+            let why = full.at(Stage::Parse);
+            assert_eq!((why.stage, why.status, why.retry_after), (Stage::Parse, status, retry_after));
+        }
+    }
 
     #[test]
     fn who_may_try_again_is_told_when() {

@@ -1,19 +1,64 @@
 //! The path of a request: one list, in the order in which things are decided, with a word on why each stands there.
+//! What follows the hold is the task's: `pump.rs`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use headrace_domain::{Code, Dialect, RequestId, Stage};
+use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::dossier::Dossier;
+use crate::dossier::{Dossier, Stub};
 use crate::refused::Why;
-use crate::state::{Arrived, Held};
+use crate::state::{Arrived, Funded};
 use crate::{Answer, Arrival, BodySource, Gateway, pump};
+
+// In the order of the path.
+mod connect;
+
+pub(crate) mod authenticate;
+
+mod receive;
+
+mod parse;
+
+pub(crate) mod authorize;
+
+mod route;
+
+mod moderate;
+
+mod render;
+
+mod cache;
+
+mod hold;
+
+impl Gateway {
+    /// One call, from its head to the head of its answer. Dropping the future says that the client went away.
+    pub async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Answer {
+        let stub = Stub::of(&arrival);
+        // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
+        let counted = self.counted();
+        let travel = async {
+            let dossier = stub.open(Arc::clone(&self.parts().clock));
+            travel(self, dossier, arrival, counted).await
+        };
+        AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
+            // Before the hold: nothing is taken. From there on the call's task answers for itself.
+            let record = || self.parts().traces.record(stub.panicked(Arc::clone(&self.parts().clock)));
+            let _ = catch_unwind(AssertUnwindSafe(record));
+            internal_error(stub.id, stub.dialect)
+        })
+    }
+}
 
 /// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the
 /// request into its task. Up to the hold, what was taken is given back by dropping this future (the client went away); from
 /// the hold on the request lives in a task of its own, and this future is only a listener.
-pub(crate) async fn travel<B: BodySource>(
+async fn travel<B: BodySource>(
     gateway: &Arc<Gateway>,
     mut dossier: Dossier,
     arrival: Arrival<B>,
@@ -22,7 +67,7 @@ pub(crate) async fn travel<B: BodySource>(
     let arrived = Arrived::new(arrival, &mut dossier);
     match decide(gateway, arrived, &mut dossier).await {
         // No await between the hold and the task: a future dropped here would leave a hold behind.
-        Ok(held) => dispatch(gateway, dossier, held, counted).await,
+        Ok(funded) => dispatch(gateway, dossier, funded, counted).await,
         // Whatever stage refused: one answer and one trace.
         Err(why) => {
             let (answer, record) = dossier.refuse(&why);
@@ -37,7 +82,7 @@ async fn decide<B: BodySource>(
     gateway: &Arc<Gateway>,
     arrived: Arrived<B>,
     dossier: &mut Dossier,
-) -> Result<Held, Why> {
+) -> Result<Funded, Why> {
     arrived
         // Who is it: before anything that costs more than a hash.
         .authenticate(gateway, dossier)?
@@ -60,17 +105,31 @@ async fn decide<B: BodySource>(
         // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
         .render(gateway, dossier)
         .await?
+        // How much is cached: for placement, before anything is taken.
+        .cache(gateway, dossier)
         // Limits and money, all or nothing; from here on a task owns the request and settles it whatever happens.
         .hold(gateway, dossier)
 }
 
-async fn dispatch(gateway: &Arc<Gateway>, dossier: Dossier, held: Held, counted: TaskTrackerToken) -> Answer {
+async fn dispatch(
+    gateway: &Arc<Gateway>,
+    dossier: Dossier,
+    funded: Funded,
+    counted: TaskTrackerToken,
+) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    let carried = pump::carry(Arc::clone(gateway), dossier, held, head);
+    let carried = pump::carry(Arc::clone(gateway), dossier, funded, head);
     tokio::spawn(async move {
         carried.await;
         drop(counted);
     });
-    answer.await.unwrap_or_else(|_| gateway.internal_error(id, dialect))
+    answer.await.unwrap_or_else(|_| internal_error(id, dialect))
+}
+
+fn internal_error(id: RequestId, dialect: Dialect) -> Answer {
+    tracing::error!(request = %id, "a call ended without an answer");
+    let message = "The call failed inside. It was not charged. Its request id is in the log.";
+    let facts = ErrorFacts { stage: Stage::Deliver, ..ErrorFacts::new(Code::InternalError, message, id) };
+    Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
 }

@@ -9,12 +9,11 @@ use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 
+use crate::Credentials;
 use crate::config::ServedModel;
-use crate::dossier::Dossier;
+use crate::lane::Place;
 use crate::memory::Reserved;
-use crate::render::lane::Place;
-use crate::settle::Settlement;
-use crate::{Arrival, Credentials};
+use crate::pump::settle::Settlement;
 
 /// A request whose head is here.
 pub(crate) struct Arrived<B> {
@@ -121,19 +120,11 @@ pub(crate) struct Work {
 }
 
 /// Its limits and its money are taken.
-pub(crate) struct Held {
+pub(crate) struct Funded {
     pub(crate) work: Work,
     pub(crate) settlement: Settlement,
     /// `x-ratelimit-*`
     pub(crate) headers: Vec<(&'static str, String)>,
-}
-
-impl<B> Arrived<B> {
-    pub(crate) fn new(arrival: Arrival<B>, dossier: &mut Dossier) -> Self {
-        dossier.describe(arrival.endpoint, arrival.traceparent.as_deref());
-        dossier.mark(headrace_domain::Stage::Connect);
-        Self { credentials: arrival.credentials, endpoint: arrival.endpoint, body: arrival.body }
-    }
 }
 
 impl Work {

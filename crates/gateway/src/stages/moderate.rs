@@ -10,8 +10,9 @@ use crate::Gateway;
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
-use crate::render::could_fit;
 use crate::state::{Moderated, Routed};
+
+use super::render::could_fit;
 
 impl Routed {
     pub(crate) async fn moderate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Moderated, Why> {

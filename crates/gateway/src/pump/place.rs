@@ -7,10 +7,10 @@ use headrace_engine_api::{Job, Priority};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
-use crate::jobs::Jobs;
-use crate::pump::Carried;
 use crate::refused::Why;
 use crate::state::Work;
+
+use super::jobs::Jobs;
 
 /// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
@@ -18,20 +18,22 @@ const LEAST_UNREAD_BYTES: usize = 16 * 1024;
 /// Its jobs are with workers. Only who has one may wait for their events.
 pub(crate) struct Placed(());
 
-impl Carried {
-    /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
-    pub(crate) fn place(&mut self, gateway: &Gateway) -> Result<Placed, Why> {
-        let Self { dossier, work, jobs, .. } = self;
-        // An engine that panics here has failed by its own name, and not the call.
-        let submitted = catch_unwind(AssertUnwindSafe(|| {
-            (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
-        }));
-        if let Err(why) = submitted.unwrap_or_else(|_| Err(panicked())) {
-            dossier.mark(Stage::Place);
-            return Err(why);
-        }
-        Ok(Placed(()))
+/// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
+pub(super) fn place(
+    gateway: &Gateway,
+    dossier: &mut Dossier,
+    work: &Work,
+    jobs: &mut Jobs,
+) -> Result<Placed, Why> {
+    // An engine that panics here has failed by its own name, and not the call.
+    let submitted = catch_unwind(AssertUnwindSafe(|| {
+        (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
+    }));
+    if let Err(why) = submitted.unwrap_or_else(|_| Err(panicked())) {
+        dossier.mark(Stage::Place);
+        return Err(why);
     }
+    Ok(Placed(()))
 }
 
 fn submit(

@@ -3,11 +3,12 @@
 
 use headrace_domain::Stage;
 
-use crate::authenticate::draining;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Admitted, Received};
 use crate::{BodySource, Gateway};
+
+use super::authenticate::draining;
 
 impl<B: BodySource> Admitted<B> {
     pub(crate) async fn receive(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Received, Why> {

@@ -1,13 +1,13 @@
 //! Stage `parse`: the body's one meaning. All rules are `wire`'s; here only the trace learns of it.
 
 use headrace_domain::{Code, KeyId, Stage};
-use headrace_wire::BadRequest;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
-use crate::memory::estimate;
 use crate::refused::Why;
 use crate::state::{Parsed, Received, Taken};
+
+use super::render::estimate;
 
 impl Received {
     pub(crate) async fn parse(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Parsed, Why> {
@@ -31,15 +31,6 @@ impl Received {
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken })
-    }
-}
-
-impl From<BadRequest> for Why {
-    fn from(bad: BadRequest) -> Self {
-        let kept = bad.for_record();
-        let mut why = Self::new(bad.code, bad.message).keeping(kept);
-        why.param = bad.param;
-        why
     }
 }
 

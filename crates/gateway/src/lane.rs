@@ -5,12 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, KeyId};
+use headrace_domain::KeyId;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::memory::mib;
-use crate::refused::Why;
 
 /// Bytes are counted in units of so many.
 const UNIT_BYTES: usize = 1024;
@@ -100,26 +97,6 @@ impl Drop for Registered {
                 keys.remove(&self.key);
             }
         }
-    }
-}
-
-impl From<NoRoom> for Why {
-    fn from(full: NoRoom) -> Self {
-        let (limit, seconds) = (mib(full.limit_bytes as u64), full.waited.as_secs());
-        let why = if full.own {
-            let message = format!(
-                "Long requests of this key are being read already, {limit} of them at most at once \
-                 (half of `gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Send fewer at once."
-            );
-            Why::new(Code::KeyRenderingFull, message)
-        } else {
-            let message = format!(
-                "Long requests are being read already, {limit} of them at most at once \
-                 (`gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Try again."
-            );
-            Why::new(Code::RenderingFull, message)
-        };
-        why.retry_after(MOST_WAIT)
     }
 }
 

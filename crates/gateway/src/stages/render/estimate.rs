@@ -4,7 +4,7 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use super::mib;
+use crate::memory::mib;
 use crate::refused::Why;
 use crate::state::Work;
 

@@ -3,10 +3,11 @@
 use headrace_domain::Stage;
 
 use crate::Gateway;
-use crate::authorize::unknown_model;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Authorized, Routed};
+
+use super::authorize::unknown_model;
 
 impl Authorized {
     pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {

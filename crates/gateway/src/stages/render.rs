@@ -10,11 +10,12 @@ use headrace_prompt::RenderOptions;
 use crate::Gateway;
 use crate::config::ServedModel;
 use crate::dossier::Dossier;
-use crate::memory::estimate::Estimate;
 use crate::refused::Why;
 use crate::state::{Moderated, Rendered, Routed, Taken, Work};
 
-pub(crate) mod lane;
+pub(super) mod estimate;
+
+use estimate::Estimate;
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
