@@ -157,7 +157,11 @@ fn lint(place: &Place) -> Result<Done, Failure> {
 
 fn tests(place: &Place) -> Result<Done, Failure> {
     let selected = ["--workspace", "--lib", "--bins", "--tests"];
-    passed(programs::run(&programs::compile(place, &selected, &[])?))
+    programs::run(&programs::compile(place, &selected, &[])?)?;
+    for room in house::EXAMPLE_PAGES {
+        place.cargo(&["test", "--release", "--doc", "-p", &format!("headrace-{room}")], &[])?;
+    }
+    Ok(Done::Passed)
 }
 
 /// The kernels' and models' own tests run on every instruction set in one process; the engine's take the fastest
