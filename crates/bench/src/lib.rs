@@ -24,7 +24,6 @@ mod report;
 mod screen;
 mod session;
 mod slo;
-mod sse;
 mod tally;
 mod target;
 mod trace;

@@ -4,14 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headrace_client::{Client, ClientConfig, ModelInfo, causes, trusted};
+use headrace_client::{Client, ClientConfig, ModelInfo, SseReader, causes, trusted};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use secrecy::ExposeSecret;
 
 use crate::chunk::{Chunk, Usage, error_facts};
 use crate::live::Live;
-use crate::sse::{EventReader, TooLong};
 use crate::{Api, BenchError, Config};
 
 /// Longest wait for the body's end after the stream's own, which lets the connection be used again.
@@ -231,13 +230,13 @@ impl Hearing<'_> {
             let what = format!("a stream was asked for and `{kind}` came");
             return Err(Failure::new("no stream", what));
         }
-        let mut reader = EventReader::default();
+        let mut reader = SseReader::new();
         let mut finished = false;
         while let Some(bytes) = response.chunk().await.map_err(|error| cut_off(&error))? {
             let now = self.heard.sent.elapsed();
             let at = u32::try_from(now.as_micros()).unwrap_or(u32::MAX);
-            let pushed = reader.push(&bytes, |data| finished |= self.event(data, at));
-            pushed.map_err(|TooLong| Failure::new("protocol", "an event is too long"))?;
+            let read = reader.read(&bytes, |_, data| finished |= self.event(data.as_bytes(), at));
+            read.map_err(|error| Failure::new("protocol", error.to_string()))?;
             if let Some(failure) = self.failure.take() {
                 return Err(failure);
             }

@@ -16,7 +16,7 @@ pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};
 pub use headrace_wire::client::{
-    ChatMessage, ChatRequest, HeadraceOptions, StreamOptions, ToolCallDelta, UsageBody,
+    ChatMessage, ChatRequest, HeadraceOptions, SseReader, StreamOptions, ToolCallDelta, UsageBody,
 };
 pub use retry::RetryPolicy;
 pub use stream::{ChatEvent, ChatStream};

@@ -1,4 +1,4 @@
-//! An incremental reader of server-sent events: bytes in any cut, events out.
+//! An incremental reader of server-sent events: bytes in any cut, events out. Knows nothing of what an event says.
 //!
 //! Source: the WHATWG's HTML standard, 9.2.6 "Interpreting an event stream". Ids and retry times are not kept.
 
@@ -49,13 +49,22 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 /// Reads a stream as it comes. Lines may end in LF, CR or CRLF and may be cut anywhere.
 #[derive(Debug)]
 pub struct SseReader {
+    /// A line whose end has not come yet.
     line: Vec<u8>,
-    event: SseEvent,
-    has_data: bool,
+    event: Event,
+    max_event_bytes: usize,
     /// The last byte was a CR: a LF right after it belongs to the same line end.
     after_cr: bool,
+}
+
+/// The event of which lines come.
+#[derive(Debug, Default)]
+struct Event {
+    name: String,
+    data: String,
+    has_data: bool,
+    /// No line has come yet, of any event.
     at_start: bool,
-    max_event_bytes: usize,
 }
 
 impl SseReader {
@@ -66,22 +75,28 @@ impl SseReader {
 
     /// A reader of events up to `max_event_bytes`.
     pub fn with_limit(max_event_bytes: usize) -> Self {
-        Self {
-            line: Vec::new(),
-            event: SseEvent::default(),
-            has_data: false,
-            after_cr: false,
-            at_start: true,
-            max_event_bytes,
-        }
+        let event = Event { at_start: true, ..Event::default() };
+        Self { line: Vec::new(), event, max_event_bytes, after_cr: false }
     }
 
     /// Takes the next bytes and gives the events that they complete.
     ///
     /// # Errors
     /// An event beyond the limit, or a line that is not UTF-8. The reader is of no use afterwards.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Vec<SseEvent>, SseError> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, SseError> {
         let mut events = Vec::new();
+        self.read(bytes, |name, data| {
+            events.push(SseEvent { name: name.to_owned(), data: data.to_owned() });
+        })?;
+        Ok(events)
+    }
+
+    /// Takes the next bytes and hands on the name and the data of each event that they complete. Nothing is allocated for an
+    /// event: the buffers are kept.
+    ///
+    /// # Errors
+    /// An event beyond the limit, or a line that is not UTF-8. The reader is of no use afterwards.
+    pub fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(&str, &str)) -> Result<(), SseError> {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) {
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
@@ -91,47 +106,59 @@ impl SseReader {
             if self.line.len() + piece.len() + self.event.data.len() > self.max_event_bytes {
                 return Err(SseError::TooLong { max_bytes: self.max_event_bytes });
             }
-            self.line.extend_from_slice(piece);
-            let Some((terminator, after)) = rest.split_first() else { break };
+            let Some((terminator, after)) = rest.split_first() else {
+                self.line.extend_from_slice(piece);
+                break;
+            };
             self.after_cr = *terminator == b'\r';
             bytes = after;
-            events.extend(self.end_line()?);
+            if self.line.is_empty() {
+                self.event.take_line(piece, &mut each)?;
+            } else {
+                self.line.extend_from_slice(piece);
+                self.event.take_line(&self.line, &mut each)?;
+                self.line.clear();
+            }
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Whether bytes of an unfinished event are at hand: a stream that ends so was cut off.
     pub fn is_mid_event(&self) -> bool {
-        !self.line.is_empty() || self.has_data
+        !self.line.is_empty() || self.event.has_data
     }
+}
 
-    fn end_line(&mut self) -> Result<Option<SseEvent>, SseError> {
-        let bytes = std::mem::take(&mut self.line);
-        let mut line = std::str::from_utf8(&bytes).map_err(|_| SseError::NotUtf8)?;
+impl Event {
+    /// One whole line; an empty one ends the event.
+    fn take_line(&mut self, line: &[u8], each: &mut impl FnMut(&str, &str)) -> Result<(), SseError> {
+        let mut line = std::str::from_utf8(line).map_err(|_| SseError::NotUtf8)?;
         if std::mem::take(&mut self.at_start) {
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
         }
         if line.is_empty() {
-            let event = std::mem::take(&mut self.event);
-            return Ok(std::mem::take(&mut self.has_data).then_some(event));
+            if std::mem::take(&mut self.has_data) {
+                each(&self.name, &self.data);
+            }
+            self.name.clear();
+            self.data.clear();
+            return Ok(());
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "data" => {
                 if self.has_data {
-                    self.event.data.push('\n');
+                    self.data.push('\n');
                 }
                 self.has_data = true;
-                self.event.data.push_str(value);
+                self.data.push_str(value);
             }
-            "event" => value.clone_into(&mut self.event.name),
+            "event" => value.clone_into(&mut self.name),
             // A comment (an empty field), an id, a retry time, or something new.
             _ => {}
         }
-        self.line = bytes;
-        self.line.clear();
-        Ok(None)
+        Ok(())
     }
 }
 
