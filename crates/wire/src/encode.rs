@@ -7,6 +7,7 @@ mod chat_stream;
 mod completion_logprobs;
 mod completions_stream;
 mod frame;
+mod openai_stream;
 mod openai_whole;
 
 #[cfg(test)]
@@ -17,7 +18,7 @@ mod golden_tests;
 pub use frame::named_request;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Endpoint, ReplyEvent, RequestId, ServiceTier, Usage};
+use headrace_domain::{Call, Endpoint, ReplyEvent, RequestId, ServiceTier, TokenLogprob, Usage};
 
 use crate::ErrorFacts;
 
@@ -61,8 +62,10 @@ pub trait ReplyEncoder: Send {
 /// The encoder of `call`'s dialect, endpoint and way of delivery.
 pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
     match (call.endpoint, call.stream) {
-        (Endpoint::ChatCompletions, true) => Box::new(chat_stream::ChatStream::new(call, &meta)),
-        (Endpoint::Completions, true) => Box::new(completions_stream::CompletionsStream::new(call, &meta)),
+        (Endpoint::ChatCompletions, true) => Box::new(chat_stream::ChatStream::encoder(call, &meta)),
+        (Endpoint::Completions, true) => {
+            Box::new(completions_stream::CompletionsStream::encoder(call, &meta))
+        }
         (Endpoint::ChatCompletions | Endpoint::Completions, false) => {
             Box::new(openai_whole::OpenAiWhole::new(call, meta))
         }
@@ -96,5 +99,10 @@ impl Wanted {
             token_ids: call.return_token_ids,
             echo: call.echo,
         }
+    }
+
+    /// What of a text's ids and log-probabilities is shown beside it.
+    fn of_text<'a>(self, ids: &'a [u32], logprobs: &'a [TokenLogprob]) -> (&'a [u32], &'a [TokenLogprob]) {
+        (if self.token_ids { ids } else { &[] }, if self.logprobs { logprobs } else { &[] })
     }
 }

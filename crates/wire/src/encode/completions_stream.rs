@@ -6,16 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, ReplyEvent, ShownPrompt, TokenLogprob, Usage};
+use headrace_domain::{Call, ReplyEvent, ShownPrompt, TokenLogprob};
 
 use super::completion_logprobs::{self, Offsets};
 use super::frame::{Frame, PromptFields, write_finish_reason, write_token_ids};
-use super::{EVENT_STREAM, ReplyEncoder, ReplyMeta, Wanted};
-use crate::ErrorFacts;
+use super::openai_stream::{Choices, OpenAiStream};
+use super::{ReplyMeta, Wanted};
 use crate::json_out::{raw, value};
 
 pub(super) struct CompletionsStream {
-    frame: Frame,
     wanted: Wanted,
     /// By choice; kept only where log-probabilities are asked for.
     offsets: BTreeMap<u32, Offsets>,
@@ -23,21 +22,18 @@ pub(super) struct CompletionsStream {
 }
 
 impl CompletionsStream {
-    pub(super) fn new(call: &Call, meta: &ReplyMeta) -> Self {
-        Self {
-            frame: Frame::new(call, meta, "text_completion"),
-            wanted: Wanted::of(call),
-            offsets: BTreeMap::new(),
-            prompts: PromptFields::default(),
-        }
+    /// The encoder of a call's answer.
+    pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
+        let (offsets, prompts) = (BTreeMap::new(), PromptFields::default());
+        OpenAiStream::new(call, meta, "text_completion", Self { wanted: Wanted::of(call), offsets, prompts })
     }
 
-    fn prompt(&mut self, choice: u32, prompt: &Arc<ShownPrompt>, out: &mut BytesMut) {
+    fn prompt(&mut self, frame: &Frame, choice: u32, prompt: &Arc<ShownPrompt>, out: &mut BytesMut) {
         let wanted = self.wanted;
         if !wanted.echo && !wanted.token_ids && !wanted.prompt_logprobs {
             return;
         }
-        self.frame.open(out, choice);
+        frame.open(out, choice);
         raw(out, ",\"text\":");
         value(out, if wanted.echo { prompt.text.as_str() } else { "" });
         raw(out, ",\"logprobs\":");
@@ -49,16 +45,22 @@ impl CompletionsStream {
         }
         raw(out, ",\"finish_reason\":null");
         self.prompts.write(out, wanted, prompt);
-        self.frame.close(out);
+        frame.close(out);
     }
 
-    fn text(&mut self, choice: u32, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut BytesMut) {
-        let ids = if self.wanted.token_ids { ids } else { &[] };
-        let logprobs = if self.wanted.logprobs { logprobs } else { &[] };
+    fn text(
+        &mut self,
+        frame: &Frame,
+        choice: u32,
+        text: &str,
+        (ids, logprobs): (&[u32], &[TokenLogprob]),
+        out: &mut BytesMut,
+    ) {
+        let (ids, logprobs) = self.wanted.of_text(ids, logprobs);
         if text.is_empty() && ids.is_empty() && logprobs.is_empty() {
             return;
         }
-        self.frame.open(out, choice);
+        frame.open(out, choice);
         raw(out, ",\"text\":");
         value(out, text);
         raw(out, ",\"logprobs\":");
@@ -70,47 +72,26 @@ impl CompletionsStream {
         }
         raw(out, ",\"finish_reason\":null");
         write_token_ids(out, self.wanted, ids);
-        self.frame.close(out);
+        frame.close(out);
     }
 }
 
-impl ReplyEncoder for CompletionsStream {
-    fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
-
-    fn event(&mut self, event: &ReplyEvent, out: &mut BytesMut) {
-        if self.frame.over {
-            return;
-        }
+impl Choices for CompletionsStream {
+    fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut) {
         match event {
-            ReplyEvent::Prompt { choice, prompt } => self.prompt(*choice, prompt, out),
+            ReplyEvent::Prompt { choice, prompt } => self.prompt(frame, *choice, prompt, out),
             ReplyEvent::Text { choice, text, ids, logprobs }
             | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
-                self.text(*choice, text, ids, logprobs, out);
+                self.text(frame, *choice, text, (ids, logprobs), out);
             }
             // A raw completion is not parsed: its producer finds no tool calls in it.
             ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallArguments { .. } => {}
             ReplyEvent::Finish { choice, reason } => {
-                self.frame.open(out, *choice);
+                frame.open(out, *choice);
                 raw(out, ",\"text\":\"\",\"logprobs\":null");
                 write_finish_reason(out, Some(reason));
-                self.frame.close(out);
+                frame.close(out);
             }
         }
-    }
-
-    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
-        self.frame.finish(usage, explain, out);
-    }
-
-    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
-        self.frame.fail(facts, out);
-    }
-
-    fn keep_alive(&mut self, out: &mut BytesMut) {
-        self.frame.keep_alive(out);
-    }
-
-    fn content_type(&self) -> &'static str {
-        EVENT_STREAM
     }
 }

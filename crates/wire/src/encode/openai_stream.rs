@@ -1,0 +1,54 @@
+//! A stream of OpenAI's chunks, of either endpoint: what stands around the events of an answer. Knows nothing of what stands
+//! in a choice.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, ReplyEvent, Usage};
+
+use super::frame::Frame;
+use super::{EVENT_STREAM, ReplyEncoder, ReplyMeta};
+use crate::ErrorFacts;
+
+/// Writes the chunks of an endpoint's choices.
+pub(super) trait Choices: Send {
+    /// The chunks for one event, each in the frame.
+    fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut);
+}
+
+/// The stream of an endpoint whose choices `C` writes.
+pub(super) struct OpenAiStream<C> {
+    frame: Frame,
+    choices: C,
+}
+
+impl<C: Choices> OpenAiStream<C> {
+    /// Chunks that call themselves `object`.
+    pub(super) fn new(call: &Call, meta: &ReplyMeta, object: &str, choices: C) -> Self {
+        Self { frame: Frame::new(call, meta, object), choices }
+    }
+}
+
+impl<C: Choices> ReplyEncoder for OpenAiStream<C> {
+    fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
+
+    fn event(&mut self, event: &ReplyEvent, out: &mut BytesMut) {
+        if !self.frame.over {
+            self.choices.event(&self.frame, event, out);
+        }
+    }
+
+    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        self.frame.finish(usage, explain, out);
+    }
+
+    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        self.frame.fail(facts, out);
+    }
+
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        self.frame.keep_alive(out);
+    }
+
+    fn content_type(&self) -> &'static str {
+        EVENT_STREAM
+    }
+}
