@@ -20,8 +20,6 @@ pub enum Priority {
     /// The usual.
     #[default]
     Normal,
-    /// Before the usual.
-    High,
 }
 
 /// One prompt to be continued `sampling.n` times (or only scored, with `max_tokens` 0).

@@ -143,7 +143,6 @@ impl Shared {
             class: match job.priority {
                 Priority::Idle => Class::Idle,
                 Priority::Normal => Class::Normal,
-                Priority::High => Class::High,
             },
             start_deadline_ns: job.start_deadline_ns,
             score_prompt: job.sampling.prompt_logprobs.is_some(),

@@ -14,6 +14,7 @@ use crate::tables::ByTenant;
 pub(crate) const SCALE: u64 = 1 << 16;
 /// Tenants remembered beyond twice the active ones before those that are no longer owed anything are forgotten.
 const REMEMBERED: usize = 1024;
+const CLASSES: usize = Class::SERVED.len();
 
 #[derive(Debug)]
 struct Tenant {
@@ -30,9 +31,9 @@ struct Tenant {
     /// The blocks that these hold, shared ones as often as they are.
     blocks: usize,
     dirty: bool,
-    queues: [VecDeque<SeqId>; 3],
+    queues: [VecDeque<SeqId>; CLASSES],
     /// Tokens that wait, per class.
-    queued_tokens: [u64; 3],
+    queued_tokens: [u64; CLASSES],
 }
 
 /// What a tenant has waiting in a class.
@@ -51,9 +52,9 @@ pub(crate) struct FairQueue {
     /// Tenants with living sequences.
     active: usize,
     /// (counter, tenant) of those with a sequence waiting, per class.
-    waiting: [BTreeSet<(u64, u64)>; 3],
+    waiting: [BTreeSet<(u64, u64)>; CLASSES],
     dirty: Vec<u64>,
-    lengths: [usize; 3],
+    lengths: [usize; CLASSES],
     /// The counter of the tenant whose last waiting sequence that was not idle work left its queue last.
     last: u64,
     /// How far below the lowest counter one that begins to wait may stand.
@@ -88,7 +89,7 @@ impl FairQueue {
             blocks: 0,
             dirty: false,
             queues: Default::default(),
-            queued_tokens: [0; 3],
+            queued_tokens: [0; CLASSES],
         });
         if entry.busy > 0 {
             self.busy_weight -= u64::from(entry.weight);
@@ -242,11 +243,7 @@ impl FairQueue {
     /// The counter at which a tenant that begins to wait stands.
     pub(crate) fn entry_counter(&self, tenant: u64, class: Class) -> u64 {
         let own = self.counter(tenant);
-        if self.waits_beside(tenant, class) {
-            own
-        } else {
-            own.max(self.floor(class).saturating_sub(self.burst))
-        }
+        if self.waits(tenant, class) { own } else { own.max(self.floor(class).saturating_sub(self.burst)) }
     }
 
     /// The first tenant of a class, as (counter, tenant).
@@ -329,26 +326,16 @@ impl FairQueue {
         }
     }
 
-    /// Whether the tenant has something waiting in a class, or in one that is served beside it.
-    fn waits_beside(&self, tenant: u64, class: Class) -> bool {
+    /// Whether the tenant has something waiting in a class.
+    fn waits(&self, tenant: u64, class: Class) -> bool {
         let queues = self.tenants.get(&tenant).map(|entry| &entry.queues);
-        let waits = |class: Class| queues.and_then(|q| q.get(class.index())).is_some_and(|q| !q.is_empty());
-        match class {
-            Class::Idle => waits(Class::Idle),
-            Class::Normal | Class::High => waits(Class::Normal) || waits(Class::High),
-        }
+        queues.and_then(|queues| queues.get(class.index())).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The lowest counter of those that wait in a class or one served beside it.
+    /// The lowest counter of those that wait in a class.
     fn floor(&self, class: Class) -> u64 {
-        let first = |class: Class| self.waiting.get(class.index()).and_then(BTreeSet::first).map(|&(c, _)| c);
-        match class {
-            Class::Idle => first(Class::Idle).unwrap_or(0),
-            Class::Normal | Class::High => {
-                let lowest = first(Class::Normal).into_iter().chain(first(Class::High)).min();
-                lowest.unwrap_or(self.last)
-            }
-        }
+        let first = self.waiting.get(class.index()).and_then(BTreeSet::first).map(|&(counter, _)| counter);
+        first.unwrap_or(if class == Class::Idle { 0 } else { self.last })
     }
 
     /// A tenant's counter: the higher, the less it is entitled to.

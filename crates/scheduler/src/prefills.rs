@@ -8,10 +8,9 @@ use crate::fair::FairQueue;
 use crate::running::Running;
 use crate::sequence::{Class, SeqId, Sequence, Slab, State};
 
-/// How somebody stands in the order of turns: the highest class first, then the tenant served least.
+/// How somebody stands in the order of turns: the tenant served least goes first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
-    pub(crate) class: Class,
     pub(crate) counter: u64,
     pub(crate) tenant: u64,
 }
@@ -21,24 +20,21 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(crate) struct Prefills(BinaryHeap<Entry>);
 
-/// Class, counter, number of its admission, and who.
-type Entry = Reverse<(Reverse<Class>, u64, u64, SeqId)>;
+/// Its tenant's counter, the number of its admission, and who.
+type Entry = Reverse<(u64, u64, SeqId)>;
 
 impl Turn {
     /// Whether a running prefill with this turn goes on before one that waits with that turn begins.
     pub(crate) fn goes_before(self, waiting: Self) -> bool {
-        let rank = |turn: Self| (Reverse(turn.class), turn.counter);
-        rank(self) < rank(waiting) || (rank(self) == rank(waiting) && self.tenant == waiting.tenant)
+        self.counter < waiting.counter || (self.counter == waiting.counter && self.tenant == waiting.tenant)
     }
 }
 
 impl Prefills {
-    /// Those of idle work, or all others.
-    pub(crate) fn of(running: &Running, sequences: &Slab, tenants: &FairQueue, idle: bool) -> Self {
-        let prefills = running.of(sequences).filter(|(_, s)| s.is_idle_work() == idle && s.prefills());
-        let turn = |(id, s): (SeqId, &Sequence)| {
-            Reverse((Reverse(s.class), tenants.counter(s.tenant), s.admitted, id))
-        };
+    /// Those of a class.
+    pub(crate) fn of(class: Class, running: &Running, sequences: &Slab, tenants: &FairQueue) -> Self {
+        let prefills = running.of(sequences).filter(|(_, s)| s.class == class && s.prefills());
+        let turn = |(id, s): (SeqId, &Sequence)| Reverse((tenants.counter(s.tenant), s.admitted, id));
         let mut heap = BinaryHeap::new();
         heap.extend(prefills.map(turn));
         Self(heap)
@@ -47,11 +43,11 @@ impl Prefills {
     /// The one whose turn it is. It stays: its tenant's counter may have grown since it was put there.
     pub(crate) fn first(&mut self, sequences: &Slab, tenants: &FairQueue) -> Option<(Turn, SeqId)> {
         while let Some(mut top) = self.0.peek_mut() {
-            let Reverse((Reverse(class), counter, admitted, id)) = *top;
+            let Reverse((counter, admitted, id)) = *top;
             let sequence = sequences.get(id).filter(|s| s.state == State::Running);
             match sequence.map(|s| (tenants.counter(s.tenant), s.tenant)) {
-                Some((now, tenant)) if now == counter => return Some((Turn { class, counter, tenant }, id)),
-                Some((now, _)) => *top = Reverse((Reverse(class), now, admitted, id)),
+                Some((now, tenant)) if now == counter => return Some((Turn { counter, tenant }, id)),
+                Some((now, _)) => *top = Reverse((now, admitted, id)),
                 None => {
                     PeekMut::pop(top);
                 }

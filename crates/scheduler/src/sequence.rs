@@ -29,13 +29,11 @@ pub enum Class {
     /// The usual.
     #[default]
     Normal,
-    /// Before the usual in the queue.
-    High,
 }
 
 impl Class {
     /// In the order in which they are served.
-    pub(crate) const SERVED: [Self; 3] = [Self::High, Self::Normal, Self::Idle];
+    pub(crate) const SERVED: [Self; 2] = [Self::Normal, Self::Idle];
 
     pub(crate) const fn index(self) -> usize {
         self as usize

@@ -6,9 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use headrace_domain::{BLOCK_TOKENS, CacheSalt};
-use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
 
 mod common;
 
@@ -29,7 +30,7 @@ enum Broken {
     Weights,
     /// It charges tokens that came from the cache, so that who repeats itself is served less.
     ChargesCached,
-    /// One tenant is always first.
+    /// One tenant has more than its weight.
     Favourite,
     /// It takes whoever came first.
     FirstCome,
@@ -117,20 +118,19 @@ impl World {
         let len = if repeats { len.max(100) } else { len };
         self.next += 1;
         let own = self.next * 256;
-        let prompt = (0..len).map(|i| if repeats && i < 100 { i as u32 } else { own + i as u32 }).collect();
+        let prompt: Arc<[u32]> =
+            (0..len).map(|i| if repeats && i < 100 { i as u32 } else { own + i as u32 }).collect();
         let answer = 1 + self.rng.below(LONGEST_ANSWER - 1);
         let broken = self.broken;
-        let spec = SequenceSpec {
-            prompt,
-            max_new: LONGEST_ANSWER as u32,
-            salt: CacheSalt::derive(&[3; 32], &tenant.to_string(), "m", None),
-            keys: None,
-            tenant: if broken == Broken::FirstCome { 0 } else { tenant as u64 },
-            weight: if broken == Broken::Weights { 1 } else { self.weights[tenant] },
-            class: if broken == Broken::Favourite && tenant == 0 { Class::High } else { Class::Normal },
-            start_deadline_ns: None,
-            score_prompt: false,
+        let weight = match broken {
+            Broken::Weights => 1,
+            Broken::Favourite if tenant == 0 => 8 * self.weights[tenant],
+            _ => self.weights[tenant],
         };
+        let charged = if broken == Broken::FirstCome { 0 } else { tenant as u64 };
+        let salt = CacheSalt::derive(&[3; 32], &tenant.to_string(), "m", None);
+        let usual = SequenceSpec::new(charged, salt, prompt, LONGEST_ANSWER as u32);
+        let spec = SequenceSpec { weight, ..usual };
         let id = self.scheduler.add(&spec, 0).unwrap();
         self.waiting[tenant] += 1;
         self.live.insert(id, Live { tenant, left: answer, prompt: len, counted: 0 });

@@ -140,7 +140,7 @@ impl World {
             keys: None,
             tenant,
             weight: 1 + tenant as u32,
-            class: [Class::Idle, Class::Normal, Class::Normal, Class::High][self.rng.below(4) as usize],
+            class: [Class::Idle, Class::Normal, Class::Normal, Class::Normal][self.rng.below(4) as usize],
             start_deadline_ns: self.rng.one_in(5).then(|| self.now + self.rng.below(40_000)),
             score_prompt: self.rng.one_in(8),
         };
@@ -261,7 +261,7 @@ impl World {
         let of = |class: Class| -> usize {
             plan.chunks.iter().filter(|c| self.known[&c.seq].class == class).map(|c| c.len).sum()
         };
-        let by_class = [of(Class::Idle), of(Class::Normal), of(Class::High)];
+        let by_class = [of(Class::Idle), of(Class::Normal)];
         for (id, known) in &mut self.known {
             let served = computed.contains_key(id);
             if known.class != Class::Idle && !served && !known.paused {

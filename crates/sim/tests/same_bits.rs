@@ -111,7 +111,7 @@ impl Rig {
                     jobs.push(Job {
                         salt: salt(tenant),
                         tenant: Tenant(tenant),
-                        priority: [Priority::Normal, Priority::Normal, Priority::High][at % 3],
+                        priority: [Priority::Normal, Priority::Normal, Priority::Idle][at % 3],
                         ..job(&prompt, sampling)
                     });
                 }

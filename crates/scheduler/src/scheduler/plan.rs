@@ -15,12 +15,12 @@ impl Scheduler {
         self.left = self.config.step_tokens;
         self.prefixes.set_now(now_ns);
         self.expire(now_ns);
-        self.plan_decodes(false);
-        self.plan_prefills(false);
+        self.plan_decodes(Class::Normal);
+        self.plan_prefills(Class::Normal);
         // Idle work gets what is left, and only when nobody else is waiting for it.
         if self.waiting.is_only_idle(&self.tenants) {
-            self.plan_decodes(true);
-            self.plan_prefills(true);
+            self.plan_decodes(Class::Idle);
+            self.plan_prefills(Class::Idle);
         }
         &self.plan
     }
@@ -40,10 +40,10 @@ impl Scheduler {
     }
 
     /// Plans the sequences that decode: each needs one token, and somebody is reading along.
-    fn plan_decodes(&mut self, idle: bool) {
+    fn plan_decodes(&mut self, class: Class) {
         let mut order = std::mem::take(&mut self.scratch);
         order.clear();
-        let decodes = |s: &Sequence| s.is_idle_work() == idle && s.decodes();
+        let decodes = |s: &Sequence| s.class == class && s.decodes();
         order.extend(self.running.of(&self.sequences).filter(|(_, s)| decodes(s)).map(|(id, _)| id));
         for &id in &order {
             if self.left == 0 {
@@ -56,22 +56,19 @@ impl Scheduler {
 
     /// Shares what is left of the budget between prefills that run and sequences that wait: chunk by chunk it goes to the
     /// tenant served least, so that neither a long prompt nor a long queue of one stands before another's.
-    fn plan_prefills(&mut self, idle: bool) {
-        let mut prefills = Prefills::of(&self.running, &self.sequences, &self.tenants, idle);
-        let classes: &[Class] = if idle { &[Class::Idle] } else { &[Class::High, Class::Normal] };
+    fn plan_prefills(&mut self, class: Class) {
+        let mut prefills = Prefills::of(class, &self.running, &self.sequences, &self.tenants);
         let mut blocked = false;
         while self.left > 0 {
-            let waiting = classes.iter().find_map(|&class| {
-                self.tenants.first(class).map(|(counter, tenant)| Turn { class, counter, tenant })
-            });
+            let waiting = self.tenants.first(class).map(|(counter, tenant)| Turn { counter, tenant });
             let waiting = waiting.filter(|_| !blocked);
             let running = prefills.first(&self.sequences, &self.tenants);
             let goes_on = |turn: Turn| waiting.is_none_or(|waiting| turn.goes_before(waiting));
             if let Some((_, id)) = running.filter(|&(turn, _)| goes_on(turn)) {
                 prefills.pop();
                 self.plan_chunk(id);
-            } else if let Some(waiting) = waiting {
-                blocked = !self.admit_one(waiting.class);
+            } else if waiting.is_some() {
+                blocked = !self.admit_one(class);
             } else {
                 return;
             }

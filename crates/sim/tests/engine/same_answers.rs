@@ -82,7 +82,7 @@ fn some_job(rng: &mut Rng) -> Job {
         tenant: Tenant(tenant),
         weight: 1 + rng.below(3) as u32,
         unread_bytes: rng.of(&[usize::MAX, 1, 400, 3000]),
-        priority: rng.of(&[Priority::Idle, Priority::Normal, Priority::Normal, Priority::High]),
+        priority: rng.of(&[Priority::Idle, Priority::Normal, Priority::Normal, Priority::Normal]),
         ..job(&prompt, sampling)
     }
 }
