@@ -60,7 +60,7 @@ pub struct Ticket {
 
 /// Resolves to what a cancelled job took, once the engine has let go of it.
 #[derive(Debug)]
-pub struct Receipt {
+pub struct Cancelled {
     report: watch::Receiver<Option<JobReport>>,
 }
 
@@ -209,15 +209,15 @@ impl fmt::Debug for Events {
 }
 
 impl TicketControl {
-    /// Asks the engine to let go. Its blocks are free within a step; the receipt says what had been computed.
-    pub fn cancel(&self) -> Receipt {
+    /// Asks the engine to let go. Its blocks are free within a step. What comes back tells what had been computed.
+    pub fn cancel(&self) -> Cancelled {
         self.way.cancelled.store(true, Ordering::Release);
         (self.wake)();
-        Receipt { report: self.report.clone() }
+        Cancelled { report: self.report.clone() }
     }
 }
 
-impl Receipt {
+impl Cancelled {
     /// What the job took. If the engine died, nothing is known and the report is empty.
     pub async fn report(mut self) -> JobReport {
         match self.report.wait_for(Option::is_some).await {

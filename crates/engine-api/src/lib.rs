@@ -8,7 +8,7 @@ mod load;
 
 use std::sync::Arc;
 
-pub use channel::{EventSender, Events, Receipt, Ticket, TicketControl, channel};
+pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel};
 pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, LoadReport, SubmitRefusal};

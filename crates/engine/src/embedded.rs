@@ -68,17 +68,17 @@ impl EmbeddedEngine {
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
-            let mut front = self.shared.front.lock();
-            if matches!(front.mode, Mode::Open | Mode::Restarting { .. }) {
-                front.mode = Mode::Draining;
+            let mut desk = self.shared.desk.lock();
+            if matches!(desk.mode, Mode::Open | Mode::Restarting { .. }) {
+                desk.mode = Mode::Draining;
             }
-            while front.alive > 0 && front.mode == Mode::Draining {
-                if self.shared.quiet.wait_until(&mut front, until).timed_out() {
+            while desk.alive > 0 && desk.mode == Mode::Draining {
+                if self.shared.quiet.wait_until(&mut desk, until).timed_out() {
                     break;
                 }
             }
-            if !matches!(front.mode, Mode::Dead { .. }) {
-                front.mode = Mode::CutOff;
+            if !matches!(desk.mode, Mode::Dead { .. }) {
+                desk.mode = Mode::CutOff;
             }
         }
         self.shared.work.notify_one();
@@ -133,18 +133,18 @@ fn turn(stepper: &mut Stepper) {
     let shared = Arc::clone(&stepper.shared);
     loop {
         {
-            let mut front = shared.front.lock();
-            while !front.has_work() {
-                if front.mode == Mode::CutOff {
+            let mut desk = shared.desk.lock();
+            while !desk.has_work() {
+                if desk.mode == Mode::CutOff {
                     return;
                 }
-                shared.work.wait(&mut front);
+                shared.work.wait(&mut desk);
             }
         }
         if stepper.step() == Progress::Idle {
-            let mut front = shared.front.lock();
-            if front.has_work() && front.inbox.is_empty() && !front.attention {
-                shared.work.wait_for(&mut front, STUCK_PAUSE);
+            let mut desk = shared.desk.lock();
+            if desk.has_work() && desk.inbox.is_empty() && !desk.attention {
+                shared.work.wait_for(&mut desk, STUCK_PAUSE);
             }
         }
     }

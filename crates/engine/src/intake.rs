@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::config::{EngineConfig, EngineError, MAX_LOGPROBS};
 use crate::job::{JobState, Rules};
 use crate::text::TextOf;
+use crate::times::Times;
 
 /// Whether the engine takes jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) enum Mode {
 }
 
 /// What both sides touch, only ever for a moment: never while a step computes.
-pub(crate) struct Front {
+pub(crate) struct Desk {
     pub(crate) scheduler: Scheduler,
     pub(crate) inbox: Vec<JobState>,
     /// A job was cancelled, or the reader of one that stands still has caught up: look which.
@@ -47,32 +48,8 @@ pub(crate) struct Front {
     pub(crate) times: Times,
 }
 
-/// Nanoseconds of all steps since the start.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Times {
-    pub(crate) step_ns: u64,
-    pub(crate) forward_ns: u64,
-    pub(crate) sample_ns: u64,
-}
-
-impl Times {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.step_ns = self.step_ns.saturating_add(other.step_ns);
-        self.forward_ns = self.forward_ns.saturating_add(other.forward_ns);
-        self.sample_ns = self.sample_ns.saturating_add(other.sample_ns);
-    }
-
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            step_ns: self.step_ns.saturating_sub(earlier.step_ns),
-            forward_ns: self.forward_ns.saturating_sub(earlier.forward_ns),
-            sample_ns: self.sample_ns.saturating_sub(earlier.sample_ns),
-        }
-    }
-}
-
 pub(crate) struct Shared {
-    pub(crate) front: Mutex<Front>,
+    pub(crate) desk: Mutex<Desk>,
     /// Signalled when there is something to do.
     pub(crate) work: Condvar,
     /// Signalled when the last job has ended.
@@ -82,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
 }
 
-impl Front {
+impl Desk {
     pub(crate) fn has_work(&self) -> bool {
         let must_cut = self.mode == Mode::CutOff && self.alive > 0;
         self.attention || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
@@ -118,9 +95,9 @@ impl Shared {
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
-        let front = Front { scheduler, inbox, attention, mode, alive: 0, restarts: 0, times };
+        let desk = Desk { scheduler, inbox, attention, mode, alive: 0, restarts: 0, times };
         let (work, quiet) = (Condvar::new(), Condvar::new());
-        Ok(Arc::new(Self { front: Mutex::new(front), work, quiet, capabilities, text, config }))
+        Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, text, config }))
     }
 
     /// Takes a job, or says why not.
@@ -152,37 +129,37 @@ impl Shared {
         let mut state = JobState::new(&job, rules, &*self.text, sender, now_ns);
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
 
-        let mut front = self.front.lock();
-        let health = front.health();
+        let mut desk = self.desk.lock();
+        let health = desk.health();
         if !health.is_up() {
             return Err(SubmitRefusal::Unavailable { why: health.to_string() });
         }
-        state.trace.queue_depth = to_u32(front.scheduler.waiting());
-        front.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
+        state.trace.queue_depth = to_u32(desk.scheduler.waiting());
+        desk.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
         for (choice, id) in state.choices.iter_mut().zip(ids) {
             choice.seq = Some(id);
         }
-        front.inbox.push(state);
-        front.alive += 1;
-        drop(front);
+        desk.inbox.push(state);
+        desk.alive += 1;
+        drop(desk);
         self.work.notify_one();
         Ok(ticket)
     }
 
     /// Something was cancelled or may go on.
     fn look(&self) {
-        self.front.lock().attention = true;
+        self.desk.lock().attention = true;
         self.work.notify_one();
     }
 
     pub(crate) fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
-        self.front.lock().scheduler.cached_prefix(keys)
+        self.desk.lock().scheduler.cached_prefix(keys)
     }
 
     pub(crate) fn load(&self) -> LoadReport {
         let (load, times, restarts) = {
-            let front = self.front.lock();
-            (front.scheduler.load(), front.times, front.restarts)
+            let desk = self.desk.lock();
+            (desk.scheduler.load(), desk.times, desk.restarts)
         };
         LoadReport {
             running: to_u32(load.running),
@@ -203,41 +180,41 @@ impl Shared {
     }
 
     pub(crate) fn health(&self) -> Health {
-        self.front.lock().health()
+        self.desk.lock().health()
     }
 
     /// The loop broke: no jobs for the moment.
     pub(crate) fn broke(&self, why: &str) {
-        let mut front = self.front.lock();
-        if front.mode == Mode::Open {
-            front.mode = Mode::Restarting { why: why.to_owned() };
+        let mut desk = self.desk.lock();
+        if desk.mode == Mode::Open {
+            desk.mode = Mode::Restarting { why: why.to_owned() };
         }
     }
 
     /// Waits so long; `false`: the engine was told to end meanwhile.
     pub(crate) fn rest(&self, rest: Duration) -> bool {
         let until = Instant::now() + rest;
-        let mut front = self.front.lock();
-        while front.mode != Mode::CutOff {
-            if self.work.wait_until(&mut front, until).timed_out() {
+        let mut desk = self.desk.lock();
+        while desk.mode != Mode::CutOff {
+            if self.work.wait_until(&mut desk, until).timed_out() {
                 break;
             }
         }
-        front.mode != Mode::CutOff
+        desk.mode != Mode::CutOff
     }
 
     /// The loop has begun again.
     pub(crate) fn reopen(&self) {
-        let mut front = self.front.lock();
-        front.restarts = front.restarts.saturating_add(1);
-        if matches!(front.mode, Mode::Restarting { .. }) {
-            front.mode = Mode::Open;
+        let mut desk = self.desk.lock();
+        desk.restarts = desk.restarts.saturating_add(1);
+        if matches!(desk.mode, Mode::Restarting { .. }) {
+            desk.mode = Mode::Open;
         }
     }
 
     /// The loop will not begin again.
     pub(crate) fn died(&self, why: String) {
-        self.front.lock().mode = Mode::Dead { why };
+        self.desk.lock().mode = Mode::Dead { why };
         self.quiet.notify_all();
     }
 

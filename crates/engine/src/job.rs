@@ -9,9 +9,9 @@ use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, PromptSc
 use headrace_scheduler::{SeqId, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
-use crate::intake::Times;
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
+use crate::times::Times;
 
 /// What all choices of a job go by.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ mod restarts;
 mod sampler;
 mod stepper;
 mod text;
+mod times;
 
 pub use config::{EngineConfig, EngineError, MAX_LOGPROBS};
 pub use embedded::EmbeddedEngine;

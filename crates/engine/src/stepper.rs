@@ -16,12 +16,13 @@ use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, Seq
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
 use crate::config::{EngineConfig, EngineError};
-use crate::intake::{Front, Mode, Shared, Times};
+use crate::intake::{Desk, Mode, Shared};
 use crate::job::{JobState, Still};
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
 use crate::sampler::{Sampler, is_greedy};
 use crate::text::TextOf;
+use crate::times::Times;
 
 mod start_over;
 mod warm_up;
@@ -80,14 +81,14 @@ struct Batch {
 }
 
 impl Batch {
-    fn copy_from(&mut self, front: &Front) {
+    fn copy_from(&mut self, desk: &Desk) {
         self.chunks.clear();
         self.tokens.clear();
         self.blocks.clear();
         self.ends.clear();
-        for chunk in &front.scheduler.current().chunks {
+        for chunk in &desk.scheduler.current().chunks {
             self.chunks.push(*chunk);
-            if let Some(view) = front.scheduler.view(chunk) {
+            if let Some(view) = desk.scheduler.view(chunk) {
                 self.tokens.extend_from_slice(view.tokens);
                 self.blocks.extend_from_slice(view.blocks);
             }
@@ -177,7 +178,7 @@ impl Stepper {
     /// # Errors
     /// What disagrees, in words.
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.shared.front.lock().scheduler.check_invariants()
+        self.shared.desk.lock().scheduler.check_invariants()
     }
 
     /// One turn.
@@ -187,12 +188,12 @@ impl Stepper {
         let now_ns = shared.config.clock.monotonic_nanos();
         self.seen_ns = now_ns;
         {
-            let mut front = shared.front.lock();
-            self.take_in(&mut front, now_ns);
-            front.scheduler.plan(now_ns);
-            self.batch.copy_from(&front);
-            self.note_plan(&mut front, now_ns);
-            self.abort_over(&mut front);
+            let mut desk = shared.desk.lock();
+            self.take_in(&mut desk, now_ns);
+            desk.scheduler.plan(now_ns);
+            self.batch.copy_from(&desk);
+            self.note_plan(&mut desk, now_ns);
+            self.abort_over(&mut desk);
         }
         // Whoever was cancelled or came too late hears of it before the step computes.
         self.close_over();
@@ -203,16 +204,16 @@ impl Stepper {
         let done_ns = shared.config.clock.monotonic_nanos();
         self.seen_ns = done_ns;
         {
-            let mut front = shared.front.lock();
+            let mut desk = shared.desk.lock();
             if !self.batch.chunks.is_empty() {
-                front.scheduler.commit(&self.outcomes, done_ns);
+                desk.scheduler.commit(&self.outcomes, done_ns);
                 let end_ns = shared.config.clock.monotonic_nanos();
                 self.times.step_ns = end_ns.saturating_sub(now_ns);
                 self.all_times.add(self.times);
-                front.times = self.all_times;
+                desk.times = self.all_times;
             }
-            self.stand_still(&mut front, done_ns);
-            self.abort_over(&mut front);
+            self.stand_still(&mut desk, done_ns);
+            self.abort_over(&mut desk);
         }
         self.close_over();
         match self.batch.chunks.len() {
@@ -222,10 +223,10 @@ impl Stepper {
     }
 
     /// New jobs come in; cancelled ones, and all of them after the cut-off, go; and those go on whose readers caught up.
-    fn take_in(&mut self, front: &mut Front, now_ns: u64) {
-        self.adopt(front);
-        let cut_off = front.mode == Mode::CutOff;
-        let look_at_all = std::mem::take(&mut front.attention) || cut_off;
+    fn take_in(&mut self, desk: &mut Desk, now_ns: u64) {
+        self.adopt(desk);
+        let cut_off = desk.mode == Mode::CutOff;
+        let look_at_all = std::mem::take(&mut desk.attention) || cut_off;
         let count = self.jobs.len();
         let looks = if look_at_all { count } else { count.min(READERS_CHECKED_PER_STEP) };
         for _ in 0..looks {
@@ -242,13 +243,13 @@ impl Stepper {
                 self.to_change.push(at);
             }
         }
-        self.stand_still(front, now_ns);
+        self.stand_still(desk, now_ns);
         // Before the plan, so that what they held serves this very step.
-        self.abort_over(front);
+        self.abort_over(desk);
     }
 
     /// Pauses the choices of jobs whose events nobody reads, and resumes those that may go on.
-    fn stand_still(&mut self, front: &mut Front, now_ns: u64) {
+    fn stand_still(&mut self, desk: &mut Desk, now_ns: u64) {
         for at in self.to_change.drain(..) {
             let job = self.jobs.get_mut(at).and_then(Option::as_mut);
             let Some(job) = job.filter(|job| job.is_to_change()) else { continue };
@@ -256,16 +257,16 @@ impl Stepper {
             for (i, seq) in job.choices.iter().enumerate().filter_map(|(i, c)| Some((i, c.seq?))) {
                 let paused = still == Still::All || (still == Still::ButScores && i > 0);
                 if paused {
-                    front.scheduler.pause(seq)
+                    desk.scheduler.pause(seq)
                 } else {
-                    front.scheduler.resume(seq)
+                    desk.scheduler.resume(seq)
                 };
             }
         }
     }
 
-    fn adopt(&mut self, front: &mut Front) {
-        for job in front.inbox.drain(..) {
+    fn adopt(&mut self, desk: &mut Desk) {
+        for job in desk.inbox.drain(..) {
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.jobs.push(None);
                 self.jobs.len() - 1
@@ -291,8 +292,8 @@ impl Stepper {
     }
 
     /// Tells the jobs what the plan means for them.
-    fn note_plan(&mut self, front: &mut Front, now_ns: u64) {
-        let plan = front.scheduler.current();
+    fn note_plan(&mut self, desk: &mut Desk, now_ns: u64) {
+        let plan = desk.scheduler.current();
         let batch = plan.chunks.len();
         for started in &plan.started {
             if let Some((job, _)) = self.owner(started.seq)
@@ -469,15 +470,15 @@ impl Stepper {
 
     /// Takes the blocks of jobs that are over, where the commit has not done so. One that stands in the step about to be
     /// computed is passed over by the commit, and no block is given to anybody else before the next plan.
-    fn abort_over(&mut self, front: &mut Front) {
+    fn abort_over(&mut self, desk: &mut Desk) {
         for &at in &self.over {
             let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
             let spoilt = job.is_spoilt();
             for seq in job.choices.iter_mut().filter_map(|choice| choice.seq.take()) {
                 if spoilt {
-                    front.scheduler.fail(seq)
+                    desk.scheduler.fail(seq)
                 } else {
-                    front.scheduler.abort(seq)
+                    desk.scheduler.abort(seq)
                 };
             }
         }
@@ -494,9 +495,9 @@ impl Stepper {
             }
         }
         if closed > 0 {
-            let mut front = self.shared.front.lock();
-            front.alive -= closed;
-            if front.alive == 0 {
+            let mut desk = self.shared.desk.lock();
+            desk.alive -= closed;
+            if desk.alive == 0 {
                 self.shared.quiet.notify_all();
             }
         }

@@ -22,10 +22,10 @@ impl Stepper {
         let shared = Arc::clone(&self.shared);
         let scheduler = shared.config.scheduler_for(self.forward.shape())?;
         {
-            let mut front = shared.front.lock();
-            front.scheduler = scheduler;
-            front.attention = false;
-            self.jobs.extend(front.inbox.drain(..).map(Some));
+            let mut desk = shared.desk.lock();
+            desk.scheduler = scheduler;
+            desk.attention = false;
+            self.jobs.extend(desk.inbox.drain(..).map(Some));
         }
         let jobs = std::mem::take(&mut self.jobs);
         let (times, now_ns) = (self.all_times, self.seen_ns);
@@ -47,9 +47,9 @@ impl Stepper {
         self.batch = Batch::default();
         self.logits = Logits::default();
         self.sampler = Sampler::new(shared.config.isa);
-        let mut front = shared.front.lock();
-        front.alive = front.alive.saturating_sub(ended);
-        if front.alive == 0 {
+        let mut desk = shared.desk.lock();
+        desk.alive = desk.alive.saturating_sub(ended);
+        if desk.alive == 0 {
             shared.quiet.notify_all();
         }
         Ok(())
