@@ -1,7 +1,6 @@
 //! What `transformers` puts around chat templates: filters, functions and methods as Python has them, within limits.
 //! Must not know conversations.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,35 +12,12 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 
+use crate::bounds::{CAP, TemplateLimits, TooLong, count};
 use crate::json::{self, Style};
 use crate::mask::MaskTable;
 use crate::strings;
-use crate::template::TemplateLimits;
 
-/// The filter that [`crate::source::Source::rewritten`] puts on whatever a template keeps.
-pub(crate) const CAP: &str = "__headrace_cap";
-
-/// Writing counts wherever it goes, also into blocks that are kept in a variable and written again.
-const WRITTEN_PER_OUTPUT_BYTE: usize = 8;
-
-thread_local! {
-    /// Bytes that the rendering on this thread has written. One rendering runs at a time and on one thread, and the
-    /// engine's formatter is given nothing else that lasts from call to call, macros included.
-    static WRITTEN: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Starts counting for a new rendering.
-pub(crate) fn start_counting() {
-    WRITTEN.set(0);
-}
-
-fn count(bytes: usize, max_bytes: usize) -> Result<(), Error> {
-    let written = WRITTEN.get().saturating_add(bytes);
-    WRITTEN.set(written);
-    if written > max_bytes.saturating_mul(WRITTEN_PER_OUTPUT_BYTE) { Err(TooLong::error()) } else { Ok(()) }
-}
-
-/// Macros that call each other may nest so deep.
+/// How deep macros that call each other may nest.
 const MAX_RECURSION: usize = 100;
 
 /// A template's `raise_exception`, as the source of an engine error.
@@ -55,24 +31,6 @@ impl fmt::Display for Raised {
 }
 
 impl std::error::Error for Raised {}
-
-/// A string outgrew the limit, as the source of an engine error.
-#[derive(Debug)]
-pub(crate) struct TooLong;
-
-impl TooLong {
-    pub(crate) fn error() -> Error {
-        Error::new(ErrorKind::InvalidOperation, "a string outgrew the limit").with_source(Self)
-    }
-}
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("too long")
-    }
-}
-
-impl std::error::Error for TooLong {}
 
 /// An environment like `transformers`' sandbox: no loader, no auto-escaping, blocks trimmed.
 pub(crate) fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<'static> {

@@ -4,19 +4,25 @@
 use std::sync::Arc;
 
 use crate::offered::{CallFault, OfferedTools};
-use crate::reply::Piece;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+
+/// What the machine makes of the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Text(String),
+    Call { name: String, arguments: String },
+}
 
 /// The machine. Each character is decided by those before it alone, which is what makes the outcome independent of
 /// how the text was cut.
 ///
 /// What belongs to the syntax of calls and is not text: the marks, white space between calls and at the end after
 /// one, all white space before a call that no text precedes, and otherwise one line break before it (templates write
-/// these back by themselves). Everything else comes out as text, a call that turns out not to be one word for word.
-/// A call comes out whole, when its name and its arguments have been read and the tools that were offered have such a one:
-/// what nobody could carry out is text like any other.
+/// these back by themselves). Everything else comes out as text, and so does, word for word, what turns out to be no
+/// call. A call comes out whole once its name and its arguments have been read and fit a tool that was offered. A call
+/// that nobody could carry out is text like any other.
 #[derive(Debug, Default)]
 pub(crate) struct Hermes {
     offered: Arc<OfferedTools>,
@@ -98,7 +104,7 @@ impl Hermes {
             State::Text if !self.visible && self.calls > 0 => {}
             State::Text => self.release_space(),
             State::Mark(matched) => self.release_mark(matched),
-            // Nothing but syntax is held back of a call that was made.
+            // Only the syntax of a call that was made is held back.
             State::Closing(..) => {}
             State::InArguments => {
                 self.fault.get_or_insert(CallFault::Unfinished);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use crate::environment::TooLong;
+use crate::bounds::TooLong;
 use crate::mask::MaskTable;
 
 /// Deepest nesting that is written.

@@ -2,13 +2,16 @@
 //! and parsing the reply back into text and tool calls, one state machine per family of models.
 //! Must not know HTTP, keys, engines or what a token costs.
 
+mod bounds;
 mod environment;
 mod error;
 mod hermes;
 mod json;
 mod mask;
 mod offered;
+mod part;
 mod places;
+mod rendered;
 mod reply;
 mod shown;
 mod source;
@@ -16,9 +19,12 @@ mod strings;
 mod template;
 mod values;
 
+pub use bounds::TemplateLimits;
 pub use error::TemplateError;
 pub use offered::{CallFault, OfferedTools};
-pub use places::{Part, Place};
+pub use part::Part;
+pub use places::Place;
+pub use rendered::Rendered;
 pub use reply::{CallIds, ReplyFamily, ReplyParser};
-pub use template::{ChatTemplate, RenderOptions, Rendered, SpecialTokenTexts, TemplateLimits};
+pub use template::{ChatTemplate, RenderOptions, SpecialTokenTexts};
 pub use values::texts_of;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::error::TemplateError;
+use crate::rendered::Rendered;
 use crate::source::Source;
-use crate::template::Rendered;
 
 /// Where masks are taken from: private use, plane 16, near its end.
 const FIRST_MASK: u32 = 0x10_f000;

@@ -49,7 +49,7 @@ impl OfferedTools {
 
     /// Whether a call of `name` with these arguments can be carried out.
     ///
-    /// Of a schema the keywords are judged that give a value its shape: `type`, `enum`, `const`, `properties`, `required`,
+    /// The keywords of a schema that give a value its shape are judged: `type`, `enum`, `const`, `properties`, `required`,
     /// `additionalProperties`, `items`, `prefixItems`, the bounds of lengths and numbers, `anyOf`, `oneOf`, `allOf`, `not`
     /// and `$ref` within the schema. Others (`pattern`, `format`, references to elsewhere) let everything pass.
     ///

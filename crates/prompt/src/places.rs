@@ -7,26 +7,9 @@ use std::ops::Range;
 use headrace_domain::{Conversation, ToolChoice};
 use serde::de::IgnoredAny;
 
+use crate::part::Part;
 use crate::template::{ChatTemplate, RenderOptions};
 use crate::values::Marks;
-
-/// A part of a conversation. Everything counts from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// A message's text.
-    Message(usize),
-    /// The reasoning that a message gives back.
-    Reasoning(usize),
-    /// A call of a tool, arguments included.
-    Call {
-        /// In which message.
-        message: usize,
-        /// Which of its calls.
-        call: usize,
-    },
-    /// A tool: name, description and parameters.
-    Tool(usize),
-}
 
 /// Where a part stands in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,43 +20,13 @@ pub struct Place {
     pub range: Range<usize>,
 }
 
-/// Of the braces before a marked text, the most that are tried as the beginning of its object.
+/// The most braces before a marked text that are tried as the beginning of its object.
 const BRACES_TRIED: usize = 16;
-
-impl Part {
-    /// A name that stands in front of its text while it is looked for.
-    pub(crate) fn tag(self) -> String {
-        match self {
-            Self::Message(at) => format!("m{at}"),
-            Self::Reasoning(at) => format!("r{at}"),
-            Self::Call { message, call } => format!("c{message}.{call}"),
-            Self::Tool(at) => format!("t{at}"),
-        }
-    }
-
-    fn of_tag(tag: &str) -> Option<Self> {
-        let number = |digits: &str| digits.parse::<usize>().ok();
-        Some(match (tag.get(..1)?, tag.get(1..)?) {
-            ("m", at) => Self::Message(number(at)?),
-            ("r", at) => Self::Reasoning(number(at)?),
-            ("t", at) => Self::Tool(number(at)?),
-            ("c", of) => {
-                let (message, call) = of.split_once('.')?;
-                Self::Call { message: number(message)?, call: number(call)? }
-            }
-            _ => return None,
-        })
-    }
-
-    const fn is_object(self) -> bool {
-        matches!(self, Self::Tool(_) | Self::Call { .. })
-    }
-}
 
 impl ChatTemplate {
     /// Where the parts of a conversation stand in `text`, which [`ChatTemplate::render`] made of it with these options: in the
-    /// order of the text, each once. White space around a message's text may be missing from its range. Left out are parts
-    /// without text, and those that cannot be told, because the template leaves them out or changes them, or one before them.
+    /// order of the text, each once. White space around a message's text may be missing from its range. Parts without
+    /// text are left out, and so are those that cannot be found because the template omits or changes them, or one before them.
     ///
     /// Renders once more (in rare cases twice), with marks around each text. A tool is marked at its name and description, a call
     /// at its name; they reach as far as the JSON object around these, where the template writes one.
@@ -131,7 +84,7 @@ impl ChatTemplate {
     }
 }
 
-/// Lets the places of tools and calls, which are those of what is marked of them, reach as far as their objects.
+/// Extends the places of tools and calls, where only names and descriptions are marked, to their whole objects.
 fn with_objects(mut places: Vec<Place>, text: &str) -> Vec<Place> {
     let mut from = 0;
     for at in 0..places.len() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
 
-use crate::hermes::Hermes;
+use crate::hermes::{Hermes, Piece};
 use crate::offered::{CallFault, OfferedTools};
 
 /// How a family of models writes tool calls.
@@ -67,13 +67,6 @@ pub struct ReplyParser {
     call_ids: CallIds,
     machine: Option<Hermes>,
     finished: bool,
-}
-
-/// A step of a family's machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
-    Text(String),
-    Call { name: String, arguments: String },
 }
 
 impl ReplyParser {

@@ -1,10 +1,9 @@
 //! Which parts of a conversation a template writes out word for word, found out by trying when it is compiled.
 //! Must not know tokens, or what the figures are for.
 
-use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, UnixNanos};
+use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
 use serde_json::json;
 
-use crate::template::{ChatTemplate, RenderOptions};
 use crate::values;
 
 /// What is looked for: with inner white space, words that templates cut at, and longer than any that they shorten to.
@@ -30,8 +29,8 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// What `template` shows.
-    pub(crate) fn by(template: &ChatTemplate) -> Self {
+    /// What a template shows that renders conversations like this; without one, an empty text.
+    pub(crate) fn by(render: &dyn Fn(&Conversation) -> String) -> Self {
         let witness = WITNESS.repeat(WITNESS_REPEATS);
         let witness = witness.trim();
         let json_witness = JSON_WITNESS.repeat(WITNESS_REPEATS);
@@ -47,7 +46,7 @@ impl Shown {
             |text: &str| Message { tool_call_id: Some("call00001".to_owned()), ..message(Role::Tool, text) };
         let count = |messages: &[&Message], witness: &str| {
             let messages = messages.iter().map(|message| (*message).clone()).collect();
-            rendered(template, Conversation { messages, ..Conversation::default() }).matches(witness).count()
+            render(&Conversation { messages, ..Conversation::default() }).matches(witness).count()
         };
         let shows = |messages: &[&Message], witness: &str| count(messages, witness) > 0;
         let twice = |messages: &[&Message]| count(messages, json_witness) >= 2;
@@ -61,11 +60,11 @@ impl Shown {
             tool_result: shows(&[&hello, &call("{}".to_owned()), &result(witness)], witness),
             arguments: twice(&[&hello, &called, &result("done"), &hi, &hello])
                 && twice(&[&hello, &called, &result("done")]),
-            ..Self::tools(template, &hello, json_witness)
+            ..Self::tools(render, &hello, json_witness)
         }
     }
 
-    fn tools(template: &ChatTemplate, hello: &Message, witness: &str) -> Self {
+    fn tools(render: &dyn Fn(&Conversation) -> String, hello: &Message, witness: &str) -> Self {
         let places = 7;
         let parameters = json!({
             "type": "object", "title": witness, "x-other": witness,
@@ -78,10 +77,7 @@ impl Shown {
             parameters: Some(parameters),
         };
         let with = |tools: Vec<Tool>| {
-            rendered(
-                template,
-                Conversation { messages: vec![hello.clone()], tools, ..Conversation::default() },
-            )
+            render(&Conversation { messages: vec![hello.clone()], tools, ..Conversation::default() })
         };
         let text = with(vec![tool(parameters)]);
         Self {
@@ -90,40 +86,32 @@ impl Shown {
             ..Self::default()
         }
     }
-}
 
-fn rendered(template: &ChatTemplate, conversation: Conversation) -> String {
-    let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0) };
-    template.render(&conversation, &options).map(crate::Rendered::into_text).unwrap_or_default()
-}
-
-impl ChatTemplate {
-    /// Whether tools that a call offers leave a trace in the prompt. Where not, the model would never learn of them.
-    pub fn shows_tools(&self) -> bool {
-        self.shown().some_of_tools
+    /// Whether offered tools leave a trace in the prompt.
+    pub(crate) const fn some_of_tools(self) -> bool {
+        self.some_of_tools
     }
 
     /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
-    /// that this template writes out word for word, white space at their ends left out.
-    pub fn least_bytes(&self, conversation: &Conversation) -> usize {
-        let shown = self.shown();
+    /// that the template writes out word for word, white space at their ends left out.
+    pub(crate) fn least_bytes(self, conversation: &Conversation) -> usize {
         let mut bytes = 0usize;
         for (index, message) in conversation.messages.iter().enumerate() {
             let counts = match message.role {
-                Role::System => shown.system && index == 0,
-                Role::User => shown.user,
-                Role::Assistant => shown.assistant,
-                Role::Tool => shown.tool_result,
+                Role::System => self.system && index == 0,
+                Role::User => self.user,
+                Role::Assistant => self.assistant,
+                Role::Tool => self.tool_result,
             };
             if counts {
                 bytes = bytes.saturating_add(message.content.as_deref().unwrap_or("").trim().len());
             }
-            if shown.arguments {
+            if self.arguments {
                 let arguments = message.tool_calls.iter().map(|call| least_json_bytes(&call.arguments));
                 bytes = arguments.fold(bytes, usize::saturating_add);
             }
         }
-        if shown.tools && conversation.tool_choice != headrace_domain::ToolChoice::None {
+        if self.tools && conversation.tool_choice != ToolChoice::None {
             let mut strings = Vec::new();
             for tool in &conversation.tools {
                 strings.extend(tool.description.as_deref());
@@ -157,7 +145,7 @@ fn least_json_bytes(json: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SpecialTokenTexts, TemplateLimits};
+    use crate::{ChatTemplate, SpecialTokenTexts, TemplateLimits};
 
     const DEMO: &str = include_str!("../tests/data/demo-template.jinja");
 
@@ -196,7 +184,7 @@ mod tests {
             ("{{ tools | length }}".to_owned(), Shown { some_of_tools: true, ..Shown::default() }),
             ("{{ raise_exception('never') }}".to_owned(), Shown::default()),
         ] {
-            assert_eq!(compiled(&source).shown(), expected, "{source}");
+            assert_eq!(compiled(&source).shown, expected, "{source}");
         }
     }
 
@@ -225,6 +213,6 @@ mod tests {
         };
         let least = demo.least_bytes(&conversation);
         assert!(least >= 9 * text.trim().len() - 2, "{least}");
-        assert!(least <= rendered(&demo, conversation).len());
+        assert!(least <= demo.rendered_or_nothing(&conversation).len());
     }
 }

@@ -4,8 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use crate::environment::CAP;
-use crate::mask::MaskTable;
+use crate::bounds::CAP;
 
 /// A template cut into text, string literals and the rest of its code.
 #[derive(Debug)]
@@ -71,8 +70,8 @@ impl<'s> Source<'s> {
         self.text
     }
 
-    /// What could follow in a message to make `token` of something that this template writes: for every proper
-    /// beginning of the token with which a piece of the template's own text ends, the rest of the token.
+    /// What a message could add to complete `token` behind something that this template writes: wherever a piece of the
+    /// template's own text ends with a proper beginning of the token, the rest of the token.
     pub(crate) fn continuations<'t>(&self, token: &'t str) -> Vec<&'t str> {
         let mut rests = Vec::new();
         let splits: Vec<usize> = token.char_indices().skip(1).map(|(at, _)| at).collect();
@@ -100,8 +99,9 @@ impl<'s> Source<'s> {
 
     /// The source for the engine: literals that are compared with messages written as they stand in messages, Hugging
     /// Face's `{% generation %}` marks, which have no effect on the text, as blocks that have none either, and
-    /// everything that is kept (variables, arguments of macros) held to the limit of length.
-    pub(crate) fn rewritten(&self, masks: &MaskTable) -> String {
+    /// everything that is kept (variables, arguments of macros) held to the limit of length. `in_messages` gives a character
+    /// as it stands in messages.
+    pub(crate) fn rewritten(&self, in_messages: impl Fn(char) -> char) -> String {
         let mut out = String::with_capacity(self.text.len().saturating_add(self.text.len() / 4));
         let mut statement = Statement::default();
         for part in &self.parts {
@@ -111,7 +111,7 @@ impl<'s> Source<'s> {
                     let mut escaped = false;
                     for c in quoted.chars() {
                         let compared = *usage == Use::Compared && !escaped;
-                        out.push(if compared { masks.in_messages(c) } else { c });
+                        out.push(if compared { in_messages(c) } else { c });
                         escaped = !escaped && c == '\\';
                     }
                 }

@@ -4,7 +4,7 @@
 use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 
-use crate::environment::TooLong;
+use crate::bounds::TooLong;
 use crate::mask::MaskTable;
 
 /// Calls `method` on `value`: the ones of strings that compare are ours, the rest are the engine's.

@@ -2,17 +2,17 @@
 //! Must not know how its text is tokenized, only which parts of it are whose.
 
 use std::fmt;
-use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 use headrace_domain::{Conversation, UnixNanos};
-use headrace_tokenizer::{Segment, Tokenizer};
+use headrace_tokenizer::Tokenizer;
 use minijinja::{Environment, Value};
 
-use crate::environment::{self, Raised, TooLong};
+use crate::bounds::{self, Capped, TemplateLimits, TooLong};
+use crate::environment::{self, Raised};
 use crate::error::TemplateError;
 use crate::mask::{MaskTable, Masker};
+use crate::rendered::Rendered;
 use crate::shown::Shown;
 use crate::source::Source;
 use crate::values::{self, Marks};
@@ -41,7 +41,7 @@ pub struct ChatTemplate {
     limits: TemplateLimits,
     /// The template mentions `strftime_now`.
     tells_time: bool,
-    shown: Shown,
+    pub(crate) shown: Shown,
 }
 
 /// The special tokens as text: those that a template may name, and all that message text must not become.
@@ -73,22 +73,6 @@ impl SpecialTokenTexts {
     }
 }
 
-/// How much a template may do for one rendering.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TemplateLimits {
-    /// Most instructions of the template engine.
-    pub fuel: u64,
-    /// Most bytes of output, and of any one string on the way.
-    pub max_output_bytes: usize,
-}
-
-impl Default for TemplateLimits {
-    /// Ten million instructions (about a second), 16 MiB.
-    fn default() -> Self {
-        Self { fuel: 10_000_000, max_output_bytes: 16 << 20 }
-    }
-}
-
 /// How to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderOptions {
@@ -96,50 +80,6 @@ pub struct RenderOptions {
     pub add_generation_prompt: bool,
     /// What `strftime_now` shows, as UTC.
     pub now: UnixNanos,
-}
-
-/// A rendered prompt, which knows its parts' origin.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rendered {
-    text: String,
-    /// Byte ranges that control tokens must not begin or run through: ascending, apart.
-    literal: Vec<Range<usize>>,
-}
-
-impl Rendered {
-    pub(crate) fn new(text: String, literal: Vec<Range<usize>>) -> Self {
-        Self { text, literal }
-    }
-
-    /// The prompt as text.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The prompt as text, without a copy.
-    pub fn into_text(self) -> String {
-        self.text
-    }
-
-    /// The prompt in pieces, for [`Tokenizer::encode_segments`]. Literal pieces are those characters of messages
-    /// that could open (or complete) a control token; the rest of a message is harmless without them and stands in
-    /// trusted pieces.
-    pub fn segments(&self) -> Vec<Segment<'_>> {
-        let mut segments = Vec::with_capacity(self.literal.len().saturating_mul(2).saturating_add(1));
-        let mut from = 0;
-        let piece = |range: Range<usize>| self.text.get(range).unwrap_or("");
-        for range in &self.literal {
-            if from < range.start {
-                segments.push(Segment::Trusted(piece(from..range.start)));
-            }
-            segments.push(Segment::Literal(piece(range.clone())));
-            from = range.end;
-        }
-        if from < self.text.len() {
-            segments.push(Segment::Trusted(piece(from..self.text.len())));
-        }
-        segments
-    }
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -180,24 +120,36 @@ impl ChatTemplate {
         let markup = tokens.markup.iter().chain(named.clone().filter_map(|(_, text)| text.as_ref()));
         let masks = Arc::new(MaskTable::new(markup.map(String::as_str), &parsed));
         let mut environment = environment::new(limits, Arc::clone(&masks));
-        environment.add_template_owned(DEFAULT_NAME, parsed.rewritten(&masks)).map_err(|error| {
-            TemplateError::Compile {
+        environment.add_template_owned(DEFAULT_NAME, parsed.rewritten(|c| masks.in_messages(c))).map_err(
+            |error| TemplateError::Compile {
                 template: name.to_owned(),
                 line: error.line(),
                 reason: error.detail().unwrap_or("not valid Jinja").to_owned(),
-            }
-        })?;
+            },
+        )?;
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
         let tells_time = source.contains("strftime_now");
         let name = name.to_owned();
-        let mut compiled =
-            Self { environment, name, masks, tokens, limits, tells_time, shown: Shown::default() };
-        compiled.shown = Shown::by(&compiled);
-        Ok(compiled)
+        let unknown = Self { environment, name, masks, tokens, limits, tells_time, shown: Shown::default() };
+        let shown = Shown::by(&|conversation| unknown.rendered_or_nothing(conversation));
+        Ok(Self { shown, ..unknown })
     }
 
-    pub(crate) const fn shown(&self) -> Shown {
-        self.shown
+    /// Whether tools that a call offers leave a trace in the prompt. Where not, the model would never learn of them.
+    pub const fn shows_tools(&self) -> bool {
+        self.shown.some_of_tools()
+    }
+
+    /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
+    /// that this template writes out word for word, white space at their ends left out.
+    pub fn least_bytes(&self, conversation: &Conversation) -> usize {
+        self.shown.least_bytes(conversation)
+    }
+
+    /// A conversation's text in the year 1970; nothing where the template refuses it.
+    pub(crate) fn rendered_or_nothing(&self, conversation: &Conversation) -> String {
+        let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0) };
+        self.render(conversation, &options).map(Rendered::into_text).unwrap_or_default()
     }
 
     /// Renders a conversation. Tools are left out where the caller forbids their use
@@ -318,8 +270,8 @@ impl ChatTemplate {
         context.extend(extra);
         let template =
             self.environment.get_template(DEFAULT_NAME).map_err(|error| self.error(&error, false))?;
-        environment::start_counting();
-        let mut output = Capped { bytes: Vec::new(), limit: self.limits.max_output_bytes, hit: false };
+        bounds::start_counting();
+        let mut output = Capped::new(self.limits.max_output_bytes);
         let done = template.render_captured_to(Value::from_pairs(context), &mut output).map(|_| ());
         done.map_err(|error| self.error(&error, output.hit))?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Render {
@@ -349,27 +301,5 @@ impl ChatTemplate {
         }
         let reason = self.masks.fold(error.detail().unwrap_or("an operation failed"));
         TemplateError::Render { template, line: error.line(), reason }
-    }
-}
-
-/// Takes output up to a limit.
-struct Capped {
-    bytes: Vec<u8>,
-    limit: usize,
-    hit: bool,
-}
-
-impl io::Write for Capped {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.limit.saturating_sub(self.bytes.len()) {
-            self.hit = true;
-            return Err(io::Error::other("output limit"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

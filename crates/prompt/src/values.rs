@@ -8,7 +8,7 @@ use minijinja::Value;
 use serde_json::Value as Json;
 
 use crate::mask::Masker;
-use crate::places::Part;
+use crate::part::Part;
 
 /// Roles that templates know. Other names count as message text.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -52,9 +52,9 @@ pub fn texts_of(conversation: &Conversation) -> Vec<Cow<'_, str>> {
 pub(crate) enum Marks {
     /// Nothing.
     None,
-    /// The last message's content, of its end.
+    /// The end of the last message's content.
     End,
-    /// Each text of a message that is not blank, of its beginning and its end.
+    /// The beginning and the end of each text of a message that is not blank.
     Texts,
     /// As `Texts`, and names and descriptions of tools, and names of calls.
     Each,
