@@ -9,7 +9,7 @@ use crate::directory;
 use crate::error::CheckpointError;
 use crate::generation::GenerationDefaults;
 use crate::gguf;
-use crate::identity::Identity;
+use crate::parts::{Format, Parts};
 use crate::source::Source;
 use crate::tensor::{DType, Tensor};
 use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};
@@ -30,27 +30,6 @@ pub struct Checkpoint {
     templates: ChatTemplates,
     fingerprint: String,
     weights: Weights,
-}
-
-/// What a checkpoint was read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// A Hugging Face directory with safetensors files.
-    Safetensors,
-    /// A GGUF file, or several that it was split into.
-    Gguf,
-}
-
-/// What a reader found.
-pub(crate) struct Parts {
-    pub(crate) format: Format,
-    pub(crate) config: ModelConfig,
-    pub(crate) generation: GenerationDefaults,
-    pub(crate) tokenizer_json: Cow<'static, [u8]>,
-    pub(crate) tokenizer_config: TokenizerConfig,
-    pub(crate) templates: ChatTemplates,
-    pub(crate) identity: Identity,
-    pub(crate) weights: Weights,
 }
 
 impl Checkpoint {

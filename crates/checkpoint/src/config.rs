@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
-use crate::inventory;
 use crate::json::parse_object;
 use crate::limits;
 use crate::rope::Rope;
@@ -112,13 +111,6 @@ impl ModelConfig {
     /// [`CheckpointError`] that names the field: malformed, out of its limits, contradictory, or not supported.
     pub fn from_json(bytes: &[u8]) -> Result<Self, CheckpointError> {
         Self::read(&parse_object(CONFIG_FILE, bytes)?)
-    }
-
-    /// Names and shapes of the tensors that it calls for, in the order of computation; outermost dimension first.
-    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let layers = (0..self.layers).flat_map(|layer| inventory::layer(self, layer));
-        let all = inventory::global(self).into_iter().chain(layers);
-        all.map(|required| (required.name, required.shape)).collect()
     }
 
     fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{Format, Parts};
 use crate::config::{CONFIG_FILE, ModelConfig};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
@@ -15,6 +14,7 @@ use crate::identity::Identity;
 use crate::inventory::supported_dtype;
 use crate::json::parse_object;
 use crate::limits;
+use crate::parts::{Format, Parts};
 use crate::safetensors::{Entry, Header};
 use crate::source::{Source, check_plain_name};
 use crate::tokenizer_config::{CHAT_TEMPLATE_FILE, ChatTemplates, TOKENIZER_CONFIG_FILE, TokenizerConfig};

@@ -26,6 +26,15 @@ pub(crate) fn supported_dtype(name: &str) -> Option<DType> {
     }
 }
 
+impl ModelConfig {
+    /// Names and shapes of the tensors that it calls for, in the order of computation; outermost dimension first.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let layers = (0..self.layers).flat_map(|index| layer(self, index));
+        let all = global(self).into_iter().chain(layers);
+        all.map(|required| (required.name, required.shape)).collect()
+    }
+}
+
 /// The tensors outside the layers.
 pub(crate) fn global(config: &ModelConfig) -> Vec<Required> {
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);

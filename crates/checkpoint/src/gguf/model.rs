@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::checkpoint::{Format, Parts};
 use crate::config::{Architecture, CONFIG_FILE};
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::limits;
+use crate::parts::{Format, Parts};
 use crate::source::Source;
 use crate::tensor::DType;
 use crate::weights::{Stored, WeightFile, Weights, tensor_error};

@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use crate::error::{CheckpointError, shown};
 
-use super::{Parts, Vocabulary, pre};
+use super::pre;
+use super::vocabulary::{Parts, Vocabulary};
 
 const MERGES: &str = "tokenizer.ggml.merges";
 

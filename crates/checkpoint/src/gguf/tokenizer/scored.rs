@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::error::CheckpointError;
 use crate::limits::MAX_MERGE_WORK_BYTES;
 
-use super::{Kind, Parts, TOKENS, Vocabulary};
+use super::vocabulary::{Kind, Parts, TOKENS, Vocabulary};
 
 const SCORES: &str = "tokenizer.ggml.scores";
 const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
