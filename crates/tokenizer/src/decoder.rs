@@ -32,8 +32,21 @@ struct Window {
     prefix_index: usize,
 }
 
+impl Tokenizer {
+    /// A decoder for ids that come one by one, at the beginning of a text.
+    pub fn decoder(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
+        TextDecoder::new(Arc::clone(self), skip_special)
+    }
+
+    /// A decoder for ids that continue a text (a completion's prompt): a leading space of the first token, which
+    /// SentencePiece's and WordPiece's decoders cut at the beginning of a text, is kept.
+    pub fn decoder_in_text(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
+        TextDecoder::new(Arc::clone(self), skip_special).in_text()
+    }
+}
+
 impl TextDecoder {
-    pub(crate) fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
+    fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         let strip = match tokenizer.vocabulary().joining {
             Joining::ByteFallback { strip } => strip,
             _ => 0,
@@ -51,7 +64,7 @@ impl TextDecoder {
     }
 
     /// The same, but text stands before the first id.
-    pub(crate) fn in_text(mut self) -> Self {
+    fn in_text(mut self) -> Self {
         self.first = false;
         self.strip = 0;
         self

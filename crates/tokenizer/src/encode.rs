@@ -38,7 +38,86 @@ impl Trust<'_> {
 
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
+/// A piece of text and whether control tokens may be read from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Segment<'a> {
+    /// Text of our own (a template's): control tokens spelt out in it become their ids.
+    Trusted(&'a str),
+    /// Text of someone else (a message): stays text, whatever it spells.
+    Literal(&'a str),
+}
+
+impl<'a> Segment<'a> {
+    /// The text, whichever kind it is.
+    pub const fn text(&self) -> &'a str {
+        match self {
+            Self::Trusted(text) | Self::Literal(text) => text,
+        }
+    }
+}
+
 impl Tokenizer {
+    /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that
+    /// is trusted as a whole; with `add_special`, beginning and end tokens stand around it.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`] where the tokenizer fails.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, |ids| self.encode_into(text, Trust::Whole, ids))
+    }
+
+    /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
+    /// that may is that for unknown characters, in vocabularies that cannot write every character.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`] where the tokenizer fails; [`TokenizerError::OnlyControl`] where the vocabulary
+    /// has nothing else for a character.
+    pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.surround(add_special, |ids| self.encode_into(text, Trust::Runs(&[]), ids))
+    }
+
+    /// The ids of `segments` read as one text, in which control tokens are found only where they stand wholly in
+    /// trusted text. The result equals [`Tokenizer::encode`] of the joined text unless a control token is spelt by,
+    /// or across the edge of, a literal piece; where one is, those bytes become ordinary tokens in their place.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain`].
+    pub fn encode_segments(
+        &self,
+        segments: &[Segment<'_>],
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut text = String::with_capacity(segments.iter().map(|segment| segment.text().len()).sum());
+        let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+        for segment in segments {
+            let start = text.len();
+            text.push_str(segment.text());
+            if matches!(segment, Segment::Trusted(piece) if !piece.is_empty()) {
+                match runs.last_mut() {
+                    Some(run) if run.end == start => run.end = text.len(),
+                    _ => runs.push(start..text.len()),
+                }
+            }
+        }
+        self.surround(add_special, |ids| self.encode_into(&text, Trust::Runs(&runs), ids))
+    }
+
+    fn surround(
+        &self,
+        add_special: bool,
+        body: impl FnOnce(&mut Vec<u32>) -> Result<(), TokenizerError>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        if add_special {
+            ids.extend_from_slice(self.prefix());
+        }
+        body(&mut ids)?;
+        if add_special {
+            ids.extend_from_slice(self.suffix());
+        }
+        Ok(ids)
+    }
+
     /// Appends the ids of `text`.
     pub(crate) fn encode_into(
         &self,

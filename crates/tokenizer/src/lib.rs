@@ -13,6 +13,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use decoder::TextDecoder;
+pub use encode::Segment;
 pub use error::TokenizerError;
 pub use stop::{StopMatcher, StopStep};
-pub use tokenizer::{Segment, Tokenizer};
+pub use tokenizer::Tokenizer;

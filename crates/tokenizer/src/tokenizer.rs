@@ -2,7 +2,6 @@
 //! Knows `tokenizer.json` and the special tokens that the configuration names; must not know templates.
 
 use std::panic::{UnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use headrace_checkpoint::TokenizerConfig;
 use serde::Deserialize;
@@ -10,16 +9,14 @@ use tokenizers::Tokenizer as Inner;
 
 use crate::added::AddedTokens;
 use crate::bpe::Bpe;
-use crate::decoder::TextDecoder;
 use crate::direct::Direct;
-use crate::encode::Trust;
 use crate::error::TokenizerError;
 use crate::vocabulary::Vocabulary;
 
 /// Text to ids and back, for one model.
 ///
 /// Reads Hugging Face's `tokenizer.json` and gives the same ids as `tokenizers` does. Cheap to share behind an
-/// [`Arc`]; all methods take `&self`.
+/// `Arc`; all methods take `&self`.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) inner: Inner,
@@ -35,15 +32,6 @@ pub struct Tokenizer {
     /// What the model writes for characters that it does not know: the one added token that text may become.
     pub(crate) unknown: Option<u32>,
     most_bytes_per_token: Option<usize>,
-}
-
-/// A piece of text and whether control tokens may be read from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Segment<'a> {
-    /// Text of our own (a template's): control tokens spelt out in it become their ids.
-    Trusted(&'a str),
-    /// Text of someone else (a message): stays text, whatever it spells.
-    Literal(&'a str),
 }
 
 /// The part of `tokenizer.json` that names the unknown token.
@@ -89,54 +77,9 @@ impl Tokenizer {
         Ok(Self { inner, added, bpe, direct, vocabulary, prefix, suffix, unknown, most_bytes_per_token })
     }
 
-    /// The ids of `text` as Hugging Face gives them: control tokens spelt out in it become their ids. For text that
-    /// is trusted as a whole; with `add_special`, beginning and end tokens stand around it.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Encode`] where the tokenizer fails.
-    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.surround(add_special, |ids| self.encode_into(text, Trust::Whole, ids))
-    }
-
     /// What stands before a text that is encoded with `add_special`, such as the token that begins every sequence.
     pub fn prefix(&self) -> &[u32] {
         &self.prefix
-    }
-
-    /// The ids of `text` as plain text: no control token comes out of it, whatever it spells. The one added token
-    /// that may is that for unknown characters, in vocabularies that cannot write every character.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Encode`] where the tokenizer fails; [`TokenizerError::OnlyControl`] where the vocabulary
-    /// has nothing else for a character.
-    pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.surround(add_special, |ids| self.encode_into(text, Trust::Runs(&[]), ids))
-    }
-
-    /// The ids of `segments` read as one text, in which control tokens are found only where they stand wholly in
-    /// trusted text. The result equals [`Tokenizer::encode`] of the joined text unless a control token is spelt by,
-    /// or across the edge of, a literal piece; where one is, those bytes become ordinary tokens in their place.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode_plain`].
-    pub fn encode_segments(
-        &self,
-        segments: &[Segment<'_>],
-        add_special: bool,
-    ) -> Result<Vec<u32>, TokenizerError> {
-        let mut text = String::with_capacity(segments.iter().map(|segment| segment.text().len()).sum());
-        let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-        for segment in segments {
-            let start = text.len();
-            text.push_str(segment.text());
-            if matches!(segment, Segment::Trusted(piece) if !piece.is_empty()) {
-                match runs.last_mut() {
-                    Some(run) if run.end == start => run.end = text.len(),
-                    _ => runs.push(start..text.len()),
-                }
-            }
-        }
-        self.surround(add_special, |ids| self.encode_into(&text, Trust::Runs(&runs), ids))
     }
 
     /// The text of `ids`, broken UTF-8 as replacement characters; with `skip_special`, without special tokens.
@@ -146,17 +89,6 @@ impl Tokenizer {
             let bytes: Vec<u8> = kept.filter_map(|id| self.token_bytes(*id)).flatten().copied().collect();
             String::from_utf8_lossy(&bytes).into_owned()
         })
-    }
-
-    /// A decoder for ids that come one by one, at the beginning of a text.
-    pub fn decoder(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
-        TextDecoder::new(Arc::clone(self), skip_special)
-    }
-
-    /// A decoder for ids that continue a text (a completion's prompt): a leading space of the first token, which
-    /// SentencePiece's and WordPiece's decoders cut at the beginning of a text, is kept.
-    pub fn decoder_in_text(self: &Arc<Self>, skip_special: bool) -> TextDecoder {
-        TextDecoder::new(Arc::clone(self), skip_special).in_text()
     }
 
     /// The bytes that `id` stands for in mid-text, possibly not whole UTF-8; `None` for an id without text.
@@ -205,29 +137,9 @@ impl Tokenizer {
         &self.vocabulary
     }
 
-    fn surround(
-        &self,
-        add_special: bool,
-        body: impl FnOnce(&mut Vec<u32>) -> Result<(), TokenizerError>,
-    ) -> Result<Vec<u32>, TokenizerError> {
-        let mut ids = Vec::new();
-        if add_special {
-            ids.extend_from_slice(&self.prefix);
-        }
-        body(&mut ids)?;
-        if add_special {
-            ids.extend_from_slice(&self.suffix);
-        }
-        Ok(ids)
-    }
-}
-
-impl<'a> Segment<'a> {
-    /// The text, whichever kind it is.
-    pub const fn text(&self) -> &'a str {
-        match self {
-            Self::Trusted(text) | Self::Literal(text) => text,
-        }
+    /// Ids put behind a text on its own.
+    pub(crate) fn suffix(&self) -> &[u32] {
+        &self.suffix
     }
 }
 

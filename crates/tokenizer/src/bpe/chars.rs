@@ -141,7 +141,7 @@ pub(super) fn decode(text: &[u8], at: usize) -> (u32, usize) {
 /// Whether `text` is certainly in form C already, by the tables that `tokenizers` composes with: no character of it
 /// changes or moves, whatever stands beside it.
 pub(super) fn is_composed(text: &str) -> bool {
-    /// Beyond these planes there is only what no text has.
+    /// No text has characters beyond these planes.
     const KNOWN: u32 = 0x3_0000;
     static STABLE: LazyLock<CharTable<bool>> = LazyLock::new(|| {
         let mut stable = CharTable::new(false);

@@ -24,7 +24,7 @@ pub(super) struct Merges {
 }
 
 impl Merges {
-    /// A table of `(left, right, product)` in the order of their ranks; of a pair that comes twice, the later rank
+    /// A table of `(left, right, product)` in the order of their ranks. If a pair comes twice, its later rank
     /// counts. `None` for more ids or ranks than fit.
     pub(super) fn new(rows: &[(u32, u32, u32)]) -> Option<Self> {
         let highest = rows.iter().map(|(left, right, product)| left.max(right).max(product)).max().copied();

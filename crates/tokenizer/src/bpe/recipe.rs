@@ -123,7 +123,7 @@ fn marks(normalizer: &Value, pre_tokenizer: &Value) -> Option<Recipe> {
         }
         _ => return None,
     };
-    // Gemma's splits at spaces, of which the normalizer has left none.
+    // Gemma's splits at spaces, but the normalizer has left none.
     let idle = pre_tokenizer.is_null()
         || (kind(pre_tokenizer) == "Split"
             && pre_tokenizer.get("pattern").is_some_and(|pattern| text(pattern, "String") == " ")
