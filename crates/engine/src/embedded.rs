@@ -150,7 +150,7 @@ fn turn(stepper: &mut Stepper) {
     }
 }
 
-/// After a panic that was no sequence's fault, which would have been caught further in: ends every job, rests, lets the model
+/// After a panic that was no sequence's fault (the others are caught further in): ends every job, rests, lets the model
 /// show that it still computes, and takes jobs again. `false`: the engine is dead for good, or was told to end.
 fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) -> bool {
     let shared = Arc::clone(&stepper.shared);

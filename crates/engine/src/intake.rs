@@ -275,7 +275,7 @@ fn refusal(refused: AddRefusal) -> SubmitRefusal {
     }
 }
 
-/// Counts of things that fit in memory many times over below 2^32.
+/// Counts of things that are in memory, and so stay far below 2^32.
 fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

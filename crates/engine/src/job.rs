@@ -237,7 +237,7 @@ impl JobState {
         self.computed = self.computed.max(end.min(self.prompt.len()) as u64);
     }
 
-    /// How many alternatives the prompt's scores are to have; `None`: no more scores are wanted.
+    /// How many alternatives each score of the prompt has; `None`: no more scores are wanted.
     pub(crate) fn scoring(&self) -> Option<u8> {
         self.scores.as_ref().and(self.rules.sampling.prompt_logprobs)
     }
@@ -312,7 +312,7 @@ impl JobState {
         }
     }
 
-    /// Whether other choices than now are to stand still, by what waits to be read.
+    /// Whether what waits to be read changes which choices stand still.
     pub(crate) fn is_to_change(&self) -> bool {
         match self.still {
             Still::None => self.sender.is_full() || self.held_bytes >= self.sender.bound(),

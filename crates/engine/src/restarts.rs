@@ -12,7 +12,7 @@ const FIRST_REST: Duration = Duration::from_millis(50);
 /// The restarts of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Restarts {
-    /// Of the last [`WINDOW`], oldest first.
+    /// The restarts within the last [`WINDOW`], oldest first.
     recent: VecDeque<Instant>,
 }
 

@@ -222,7 +222,7 @@ impl Stepper {
         }
     }
 
-    /// New jobs come in; cancelled ones, and all of them after the cut-off, go; and those go on whose readers caught up.
+    /// New jobs come in. Cancelled jobs go, and after the cut-off all jobs go. Jobs whose readers caught up go on.
     fn take_in(&mut self, desk: &mut Desk, now_ns: u64) {
         self.adopt(desk);
         let cut_off = desk.mode == Mode::CutOff;

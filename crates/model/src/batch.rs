@@ -1,4 +1,4 @@
-//! A checked batch, flattened into rows: what stands where, and which rows logits are wanted of.
+//! A checked batch, flattened into rows: what stands where, and which rows need logits.
 //! Must not know: weights.
 
 use headrace_kernels::attention::{KvSlot, Span};
@@ -13,7 +13,7 @@ pub(crate) struct Rows {
     pub(crate) positions: Vec<usize>,
     /// Where its keys and values go.
     pub(crate) slots: Vec<KvSlot>,
-    /// The rows that logits are wanted of, ascending.
+    /// The rows that need logits, ascending.
     pub(crate) wanted: Vec<usize>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn all_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
     spans(batch, |_| LogitsWanted::All)
 }
 
-/// Attention spans of the tokens that logits are wanted of; their output rows stand close.
+/// Attention spans of the tokens that need logits; their output rows follow each other.
 pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
     spans(batch, |chunk| chunk.logits)
 }

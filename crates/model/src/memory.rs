@@ -28,7 +28,7 @@ pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Res
     let mut add = |names: &[(&str, usize)], role: Role, k: usize| -> Result<(), ModelError> {
         let mut parts = Vec::new();
         for &(name, rows) in names {
-            // One that is missing or of another type is refused, with its name, by asking for it.
+            // Asking for a tensor that is missing or of another type gives the refusal with its name.
             let dtype =
                 checkpoint.dtype(name).map_or_else(|| checkpoint.tensor(name).map(|t| t.dtype), Ok)?;
             let stored = weight_type(dtype);

@@ -143,7 +143,7 @@ fn q5_1(x: &[f32; 32], out: &mut [u8; 24]) -> bool {
 #[inline(always)]
 fn from_minimum(x: &[f32; 32], top: u8) -> ([u8; 4], [u8; 32]) {
     let (low, high) = bounds(x);
-    // Of −0 and +0 the reference stores the one that comes first.
+    // The reference stores whichever of −0 and +0 comes first.
     let low = if low == 0.0 { x.iter().copied().find(|&v| v == 0.0).unwrap_or(low) } else { low };
     let d = (high - low) / f32::from(top);
     let id = inverse(d);

@@ -5,7 +5,7 @@
 /// every machine.
 const LANES: usize = 8;
 
-/// Below this no block format's f16 scale is other than zero.
+/// Below this every block format's f16 scale is zero.
 pub(crate) const VANISHING: f32 = 1e-12;
 
 /// The tries of [`Affine::fit`]: inverse scales that take the range of the weights to `top + start` codes, `top + start + step`, ….

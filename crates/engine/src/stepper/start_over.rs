@@ -13,8 +13,8 @@ use crate::stepper::{Batch, Stepper};
 
 impl Stepper {
     /// Ends every job with `error` and forgets all that was known of sequences and blocks. The model is as sound as before:
-    /// a panic inside it is caught where it is called. What its blocks hold is garbage now, which nobody finds, and
-    /// whoever is given a block writes it before it is read.
+    /// a panic inside it is caught where it is called. Its blocks hold garbage now. Nobody finds them, and
+    /// whoever is given a block writes it before anything reads it.
     ///
     /// # Errors
     /// [`EngineError::Config`], if the limits should not fit the model any more.

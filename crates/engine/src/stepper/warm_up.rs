@@ -1,5 +1,5 @@
-//! What a model computes before its first job: so that nothing is touched for the first time on a caller's account, and that
-//! waits are foretold from the first call on. Knows no jobs.
+//! What a model computes before its first job. No caller then pays for touching memory for the first time, and waits can be
+//! forecast from the first call on. Knows no jobs.
 
 use headrace_domain::BLOCK_TOKENS;
 use headrace_engine_api::JobError;
@@ -9,7 +9,7 @@ use crate::stepper::{Stepper, run};
 
 /// Prompt tokens computed, in two halves: the first touches everything, the second is measured.
 const PROMPT_TOKENS: usize = 32;
-/// Sequences of which one token each is computed in one step.
+/// Sequences that have one token each computed in one step.
 const SEQUENCES: usize = 8;
 
 impl Stepper {
@@ -52,7 +52,7 @@ impl Stepper {
         Ok(())
     }
 
-    /// Computes a batch that nobody asked for; the nanoseconds that it took.
+    /// Computes a batch that nobody asked for. Returns the nanoseconds that it took.
     fn timed(&mut self, batch: &[SequenceChunk<'_>]) -> Result<u64, JobError> {
         let from_ns = self.now_ns();
         run(&mut *self.forward, batch, &mut self.logits)?;
