@@ -2,7 +2,7 @@
 //! the task that watches over it. Knows no HTTP.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use headrace_gateway::GiveUp;
@@ -13,6 +13,10 @@ use crate::peer::Allowance;
 
 /// "Not now" among times in milliseconds.
 const NEVER: u64 = u64::MAX;
+/// Refusals that are told on one connection whose peer has shown no good key; with the last of them it ends.
+const MOST_REFUSALS: u32 = 16;
+/// How long a peer that was only refused may take to read the last of it.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// The limits that are watched here.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +67,8 @@ pub(crate) struct Activity {
     let_go: AtomicU8,
     wish: AtomicU8,
     wished: Notify,
+    refusals: AtomicU32,
+    is_trusted: AtomicBool,
     allowance: Arc<Allowance>,
 }
 
@@ -80,6 +86,8 @@ impl Activity {
             let_go: AtomicU8::new(0),
             wish: AtomicU8::new(0),
             wished: Notify::new(),
+            refusals: AtomicU32::new(0),
+            is_trusted: AtomicBool::new(false),
             allowance,
         })
     }
@@ -165,9 +173,47 @@ impl Activity {
         (!self.is_answering()).then(|| self.start + last)
     }
 
-    /// The peer's allowance of refusals.
-    pub(crate) fn allowance(&self) -> &Allowance {
-        &self.allowance
+    /// Whether the peer was told all the refusals that it may be told for now.
+    pub(crate) fn is_refused_too_often(&self) -> bool {
+        self.allowance.is_used_up()
+    }
+
+    /// The peer was told a refusal that needs no key.
+    pub(crate) fn refused(&self) {
+        self.allowance.refused();
+        let told = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        if told >= MOST_REFUSALS && !self.is_trusted() {
+            self.wish(Wish::Finish);
+        }
+    }
+
+    /// Whether nothing was told on it but refusals.
+    fn is_only_refused(&self) -> bool {
+        !self.is_trusted() && self.refusals.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether nothing more is to be heard of a peer that was only refused.
+    pub(crate) fn has_been_refused_enough(&self) -> bool {
+        self.is_only_refused() && self.wished() >= Wish::Finish
+    }
+
+    /// How long a peer may take to go that was asked to.
+    pub(crate) fn parting(&self, patience: &Patience) -> Duration {
+        if self.is_only_refused() { patience.header.min(PARTING) } else { patience.header }
+    }
+
+    /// A request on it showed a good key.
+    pub(crate) fn trust(&self) {
+        if !self.is_trusted() {
+            self.is_trusted.store(true, Ordering::Release);
+            // The connection may hold back what the peer sent.
+            self.wished.notify_one();
+        }
+    }
+
+    /// Whether a request on it has shown a good key.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Ordering::Acquire)
     }
 
     /// Whether part of a head has arrived.
@@ -191,7 +237,7 @@ impl Activity {
         }
     }
 
-    /// Resolves when a wish is made.
+    /// Resolves when a wish is made, or the connection is to be looked after for another reason.
     pub(crate) async fn next_wish(&self) {
         self.wished.notified().await;
     }
@@ -219,7 +265,13 @@ impl Activity {
                 (ms(patience.header), Verdict::Idle)
             } else {
                 let last = self.last_event_ms.load(Ordering::Acquire);
-                (last.saturating_add(ms(patience.idle)), Verdict::Idle)
+                // Neither is one on which nothing was told but refusals.
+                let idle = match self.is_only_refused() {
+                    true if self.wished() >= Wish::Finish => self.parting(patience),
+                    true => patience.idle.min(patience.header),
+                    false => patience.idle,
+                };
+                (last.saturating_add(ms(idle)), Verdict::Idle)
             };
             if due <= now {
                 return verdict;

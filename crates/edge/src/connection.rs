@@ -206,7 +206,11 @@ impl Wiring {
                 () = wish.as_mut() => {
                     match activity.wished() {
                         Wish::Serve => {}
-                        Wish::Finish => finish(connection.as_mut()),
+                        Wish::Finish => {
+                            is_asked_to_finish = true;
+                            finish(connection.as_mut());
+                            look.as_mut().reset(Instant::now());
+                        }
                         Wish::Yield if activity.idle_since().is_none() => finish(connection.as_mut()),
                         Wish::Yield => return End::Closed,
                         Wish::Close => {
@@ -227,7 +231,7 @@ impl Wiring {
                     Verdict::Idle => {
                         is_asked_to_finish = true;
                         finish(connection.as_mut());
-                        look.as_mut().reset(Instant::now() + self.patience.header);
+                        look.as_mut().reset(Instant::now() + activity.parting(&self.patience));
                     }
                 },
             }

@@ -17,6 +17,7 @@ mod routes;
 mod service;
 mod serving;
 mod stats;
+mod streams;
 mod tls;
 mod transport;
 mod upload;

@@ -69,7 +69,11 @@ pub(crate) async fn answer<F: Front>(
         activity.wish(Wish::Finish);
     }
     // What follows a wish for another protocol may not be HTTP.
-    let close = is_http1 && (body_left || cut_short || parts.headers.contains_key(header::UPGRADE));
+    let close = is_http1
+        && (body_left
+            || cut_short
+            || activity.has_been_refused_enough()
+            || parts.headers.contains_key(header::UPGRADE));
     if close {
         // What is left of the body would be taken for the next request's head.
         activity.leave_body_unread();
@@ -119,36 +123,39 @@ impl<F: Front> Asked<'_, F> {
         let front = &self.shared.front;
         // Whoever shows a good key is served, whatever others of the same address did.
         if route.access == Access::Key
-            && self.activity.allowance().is_used_up()
+            && self.activity.is_refused_too_often()
             && !front.knows(&self.credentials())
         {
             return self.cut_short();
         }
-        let reply = self.ask(route.target, rest).await;
-        if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
-            self.activity.allowance().refused();
-        }
-        reply
+        self.ask(route.target, rest).await
     }
 
     /// What the front says.
     async fn ask(&mut self, target: Target, rest: &str) -> Reply<F::Stream> {
         let front = &self.shared.front;
-        match target {
+        let reply = match target {
             Target::Call(endpoint) => self.call(endpoint).await,
             Target::Models => front.list_models(&self.credentials(), self.dialect()),
             Target::Model => match routes::percent_decoded(rest) {
                 Some(name) => front.show_model(&self.credentials(), &name, self.dialect()),
-                None => self.not_found(),
+                None => return self.not_found(),
             },
             Target::Request => match routes::percent_decoded(rest) {
                 Some(id) => front.show_request(&self.credentials(), &id).await,
-                None => self.not_found(),
+                None => return self.not_found(),
             },
-            Target::Health => health(),
+            Target::Health => return health(),
             // Strangers ask here, too: why not is told on the operators' listener.
-            Target::Ready => ready(front.not_ready().is_empty()),
+            Target::Ready => return ready(front.not_ready().is_empty()),
+        };
+        // Everybody else has shown a good key, whatever the front made of it.
+        if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
+            self.activity.refused();
+        } else {
+            self.activity.trust();
         }
+        reply
     }
 
     async fn call(&mut self, endpoint: Endpoint) -> Reply<F::Stream> {
@@ -164,6 +171,7 @@ impl<F: Front> Asked<'_, F> {
                 limits: &self.shared.limits,
                 memory: &self.shared.memory,
                 stats: &self.shared.stats,
+                activity: self.activity,
                 share: &mut self.share,
                 was_read: &mut self.body_was_read,
             },
@@ -177,10 +185,10 @@ impl<F: Front> Asked<'_, F> {
     }
 
     fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {
-        if self.activity.allowance().is_used_up() {
+        if self.activity.is_refused_too_often() {
             return self.cut_short();
         }
-        self.activity.allowance().refused();
+        self.activity.refused();
         let dialect = endpoint.map_or_else(|| self.dialect(), Endpoint::dialect);
         let mut reply = self.shared.front.refuse(dialect, refusal, endpoint, self.started.wall);
         if let EdgeRefusal::MethodNotAllowed { allowed } = refusal

@@ -237,7 +237,7 @@ impl<F: Front> Public<F> {
             // In flight from the head on, not only from when its task first runs: its connection may not give way.
             let service = service_fn(move |request| answer(Arc::clone(&front), activity.request(), request));
             let too_slow = || {
-                registered.activity.allowance().refused();
+                registered.activity.refused();
                 last_words(&shared, &EdgeRefusal::HeaderTimeout { seconds })
             };
             wiring.speak(stream, &registered.activity, service, too_slow).await;

@@ -1,5 +1,5 @@
-//! The socket as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, and a
-//! peer that takes no bytes is noted on the way out.
+//! The socket as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, the HTTP/2
+//! streams of a peer that has shown no good key are held back, and a peer that takes no bytes is noted on the way out.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,66 +11,109 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::activity::Activity;
 use crate::framing::Framing;
+use crate::streams::Streams;
 
 /// See the top of the file.
 pub(crate) struct Transport<S> {
     io: S,
     ahead: Bytes,
-    /// Only in HTTP/1: there, heads are watched, and a write is always part of an answer.
-    framing: Option<Framing>,
+    watched: Watched,
     activity: Arc<Activity>,
+}
+
+/// What is followed of the bytes.
+enum Watched {
+    /// HTTP/1: its heads. There, a write is always part of an answer.
+    Heads(Framing),
+    /// HTTP/2, until the peer has shown a good key: its streams.
+    Streams(Streams),
+    /// HTTP/2 of a peer that has.
+    Nothing,
 }
 
 impl<S> Transport<S> {
     /// `ahead` was already read from `io`.
     pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, framing: Some(Framing::default()), activity }
+        Self { io, ahead, watched: Watched::Heads(Framing::default()), activity }
     }
 
     /// The same for HTTP/2.
     pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, framing: None, activity }
+        Self { io, ahead, watched: Watched::Streams(Streams::new()), activity }
     }
 
-    fn watch(&mut self, bytes: &[u8]) {
-        let Some(framing) = &mut self.framing else { return };
-        let learnt = framing.feed(bytes);
-        if let Some(head) = learnt.ambiguous {
-            self.activity.ambiguous_from(head);
+    /// Whether the peer is to be answered before it is read on. Whoever learns better wakes the connection.
+    fn holds_back(&mut self) -> bool {
+        let Watched::Streams(streams) = &self.watched else { return false };
+        if self.activity.is_trusted() {
+            self.watched = Watched::Nothing;
+            return false;
         }
-        if learnt.head_began {
-            self.activity.head_began();
-        } else if !learnt.in_head {
-            self.activity.head_ended();
+        streams.are_too_many() || self.activity.has_been_refused_enough()
+    }
+
+    /// Follows bytes on the way in; returns how many of them may pass now, at least one if there are any.
+    fn watch(&mut self, bytes: &[u8]) -> usize {
+        match &mut self.watched {
+            Watched::Nothing => bytes.len(),
+            Watched::Streams(streams) => streams.received(bytes),
+            Watched::Heads(framing) => {
+                let learnt = framing.feed(bytes);
+                if let Some(head) = learnt.ambiguous {
+                    self.activity.ambiguous_from(head);
+                }
+                if learnt.head_began {
+                    self.activity.head_began();
+                } else if !learnt.in_head {
+                    self.activity.head_ended();
+                }
+                bytes.len()
+            }
         }
     }
 
-    fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &result {
-            Poll::Pending => self.activity.write_blocked(),
-            Poll::Ready(_) => {
-                self.activity.write_went_on();
-                if self.framing.is_some() {
-                    self.activity.touch();
+    fn note(&mut self, cx: &Context<'_>, bytes: &[IoSlice<'_>], result: &Poll<io::Result<usize>>) {
+        let Poll::Ready(result) = result else { return self.activity.write_blocked() };
+        self.activity.write_went_on();
+        match &mut self.watched {
+            Watched::Nothing => {}
+            Watched::Heads(_) => self.activity.touch(),
+            Watched::Streams(streams) => {
+                let (held_back, mut left) = (streams.are_too_many(), *result.as_ref().unwrap_or(&0));
+                for bytes in bytes {
+                    let written = left.min(bytes.len());
+                    streams.sent(bytes.get(..written).unwrap_or_default());
+                    left -= written;
+                }
+                if held_back && !streams.are_too_many() {
+                    cx.waker().wake_by_ref();
                 }
             }
         }
-        result
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.holds_back() {
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         if this.ahead.is_empty() {
             std::task::ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+            let read = buf.filled().get(before..).unwrap_or_default();
+            let passes = this.watch(read);
+            if let Some(waits) = read.get(passes..).filter(|waits| !waits.is_empty()) {
+                this.ahead = Bytes::copy_from_slice(waits);
+                buf.set_filled(before + passes);
+            }
         } else {
-            let part = this.ahead.len().min(buf.remaining());
-            buf.put_slice(this.ahead.get(..part).unwrap_or_default());
-            this.ahead.advance(part);
+            let ahead = this.ahead.clone();
+            let passes = this.watch(ahead.get(..buf.remaining().min(ahead.len())).unwrap_or_default());
+            buf.put_slice(ahead.get(..passes).unwrap_or_default());
+            this.ahead.advance(passes);
         }
-        this.watch(buf.filled().get(before..).unwrap_or_default());
         Poll::Ready(Ok(()))
     }
 }
@@ -79,7 +122,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.io).poll_write(cx, bytes);
-        this.note(result)
+        this.note(cx, &[IoSlice::new(bytes)], &result);
+        result
     }
 
     fn poll_write_vectored(
@@ -89,7 +133,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
-        this.note(result)
+        this.note(cx, slices, &result);
+        result
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
+use crate::activity::Activity;
 use crate::memory::{Memory, NoRoom, Share};
 use crate::service::whole_seconds;
 use crate::stats::{Stats, count};
@@ -41,6 +42,7 @@ pub(crate) struct Upload<'a, 'm> {
     pub(crate) limits: &'a BodyLimits,
     pub(crate) memory: &'m Memory,
     pub(crate) stats: &'a Stats,
+    pub(crate) activity: &'a Activity,
     /// Where the request keeps its share of the memory until it is answered.
     pub(crate) share: &'a mut Option<Share<'m>>,
     pub(crate) was_read: &'a mut bool,
@@ -48,6 +50,8 @@ pub(crate) struct Upload<'a, 'm> {
 
 impl BodySource for Upload<'_, '_> {
     async fn read(self, payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+        // There is one who pays.
+        self.activity.trust();
         takes_json(&self.head.headers)?;
         let hint = self.body.size_hint();
         if hint.lower() > self.limits.most_bytes {

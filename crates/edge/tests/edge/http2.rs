@@ -105,6 +105,83 @@ async fn a_connection_without_a_request_is_closed() {
     }
 }
 
+/// As many as a connection has streams.
+const MANY: usize = 100;
+/// As many as a peer that has shown no good key may have unanswered, and as many refusals as it is told.
+const FEW: usize = 4;
+const REFUSALS: usize = 16;
+
+/// So many calls without a key and without an end, from a peer that lets `window` bytes of each answer in.
+fn strangers(calls: usize, window: u32) -> Vec<u8> {
+    let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04".to_vec();
+    out.extend_from_slice(&window.to_be_bytes());
+    for i in 0..u32::try_from(calls).unwrap() {
+        // HEADERS without END_STREAM: `:method: POST`, `:scheme: http`, `:path: /v1/completions`.
+        out.extend_from_slice(&[0, 0, 19, 1, 4]);
+        out.extend_from_slice(&(2 * i + 1).to_be_bytes());
+        out.extend_from_slice(b"\x83\x86\x04\x0f/v1/completions");
+    }
+    out
+}
+
+#[tokio::test]
+async fn who_shows_a_good_key_has_all_the_streams() {
+    let served = serve(config()).await;
+    let mut known = open(served.connect().await).await;
+    let calls: Vec<_> = (0..MANY).map(|_| tokio::spawn(known.send_request(call(HANG)))).collect();
+    served.stub.until_in_flight(MANY).await;
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    served.stub.until_in_flight(0).await;
+
+    // Some bad ones before, and what is refused later on, take nothing away.
+    let mut bad = call("{}");
+    bad.headers_mut().insert("authorization", http::HeaderValue::from_static("Bearer bad"));
+    for _ in 0..2 * REFUSALS {
+        assert_eq!(known.send_request(bad.clone()).await.unwrap().status(), 401);
+    }
+    let mut other = open(served.connect().await).await;
+    for _ in 1..REFUSALS {
+        assert_eq!(other.send_request(bad.clone()).await.unwrap().status(), 401);
+    }
+    for mut sender in [known, other] {
+        let calls: Vec<_> = (0..MANY).map(|_| tokio::spawn(sender.send_request(call(HANG)))).collect();
+        served.stub.until_in_flight(MANY).await;
+        calls.iter().for_each(tokio::task::JoinHandle::abort);
+        served.stub.until_in_flight(0).await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_is_answered_in_turn_and_not_for_long() {
+    for (calls, asked, within) in [(REFUSALS - 1, REFUSALS - 1, 10), (MANY, REFUSALS, 2)] {
+        let mut config = config();
+        config.header_timeout = Duration::from_secs(2);
+        let served = serve(config).await;
+        let mut stream = served.connect().await;
+        stream.write_all(&strangers(calls, 1 << 16)).await.unwrap();
+        let mut all = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(within), stream.read_to_end(&mut all)).await;
+        assert!(closed.is_ok(), "still open");
+        let told = served.stub.asked.load(Ordering::SeqCst);
+        assert!((asked..asked + FEW).contains(&told), "{told} of {calls}");
+    }
+}
+
+#[tokio::test]
+async fn who_reads_no_answers_is_not_asked_for_more_and_not_kept_for_long() {
+    let mut config = config();
+    config.header_timeout = Duration::from_millis(300);
+    let served = serve(config).await;
+    let mut stream = served.connect().await;
+    stream.write_all(&strangers(MANY, 0)).await.unwrap();
+    let asked = || served.stub.asked.load(Ordering::SeqCst);
+    until(|| asked() == FEW).await;
+    let mut all = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut all)).await;
+    assert!(closed.is_ok(), "still open, long before the idle timeout");
+    assert_eq!(asked(), FEW);
+}
+
 #[tokio::test]
 async fn rapid_resets_end_the_connection() {
     let served = serve(config()).await;

@@ -179,6 +179,29 @@ async fn silent_and_idle_connections_are_closed() {
 }
 
 #[tokio::test]
+async fn a_connection_that_was_only_refused_is_not_kept_as_long_as_one_with_a_good_key() {
+    let mut config = config();
+    config.header_timeout = SHORT;
+    config.idle_timeout = SHORT * 20;
+    let served = serve(config).await;
+    let bad = post("", "{}").replace("Bearer good", "Bearer bad");
+    let nowhere = "GET /nowhere HTTP/1.1\r\nhost: a\r\n\r\n";
+    for refused in [bad.replace("content-length: 2\r\n", "").replace("{}", "").as_str(), nowhere] {
+        let started = Instant::now();
+        served.raw(refused).await;
+        assert!((SHORT..SHORT * 5).contains(&started.elapsed()), "{:?}", started.elapsed());
+    }
+    let mut known = served.connect().await;
+    known.write_all(nowhere.as_bytes()).await.unwrap();
+    read_until(&mut known, "}").await;
+    known.write_all(post("", "{}").as_bytes()).await.unwrap();
+    read_until(&mut known, "\r\n\r\n{}").await;
+    tokio::time::sleep(SHORT * 3).await;
+    known.write_all(post("connection: close\r\n", "{}").as_bytes()).await.unwrap();
+    assert_status(&rest(&mut known).await, 200);
+}
+
+#[tokio::test]
 async fn a_slow_body_gets_408_and_the_connection_closes() {
     let mut config = config();
     config.body_progress_timeout = SHORT;

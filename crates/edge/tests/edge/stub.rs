@@ -25,7 +25,10 @@ pub(crate) const PANIC: &str = "\"panic\"";
 
 /// See the top of the file.
 pub(crate) struct Stub {
+    /// Calls that were taken.
     pub(crate) calls: AtomicUsize,
+    /// Calls that came, refused ones included.
+    pub(crate) asked: AtomicUsize,
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
     /// Why the last body was let go, where it was not the client that went away.
@@ -76,6 +79,7 @@ impl Stub {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             calls: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
             given_up: Arc::default(),
@@ -149,6 +153,7 @@ impl Front for Stub {
     type Stream = Pieces;
 
     async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Pieces> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let Some(key) = known(&arrival.credentials) else { return whole(401, "{}") };
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let guard = Guard(Arc::clone(&self.in_flight));
