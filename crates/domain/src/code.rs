@@ -122,7 +122,7 @@ mod tests {
                 ErrorKind::NotFound => &[404],
                 ErrorKind::Billing => &[402],
                 ErrorKind::RateLimit => &[429],
-                ErrorKind::RequestTooLarge => &[413],
+                ErrorKind::RequestTooLarge => &[413, 431],
                 ErrorKind::Timeout => &[408, 504],
                 ErrorKind::Overloaded => &[503],
                 // A model without a price is the operator's fault, and mended without a restart.

@@ -100,6 +100,11 @@ impl Activity {
         (self.requests.fetch_add(1, Ordering::AcqRel), InFlight(Arc::clone(self)))
     }
 
+    /// How many requests' headers were whole.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Acquire)
+    }
+
     /// Something happened that shows a living peer.
     pub(crate) fn touch(&self) {
         self.last_event_ms.store(self.now_ms(), Ordering::Release);

@@ -7,8 +7,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::tls;
-
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
@@ -68,16 +66,6 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key: PKCS #8, PKCS #1 or SEC 1.
     pub key: PathBuf,
-}
-
-impl TlsFiles {
-    /// Whether both files are there and go together.
-    ///
-    /// # Errors
-    /// [`EdgeError::Tls`] with the file at fault.
-    pub fn check(&self) -> Result<(), EdgeError> {
-        tls::Certificate::read(self).map(drop)
-    }
 }
 
 /// Why the edge could not be set up.

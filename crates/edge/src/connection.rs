@@ -29,6 +29,8 @@ use crate::transport::Transport;
 
 /// What an HTTP/2 connection begins with (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Headers that the library takes in one HTTP/1 request, unless it is told otherwise: then it keeps them on the heap.
+pub(crate) const MOST_HTTP1_HEADERS: usize = 100;
 /// Read ahead to tell the versions apart.
 const SNIFF_BYTES: usize = 4 * 1024;
 /// How often an HTTP/2 peer is asked whether it lives, and how long it may take to say so.
@@ -59,8 +61,20 @@ enum Protocol {
 enum End {
     /// By itself or because the server closes.
     Closed,
-    SlowHeaders,
+    /// With what the library does not understand.
+    Unheard(Unheard),
     SlowReader,
+}
+
+/// Why a peer was not heard out.
+#[derive(Debug)]
+pub(crate) enum Unheard {
+    /// Its headers were not whole in time.
+    Slow,
+    /// Its head is too large.
+    TooLarge,
+    /// Its head is none, for this reason.
+    Malformed(String),
 }
 
 impl Wiring {
@@ -75,7 +89,10 @@ impl Wiring {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
+            // Beyond that the library answers by itself, without a body.
+            .max_header_list_size(
+                u32::try_from(config.max_header_bytes.saturating_mul(2)).unwrap_or(u32::MAX),
+            )
             .max_concurrent_streams(config.max_concurrent_streams)
             .max_pending_accept_reset_streams(config.max_pending_reset_streams)
             .max_local_error_reset_streams(config.max_local_reset_streams)
@@ -101,14 +118,14 @@ impl Wiring {
         self.tls.is_some()
     }
 
-    /// Speaks to one peer until the connection ends. `too_slow` is what a peer is told, as HTTP/1.1, whose headers are
-    /// not whole in time.
+    /// Speaks to one peer until the connection ends. `last_words` is what a peer is told, as HTTP/1.1, that was not heard
+    /// out.
     pub(crate) async fn speak<S, B>(
         &self,
         tcp: TcpStream,
         activity: &Arc<Activity>,
         service: S,
-        too_slow: impl FnOnce() -> Vec<u8>,
+        last_words: impl FnOnce(Unheard) -> Vec<u8>,
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
         S::Future: Send + 'static,
@@ -116,7 +133,7 @@ impl Wiring {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let Some(acceptor) = &self.tls else {
-            return self.speak_over(tcp, None, activity, service, too_slow).await;
+            return self.speak_over(tcp, None, activity, service, last_words).await;
         };
         let buffer = self.tls_buffer_bytes;
         let shaking = acceptor.accept_with(tcp, |tls| tls.set_buffer_limit(Some(buffer)));
@@ -133,7 +150,7 @@ impl Wiring {
             Some(ALPN_HTTP11) => Some(Protocol::Http1),
             _ => None,
         };
-        self.speak_over(tls, protocol, activity, service, too_slow).await;
+        self.speak_over(tls, protocol, activity, service, last_words).await;
     }
 
     async fn speak_over<I, S, B>(
@@ -142,7 +159,7 @@ impl Wiring {
         protocol: Option<Protocol>,
         activity: &Arc<Activity>,
         service: S,
-        too_slow: impl FnOnce() -> Vec<u8>,
+        last_words: impl FnOnce(Unheard) -> Vec<u8>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -170,7 +187,7 @@ impl Wiring {
                     let connection = self.http1.serve_connection(TokioIo::new(&mut transport), service);
                     self.watch(pin!(connection), http1::Connection::graceful_shutdown, activity).await
                 };
-                self.part(&mut transport, &end, activity, too_slow).await;
+                self.part(&mut transport, end, activity, last_words).await;
             }
             Protocol::Http2 => {
                 let mut transport = Transport::http2(io, ahead, Arc::clone(activity));
@@ -198,10 +215,9 @@ impl Wiring {
             tokio::select! {
                 biased;
                 result = connection.as_mut() => {
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "a connection ended");
-                    }
-                    return End::Closed;
+                    let Err(error) = result else { return End::Closed };
+                    tracing::debug!(%error, "a connection ended");
+                    return ended_by(&error);
                 }
                 () = wish.as_mut() => {
                     match activity.wished() {
@@ -222,7 +238,7 @@ impl Wiring {
                 }
                 () = look.as_mut() => match activity.judge(&self.patience) {
                     Verdict::Fine(next) => look.as_mut().reset(next),
-                    Verdict::SlowHeaders => return End::SlowHeaders,
+                    Verdict::SlowHeaders => return End::Unheard(Unheard::Slow),
                     Verdict::SlowReader => {
                         activity.let_go_for(GiveUp::ReaderStalled);
                         return End::SlowReader;
@@ -242,19 +258,22 @@ impl Wiring {
     async fn part<I>(
         &self,
         transport: &mut Transport<I>,
-        end: &End,
+        end: End,
         activity: &Activity,
-        too_slow: impl FnOnce() -> Vec<u8>,
+        last_words: impl FnOnce(Unheard) -> Vec<u8>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin,
     {
-        self.tally(end);
+        self.tally(&end);
         match end {
             End::SlowReader => {}
-            End::SlowHeaders if activity.is_in_head() && !activity.is_answering() => {
-                refuse_and_close(transport, &too_slow()).await;
+            End::Unheard(Unheard::Slow) if activity.is_in_head() && !activity.is_answering() => {
+                refuse_and_close(transport, &last_words(Unheard::Slow)).await;
             }
-            End::Closed | End::SlowHeaders => {
+            End::Unheard(why) if transport.owes_a_refusal() => {
+                refuse_and_close(transport, &last_words(why)).await;
+            }
+            End::Closed | End::Unheard(_) => {
                 if activity.left_body_unread() && activity.wished() < Wish::Yield {
                     linger(transport).await;
                 }
@@ -264,10 +283,20 @@ impl Wiring {
 
     fn tally(&self, end: &End) {
         match end {
-            End::Closed => {}
-            End::SlowHeaders => count(&self.stats.header_timeouts),
+            End::Unheard(Unheard::Slow) => count(&self.stats.header_timeouts),
+            End::Closed | End::Unheard(_) => {}
             End::SlowReader => count(&self.stats.write_timeouts),
         }
+    }
+}
+
+fn ended_by(error: &hyper::Error) -> End {
+    if error.is_parse_too_large() {
+        End::Unheard(Unheard::TooLarge)
+    } else if error.is_parse() {
+        End::Unheard(Unheard::Malformed(error.to_string()))
+    } else {
+        End::Closed
     }
 }
 

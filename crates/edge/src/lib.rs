@@ -13,6 +13,7 @@ mod memory;
 mod operations;
 mod peer;
 mod registry;
+mod reply;
 mod routes;
 mod service;
 mod serving;

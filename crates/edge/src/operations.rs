@@ -12,11 +12,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
 use crate::body::OutBody;
-use crate::connection::Wiring;
+use crate::connection::{Unheard, Wiring};
 use crate::front::{Front, Reply, ReplyBody};
 use crate::listener::accept;
 use crate::registry::Registry;
-use crate::service::{Shared, health, ready, response};
+use crate::reply::{health, ready, response, written_out};
+use crate::service::Shared;
 
 /// Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -44,7 +45,15 @@ pub(crate) async fn serve<F: Front>(
             let service = service_fn(|request| {
                 std::future::ready(Ok::<_, Infallible>(answer(&shared, &metrics, &activity, &request)))
             });
-            wiring.speak(stream, &registered.activity, service, Vec::new).await;
+            let last_words = |why| {
+                let status = match why {
+                    Unheard::Slow => 408,
+                    Unheard::TooLarge => 431,
+                    Unheard::Malformed(_) => 400,
+                };
+                written_out(&text::<F::Stream>(status, "This is no request in HTTP/1.1.\n".to_owned()))
+            };
+            wiring.speak(stream, &registered.activity, service, last_words).await;
         });
     }
 }

@@ -3,9 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
 use headrace_gateway::{Arrival, Credentials, EdgeRefusal};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -14,21 +12,21 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use crate::activity::{Activity, InFlight, Wish};
-use crate::body::{OutBody, Pieces};
-use crate::front::{Frames, Front, Reply, ReplyBody};
+use crate::body::OutBody;
+use crate::connection::MOST_HTTP1_HEADERS;
+use crate::front::{Front, Reply};
 use crate::memory::{Memory, Share};
+use crate::reply::{cut_short, health, ready, response};
 use crate::routes::{self, Access, Target};
 use crate::stats::{Stats, count};
-use crate::upload::{BodyLimits, Upload};
-
-/// What a peer is told that has been refused too often, in a shape that both dialects' clients read.
-const CUT_SHORT: &[u8] = br#"{"type":"error","error":{"type":"rate_limit_error","code":"too_many_refusals","message":"Requests from this address were refused so often that they are not looked at any more. Wait a minute, and see what the first refusals said."}}"#;
+use crate::upload::{BodyLimits, Upload, head_bytes};
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
     pub(crate) front: Arc<F>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
+    pub(crate) max_header_bytes: usize,
     pub(crate) memory: Memory,
     pub(crate) stats: Arc<Stats>,
 }
@@ -60,6 +58,9 @@ pub(crate) async fn answer<F: Front>(
     } else if let Some(hosts) = wrong_hosts(&parts) {
         asked.body_was_read = false;
         asked.refuse(&EdgeRefusal::BadHost { hosts }, None)
+    } else if !is_http1 && head_bytes(&parts) > shared.max_header_bytes {
+        let limit_bytes = shared.max_header_bytes;
+        asked.refuse(&EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS }, None)
     } else {
         asked.reply().await
     };
@@ -201,11 +202,8 @@ impl<F: Front> Asked<'_, F> {
 
     /// A refusal to a peer that has been refused too often: no trace, no reasons, and the connection ends.
     fn cut_short(&mut self) -> Reply<F::Stream> {
-        count(&self.shared.stats.refusals_cut_short);
         self.cut_short = true;
-        let mut reply = small(429, Bytes::from_static(CUT_SHORT));
-        reply.headers.push(("retry-after", "60".to_owned()));
-        reply
+        cut_short(&self.shared.stats)
     }
 
     /// The dialect where the path does not decide it.
@@ -250,72 +248,6 @@ fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
     values.next().is_none().then(|| first.to_owned())
-}
-
-/// Whole seconds of a limit, rounded up.
-pub(crate) fn whole_seconds(limit: Duration) -> u64 {
-    limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0))
-}
-
-/// Alive.
-pub(crate) fn health<S>() -> Reply<S> {
-    small(200, Bytes::from_static(br#"{"status":"alive"}"#))
-}
-
-/// Ready or not.
-pub(crate) fn ready<S>(is_ready: bool) -> Reply<S> {
-    if is_ready {
-        return small(200, Bytes::from_static(br#"{"status":"ready"}"#));
-    }
-    let mut reply = small(503, Bytes::from_static(br#"{"status":"not_ready"}"#));
-    reply.headers.push(("retry-after", "1".to_owned()));
-    reply
-}
-
-fn small<S>(status: u16, body: Bytes) -> Reply<S> {
-    Reply { status, content_type: "application/json", headers: Vec::new(), body: ReplyBody::Whole(body) }
-}
-
-/// A reply as HTTP has it. To `HEAD` goes all but the body.
-pub(crate) fn response<S: Frames>(
-    reply: Reply<S>,
-    in_flight: InFlight,
-    is_head: bool,
-) -> Response<OutBody<S>> {
-    let streams = matches!(reply.body, ReplyBody::Stream(_));
-    let mut length = None;
-    let body = match reply.body {
-        ReplyBody::Whole(bytes) if is_head => {
-            length = Some(HeaderValue::from(bytes.len()));
-            OutBody::Whole(Bytes::new())
-        }
-        ReplyBody::Stream(_) | ReplyBody::Long { .. } if is_head => OutBody::Whole(Bytes::new()),
-        ReplyBody::Whole(bytes) => OutBody::Whole(bytes),
-        ReplyBody::Stream(frames) => OutBody::Pieces(Pieces::new(frames, None, in_flight)),
-        ReplyBody::Long { body, bytes } => OutBody::Pieces(Pieces::new(body, Some(bytes), in_flight)),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.reserve(reply.headers.len().saturating_add(3));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(reply.content_type));
-    if streams {
-        // Proxies on the way must neither keep nor gather the pieces.
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    }
-    if let Some(length) = length {
-        headers.insert(header::CONTENT_LENGTH, length);
-    }
-    for (name, value) in reply.headers {
-        match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value)) {
-            (Ok(name), Ok(value)) => {
-                headers.insert(name, value);
-            }
-            _ => tracing::error!(name, "a header of an answer is not one and was left out"),
-        }
-    }
-    response
 }
 
 #[cfg(test)]

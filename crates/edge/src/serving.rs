@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect};
 use headrace_gateway::{EdgeRefusal, Gateway};
-use http::StatusCode;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::activity::Wish;
-use crate::connection::{Wiring, refuse_and_close};
-use crate::front::{Front, Reply, ReplyBody};
+use crate::activity::{Activity, Wish};
+use crate::connection::{MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
+use crate::front::Front;
 use crate::listener::{accept, listen};
 use crate::memory::Memory;
 use crate::operations::{self, MOST_CONNECTIONS, Metrics};
 use crate::registry::{Full, Registered, Registry};
-use crate::service::{Shared, answer, whole_seconds};
+use crate::reply::{cut_short, written_out};
+use crate::service::{Shared, answer};
 use crate::stats::{Stats, count, value};
 use crate::tls::Certificate;
-use crate::upload::BodyLimits;
+use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 
 /// Refusals of connections over the limit that are being written at once; one more is closed without a word.
@@ -105,7 +105,8 @@ impl<F: Front> Edge<F> {
             config.max_connections_per_peer,
             config.max_refusals_per_peer,
         );
-        let shared = Shared { front, clock, limits, memory, stats };
+        let max_header_bytes = config.max_header_bytes;
+        let shared = Shared { front, clock, limits, max_header_bytes, memory, stats };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,
@@ -228,7 +229,7 @@ impl<F: Front> Public<F> {
     fn take(&self, stream: TcpStream, registered: Registered) {
         count(&self.shared.stats.connections_accepted);
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
-        let seconds = whole_seconds(self.header_timeout);
+        let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
         self.tasks.spawn(async move {
             // Counted and given back on every way out, a panic in the front included.
             let open = OpenConnection(Arc::clone(&shared.stats));
@@ -236,11 +237,15 @@ impl<F: Front> Public<F> {
             let front = Arc::clone(&shared);
             // In flight from the head on, not only from when its task first runs: its connection may not give way.
             let service = service_fn(move |request| answer(Arc::clone(&front), activity.request(), request));
-            let too_slow = || {
-                registered.activity.refused();
-                last_words(&shared, &EdgeRefusal::HeaderTimeout { seconds })
+            let last_words = |why| {
+                let activity = &registered.activity;
+                if activity.is_refused_too_often() {
+                    return written_out(&cut_short::<F::Stream>(&shared.stats));
+                }
+                activity.refused();
+                last_words(&shared, &refusal(why, seconds, limit_bytes, activity))
             };
-            wiring.speak(stream, &registered.activity, service, too_slow).await;
+            wiring.speak(stream, &registered.activity, service, last_words).await;
             drop(open);
         });
     }
@@ -290,31 +295,18 @@ impl Drop for OpenConnection {
     }
 }
 
+/// What is wrong with the head of a peer that was not heard out.
+fn refusal(why: Unheard, seconds: u64, limit_bytes: usize, activity: &Activity) -> EdgeRefusal {
+    match why {
+        Unheard::Slow => EdgeRefusal::HeaderTimeout { seconds },
+        Unheard::TooLarge => EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS },
+        Unheard::Malformed(_) if activity.is_ambiguous(activity.requests()) => EdgeRefusal::AmbiguousLength,
+        Unheard::Malformed(what) => EdgeRefusal::BadHead { what },
+    }
+}
+
 /// A refusal as the bytes of an HTTP/1.1 response, for peers whose request was not understood as far as its dialect.
 fn last_words<F: Front>(shared: &Shared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
     let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
     written_out(&reply)
-}
-
-fn written_out<S>(reply: &Reply<S>) -> Vec<u8> {
-    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body: &[u8] = if let ReplyBody::Whole(bytes) = &reply.body { bytes } else { &[] };
-    let mut out = format!(
-        "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n",
-        status.as_str(),
-        status.canonical_reason().unwrap_or_default(),
-        reply.content_type,
-        body.len()
-    );
-    let is_plain = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    for (name, value) in reply.headers.iter().filter(|(name, value)| is_plain(name) && is_plain(value)) {
-        out.push_str(name);
-        out.push_str(": ");
-        out.push_str(value);
-        out.push_str("\r\n");
-    }
-    out.push_str("\r\n");
-    let mut out = out.into_bytes();
-    out.extend_from_slice(body);
-    out
 }

@@ -46,6 +46,16 @@ impl Certificate {
     }
 }
 
+impl TlsFiles {
+    /// Whether both files are there and go together.
+    ///
+    /// # Errors
+    /// [`EdgeError::Tls`] with the file at fault.
+    pub fn check(&self) -> Result<(), EdgeError> {
+        Certificate::read(self).map(drop)
+    }
+}
+
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.load_full())

@@ -1,5 +1,6 @@
 //! The socket as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, the HTTP/2
-//! streams of a peer that has shown no good key are held back, and a peer that takes no bytes is noted on the way out.
+//! streams of a peer that has shown no good key are held back, and on the way out a peer that takes no bytes is noted, and
+//! what the library itself would say to a head that is none is kept back.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,23 +24,70 @@ pub(crate) struct Transport<S> {
 
 /// What is followed of the bytes.
 enum Watched {
-    /// HTTP/1: its heads. There, a write is always part of an answer.
-    Heads(Framing),
+    /// HTTP/1: its heads, and whose words go out. There, a write is always part of an answer.
+    Heads(Framing, Words),
     /// HTTP/2, until the peer has shown a good key: its streams.
     Streams(Streams),
-    /// HTTP/2 of a peer that has.
+    /// HTTP/2 of a peer that has; the last words on a connection.
     Nothing,
+}
+
+/// Whether the library answers with our words. It refuses a head that it does not understand by itself, without a body and
+/// before anybody is asked; whoever drives the connection learns why at its end, and has words for it.
+#[derive(Default)]
+struct Words {
+    /// Requests whose answers have begun to go out.
+    answered: u64,
+    kept_back: bool,
+}
+
+/// What may go out before an answer.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl Words {
+    /// Whether `bytes`, about to be written, are the library's own refusal: a status line that answers none of the `asked`
+    /// requests which it handed on. It is written at once and alone, when all answers before it are out.
+    fn are_the_librarys(&self, bytes: &[u8], asked: u64) -> bool {
+        let refuses = bytes.starts_with(b"HTTP/1.") && bytes.get(8..10) == Some(b" 4");
+        refuses && !self.kept_back && self.answered == asked && bytes.ends_with(b"\r\n\r\n")
+    }
+
+    fn went_out(&mut self, bytes: &[u8], asked: u64) {
+        if bytes != CONTINUE {
+            self.answered = asked;
+        }
+    }
 }
 
 impl<S> Transport<S> {
     /// `ahead` was already read from `io`.
     pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, watched: Watched::Heads(Framing::default()), activity }
+        Self { io, ahead, watched: Watched::Heads(Framing::default(), Words::default()), activity }
     }
 
     /// The same for HTTP/2.
     pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
         Self { io, ahead, watched: Watched::Streams(Streams::new()), activity }
+    }
+
+    /// Whether the library refused what the peer sent and the peer has not been told. Whatever is written now goes out.
+    pub(crate) fn owes_a_refusal(&mut self) -> bool {
+        let owes = self.has_kept_back();
+        if owes {
+            self.watched = Watched::Nothing;
+        }
+        owes
+    }
+
+    const fn has_kept_back(&self) -> bool {
+        matches!(self.watched, Watched::Heads(_, Words { kept_back: true, .. }))
+    }
+
+    /// Whether these bytes are not to go out, for there are better ones.
+    fn keeps_back(&mut self, bytes: &[u8]) -> bool {
+        let Watched::Heads(_, words) = &mut self.watched else { return false };
+        words.kept_back |= words.are_the_librarys(bytes, self.activity.requests());
+        words.kept_back
     }
 
     /// Whether the peer is to be answered before it is read on. Whoever learns better wakes the connection.
@@ -57,7 +105,7 @@ impl<S> Transport<S> {
         match &mut self.watched {
             Watched::Nothing => bytes.len(),
             Watched::Streams(streams) => streams.received(bytes),
-            Watched::Heads(framing) => {
+            Watched::Heads(framing, _) => {
                 let learnt = framing.feed(bytes);
                 if let Some(head) = learnt.ambiguous {
                     self.activity.ambiguous_from(head);
@@ -77,7 +125,10 @@ impl<S> Transport<S> {
         self.activity.write_went_on();
         match &mut self.watched {
             Watched::Nothing => {}
-            Watched::Heads(_) => self.activity.touch(),
+            Watched::Heads(_, words) => {
+                self.activity.touch();
+                words.went_out(bytes.first().map_or(&[], |bytes| bytes), self.activity.requests());
+            }
             Watched::Streams(streams) => {
                 let (held_back, mut left) = (streams.are_too_many(), *result.as_ref().unwrap_or(&0));
                 for bytes in bytes {
@@ -121,6 +172,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.keeps_back(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let result = Pin::new(&mut this.io).poll_write(cx, bytes);
         this.note(cx, &[IoSlice::new(bytes)], &result);
         result
@@ -132,6 +186,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.keeps_back(slices.first().map_or(&[], |bytes| bytes)) {
+            return Poll::Ready(Ok(slices.iter().map(|bytes| bytes.len()).sum()));
+        }
         let result = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
         this.note(cx, slices, &result);
         result
@@ -152,6 +209,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.has_kept_back() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.io).poll_shutdown(cx)
     }
 }

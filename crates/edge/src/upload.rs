@@ -15,7 +15,6 @@ use tokio::time::timeout;
 
 use crate::activity::Activity;
 use crate::memory::{Memory, NoRoom, Share};
-use crate::service::whole_seconds;
 use crate::stats::{Stats, count};
 
 /// How much is allocated for a body on the word of its `content-length` alone.
@@ -117,8 +116,13 @@ impl From<NoRoom> for BodyRefusal {
     }
 }
 
-/// Bytes that a head takes up.
-fn head_bytes(head: &Parts) -> usize {
+/// Whole seconds of a limit, rounded up.
+pub(crate) fn whole_seconds(limit: Duration) -> u64 {
+    limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0))
+}
+
+/// Bytes that a head takes up, as HTTP/2 counts them.
+pub(crate) fn head_bytes(head: &Parts) -> usize {
     let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let headers = head.headers.iter();
     headers.map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum::<usize>()

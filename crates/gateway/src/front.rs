@@ -23,6 +23,18 @@ pub enum EdgeRefusal {
         /// The methods that do.
         allowed: &'static str,
     },
+    /// The head is larger than one may be.
+    HeadTooLarge {
+        /// The bound.
+        limit_bytes: usize,
+        /// Headers that one over HTTP/1.1 may have.
+        most_headers: usize,
+    },
+    /// What came is not the head of an HTTP request.
+    BadHead {
+        /// What is wrong with it, in words that repeat nothing of it.
+        what: String,
+    },
     /// The headers were not whole in time.
     HeaderTimeout {
         /// The bound.
@@ -135,6 +147,18 @@ impl EdgeRefusal {
             Self::MethodNotAllowed { allowed } => {
                 Why::new(Code::MethodNotAllowed, format!("This path takes {allowed}."))
             }
+            Self::HeadTooLarge { limit_bytes, most_headers } => Why::new(Code::HeadTooLarge,
+                format!(
+                    "A request's line and headers may have {limit_bytes} bytes (`server.max_header`), over HTTP/1.1 in no \
+                     more than {most_headers} headers. Send fewer or shorter ones."
+                ),
+            ),
+            Self::BadHead { what } => Why::new(Code::BadHead,
+                format!(
+                    "This is not the head of an HTTP/1.1 request: {what}. Look at what the client sends: TLS to a plain \
+                     port, another protocol, or a header that is none."
+                ),
+            ),
             Self::HeaderTimeout { seconds } => Why::new(Code::HeaderTimeout,
                 format!("The headers were not whole within {seconds} s. Send the request again."),
             ),

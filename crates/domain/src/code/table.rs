@@ -54,6 +54,13 @@ codes! {
     MethodNotAllowed "method_not_allowed" Connect (405 InvalidRequest)
         "The path exists with other methods."
         "The header `Allow` names them.";
+    HeadTooLarge "head_too_large" Connect (431 RequestTooLarge)
+        "The request's line and headers have more bytes than the message names or, over HTTP/1.1, are more than 100 headers."
+        "Send fewer or shorter ones; the bound is `server.max_header`. Over HTTP/1.1 the connection is closed; over HTTP/2 a \
+         head of more than twice as many bytes is answered without a body.";
+    BadHead "bad_head" Connect (400 InvalidRequest)
+        "What came is not the head of an HTTP/1.1 request; the message says what is wrong with it."
+        "The connection is closed. It may have been TLS to a plain port, another protocol, or a header that is none.";
     HeaderTimeout "header_timeout" Connect (408 Timeout)
         "The request's headers were not whole within the named number of seconds."
         "Send the request again.";

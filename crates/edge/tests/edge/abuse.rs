@@ -90,3 +90,39 @@ async fn noise_is_400_or_nothing() {
     }
     assert_eq!(served.stub.calls.load(Ordering::SeqCst), 0);
 }
+
+#[tokio::test]
+async fn a_head_that_is_none_is_refused_in_our_words_wherever_it_stands() {
+    let served = serve(config()).await;
+    let (host, good) = ("host: a\r\n", "authorization: Bearer good\r\n");
+    let long = format!("GET / HTTP/1.1\r\n{host}x: {}\r\n\r\n", "y".repeat(17_000));
+    for (head, status, says) in [
+        ("\0\0\0\0", 400, "BadHead { what: \"invalid HTTP method parsed\" }"),
+        ("GET /a b HTTP/1.1\r\n\r\n", 400, "BadHead { what: \"invalid HTTP version parsed\" }"),
+        ("GET / HTTP/9.9\r\n\r\n", 400, "BadHead { what: \"invalid HTTP version parsed\" }"),
+        ("GET / HTTP/1.1\r\nhost: a\r\n: x\r\n\r\n", 400, "BadHead { what: \"invalid HTTP header parsed\" }"),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n",
+            400,
+            "AmbiguousLength",
+        ),
+        (&long, 431, "HeadTooLarge { limit_bytes: 16384, most_headers: 100 }"),
+    ] {
+        let first = post("", "{}");
+        let asks = format!(
+            "POST /v1/completions HTTP/1.1\r\n{host}{good}expect: 100-continue\r\ncontent-length: 2\r\n\r\n{{}}"
+        );
+        for (before, answers) in [("", 0), (&first, 1), (&format!("{first}{asks}"), 2)] {
+            let answer = served.raw(&format!("{before}{head}")).await;
+            let last = answer.rfind("HTTP/1.1 ").map(|at| &answer[at..]).unwrap_or_default();
+            assert_status(last, status);
+            for part in
+                ["connection: close\r\n", "content-type: application/json\r\n", "x-request-id: ", says]
+            {
+                assert!(last.contains(part), "{part} is missing after {answers} answers: {answer:?}");
+            }
+            assert_eq!(answer.matches(" 200 OK\r\n").count(), answers, "{answer:?}");
+            assert_eq!(answer.matches(&format!(" {status} ")).count(), 1, "{answer:?}");
+        }
+    }
+}

@@ -203,6 +203,7 @@ impl Front for Stub {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,
             EdgeRefusal::HeaderTimeout { .. } => 408,
+            EdgeRefusal::HeadTooLarge { .. } => 431,
             EdgeRefusal::TooManyConnections { .. } => 503,
             _ => 400,
         };
