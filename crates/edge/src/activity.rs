@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headrace_gateway::GiveUp;
+use headrace_gateway::{GiveUp, Outlet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -70,6 +70,15 @@ pub(crate) struct Activity {
     refusals: AtomicU32,
     is_trusted: AtomicBool,
     allowance: Arc<Allowance>,
+}
+
+impl Outlet for Activity {
+    fn blocked_for(&self) -> Duration {
+        match self.write_blocked_since_ms.load(Ordering::Acquire) {
+            NEVER => Duration::ZERO,
+            since => Duration::from_millis(self.now_ms().saturating_sub(since)),
+        }
+    }
 }
 
 impl Activity {
@@ -301,7 +310,7 @@ fn ms(limit: Duration) -> u64 {
 pub(crate) struct InFlight(Arc<Activity>);
 
 impl InFlight {
-    pub(crate) fn activity(&self) -> &Activity {
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.0
     }
 }

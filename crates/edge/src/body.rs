@@ -1,13 +1,14 @@
 //! The body of an answer: handed on as it comes.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use headrace_gateway::Broken;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::activity::InFlight;
+use crate::activity::{Activity, InFlight};
 use crate::front::Frames;
 
 /// An answer's body.
@@ -30,7 +31,8 @@ pub(crate) struct Pieces<S: Frames> {
 
 impl<S: Frames> Pieces<S> {
     /// `bytes`: all of them together, where that is known.
-    pub(crate) const fn new(frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
+    pub(crate) fn new(mut frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
+        frames.leads_to(Arc::<Activity>::clone(in_flight.activity()));
         Self { frames, left: bytes, ended: false, in_flight }
     }
 

@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::EdgeConfig;
 use crate::activity::{Activity, Patience, Verdict, Wish};
+use crate::socket::Socket;
 use crate::stats::{Stats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
 use crate::transport::Transport;
@@ -132,6 +133,7 @@ impl Wiring {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
+        let tcp = Socket::new(tcp, Arc::clone(activity));
         let Some(acceptor) = &self.tls else {
             return self.speak_over(tcp, None, activity, service, last_words).await;
         };

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, UnixNanos};
 use headrace_gateway::{
     Answer, AnswerBody, Arrival, BodySource, Broken, Credentials, Delivery, EdgeRefusal, Gateway, GiveUp,
+    Outlet,
 };
 
 /// What answers requests.
@@ -61,6 +62,9 @@ pub trait Frames: Send + Unpin + 'static {
     /// whoever makes the pieces, also while the network is full and nobody polls.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>>;
 
+    /// Says, before the first piece is asked for, where they go, for whoever times out a peer that takes none.
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>);
+
     /// Says, before it is dropped, why no more is taken, where it is not the client that went away.
     fn give_up(&mut self, why: GiveUp);
 }
@@ -97,6 +101,10 @@ pub enum ReplyBody<S> {
 impl Frames for Delivery {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         Self::poll_frame(self, cx)
+    }
+
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+        Self::leads_to(self, outlet);
     }
 
     fn give_up(&mut self, why: GiveUp) {

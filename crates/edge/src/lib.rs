@@ -17,6 +17,7 @@ mod reply;
 mod routes;
 mod service;
 mod serving;
+mod socket;
 mod stats;
 mod streams;
 mod tls;

@@ -1,6 +1,6 @@
-//! The socket as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, the HTTP/2
-//! streams of a peer that has shown no good key are held back, and on the way out a peer that takes no bytes is noted, and
-//! what the library itself would say to a head that is none is kept back.
+//! A connection as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, the HTTP/2
+//! streams of a peer that has shown no good key are held back, and what the library itself would say to a head that is none
+//! does not go out.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -121,8 +121,7 @@ impl<S> Transport<S> {
     }
 
     fn note(&mut self, cx: &Context<'_>, bytes: &[IoSlice<'_>], result: &Poll<io::Result<usize>>) {
-        let Poll::Ready(result) = result else { return self.activity.write_blocked() };
-        self.activity.write_went_on();
+        let Poll::Ready(result) = result else { return };
         match &mut self.watched {
             Watched::Nothing => {}
             Watched::Heads(_, words) => {
@@ -198,14 +197,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
         self.io.is_write_vectored()
     }
 
-    /// Over TLS, bytes that a write took may still wait for the socket here; on TCP this is nothing.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let result = Pin::new(&mut this.io).poll_flush(cx);
-        if result.is_pending() {
-            this.activity.write_blocked();
-        }
-        result
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -20,6 +21,12 @@ const MAX_FRAME_BYTES: usize = 64 * 1024;
 /// The transport's end. Dropping it says that the client went away, unless [`Delivery::give_up`] said why.
 pub struct Delivery {
     shared: Arc<Shared>,
+}
+
+/// Where a transport's bytes go. Asked by the one who times readers: what a transport has taken may still wait in it.
+pub trait Outlet: Send + Sync {
+    /// For how long the peer has taken none of the bytes that wait for it; zero where none wait.
+    fn blocked_for(&self) -> Duration;
 }
 
 /// Why a transport lets go of a body before its end.
@@ -73,6 +80,7 @@ struct State {
     end: End,
     given_up: Option<GiveUp>,
     waker: Option<Waker>,
+    outlet: Option<Arc<dyn Outlet>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -149,6 +157,11 @@ impl DeliverySender {
     pub(crate) fn waits_after(&self) -> Option<u64> {
         let state = self.shared.state.lock();
         (!state.frames.is_empty()).then_some(state.taken_frames)
+    }
+
+    /// For how long the transport has got nothing further of what it took.
+    pub(crate) fn blocked_for(&self) -> Duration {
+        self.shared.state.lock().outlet.as_ref().map_or(Duration::ZERO, |outlet| outlet.blocked_for())
     }
 
     /// Throws away what was not taken.
@@ -249,6 +262,11 @@ impl Delivery {
                 Poll::Pending
             }
         }
+    }
+
+    /// Says where the bytes go that are taken here.
+    pub fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+        self.shared.state.lock().outlet = Some(outlet);
     }
 
     /// Says why the transport will take no more. The first reason stands.

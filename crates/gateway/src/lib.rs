@@ -18,7 +18,7 @@ mod state;
 
 pub use answer::{Answer, AnswerBody, Arrival, BodySource, Credentials};
 pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel, Stored};
-pub use delivery::{Broken, Delivery, GiveUp};
+pub use delivery::{Broken, Delivery, GiveUp, Outlet};
 pub use front::{BodyRefusal, EdgeRefusal};
 pub use gateway::Gateway;
 pub use memory::MemoryBounds;

@@ -241,6 +241,26 @@ async fn a_reader_that_stops_reading_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_front_can_see_for_how_long_a_reader_has_taken_nothing() {
+    let served = serve(config()).await;
+    let mut stream = served.connect().await;
+    stream.write_all(post("", ENDLESS).as_bytes()).await.unwrap();
+    served.stub.until_in_flight(1).await;
+    let outlet = served.stub.outlet.lock().unwrap().clone().unwrap();
+    let started = Instant::now();
+    until(|| outlet.blocked_for() >= SHORT).await;
+    assert!(outlet.blocked_for() <= started.elapsed() + SHORT);
+    // A little is not enough for the kernel to take more; all that waits is.
+    let mut taken = vec![0; 16 << 20];
+    for _ in 0..3 {
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut taken).await.unwrap();
+    }
+    assert!(outlet.blocked_for() < SHORT, "{:?}", outlet.blocked_for());
+    drop(stream);
+    served.stub.until_in_flight(0).await;
+}
+
+#[tokio::test]
 async fn a_reader_that_goes_away_is_not_said_to_have_stalled() {
     let served = serve(config()).await;
     let mut stream = served.connect().await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, Frames, Front, Reply, ReplyBody, ServeReport};
-use headrace_gateway::{Arrival, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, GiveUp};
+use headrace_gateway::{Arrival, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, GiveUp, Outlet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -33,6 +33,8 @@ pub(crate) struct Stub {
     cut: watch::Sender<bool>,
     /// Why the last body was let go, where it was not the client that went away.
     pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
+    /// Where the last body went.
+    pub(crate) outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
 }
 
 struct Guard(Arc<AtomicUsize>);
@@ -49,10 +51,15 @@ pub(crate) struct Pieces {
     silent: bool,
     cut: watch::Receiver<bool>,
     given_up: Arc<Mutex<Option<GiveUp>>>,
+    outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
     _guard: Guard,
 }
 
 impl Frames for Pieces {
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+        *self.outlet.lock().unwrap() = Some(outlet);
+    }
+
     fn give_up(&mut self, why: GiveUp) {
         *self.given_up.lock().unwrap() = Some(why);
     }
@@ -83,6 +90,7 @@ impl Stub {
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
             given_up: Arc::default(),
+            outlet: Arc::default(),
         })
     }
 
@@ -93,6 +101,7 @@ impl Stub {
             silent,
             cut: self.cut.subscribe(),
             given_up: Arc::clone(&self.given_up),
+            outlet: Arc::clone(&self.outlet),
             _guard: guard,
         };
         reply(200, "text/event-stream", ReplyBody::Stream(pieces))

@@ -28,7 +28,8 @@ pub(super) struct Line {
     stall: StallClock,
 }
 
-/// How long something has waited for a reader that takes nothing. It looks, now and then, at how much was taken.
+/// How long something has waited for a reader that takes nothing, here or in the transport. It looks, now and then, at how
+/// much was taken.
 #[derive(Default)]
 struct StallClock {
     taken: u64,
@@ -44,7 +45,7 @@ impl StallClock {
                 self.since_ns = now_ns;
             }
         }
-        Duration::from_nanos(now_ns.saturating_sub(self.since_ns))
+        Duration::from_nanos(now_ns.saturating_sub(self.since_ns)).max(sender.blocked_for())
     }
 }
 

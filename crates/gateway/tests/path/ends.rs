@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_domain::{Clock, Endpoint, NanoDollars, Outcome, Stage, SystemClock};
-use headrace_gateway::{AnswerBody, Broken};
+use headrace_gateway::{AnswerBody, Broken, Outlet};
 use headrace_ledger::{Command, Receipt};
 
 use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
@@ -129,6 +129,36 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     assert!(trace.loss.get() > 0);
     let after = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await;
     assert_eq!(after, Some(Err(Broken)), "what nobody paid for is not handed out, and it does not end well");
+}
+
+/// What the transport took has not left it: its reader has stalled as one that takes nothing here, and no sooner.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well() {
+    struct Full(std::time::Instant);
+    impl Outlet for Full {
+        fn blocked_for(&self) -> Duration {
+            self.0.elapsed()
+        }
+    }
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(4));
+    let answer = world.chat(true).await;
+    let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
+    delivery.leads_to(std::sync::Arc::new(Full(std::time::Instant::now())));
+    // The transport takes whatever comes, so that nothing ever waits here.
+    let mut last = None;
+    while let Some(frame) = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await {
+        let ended = frame.is_err();
+        last = Some(frame);
+        if ended {
+            break;
+        }
+    }
+    assert_eq!(last, Some(Err(Broken)));
+    let _ = world.balance_when_idle().await;
+    let trace = world.last_trace();
+    assert!(matches!(&trace.outcome, Outcome::Cancelled { why } if why.contains("read nothing")));
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
 }
 
 /// The engine is done and the money settled; what waits for a reader that takes nothing is still let go.
