@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_wire::client::{ChatChunk, ToolCallDelta, UsageBody};
 
-use crate::{ChatEvent, Explain};
+use crate::Explain;
 
 /// Everything that a stream brought, as far as it got.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -31,6 +31,19 @@ pub struct Answer {
     pub request_id: Option<String>,
     /// How long it took.
     pub timing: Timing,
+}
+
+/// Something new in an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChatEvent {
+    /// Text to show.
+    Text(String),
+    /// Text of the reasoning section.
+    Reasoning(String),
+    /// A piece of a tool call; [`Answer::tool_calls`] has them joined.
+    ToolCall(ToolCallDelta),
+    /// Why the answer ended.
+    Finish(String),
 }
 
 /// A tool call, its pieces joined.

@@ -10,7 +10,7 @@ mod plain;
 mod retry;
 mod stream;
 
-pub use answer::{Answer, AssembledToolCall, Timing};
+pub use answer::{Answer, AssembledToolCall, ChatEvent, Timing};
 pub use client::{Client, ClientConfig, ModelInfo, trusted};
 pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
@@ -19,4 +19,4 @@ pub use headrace_wire::client::{
     ChatMessage, ChatRequest, HeadraceOptions, SseReader, StreamOptions, ToolCallDelta, UsageBody,
 };
 pub use retry::RetryPolicy;
-pub use stream::{ChatEvent, ChatStream};
+pub use stream::ChatStream;

@@ -4,27 +4,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use headrace_wire::client::{ChatChunk, SseEvent, SseReader, ToolCallDelta};
+use headrace_wire::client::{ChatChunk, SseEvent, SseReader};
 
 use crate::answer::CallSlots;
 use crate::error::causes;
-use crate::{Answer, ApiError, ClientError, Timing};
+use crate::{Answer, ApiError, ChatEvent, ClientError, Timing};
 
 /// Longest wait for the body's end after the stream's own, which lets the connection be used again.
 const BODY_END_WAIT: Duration = Duration::from_millis(50);
-
-/// Something new in an answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ChatEvent {
-    /// Text to show.
-    Text(String),
-    /// Text of the reasoning section.
-    Reasoning(String),
-    /// A piece of a tool call; [`Answer::tool_calls`] has them joined.
-    ToolCall(ToolCallDelta),
-    /// Why the answer ended.
-    Finish(String),
-}
 
 /// A streamed answer. Dropping it closes the connection, by which the server sees the cancellation and frees what
 /// the call held.

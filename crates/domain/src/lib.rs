@@ -10,6 +10,7 @@ mod id;
 mod money;
 mod reply;
 mod sampling;
+mod stage;
 mod timeline;
 mod trace;
 mod usage;
@@ -23,9 +24,10 @@ pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, Use
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
+pub use stage::{Stage, StageSpan};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{
-    CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, Stage, StageSpan, TRACE_VERSION,
-    TraceRecord, TraceSink, TracedRefusal,
+    CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION, TraceRecord, TraceSink,
+    TracedRefusal,
 };
 pub use usage::{TokenClass, Usage};

@@ -1,7 +1,7 @@
 //! Where a call's time went, as a partition of it: every nanosecond from its first byte to its end belongs to exactly one
 //! span, and what ran beside a span is told as a share of it. Must not know a clock, an engine or who draws it.
 
-use crate::trace::{Stage, StageSpan};
+use crate::stage::{Stage, StageSpan};
 
 /// The spans of one call in the making. Times are nanoseconds from the call's first byte.
 ///

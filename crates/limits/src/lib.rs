@@ -2,11 +2,13 @@
 //! Knows counts and time, which is an argument; nothing of money, credentials or HTTP.
 
 mod bucket;
+mod held;
 mod lease;
 mod limits;
 mod refusal;
 mod scope;
 mod slot;
+mod table;
 
 pub use lease::Lease;
 pub use limits::{LimitMetrics, Limits, RateStanding};

@@ -11,8 +11,9 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::bucket::{Bucket, Wait};
-use crate::lease::{Leases, Share, Shares, Taken};
+use crate::held::{Leases, Share, Shares, Taken};
 use crate::slot::{Counters, Slot, Slots};
+use crate::table::Table;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
 
 /// How long a lease lasts once it has tokens and its owner does not end it.
@@ -25,17 +26,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// All counters. Cheap to clone: clones share them.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    slots: Slots,
-    pub(crate) leases: Leases,
-    lifetime: Duration,
-    pub(crate) abandoned: AtomicU64,
-    expired: AtomicU64,
-    refused: AtomicU64,
+    inner: Arc<Table>,
 }
 
 /// Sizes and counts, for metrics.
@@ -79,7 +70,7 @@ impl Limits {
     /// With leases that end by themselves `lifetime` after they got their tokens: longer than any call is allowed to take.
     pub fn with_lease_lifetime(lifetime: Duration) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(Table {
                 slots: Slots::new(),
                 leases: Leases::new(),
                 lifetime,
@@ -225,7 +216,7 @@ impl Default for Limits {
     }
 }
 
-impl Inner {
+impl Table {
     /// Takes a request, and a place if it is asked for, from every scope, or nothing.
     fn admit(&self, scopes: &[(Scope, LimitSpec)], ask: Ask, now: UnixNanos) -> Result<Shares, LimitRefusal> {
         loop {
@@ -273,22 +264,6 @@ impl Inner {
     fn refuse(&self, refusal: LimitRefusal) -> LimitRefusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
-    }
-
-    /// Takes `tokens` for a lease that has expired: its slots may have been forgotten since.
-    pub(crate) fn charge_tokens(&self, shares: &Shares, tokens: u64, now: UnixNanos) {
-        for share in shares {
-            let Some(limit) = share.spec.tokens_per_minute else { continue };
-            loop {
-                let slot = self.slots.get(&share.slot.scope);
-                let mut counters = slot.counters.lock();
-                if !counters.retired {
-                    counters.tokens.advance(limit, now);
-                    counters.tokens.charge(tokens);
-                    break;
-                }
-            }
-        }
     }
 }
 

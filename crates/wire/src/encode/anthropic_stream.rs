@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use bytes::BytesMut;
 use headrace_domain::{Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 
+use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use super::frame::{answer_id, write_explain};
-use super::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{raw, value};

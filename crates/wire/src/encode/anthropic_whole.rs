@@ -6,8 +6,8 @@ use bytes::BytesMut;
 use headrace_domain::{Dialect, FinishReason, ReplyEvent, Usage};
 
 use super::anthropic_stream::{write_head, write_stop, write_usage};
+use super::encoder::{JSON, ReplyEncoder, ReplyMeta};
 use super::frame::write_explain;
-use super::{JSON, ReplyEncoder, ReplyMeta};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{list, raw, value};

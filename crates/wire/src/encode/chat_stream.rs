@@ -5,9 +5,9 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, TokenLogprob};
 
+use super::encoder::{ReplyMeta, Wanted};
 use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
-use super::{ReplyMeta, Wanted};
 use crate::json_out::{chat_logprobs, raw, value};
 
 pub(super) struct ChatStream {

@@ -9,9 +9,9 @@ use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, ShownPrompt, TokenLogprob};
 
 use super::completion_logprobs::{self, Offsets};
+use super::encoder::{ReplyMeta, Wanted};
 use super::frame::{Frame, PromptFields, write_finish_reason, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
-use super::{ReplyMeta, Wanted};
 use crate::json_out::{raw, value};
 
 pub(super) struct CompletionsStream {

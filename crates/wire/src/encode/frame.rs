@@ -8,7 +8,7 @@ use headrace_domain::{
     Call, Dialect, Endpoint, FinishReason, RequestId, ServiceTier, ShownPrompt, TokenLogprob, Usage,
 };
 
-use super::{KEEP_ALIVE, ReplyMeta, Wanted};
+use super::encoder::{KEEP_ALIVE, ReplyMeta, Wanted};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{ids, prompt_logprobs, raw, value};

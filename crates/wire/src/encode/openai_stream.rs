@@ -4,8 +4,8 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, Usage};
 
+use super::encoder::{EVENT_STREAM, ReplyEncoder, ReplyMeta};
 use super::frame::Frame;
-use super::{EVENT_STREAM, ReplyEncoder, ReplyMeta};
 use crate::ErrorFacts;
 
 /// Writes the chunks of an endpoint's choices.

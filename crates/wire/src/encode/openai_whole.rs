@@ -9,10 +9,10 @@ use headrace_domain::{
 };
 
 use super::completion_logprobs::{self, Offsets};
+use super::encoder::{JSON, ReplyEncoder, ReplyMeta, Wanted};
 use super::frame::{
     PromptFields, write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
 };
-use super::{JSON, ReplyEncoder, ReplyMeta, Wanted};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{chat_logprobs, escaped, list, raw, value};
