@@ -8,6 +8,9 @@ use headrace_kernels::Isa;
 use headrace_kernels::forward::ForwardShape;
 use headrace_scheduler::{Scheduler, SchedulerConfig};
 
+// Blocks have one size: the model's are what the scheduler counts in.
+const _: () = assert!(BLOCK_TOKENS == headrace_kernels::forward::BLOCK_TOKENS);
+
 /// The most alternatives reported with a token.
 pub const MAX_LOGPROBS: u8 = 20;
 

@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-pub use headrace_domain::BLOCK_TOKENS;
+/// Tokens in one KV block: `headrace_domain::BLOCK_TOKENS`, which the engine holds this equal to when it is compiled. It stands
+/// here again so that a change of the domain does not compile the kernels anew.
+pub const BLOCK_TOKENS: usize = 16;
 
 /// Tokens of one sequence to compute in this step.
 #[derive(Clone, Copy, Debug)]
