@@ -16,7 +16,7 @@ use headrace_client::{
 };
 use secrecy::SecretString;
 
-use crate::commands::read_ca;
+use crate::ca::read_ca;
 use command::{Command, HELP};
 use input::Lines;
 use screen::{OutputClosed, Screen};

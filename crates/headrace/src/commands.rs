@@ -187,11 +187,6 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     Ok(reply)
 }
 
-/// The file of `--ca`.
-pub(crate) fn read_ca(path: &std::path::Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("--ca: cannot read {}: {error}", path.display()))
-}
-
 /// `2026-11-21 01:34:08`, or a dash.
 pub(crate) fn time(at: Option<UnixNanos>) -> String {
     let shown = |at| format!("{} {}", headrace_trace::utc_date(at), headrace_trace::utc_time(at));

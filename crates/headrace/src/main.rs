@@ -1,6 +1,7 @@
 //! The binary: parses the command line, dispatches, and turns what happened into an exit code. 0: done, 1: it could
 //! not be done, 2: wrong usage or configuration, 130: interrupted.
 
+mod ca;
 mod chat;
 mod check;
 mod cli;

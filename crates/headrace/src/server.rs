@@ -32,7 +32,7 @@ use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::models::Plan;
 use crate::records::StoredRecords;
-use crate::welcome::Welcome;
+use crate::welcome::{Manner, Welcome};
 use crate::{commands, gauges, hardening, machine, models, output};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
@@ -58,15 +58,6 @@ pub(crate) fn up(args: &UpArgs) -> ExitCode {
 /// `headrace serve`
 pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
     run(Some(&args.config), &args.flags, Manner::Serve)
-}
-
-/// How a server was started, and so for whom it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// By a person at a terminal: play prices, a key and lines to paste.
-    Up,
-    /// By a file, and as a rule by a machine: nothing secret is printed.
-    Serve,
 }
 
 fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {

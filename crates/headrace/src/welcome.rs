@@ -8,7 +8,15 @@ use secrecy::zeroize::Zeroizing;
 
 use crate::datadir::first_key_file;
 use crate::first_start::{FirstKey, KEY_VARIABLE, Keys};
-use crate::server::Manner;
+
+/// How a server was started, and so for whom it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// By a person at a terminal: play prices, a key and lines to paste.
+    Up,
+    /// By a file, and as a rule by a machine: nothing secret is printed.
+    Serve,
+}
 
 /// What there is to say.
 pub(crate) struct Welcome<'a> {

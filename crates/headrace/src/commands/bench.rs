@@ -18,7 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::read_ca;
+use crate::ca::read_ca;
 use crate::output;
 
 const EXAMPLES: &str = "\

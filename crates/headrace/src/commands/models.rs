@@ -5,14 +5,12 @@ mod make;
 mod noise;
 mod perplexity;
 mod plan;
+mod quantized;
 mod words;
 
 use std::process::ExitCode;
 
-use headrace_quant::BlockType;
-
 use crate::cli::{ModelsArgs, ModelsCommand};
-use crate::config::arithmetic::QUANTIZED;
 use crate::output;
 
 /// Does it.
@@ -26,12 +24,4 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => output::fail(&why),
     }
-}
-
-/// The type that `--quantize` names.
-fn quantized(name: Option<&str>) -> Result<Option<BlockType>, String> {
-    let Some(name) = name.filter(|name| !name.eq_ignore_ascii_case("none")) else { return Ok(None) };
-    let kind = BlockType::from_name(name);
-    let unknown = || format!("`--quantize` cannot be `{name}`; there are {}", QUANTIZED.join(", "));
-    kind.map(Some).ok_or_else(unknown)
 }

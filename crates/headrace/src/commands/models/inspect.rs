@@ -10,7 +10,7 @@ use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
 use serde_json::{Value, json};
 
-use super::quantized;
+use super::quantized::quantized;
 use crate::cli::InspectArgs;
 use crate::config::arithmetic::KV_TYPES;
 use crate::machine;

@@ -19,10 +19,8 @@ use crate::progress::Progress;
 
 use super::noise::Noise;
 use super::plan::{Plan, Tensor};
-use super::words::{TEMPLATE, Words};
+use super::words::{MOST_WORDS, TEMPLATE, Words};
 
-/// Tokens of the vocabulary; a model that has more rows has them unused.
-pub(super) const MOST_WORDS: usize = 32_000;
 /// Weights that a thread makes at a time.
 const PIECE_WEIGHTS: usize = 1 << 18;
 

@@ -13,7 +13,7 @@ use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 use serde_json::{Value, json};
 
-use super::quantized;
+use super::quantized::quantized;
 use crate::cli::PerplexityArgs;
 use crate::config::arithmetic::Arithmetic;
 use crate::machine;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::MakeArgs;
 
-use super::words::LEAST;
+use super::words::{LEAST, MOST_WORDS};
 
 /// Shapes that have a name: hidden, layers, heads, KV heads, head width, MLP width, vocabulary, context.
 const SHAPES: [(&str, [usize; 8]); 3] = [
@@ -68,7 +68,7 @@ impl Plan {
         if config.vocab_size < LEAST {
             return Err(format!("a vocabulary of {} is too small: at least {LEAST}", config.vocab_size));
         }
-        let end = config.vocab_size.min(super::make::MOST_WORDS) - 1;
+        let end = config.vocab_size.min(MOST_WORDS) - 1;
         for (key, id) in [("bos_token_id", end - 2), ("eos_token_id", end)] {
             members.insert(key.to_owned(), json!(id));
         }

@@ -25,6 +25,8 @@ const ONSETS: &str = "b c d f g h j k l m n p r s t v w z bl br ch cl cr dr fl f
 const VOWELS: &str = "a e i o u ai ea ee io oa oo ou";
 const CODAS: &str = "b ck d g l ll m n nd ng nt p r rd rk rm rn rt s sh ss st t th x";
 
+/// Tokens of the vocabulary; a model that has more rows has them unused.
+pub(super) const MOST_WORDS: usize = 32_000;
 /// The control tokens, which stand last.
 pub(super) const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 

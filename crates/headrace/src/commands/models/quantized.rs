@@ -1,0 +1,14 @@
+//! What `--quantize` names.
+//! Must not know what is quantized.
+
+use headrace_quant::BlockType;
+
+use crate::config::arithmetic::QUANTIZED;
+
+/// The type that `--quantize` names.
+pub(super) fn quantized(name: Option<&str>) -> Result<Option<BlockType>, String> {
+    let Some(name) = name.filter(|name| !name.eq_ignore_ascii_case("none")) else { return Ok(None) };
+    let kind = BlockType::from_name(name);
+    let unknown = || format!("`--quantize` cannot be `{name}`; there are {}", QUANTIZED.join(", "));
+    kind.map(Some).ok_or_else(unknown)
+}
