@@ -14,6 +14,7 @@ use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
 use headrace_gateway::ServedModel;
 use headrace_kernels::attention::KvType;
+use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
@@ -148,19 +149,30 @@ fn fault(setting: &str, why: String) -> Fault {
     Fault { setting: setting.to_owned(), why }
 }
 
-/// Loads and starts all models.
+/// The threads that all models compute on: as many as configured, or as the one with the most of its own asks for.
+///
+/// # Errors
+/// Why the system gives none.
+pub(crate) fn workers(config: &Config) -> Result<Arc<Workers>, String> {
+    let all = config.engine.threads.unwrap_or_else(machine::processors);
+    let most = config.models.iter().filter_map(|model| model.threads).fold(all, usize::max);
+    Workers::new(most).map_err(|error| error.to_string())
+}
+
+/// Loads and starts all models over threads that they share.
 ///
 /// # Errors
 /// Every model that cannot be loaded, at once.
 pub(crate) fn start(
     config: &Config,
     plan: Plan,
+    workers: &Arc<Workers>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Vec<Running>, ModelFaults> {
     let (mut faults, mut running) = (Vec::new(), Vec::new());
     for model in plan.models {
         let name = model.config.name.to_string();
-        match run(model, config, plan.isa, clock) {
+        match run(model, config, plan.isa, workers, clock) {
             Ok(started) => running.push(started),
             Err(why) => faults.push((name, why)),
         }
@@ -311,12 +323,18 @@ fn changed(path: &Path) -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-fn run(model: Planned, config: &Config, isa: Isa, clock: &Arc<dyn Clock>) -> Result<Running, String> {
+fn run(
+    model: Planned,
+    config: &Config,
+    isa: Isa,
+    workers: &Arc<Workers>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Running, String> {
     let recommended = model.recommended();
     let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
     let options = LoadOptions {
         isa,
-        threads: named.threads.or(config.engine.threads).unwrap_or_else(machine::processors),
+        threads: named.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads()),
         kv_blocks: model.kv_blocks,
         max_positions: Some(model.max_positions),
         mode: model.mode,
@@ -324,7 +342,8 @@ fn run(model: Planned, config: &Config, isa: Isa, clock: &Arc<dyn Clock>) -> Res
         quantize: model.arithmetic.quantize,
     };
     let mut progress = Progress::new(&format!("loading {}", named.name));
-    let loaded = Model::load(checkpoint, options, &mut |done, total| progress.bytes(done, total));
+    let told = &mut |done, total| progress.bytes(done, total);
+    let loaded = Model::load_over(workers, checkpoint, options, told);
     let loaded = loaded.map_err(|error| error.to_string())?;
     progress.end();
     checkpoint.release_pages();

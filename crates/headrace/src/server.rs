@@ -134,7 +134,8 @@ impl House {
         let data_dir = DataDir::create(&config.data_dir, key_hash, salt).map_err(text)?;
         let directory = data_dir.directory().map_err(text)?;
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
-        let parts = models::start(&config, plan, &clock).map_err(|error| error.to_string())?;
+        let workers = models::workers(&config)?;
+        let parts = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
         let names = parts.iter().map(|part| part.served.name.to_string()).collect();
         let metrics = Arc::new(Metrics::new(&MetricsConfig {
             models: names,

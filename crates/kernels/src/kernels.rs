@@ -12,7 +12,8 @@ use crate::pool::Pool;
 /// The version of the arithmetic: raised whenever any kernel's bits change.
 pub const KERNEL_VERSION: u32 = 2;
 
-/// An instruction set, a pool of threads and scratch memory. One operation runs at a time.
+/// An instruction set, a pool of threads and scratch memory. One operation runs at a time; those of other handles may run
+/// beside it.
 pub struct Kernels {
     pub(crate) isa: Isa,
     mode: ComputeMode,
@@ -24,18 +25,23 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Kernels on `isa` with `threads` threads, the caller included, in compute mode `exact`. Errors when the machine lacks the
-    /// instruction set or a thread cannot be started.
+    /// Kernels on `isa` with `threads` threads of their own, the caller included, in compute mode `exact`. Errors when the
+    /// machine lacks the instruction set or a thread cannot be started.
     pub fn new(isa: Isa, threads: usize) -> Result<Kernels, KernelError> {
         Kernels::with_mode(isa, threads, ComputeMode::Exact)
     }
 
     /// The same in any compute mode.
     pub fn with_mode(isa: Isa, threads: usize, mode: ComputeMode) -> Result<Kernels, KernelError> {
+        Kernels::over(isa, Pool::new(threads)?, mode)
+    }
+
+    /// Kernels that compute on a pool, which may share its threads with others. Errors when the machine lacks the
+    /// instruction set.
+    pub fn over(isa: Isa, pool: Pool, mode: ComputeMode) -> Result<Kernels, KernelError> {
         if !isa.is_supported() {
             return Err(IsaError::Unsupported { asked: isa, supported: Isa::supported() }.into());
         }
-        let pool = Pool::new(threads)?;
         Ok(Kernels { isa, mode, pool, inputs: Inputs::default(), attention: Workspace::default() })
     }
 

@@ -1,9 +1,12 @@
 //! From a checkpoint to a model that can be stepped.
 //! Must not know: where the checkpoint came from, or how a step is computed.
 
+use std::sync::Arc;
+
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::{KvStore, KvType};
 use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_kernels::pool::{Pool, Workers};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
 use headrace_quant::BlockType;
 
@@ -41,10 +44,22 @@ impl LoadOptions {
 }
 
 impl Model {
-    /// Loads a model: weights are repacked once into anonymous memory, and `progress` is called with the tensor bytes
-    /// done and their total. Afterwards the checkpoint is not needed. Errors when it contradicts itself, an option
-    /// cannot be, or there is no memory.
+    /// Loads a model with threads of its own: weights are repacked once into anonymous memory, and `progress` is called with
+    /// the tensor bytes done and their total. Afterwards the checkpoint is not needed. Errors when it contradicts itself, an
+    /// option cannot be, or there is no memory.
     pub fn load(
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, ModelError> {
+        let workers = Workers::new(options.threads)?;
+        Model::load_over(&workers, checkpoint, options, progress)
+    }
+
+    /// The same over workers that other models share; it uses as many of their threads as the options say, as far as there
+    /// are so many. No bit of any model depends on that.
+    pub fn load_over(
+        workers: &Arc<Workers>,
         checkpoint: &Checkpoint,
         options: LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
@@ -70,7 +85,7 @@ impl Model {
             let problem = "leaves room for no token".to_owned();
             return Err(ModelError::Option { name: "max_positions", problem });
         }
-        let mut kernels = Kernels::with_mode(options.isa, options.threads, options.mode)?;
+        let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
         let kv = KvStore::new(kv_shape(config), options.kv, options.kv_blocks)?;
         let total = checkpoint.weight_bytes();
         let quantize = options.quantize;

@@ -83,7 +83,9 @@ impl Forward for Model {
             return Ok(());
         }
         let (core, config, rows) = (&mut self.core, &self.config, &self.rows);
+        core.kernels.pool().begin();
         let step = catch_unwind(AssertUnwindSafe(|| core.step(config, batch, rows, out)));
+        core.kernels.pool().end();
         let failed = match step {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(KernelError::Panicked { message })) => ForwardError::Panicked { message },
@@ -113,7 +115,7 @@ impl Core {
             self.attend(config, index, rows.len(), &everything)?;
             self.finish_layer(config, index, rows.len())?;
         }
-        // From the last layer's attention on, only rows that logits are wanted of matter.
+        // From the last layer's attention on, only rows that need logits matter.
         self.heads(config, last, rows)?;
         let wanted = rows.wanted.len();
         if wanted == 0 {
@@ -191,7 +193,7 @@ impl Core {
     }
 }
 
-/// The first `length` elements, growing the memory where it is too short. What they hold is whatever was left there.
+/// The first `length` elements, growing the memory where it is too short. They hold whatever was left there.
 fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if memory.len() < length {
         memory.resize(length, 0.0);

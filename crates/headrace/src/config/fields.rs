@@ -214,7 +214,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "engine.threads",
         THREADS,
         "",
-        "Threads that compute. By default, the processors that the process may use.",
+        "Threads that compute, shared by all models; a model's own `threads` bounds what it uses of them. By default, the processors that the process may use.",
     ),
     field(
         "engine.isa",
