@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use crate::programs::{self, Program};
-use crate::shell::{Failure, Place, capture, show};
-use crate::steps::Done;
+use crate::shell::{Done, Failure, Place, capture, show};
 
 /// The target's name.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use toml::Table;
 
-use crate::shell::{Failure, Place, capture, read};
-use crate::steps::Done;
+use crate::shell::{Done, Failure, Place, capture, read};
 
 /// The step.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {

@@ -3,9 +3,11 @@
 
 mod arm;
 mod artefacts;
+mod circles;
 mod errors_page;
 mod graph;
 mod house;
+mod imports;
 mod licences;
 mod metadata;
 mod programs;
@@ -13,6 +15,7 @@ mod python;
 mod shell;
 mod smoke;
 mod steps;
+mod tokens;
 mod toolchain;
 
 use std::process::ExitCode;

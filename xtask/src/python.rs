@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{Failure, Place, capture, read, show};
-use crate::steps::Done;
+use crate::shell::{Done, Failure, Place, capture, read, show};
 
 const TESTS: &str = "tests/sdk";
 const REQUIREMENTS: &str = "tests/sdk/requirements.txt";

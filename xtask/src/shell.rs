@@ -36,6 +36,14 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What a step that did not fail came to.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Passed,
+    /// It could not run on this machine.
+    Skipped(String),
+}
+
 /// Where things are.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {

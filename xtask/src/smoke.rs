@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::shell::{Failure, Place, capture, read};
-use crate::steps::Done;
+use crate::shell::{Done, Failure, Place, capture, read};
 
 const KEY: &str = "sk-smoke-0123456789abcdefghijkl";
 const READY_WITHIN: Duration = Duration::from_secs(30);

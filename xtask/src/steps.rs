@@ -3,8 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::shell::{Failure, Place, read};
-use crate::{arm, artefacts, errors_page, graph, house, licences, programs, python, smoke, toolchain};
+use crate::shell::{Done, Failure, Place, read};
+use crate::{
+    arm, artefacts, circles, errors_page, graph, house, licences, programs, python, smoke, toolchain,
+};
 
 /// Which steps to run.
 #[derive(Debug, Clone, Copy)]
@@ -14,14 +16,6 @@ pub(crate) enum Which<'a> {
     Only(&'a str),
 }
 
-/// What a step that did not fail came to.
-#[derive(Debug)]
-pub(crate) enum Done {
-    Passed,
-    /// It could not run on this machine.
-    Skipped(String),
-}
-
 const SAME_BITS: &str = "crates/sim/tests/same_bits.rs";
 
 type Run = fn(&Place) -> Result<Done, Failure>;
@@ -29,7 +23,9 @@ type Run = fn(&Place) -> Result<Done, Failure>;
 /// Name, what it shows, and what runs. What can fail in seconds stands first.
 const STEPS: &[(&str, &str, Run)] = &[
     ("tools", "Rust components and Python are there; what can be installed is", tools),
-    ("rules", "crate graph, file sizes, forbidden constructs, error page", |place| passed(rules(place))),
+    ("rules", "crate graph, circles of files, file sizes, forbidden constructs, error page", |place| {
+        passed(rules(place))
+    }),
     ("python", "the SDK tests' own virtual environment under target/venv", python::install),
     ("format", "rustfmt has nothing to change", format),
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
@@ -86,6 +82,7 @@ pub(crate) fn list() {
 /// Everything that can be known by reading the tree.
 pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
     let mut broken = graph::violations(place)?;
+    broken.extend(circles::violations(&place.root)?);
     broken.extend(house::violations(&place.root)?);
     broken.extend(errors_page::violations(&place.root)?);
     if broken.is_empty() {

@@ -1,0 +1,177 @@
+//! No circles of files inside a room: where files import each other, none can be read first.
+//! Knows who imports whom, not how that is read from sources.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::imports::{Imports, Sources, imports};
+use crate::shell::{Failure, read};
+
+/// Circles that stay, with the reason: room, modules, why.
+const ALLOWED: &[(&str, &[&str], &str)] = &[];
+
+/// What breaks the rule, each with the names that tie the circle.
+pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
+    let mut broken = Vec::new();
+    for room in rooms(root)? {
+        let mut sources = Sources::new();
+        collect(&room.join("src"), "", &mut sources)?;
+        let name = room.file_name().unwrap_or_default().to_string_lossy();
+        broken.extend(of_room(&name, &imports(&sources), ALLOWED));
+    }
+    Ok(broken)
+}
+
+fn entries(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
+    let failed = |error| Failure::new(format!("{}: {error}", folder.display()), "check its permissions");
+    let listed = std::fs::read_dir(folder).map_err(failed)?;
+    listed.map(|entry| Ok(entry.map_err(failed)?.path())).collect()
+}
+
+fn rooms(root: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
+    let mut rooms = entries(&root.join("crates"))?;
+    rooms.push(root.join("xtask"));
+    rooms.retain(|room| room.join("src").is_dir());
+    rooms.sort();
+    Ok(rooms)
+}
+
+/// The sources below a folder, whose modules' names begin with `prefix`.
+fn collect(folder: &Path, prefix: &str, sources: &mut Sources) -> Result<(), Failure> {
+    for path in entries(folder)? {
+        let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        let module = match (prefix, stem) {
+            ("", "lib" | "main") => String::new(),
+            ("", stem) => stem.to_owned(),
+            (prefix, stem) => format!("{prefix}::{stem}"),
+        };
+        if path.is_dir() {
+            collect(&path, &module, sources)?;
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            sources.insert(module, read(&path)?);
+        }
+    }
+    Ok(())
+}
+
+fn of_room(room: &str, imports: &Imports, allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
+    let circles = circles(imports);
+    let allowed = || allowed.iter().filter(|(of, ..)| *of == room).map(|(_, modules, _)| *modules);
+    let mut broken: Vec<String> = circles
+        .iter()
+        .filter(|circle| !allowed().any(|modules| circle.iter().all(|module| modules.contains(module))))
+        .map(|circle| told(room, circle, imports))
+        .collect();
+    let stale = allowed()
+        .filter(|modules| !circles.iter().any(|circle| circle.iter().all(|module| modules.contains(module))));
+    broken.extend(stale.map(|modules| {
+        format!("`{room}`: {} are no circle any more: take them off the list", modules.join(", "))
+    }));
+    broken
+}
+
+/// Sets of modules each of which imports every other, directly or not.
+fn circles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
+    let reach = |from: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
+        while let Some(module) = open.pop() {
+            for next in imports.get(&module).into_iter().flat_map(|taken| taken.keys()) {
+                if seen.insert(next.clone()) {
+                    open.push(next.clone());
+                }
+            }
+        }
+        seen
+    };
+    let reached: Vec<(&str, BTreeSet<String>)> =
+        imports.keys().map(|module| (module.as_str(), reach(module))).collect();
+    let in_circle = reached.iter().filter(|(module, reach)| reach.contains(*module));
+    in_circle
+        .map(|(module, reach)| {
+            let back =
+                reached.iter().filter(|(other, back)| reach.contains(*other) && back.contains(*module));
+            back.map(|(other, _)| *other).collect()
+        })
+        .collect()
+}
+
+fn told(room: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
+    let ties = circle.iter().flat_map(|module| {
+        let taken = imports.get(*module).into_iter().flatten();
+        let taken = taken.filter(|(from, _)| circle.contains(from.as_str()));
+        taken.map(move |(from, names)| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            format!("{} takes {} from {}", shown(module), names.join(", "), shown(from))
+        })
+    });
+    let ties: Vec<String> = ties.collect();
+    format!("`{room}`: {} files import each other in a circle: {}", circle.len(), ties.join("; "))
+}
+
+fn shown(module: &str) -> &str {
+    if module.is_empty() { "the crate's root" } else { module }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::Place;
+
+    fn check(files: &[(&str, &str)], allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
+        let sources = files.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect();
+        of_room("room", &imports(&sources), allowed)
+    }
+
+    #[test]
+    fn no_room_has_a_circle() {
+        let broken = violations(&Place::find().unwrap().root).unwrap();
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn a_circle_is_told_with_the_names_that_tie_it() {
+        let face = "mod a; mod b; mod c; pub use a::One; pub(crate) use b::{Two, Three as Third};";
+        for (a, b, ties) in [
+            ("use crate::b::Two;", "use super::a::{self, One};", 2),
+            // Through the crate's face, by another name, by a path in the code, in a macro, and through a third file.
+            ("use crate::Third;", "fn f() { crate::One::new() }", 2),
+            ("macro_rules! m { () => { $crate::b::Two } }", "use crate::{One, c};", 2),
+            ("use crate::b::*;", "use crate::c::Four;", 3),
+        ] {
+            let broken = check(&[("", face), ("a", a), ("b", b), ("c", "use crate::a::One;")], &[]);
+            assert_eq!(broken.len(), 1, "{a} {b}: {broken:?}");
+            assert!(broken.concat().matches(" takes ").count() >= ties, "{a} {b}: {broken:?}");
+        }
+        // A parent that uses its child, which uses what the parent defines.
+        let nested = [("p", "mod c; use c::C; pub struct P;"), ("p::c", "use super::P; pub struct C;")];
+        assert_eq!(check(&nested, &[]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_circle_passes() {
+        for (parent, child) in [
+            // The parent hands the child's name on.
+            ("mod c; pub use c::C; pub struct P;", "use super::P; pub struct C;"),
+            // Only its tests look there.
+            ("mod c; pub struct P; #[cfg(test)] mod tests { use super::c::C; }", "use super::P;"),
+            ("mod c; pub struct P;", "pub struct C; #[cfg(test)] use super::P;"),
+            // An inline module's parent is the file itself.
+            (
+                "mod c; use c::C;",
+                "pub struct C; mod inner { use super::C; } mod more { mod deep { use super::super::C; } }",
+            ),
+            ("mod c; // use c::C;\nconst X: &str = \"c::C\";", "use super::P;"),
+        ] {
+            let broken = check(&[("p", parent), ("p::c", child)], &[]);
+            assert!(broken.is_empty(), "{parent} {child}: {broken:?}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_circle_passes_and_must_be_one() {
+        let files = [("a", "use crate::b::B;"), ("b", "use crate::a::A;"), ("c", "")];
+        assert!(check(&files, &[("room", &["a", "b"], "they are one")]).is_empty());
+        assert_eq!(check(&files, &[("other", &["a", "b"], "they are one")]).len(), 1);
+        assert_eq!(check(&files, &[("room", &["a", "b"], "so"), ("room", &["b", "c"], "so")]).len(), 1);
+    }
+}
