@@ -11,7 +11,7 @@ use headrace_engine_api::Capabilities;
 use headrace_fleet::Fleet;
 use headrace_identity::Directory;
 use headrace_ledger::prices::PriceList;
-use headrace_ledger::{Ledger, Owner};
+use headrace_ledger::{Books, Owner};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_moderation::Judge;
 use headrace_prompt::{ChatTemplate, ReplyFamily};
@@ -29,7 +29,7 @@ pub struct GatewayParts {
     /// How often and how much at once.
     pub limits: Limits,
     /// Money.
-    pub ledger: Ledger,
+    pub books: Arc<dyn Books>,
     /// What tokens cost.
     pub prices: PriceList,
     /// Rules on content; `None` switches the stage off.

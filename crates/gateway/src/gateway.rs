@@ -87,7 +87,7 @@ impl Gateway {
         if self.is_draining() {
             why.push("the server is shutting down".to_owned());
         }
-        if let Some(down) = self.parts.ledger.health().down {
+        if let Some(down) = self.parts.books.health().down {
             why.push(format!("the ledger cannot be written: {down}"));
         }
         why.extend(self.parts.fleet.down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));

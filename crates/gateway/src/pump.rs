@@ -141,7 +141,6 @@ impl Carried {
     }
 
     async fn travel(&mut self, gateway: &Gateway) {
-        self.dossier.mark(Stage::Handover);
         let ending = match place(gateway, &mut self.dossier, &self.work, &mut self.jobs) {
             Ok(placed) => self.run(gateway, &placed).await,
             Err(why) => Ending::Refused(why),
@@ -155,7 +154,7 @@ impl Carried {
         if matches!(ending, Ending::Completed) {
             self.encode_end(gateway).await;
         }
-        let settled = self.settle(gateway, ending);
+        let settled = self.settle(gateway, ending).await;
         self.tell(settled);
         if !self.located {
             // The call is over: nobody waits for this, and its time is not the call's.
@@ -259,7 +258,7 @@ impl Carried {
     }
 
     /// Ends the hold, once. What was not taken by then will not be: nothing that nobody pays for goes out afterwards.
-    fn settle(&mut self, gateway: &Gateway, ending: Ending) -> Settled {
+    async fn settle(&mut self, gateway: &Gateway, ending: Ending) -> Settled {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
@@ -273,8 +272,8 @@ impl Carried {
         let (bill, outcome) = reckon(&ending, used, cut.tokens, finish);
         self.ended = Some(Ended { ending, outcome, cut, told: false });
         let settled = match bill {
-            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier),
-            None => self.settlement.release(gateway, ReleaseReason::Refused),
+            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
+            None => self.settlement.release(gateway, ReleaseReason::Refused).await,
         };
         if let (Some(message), Some(ended)) = (self.settlement.unpaid(), &mut self.ended) {
             ended.outcome = Outcome::Failed { stage: Stage::Settle, message };
@@ -306,8 +305,8 @@ impl Carried {
         attempt(|| self.record_engine());
         let broken = || Ending::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
-        if attempt(|| self.settle(gateway, ending)).is_none() {
-            attempt(|| self.settlement.release(gateway, ReleaseReason::Failed));
+        if guarded(self.settle(gateway, ending)).await.is_none() {
+            guarded(self.settlement.release(gateway, ReleaseReason::Failed)).await;
         }
         if let Some(settled) = self.settlement.settled() {
             attempt(|| self.tell(settled));

@@ -12,7 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::dossier::{Dossier, Stub};
 use crate::refused::Why;
-use crate::state::{Arrived, Funded};
+use crate::state::{Arrived, Rendered};
 use crate::{Answer, Arrival, BodySource, Gateway, pump};
 
 // In the order of the path.
@@ -48,15 +48,20 @@ impl Gateway {
         };
         AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
             // Before the hold: nothing is taken. From there on the call's task answers for itself.
-            let record = || self.parts().traces.record(stub.panicked(Arc::clone(&self.parts().clock)));
-            let _ = catch_unwind(AssertUnwindSafe(record));
+            self.panicked(stub);
             internal_error(stub.id, stub.dialect)
         })
+    }
+
+    /// Leaves a trace of a call that a panic ended.
+    fn panicked(&self, stub: Stub) {
+        let record = || self.parts().traces.record(stub.panicked(Arc::clone(&self.parts().clock)));
+        let _ = catch_unwind(AssertUnwindSafe(record));
     }
 }
 
 /// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the
-/// request into its task. Up to the hold, what was taken is given back by dropping this future (the client went away); from
+/// request into its task. Before the hold, what was taken is given back by dropping this future (the client went away); from
 /// the hold on the request lives in a task of its own, and this future is only a listener.
 async fn travel<B: BodySource>(
     gateway: &Arc<Gateway>,
@@ -66,8 +71,7 @@ async fn travel<B: BodySource>(
 ) -> Answer {
     let arrived = Arrived::new(arrival, &mut dossier);
     match decide(gateway, arrived, &mut dossier).await {
-        // No await between the hold and the task: a future dropped here would leave a hold behind.
-        Ok(funded) => dispatch(gateway, dossier, funded, counted).await,
+        Ok(rendered) => dispatch(gateway, dossier, rendered, counted).await,
         // Whatever stage refused: one answer and one trace.
         Err(why) => {
             let (answer, record) = dossier.refuse(&why);
@@ -82,8 +86,8 @@ async fn decide<B: BodySource>(
     gateway: &Arc<Gateway>,
     arrived: Arrived<B>,
     dossier: &mut Dossier,
-) -> Result<Funded, Why> {
-    arrived
+) -> Result<Rendered, Why> {
+    let rendered = arrived
         // Who is it: before anything that costs more than a hash.
         .authenticate(gateway, dossier)?
         // The door: whatever is refused from here on has counted against the caller's limits. Who is at them, or could not
@@ -106,25 +110,52 @@ async fn decide<B: BodySource>(
         .render(gateway, dossier)
         .await?
         // How much is cached: for placement, before anything is taken.
-        .cache(gateway, dossier)
-        // Limits and money, all or nothing; from here on a task owns the request and settles it whatever happens.
-        .hold(gateway, dossier)
+        .cache(gateway, dossier);
+    Ok(rendered)
 }
 
 async fn dispatch(
     gateway: &Arc<Gateway>,
     dossier: Dossier,
-    funded: Funded,
+    rendered: Rendered,
     counted: TaskTrackerToken,
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    let carried = pump::carry(Arc::clone(gateway), dossier, funded, head);
+    let owned = own(Arc::clone(gateway), dossier, rendered, head);
     tokio::spawn(async move {
-        carried.await;
+        owned.await;
         drop(counted);
     });
     answer.await.unwrap_or_else(|_| internal_error(id, dialect))
+}
+
+/// Owns a request from its hold on, whoever listens: the books may take their time, and nothing of what they gave is lost.
+async fn own(gateway: Arc<Gateway>, mut dossier: Dossier, rendered: Rendered, head: oneshot::Sender<Answer>) {
+    let (stub, hold) = (dossier.stub(), dossier.id.hold());
+    let taken = async {
+        dossier.mark(Stage::Handover);
+        // Limits and money, all or nothing; what has them is settled whatever happens.
+        match rendered.hold(&gateway, &mut dossier).await {
+            Ok(funded) => Some((dossier, funded, head)),
+            Err(why) => {
+                let (answer, record) = dossier.refuse(&why);
+                gateway.parts().traces.record(record);
+                // A listener that is gone needs no answer.
+                let _ = head.send(answer);
+                None
+            }
+        }
+    };
+    match AssertUnwindSafe(taken).catch_unwind().await {
+        Ok(Some((dossier, funded, head))) => pump::carry(gateway, dossier, funded, head).await,
+        Ok(None) => {}
+        Err(_) => {
+            gateway.panicked(stub);
+            // Whether the books took it is not known.
+            pump::settle::let_go(&gateway, hold).await;
+        }
+    }
 }
 
 fn internal_error(id: RequestId, dialect: Dialect) -> Answer {

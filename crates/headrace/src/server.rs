@@ -310,7 +310,7 @@ impl House {
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
-            ledger: self.ledger.clone(),
+            books: Arc::new(self.ledger.clone()),
             prices: std::mem::take(&mut self.config.prices),
             judge: rules.map(|rules| Arc::new(rules) as Arc<dyn Judge>),
             fleet: Fleet::new(workers),

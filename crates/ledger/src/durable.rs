@@ -67,7 +67,7 @@ impl Group {
 
 impl Durable {
     /// Already on the disk.
-    pub(crate) const fn now() -> Self {
+    pub const fn now() -> Self {
         Self { group: None, slot: None }
     }
 

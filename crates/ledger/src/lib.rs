@@ -1,6 +1,7 @@
 //! Double entry, holds and prices: a synchronous, deterministic core over a journal seam, and a service around it
 //! that commits in groups. Knows no HTTP, no keys, no engine, and no database: a store implements [`Journal`].
 
+mod books;
 mod calendar;
 mod codec;
 mod command;
@@ -17,6 +18,7 @@ mod state;
 mod transaction;
 pub mod verify;
 
+pub use books::{Books, Deciding};
 pub use command::{
     Budget, BudgetPeriod, ChargeLine, Command, GrantKind, IdempotencyClaim, Owner, Receipt, ReleaseReason,
     SettleOutcome, StoredAnswer, Verdict,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use headrace_domain::{HoldId, NanoDollars, Usage};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{
-    ChargeLine, Command, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome, Verdict,
+    ChargeLine, Command, Deciding, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome,
+    Verdict,
 };
 use headrace_limits::Lease;
 
@@ -66,13 +67,13 @@ impl Settlement {
 
     /// Whether the hold's end is decided.
     pub(crate) fn settled(&self) -> Option<Settled> {
-        self.sent.is_some().then_some(Settled(()))
+        self.sent.as_ref().is_some_and(Pending::is_decided).then_some(Settled(()))
     }
 
     /// Ends the hold without a charge and gives every limit back.
-    pub(crate) fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> Settled {
+    pub(crate) async fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> Settled {
         let hold = self.hold;
-        self.send(gateway, Command::Release { hold, why });
+        self.send(gateway, Command::Release { hold, why }).await;
         if let Some(lease) = self.lease.take() {
             lease.release(gateway.parts().clock.now());
         }
@@ -80,16 +81,16 @@ impl Settlement {
     }
 
     /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
-    pub(crate) fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
+    pub(crate) async fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
         let lines = self.lines(&bill.charged);
         let loss = self.quote.cost(&bill.lost).unwrap_or(NanoDollars::MAX);
         let hold = self.hold;
-        self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None });
+        self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None }).await;
         dossier.record.usage = bill.charged.plus(&bill.lost);
         // Where the ledger cannot take it now it will, and then it is what it would be now.
         let expected = self.price(&bill.charged, dossier);
         let all = self.quote.cost(&dossier.record.usage).unwrap_or(NanoDollars::MAX);
-        (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().map(|sent| &sent.verdict) {
+        (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().and_then(Pending::verdict) {
             Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
             Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
             Some(Err(LedgerRefusal::AlreadyResolved { how: Resolution::Settled { charged }, .. })) => {
@@ -106,36 +107,16 @@ impl Settlement {
     /// Waits until the end of the hold is on the disk, and sends it again for as long as the disk refuses it.
     pub(crate) async fn written(&mut self, gateway: &Gateway) {
         let hold = self.hold;
-        let over = async {
-            gateway.cut_off().cancelled().await;
-            tokio::time::sleep(LAST_TRIES).await;
-        };
-        tokio::select! {
-            biased;
-            () = self.write(gateway) => {}
-            () = over => tracing::error!(%hold, "a settlement could not be written before the end"),
+        let Some(sent) = &mut self.sent else { return };
+        write(gateway, hold, sent).await;
+        if let Some(why) = sent.unpaid() {
+            tracing::error!(%hold, why, "a call was answered and nobody paid for it");
         }
     }
 
-    async fn write(&mut self, gateway: &Gateway) {
-        loop {
-            let Some(sent) = &mut self.sent else { return };
-            if sent.is_written().await {
-                if let Some(why) = sent.unpaid() {
-                    tracing::error!(hold = %self.hold, why, "a call was answered and nobody paid for it");
-                }
-                return;
-            }
-            let command = sent.command.clone();
-            tokio::time::sleep(RETRY_EVERY).await;
-            self.sent = Some(Pending::send(gateway, command));
-        }
-    }
-
-    fn send(&mut self, gateway: &Gateway, command: Command) {
-        if self.sent.is_none() {
-            self.sent = Some(Pending::send(gateway, command));
-        }
+    /// Sends the hold's end, unless one was sent, and waits until it is decided.
+    async fn send(&mut self, gateway: &Gateway, command: Command) {
+        self.sent.get_or_insert_with(|| Pending::send(gateway, command)).decided().await;
     }
 
     /// A usage that overflows its price cannot have been held for: nothing is charged then, and the log says so.
@@ -144,6 +125,31 @@ impl Settlement {
             tracing::error!(hold = %self.hold, %error, "a settlement's lines do not fit; nothing is charged");
             Vec::new()
         })
+    }
+}
+
+/// Ends a hold of which nobody knows whether it was taken, without a charge.
+pub(crate) async fn let_go(gateway: &Gateway, hold: HoldId) {
+    let mut release = Pending::send(gateway, Command::Release { hold, why: ReleaseReason::Failed });
+    write(gateway, hold, &mut release).await;
+}
+
+/// Waits until the end of a hold is on the disk, and sends it again for as long as the disk refuses it.
+async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending) {
+    let tries = async {
+        while !sent.is_written().await {
+            tokio::time::sleep(RETRY_EVERY).await;
+            *sent = Pending::send(gateway, sent.command.clone());
+        }
+    };
+    let over = async {
+        gateway.cut_off().cancelled().await;
+        tokio::time::sleep(LAST_TRIES).await;
+    };
+    tokio::select! {
+        biased;
+        () = tries => {}
+        () = over => tracing::error!(%hold, "a settlement could not be written before the end"),
     }
 }
 
@@ -158,33 +164,59 @@ pub(crate) async fn keep(gateway: &Gateway, hold: HoldId) {
         let now = gateway.parts().clock.now();
         if now.since(kept) >= lifetime / 4 {
             kept = now;
-            gateway.parts().ledger.keep(hold, now, lifetime);
+            gateway.parts().books.keep(hold, now, lifetime);
         }
     }
 }
 
-/// A settlement that is decided in memory and on its way to the disk.
+/// A settlement on its way to the books, and from there to the disk.
 struct Pending {
     command: Command,
-    verdict: Result<Receipt, LedgerRefusal>,
-    durable: Durable,
+    progress: Progress,
+}
+
+enum Progress {
+    Deciding(Deciding),
+    Decided { verdict: Result<Receipt, LedgerRefusal>, durable: Durable },
 }
 
 impl Pending {
     fn send(gateway: &Gateway, command: Command) -> Self {
-        let ledger = &gateway.parts().ledger;
-        let mut transacted = ledger.transact(vec![command.clone()], gateway.parts().clock.now());
-        let verdict = transacted.verdicts.pop().map_or_else(
-            || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" }),
-            Verdict::into_result,
-        );
-        Self { command, verdict, durable: transacted.durable }
+        let now = gateway.parts().clock.now();
+        let deciding = gateway.parts().books.decide(vec![command.clone()], now);
+        Self { command, progress: Progress::Deciding(deciding) }
+    }
+
+    /// Waits for the verdict.
+    async fn decided(&mut self) {
+        if let Progress::Deciding(deciding) = &mut self.progress {
+            let mut transacted = deciding.await;
+            let verdict = transacted.verdicts.pop().map_or_else(
+                || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" }),
+                Verdict::into_result,
+            );
+            self.progress = Progress::Decided { verdict, durable: transacted.durable };
+        }
+    }
+
+    fn is_decided(&self) -> bool {
+        self.verdict().is_some()
+    }
+
+    /// `None` until it is decided.
+    fn verdict(&self) -> Option<&Result<Receipt, LedgerRefusal>> {
+        match &self.progress {
+            Progress::Deciding(_) => None,
+            Progress::Decided { verdict, .. } => Some(verdict),
+        }
     }
 
     /// Whether it is on the disk, now or after a wait; false: it must be sent again.
     async fn is_written(&mut self) -> bool {
-        match &self.verdict {
-            Ok(_) => (&mut self.durable).await.is_ok(),
+        self.decided().await;
+        let Progress::Decided { verdict, durable } = &mut self.progress else { return false };
+        match verdict {
+            Ok(_) => durable.await.is_ok(),
             // Either an earlier try reached the disk, or the hold never did, or it ended otherwise: nothing is left to do.
             Err(LedgerRefusal::AlreadyResolved { .. } | LedgerRefusal::UnknownHold { .. }) => true,
             Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. }) => false,
@@ -203,11 +235,11 @@ impl Pending {
     /// How the hold had ended, where it was neither by this settlement nor by an earlier try to write it: nobody paid.
     fn unpaid(&self) -> Option<String> {
         let Command::Settle { .. } = self.command else { return None };
-        match &self.verdict {
-            Err(
+        match self.verdict() {
+            Some(Err(
                 refusal @ (LedgerRefusal::AlreadyResolved { how: Resolution::Released { .. }, .. }
                 | LedgerRefusal::UnknownHold { .. }),
-            ) => Some(format!("the call was not charged: {refusal}")),
+            )) => Some(format!("the call was not charged: {refusal}")),
             _ => None,
         }
     }

@@ -64,7 +64,7 @@ fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
     if gateway.has_free_model() {
         return Ok(());
     }
-    let Some(standing) = parts.ledger.standing(&principal.org, &principal.project) else {
+    let Some(standing) = parts.books.standing_hint(&principal.org, &principal.project) else {
         let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
         return Err(unknown.into());
     };

@@ -1,7 +1,6 @@
 //! Stage `hold`: limits and money, all or nothing. The hold covers the dearest outcome: every prompt token uncached, every
 //! choice at its full length.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use headrace_domain::{Code, Stage};
@@ -16,7 +15,8 @@ use crate::refused::Why;
 use crate::state::{Funded, Rendered, caller_scopes};
 
 impl Rendered {
-    pub(crate) fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Funded, Why> {
+    /// The books may take their time, and a hold that nobody waits for would stay: only a task that nobody drops calls this.
+    pub(crate) async fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Funded, Why> {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
@@ -43,15 +43,13 @@ impl Rendered {
             idempotency: None,
         };
         let headers = rate_headers(&parts.limits.standing(&scopes, now));
-        // From here to the task that settles the hold nothing may fail, or the money would stay held.
-        let mut transacted = parts.ledger.transact(vec![command], now);
+        let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
             self.principal.lease.release(now);
             return Err(refusal.into());
         }
         dossier.record.held = amount;
-        // A clock that panics here must not cost more than this span.
-        let _ = catch_unwind(AssertUnwindSafe(|| dossier.mark(Stage::Hold)));
+        dossier.mark(Stage::Hold);
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Funded { work: self.work, settlement, headers })
     }

@@ -345,7 +345,7 @@ impl World {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             directory: Arc::clone(&directory),
             limits: limits.clone(),
-            ledger: ledger.clone(),
+            books: Arc::new(ledger.clone()),
             prices: PriceList::from_config(&prices).unwrap(),
             judge,
             fleet: Fleet::new(vec![Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>)]),

@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    Clock, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId, SamplingDefaults, SteadyClock,
-    TraceRecord, TraceSink, UnixNanos,
+    Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId, SamplingDefaults,
+    SteadyClock, TraceRecord, TraceSink, UnixNanos,
 };
 use headrace_engine_api::{Capabilities, Engine};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records, ServedModel, Stored};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
-use headrace_ledger::{AppendFault, Command, GrantKind, JournalHand, Ledger, MemoryJournal, Owner};
+use headrace_ledger::{
+    AppendFault, Books, Command, Deciding, GrantKind, Health, JournalHand, Ledger, MemoryJournal, Owner,
+    Standing,
+};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_prompt::ReplyFamily;
 use headrace_tokenizer::Tokenizer;
@@ -144,6 +147,39 @@ impl Records for Kept {
 
     fn json(&self, _: &TraceRecord) -> Vec<u8> {
         Vec::new()
+    }
+}
+
+/// The same books behind a wire: verdicts take their time, and what was asked may be forgotten on the way.
+struct FarBooks {
+    ledger: Ledger,
+    faults: Arc<Faults>,
+    random: Mutex<Random>,
+}
+
+impl Books for FarBooks {
+    fn decide(&self, batch: Vec<Command>, now: UnixNanos) -> Deciding {
+        let (ledger, faults) = (self.ledger.clone(), Arc::clone(&self.faults));
+        let mut random = self.random.lock().unwrap().fork();
+        Deciding::later(async move {
+            sleep(Duration::from_millis(random.below(200))).await;
+            let transacted = ledger.transact(batch, now);
+            faults.disk.notify_one();
+            sleep(Duration::from_millis(random.below(200))).await;
+            transacted
+        })
+    }
+
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<Standing> {
+        self.ledger.standing(org, project)
+    }
+
+    fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
+        self.ledger.keep(hold, now, lifetime);
+    }
+
+    fn health(&self) -> Health {
+        self.ledger.health()
     }
 }
 
@@ -299,11 +335,16 @@ impl World {
             default_max_tokens: None,
             limits: LimitSpec::UNLIMITED,
         };
+        let far_books = FarBooks {
+            ledger: ledger.clone(),
+            faults: Arc::clone(&faults),
+            random: Mutex::new(random.fork()),
+        };
         let parts = GatewayParts {
             clock: Arc::new(Faulty(Arc::clone(&steady), Arc::clone(&faults))),
             directory: Arc::clone(&shared.directory),
             limits: limits.clone(),
-            ledger: ledger.clone(),
+            books: if random.one_in(3) { Arc::new(far_books) } else { Arc::new(ledger.clone()) },
             prices: PriceList::from_config(&shared.prices).unwrap(),
             judge: None,
             fleet: Fleet::new(vec![Worker::new("w0", name, engine)]),

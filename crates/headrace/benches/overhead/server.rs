@@ -192,7 +192,7 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gatewa
         clock,
         directory: Arc::new(directory),
         limits: Limits::new(),
-        ledger,
+        books: Arc::new(ledger),
         prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
         judge: None,
         fleet: Fleet::new(vec![Worker::new("scripted", name.clone(), Arc::new(engine))]),
