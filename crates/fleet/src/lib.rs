@@ -100,12 +100,6 @@ impl Fleet {
         down
     }
 
-    /// The most prompt tokens that any worker of `model` has cached now: an estimate to show.
-    pub fn cached_prefix(&self, model: &ModelName, keys: &PrefixKeys) -> usize {
-        let workers = self.by_model.get(model).map_or(&[][..], Vec::as_slice);
-        workers.iter().map(|worker| worker.engine.cached_prefix(keys)).max().unwrap_or(0)
-    }
-
     /// Picks the worker with the least work before the first token, among those that take calls: what it would have to
     /// compute of the prompt, and what waits there already. Ties go to the one listed first. `None`: nobody serves the
     /// model. Where there is but one it is that one, who says itself why it takes nothing.

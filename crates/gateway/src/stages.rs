@@ -109,8 +109,8 @@ async fn decide<B: BodySource>(
         // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
         .render(gateway, dossier)
         .await?
-        // How much is cached: for placement, before anything is taken.
-        .cache(gateway, dossier);
+        // By what cached prefixes are found: hashed once, before anything is taken.
+        .cache(dossier);
     Ok(rendered)
 }
 
