@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headrace_gateway::{GiveUp, Outlet};
+use headrace_call_api::{GiveUp, Outlet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

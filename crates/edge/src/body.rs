@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_gateway::Broken;
+use headrace_call_api::{Broken, Frames};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::{Activity, InFlight};
-use crate::front::Frames;
 
 /// An answer's body.
 pub(crate) enum OutBody<S: Frames> {

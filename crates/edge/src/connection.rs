@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_gateway::GiveUp;
+use headrace_call_api::GiveUp;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;

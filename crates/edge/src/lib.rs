@@ -3,17 +3,15 @@
 //! credentials and the way to a body to a [`Front`] and carries the answer back.
 
 mod activity;
+mod answers;
 mod body;
 mod config;
 mod connection;
 mod framing;
-mod front;
 mod listener;
-mod memory;
 mod operations;
 mod peer;
 mod registry;
-mod reply;
 mod routes;
 mod service;
 mod serving;
@@ -25,7 +23,6 @@ mod transport;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
-pub use front::{Frames, Front, Reply, ReplyBody};
 pub use routes::{Access, ROUTES, Route, Target};
 pub use serving::{Edge, ServeReport};
 pub use tls::Certificate;

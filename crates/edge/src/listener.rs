@@ -8,7 +8,6 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::EdgeError;
-use crate::peer::Peer;
 use crate::stats::{Stats, count};
 
 /// Connections that the kernel keeps until they are taken.
@@ -36,14 +35,14 @@ pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<Tc
     open().map_err(|source| EdgeError::Bind { address, source })
 }
 
-/// The next connection, and whose it is.
-pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> (TcpStream, Peer) {
+/// The next connection, and where it comes from.
+pub(crate) async fn accept(listener: &TcpListener, stats: &Stats) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 // Tokens are small and wait for nothing. Fails only if the peer is gone, which the next read says too.
                 let _ = stream.set_nodelay(true);
-                return (stream, address.ip().into());
+                return (stream, address);
             }
             Err(error) => {
                 count(&stats.accept_errors);

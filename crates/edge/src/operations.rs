@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use headrace_call_api::{Answer, AnswerBody, Front};
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -11,12 +12,11 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
+use crate::answers::{health, ready, response, written_out};
 use crate::body::OutBody;
 use crate::connection::{Unheard, Wiring};
-use crate::front::{Front, Reply, ReplyBody};
 use crate::listener::accept;
 use crate::registry::Registry;
-use crate::reply::{health, ready, response, written_out};
 use crate::service::Shared;
 
 /// Prometheus's text format.
@@ -37,8 +37,8 @@ pub(crate) async fn serve<F: Front>(
     tracker: TaskTracker,
 ) {
     loop {
-        let (stream, peer) = accept(listener, &shared.stats).await;
-        let Ok(registered) = registry.register(peer) else { continue };
+        let (stream, address) = accept(listener, &shared.stats).await;
+        let Ok(registered) = registry.register(address.ip().into()) else { continue };
         let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));
         tracker.spawn(async move {
             let activity = Arc::clone(&registered.activity);
@@ -67,9 +67,7 @@ fn answer<F: Front>(
     let (_, in_flight) = activity.request();
     let is_head = request.method() == Method::HEAD;
     let reply = if !is_head && request.method() != Method::GET {
-        let mut reply = text(405, "Only GET is taken here.\n".to_owned());
-        reply.headers.push(("allow", "GET, HEAD".to_owned()));
-        reply
+        text(405, "Only GET is taken here.\n".to_owned()).with_header("allow", "GET, HEAD")
     } else {
         match request.uri().path() {
             "/metrics" => {
@@ -78,15 +76,14 @@ fn answer<F: Front>(
                     out.push('\n');
                 }
                 out.push_str(&shared.stats.text());
-                Reply { content_type: METRICS_TYPE, ..text(200, out) }
+                Answer { content_type: METRICS_TYPE, ..text(200, out) }
             }
             "/healthz" => health(),
             "/readyz" => match &shared.front.not_ready()[..] {
                 [] => ready(true),
                 why => {
-                    let mut reply = text(503, format!("not ready\n{}\n", why.join("\n")));
-                    reply.headers.push(("retry-after", "1".to_owned()));
-                    reply
+                    let why = format!("not ready\n{}\n", why.join("\n"));
+                    text(503, why).with_header("retry-after", "1")
                 }
             },
             _ => text(404, "There are /metrics, /healthz and /readyz here.\n".to_owned()),
@@ -95,11 +92,11 @@ fn answer<F: Front>(
     response(reply, in_flight, is_head)
 }
 
-fn text<S>(status: u16, body: String) -> Reply<S> {
-    Reply {
+fn text<S>(status: u16, body: String) -> Answer<S> {
+    Answer {
         status,
         content_type: "text/plain; charset=utf-8",
         headers: Vec::new(),
-        body: ReplyBody::Whole(Bytes::from(body)),
+        body: AnswerBody::Whole(Bytes::from(body)),
     }
 }

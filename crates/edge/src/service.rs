@@ -4,19 +4,17 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use headrace_call_api::{Admitted, Answer, Credentials, EdgeRefusal, Front, Head, Memory, Peer};
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
-use headrace_gateway::{Arrival, Credentials, EdgeRefusal};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use crate::activity::{Activity, InFlight, Wish};
+use crate::answers::{cut_short, health, ready, response};
 use crate::body::OutBody;
 use crate::connection::MOST_HTTP1_HEADERS;
-use crate::front::{Front, Reply};
-use crate::memory::{Memory, Share};
-use crate::reply::{cut_short, health, ready, response};
 use crate::routes::{self, Access, Target};
 use crate::stats::{Stats, count};
 use crate::upload::{BodyLimits, Upload, head_bytes};
@@ -34,6 +32,7 @@ pub(crate) struct Shared<F> {
 /// Answers one request, the connection's `number`th.
 pub(crate) async fn answer<F: Front>(
     shared: Arc<Shared<F>>,
+    peer: Peer,
     (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
 ) -> Result<Response<OutBody<F::Stream>>, Infallible> {
@@ -44,12 +43,12 @@ pub(crate) async fn answer<F: Front>(
     let activity = in_flight.activity();
     let mut asked = Asked {
         shared: &shared,
+        peer,
         activity,
         parts: &parts,
         started,
         body_was_read: body.is_end_stream(),
         body,
-        share: None,
         cut_short: false,
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
@@ -96,19 +95,18 @@ struct Moment {
 /// A request that is being answered.
 struct Asked<'a, F> {
     shared: &'a Shared<F>,
+    peer: Peer,
     activity: &'a Activity,
     parts: &'a Parts,
     started: Moment,
     body: Incoming,
     body_was_read: bool,
-    /// What it takes of the memory for requests, until it is answered.
-    share: Option<Share<'a>>,
     /// Its peer had been refused so often that it was told nothing more.
     cut_short: bool,
 }
 
 impl<F: Front> Asked<'_, F> {
-    async fn reply(&mut self) -> Reply<F::Stream> {
+    async fn reply(&mut self) -> Answer<F::Stream> {
         let path = self.parts.uri.path();
         let Some((route, rest)) = routes::find(path) else { return self.not_found() };
         let takes_get = !matches!(route.target, Target::Call(_));
@@ -133,7 +131,7 @@ impl<F: Front> Asked<'_, F> {
     }
 
     /// What the front says.
-    async fn ask(&mut self, target: Target, rest: &str) -> Reply<F::Stream> {
+    async fn ask(&mut self, target: Target, rest: &str) -> Answer<F::Stream> {
         let front = &self.shared.front;
         let reply = match target {
             Target::Call(endpoint) => self.call(endpoint).await,
@@ -159,33 +157,33 @@ impl<F: Front> Asked<'_, F> {
         reply
     }
 
-    async fn call(&mut self, endpoint: Endpoint) -> Reply<F::Stream> {
-        let arrival = Arrival {
+    async fn call(&mut self, endpoint: Endpoint) -> Answer<F::Stream> {
+        let Shared { front, limits, memory, stats, .. } = self.shared;
+        let head = Head {
             endpoint,
             credentials: self.credentials(),
+            peer: self.peer,
             traceparent: single(&self.parts.headers, "traceparent"),
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
-            body: Upload {
-                head: self.parts,
-                body: &mut self.body,
-                limits: &self.shared.limits,
-                memory: &self.shared.memory,
-                stats: &self.shared.stats,
-                activity: self.activity,
-                share: &mut self.share,
-                was_read: &mut self.body_was_read,
-            },
         };
-        self.shared.front.call(arrival).await
+        // Who calls, and whether it may come in, is asked before its body is.
+        let admitted = match front.admit(head) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refusal,
+        };
+        self.activity.trust();
+        let taken = memory.for_call_of(admitted.payer().clone());
+        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
+        front.call(admitted, Upload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
-    fn not_found(&mut self) -> Reply<F::Stream> {
+    fn not_found(&mut self) -> Answer<F::Stream> {
         let path = self.parts.uri.path();
         self.refuse(&EdgeRefusal::NotFound { path: path.to_owned(), meant: routes::meant(path) }, None)
     }
 
-    fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Reply<F::Stream> {
+    fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Answer<F::Stream> {
         if self.activity.is_refused_too_often() {
             return self.cut_short();
         }
@@ -201,7 +199,7 @@ impl<F: Front> Asked<'_, F> {
     }
 
     /// A refusal to a peer that has been refused too often: no trace, no reasons, and the connection ends.
-    fn cut_short(&mut self) -> Reply<F::Stream> {
+    fn cut_short(&mut self) -> Answer<F::Stream> {
         self.cut_short = true;
         cut_short(&self.shared.stats)
     }

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_api::{EdgeRefusal, Front, Memory, Peer};
 use headrace_domain::{Clock, Dialect};
-use headrace_gateway::{EdgeRefusal, Gateway};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -15,13 +15,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::activity::{Activity, Wish};
+use crate::answers::{cut_short, written_out};
 use crate::connection::{MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
-use crate::front::Front;
 use crate::listener::{accept, listen};
-use crate::memory::Memory;
 use crate::operations::{self, MOST_CONNECTIONS, Metrics};
 use crate::registry::{Full, Registered, Registry};
-use crate::reply::{cut_short, written_out};
 use crate::service::{Shared, answer};
 use crate::stats::{Stats, count, value};
 use crate::tls::Certificate;
@@ -34,7 +32,7 @@ const REFUSALS_AT_ONCE: usize = 64;
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// Bound sockets before a [`Front`].
-pub struct Edge<F = Gateway> {
+pub struct Edge<F> {
     shared: Arc<Shared<F>>,
     wiring: Arc<Wiring>,
     listener: TcpListener,
@@ -218,15 +216,15 @@ struct Public<F> {
 impl<F: Front> Public<F> {
     async fn take_all(&self, listener: &TcpListener) {
         loop {
-            let (stream, peer) = accept(listener, &self.shared.stats).await;
-            match self.registry.register(peer) {
-                Ok(registered) => self.take(stream, registered),
+            let (stream, address) = accept(listener, &self.shared.stats).await;
+            match self.registry.register(address.ip().into()) {
+                Ok(registered) => self.take(stream, address, registered),
                 Err(full) => self.turn_away(stream, full),
             }
         }
     }
 
-    fn take(&self, stream: TcpStream, registered: Registered) {
+    fn take(&self, stream: TcpStream, address: SocketAddr, registered: Registered) {
         count(&self.shared.stats.connections_accepted);
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
@@ -236,7 +234,9 @@ impl<F: Front> Public<F> {
             let activity = Arc::clone(&registered.activity);
             let front = Arc::clone(&shared);
             // In flight from the head on, not only from when its task first runs: its connection may not give way.
-            let service = service_fn(move |request| answer(Arc::clone(&front), activity.request(), request));
+            let peer = Peer { address };
+            let service =
+                service_fn(move |request| answer(Arc::clone(&front), peer, activity.request(), request));
             let last_words = |why| {
                 let activity = &registered.activity;
                 if activity.is_refused_too_often() {

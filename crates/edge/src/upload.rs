@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_domain::KeyId;
-use headrace_gateway::{BodyRefusal, BodySource};
+use headrace_call_api::{BodyRefusal, BodySource, NoRoom, Reserved};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http_body::{Body, SizeHint};
@@ -13,8 +12,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::activity::Activity;
-use crate::memory::{Memory, NoRoom, Share};
 use crate::stats::{Stats, count};
 
 /// How much is allocated for a body on the word of its `content-length` alone.
@@ -35,32 +32,27 @@ pub(crate) struct BodyLimits {
 }
 
 /// A body that is still on its way.
-pub(crate) struct Upload<'a, 'm> {
+pub(crate) struct Upload<'a> {
     pub(crate) head: &'a Parts,
     pub(crate) body: &'a mut Incoming,
     pub(crate) limits: &'a BodyLimits,
-    pub(crate) memory: &'m Memory,
     pub(crate) stats: &'a Stats,
-    pub(crate) activity: &'a Activity,
-    /// Where the request keeps its share of the memory until it is answered.
-    pub(crate) share: &'a mut Option<Share<'m>>,
+    /// What it takes of its payer's share of the memory, until it is answered.
+    pub(crate) taken: &'a Reserved,
     pub(crate) was_read: &'a mut bool,
 }
 
-impl BodySource for Upload<'_, '_> {
-    async fn read(self, payer: &KeyId) -> Result<Bytes, BodyRefusal> {
-        // There is one who pays.
-        self.activity.trust();
+impl BodySource for Upload<'_> {
+    async fn read(self) -> Result<Bytes, BodyRefusal> {
         takes_json(&self.head.headers)?;
         let hint = self.body.size_hint();
         if hint.lower() > self.limits.most_bytes {
             return Err(BodyRefusal::TooLarge { limit_bytes: self.limits.most_bytes });
         }
-        let share = self.share.insert(self.memory.share(payer.clone()));
         // The head stays in memory while its body is waited for.
-        share.take(head_bytes(self.head))?;
+        take(self.taken, head_bytes(self.head))?;
         let total = self.limits.total;
-        let read = timeout(total, gather(self.body, &hint, self.limits, share));
+        let read = timeout(total, gather(self.body, &hint, self.limits, self.taken));
         let read = read.await.unwrap_or(Err(too_slow(total)));
         match &read {
             Ok(_) => *self.was_read = true,
@@ -75,7 +67,7 @@ async fn gather(
     body: &mut Incoming,
     hint: &SizeHint,
     limits: &BodyLimits,
-    share: &mut Share<'_>,
+    taken: &Reserved,
 ) -> Result<Bytes, BodyRefusal> {
     let mut whole = Gathered::default();
     for pieces in 1_u64.. {
@@ -95,7 +87,7 @@ async fn gather(
         if there > limits.most_bytes {
             return Err(BodyRefusal::TooLarge { limit_bytes: limits.most_bytes });
         }
-        share.take(data.len())?;
+        take(taken, data.len())?;
         whole.add(data, hint);
     }
     Err(BodyRefusal::Incomplete)
@@ -105,15 +97,16 @@ fn too_slow(limit: Duration) -> BodyRefusal {
     BodyRefusal::TooSlow { seconds: whole_seconds(limit) }
 }
 
-impl From<NoRoom> for BodyRefusal {
-    fn from(no_room: NoRoom) -> Self {
-        match no_room {
-            NoRoom::OfKey { limit_bytes, observed_bytes } => {
-                Self::MemoryOfKey { limit_bytes, observed_bytes }
-            }
-            NoRoom::Of { limit_bytes, observed_bytes } => Self::Memory { limit_bytes, observed_bytes },
+/// Takes room for so many more bytes, or none.
+fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
+    taken.add(u64::try_from(bytes).unwrap_or(u64::MAX)).map_err(|no_room| match no_room {
+        NoRoom::OfKey { needed, taken, bound } => {
+            BodyRefusal::MemoryOfKey { limit_bytes: bound, observed_bytes: taken.saturating_add(needed) }
         }
-    }
+        NoRoom::OfAll { needed, taken, bound } => {
+            BodyRefusal::Memory { limit_bytes: bound, observed_bytes: taken.saturating_add(needed) }
+        }
+    })
 }
 
 /// Whole seconds of a limit, rounded up.

@@ -8,49 +8,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use headrace_call_api::{Broken, Frames, GiveUp, Outlet, Reserved};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use crate::memory::Reserved;
 
 /// Frames are joined up to this size, so that a reader who lags takes few large ones.
 const JOIN_BYTES: usize = 16 * 1024;
 /// No frame is larger: what the transport takes at once counts as written, and a stalled transport keeps it.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// The transport's end. Dropping it says that the client went away, unless [`Delivery::give_up`] said why.
+/// The transport's end. Dropping it says that the client went away, unless [`Frames::give_up`] said why.
 pub struct Delivery {
     shared: Arc<Shared>,
 }
-
-/// Where a transport's bytes go. Asked by the one who times readers: what a transport has taken may still wait in it.
-pub trait Outlet: Send + Sync {
-    /// For how long the peer has taken none of the bytes that wait for it; zero where none wait.
-    fn blocked_for(&self) -> Duration;
-}
-
-/// Why a transport lets go of a body before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GiveUp {
-    /// The client closed the connection or reset the stream.
-    ClientGone,
-    /// The client took nothing for longer than the transport waits.
-    ReaderStalled,
-    /// The server closes.
-    ShuttingDown,
-}
-
-/// The body stops before its end. What was sent of it must not look whole: reset the stream or close the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Broken;
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answer was broken off before its end")
-    }
-}
-
-impl std::error::Error for Broken {}
 
 /// The task's end. Dropping it breaks the body off, unless [`DeliverySender::finish`] ended it.
 pub(crate) struct DeliverySender {
@@ -239,9 +209,8 @@ impl State {
     }
 }
 
-impl Delivery {
-    /// The next bytes; `None` at the end of the body, an error where it stops before its end.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+impl Frames for Delivery {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         let mut state = self.shared.state.lock();
         if let Some(frame) = state.frames.pop_front() {
             state.buffered = state.buffered.saturating_sub(frame.bytes.len());
@@ -264,13 +233,11 @@ impl Delivery {
         }
     }
 
-    /// Says where the bytes go that are taken here.
-    pub fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
         self.shared.state.lock().outlet = Some(outlet);
     }
 
-    /// Says why the transport will take no more. The first reason stands.
-    pub fn give_up(&mut self, why: GiveUp) {
+    fn give_up(&mut self, why: GiveUp) {
         {
             let mut state = self.shared.state.lock();
             state.given_up.get_or_insert(why);

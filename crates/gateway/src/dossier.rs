@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_api::Head;
 use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord,
     UnixNanos, Usage,
 };
-
-use crate::Arrival;
 
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
 pub(crate) struct Dossier {
@@ -33,13 +32,13 @@ pub(crate) struct Stub {
 
 impl Stub {
     /// Of a request that arrives now, under an id of its own.
-    pub(crate) fn of<B>(arrival: &Arrival<B>) -> Self {
+    pub(crate) fn of(head: &Head) -> Self {
         Self {
-            id: RequestId::fresh(arrival.started),
-            dialect: arrival.endpoint.dialect(),
-            endpoint: Some(arrival.endpoint),
-            started: arrival.started,
-            start_ns: arrival.started_mono_ns,
+            id: RequestId::fresh(head.started),
+            dialect: head.endpoint.dialect(),
+            endpoint: Some(head.endpoint),
+            started: head.started,
+            start_ns: head.started_mono_ns,
         }
     }
 

@@ -82,7 +82,7 @@ impl Gateway {
     }
 
     /// Why calls would not be served, or those for some model not; empty: all would.
-    pub fn not_ready(&self) -> Vec<String> {
+    pub(crate) fn why_not_ready(&self) -> Vec<String> {
         let mut why = Vec::new();
         if self.is_draining() {
             why.push("the server is shutting down".to_owned());
@@ -111,7 +111,7 @@ impl Gateway {
 
     /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
     /// is settled. Returns how many were cut off.
-    pub async fn drain(&self, within: Duration) -> usize {
+    pub(crate) async fn drain_within(&self, within: Duration) -> usize {
         self.draining.store(true, Ordering::SeqCst);
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_ok() {

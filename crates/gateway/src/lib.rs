@@ -16,9 +16,9 @@ mod refused;
 mod stages;
 mod state;
 
-pub use answer::{Answer, AnswerBody, Arrival, BodySource, Credentials};
+pub use answer::{Answer, AnswerBody};
 pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel, Stored};
-pub use delivery::{Broken, Delivery, GiveUp, Outlet};
-pub use front::{BodyRefusal, EdgeRefusal};
+pub use delivery::Delivery;
 pub use gateway::Gateway;
 pub use memory::MemoryBounds;
+pub use stages::Entered;

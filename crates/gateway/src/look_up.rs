@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_api::Credentials;
 use headrace_domain::{Code, Dialect, ModelName, RequestId, TraceRecord};
 use headrace_identity::{Principal, credential};
 use headrace_wire::{ModelCard, model_body, models_body, named_request};
@@ -15,7 +16,7 @@ use crate::refused::Why;
 use crate::stages::authenticate::unauthenticated;
 use crate::stages::authorize::unknown_model;
 use crate::state::caller_scopes;
-use crate::{Answer, Credentials, Gateway};
+use crate::{Answer, Gateway};
 
 /// How long a question waits for the record of a call that has only just ended.
 const RECORD_WAIT: Duration = Duration::from_millis(500);
@@ -26,7 +27,7 @@ type Looked = Result<Answer, Why>;
 
 impl Gateway {
     /// `GET /v1/models`: those that the caller may use.
-    pub fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
+    pub(crate) fn models_for(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
             let mut cards: Vec<ModelCard> = self
@@ -41,7 +42,7 @@ impl Gateway {
     }
 
     /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
-    pub fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
+    pub(crate) fn model_for(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let show = |principal: Arc<Principal>| {
             let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
@@ -54,7 +55,7 @@ impl Gateway {
     }
 
     /// `GET /v1/requests/ID`: the trace of a request, to its own project only. Foreign and missing ids answer alike.
-    pub async fn show_request(&self, credentials: &Credentials, id: &str) -> Answer {
+    pub(crate) async fn request_for(&self, credentials: &Credentials, id: &str) -> Answer {
         let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
             Ok(principal) => self.trace_of(&principal, named_request(id)).await,
@@ -84,7 +85,7 @@ impl Gateway {
     }
 
     /// Whether these are a caller's that would be let in. Nothing is counted.
-    pub fn knows(&self, credentials: &Credentials) -> bool {
+    pub(crate) fn would_let_in(&self, credentials: &Credentials) -> bool {
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let now = self.parts().clock.now();
         shown.is_ok_and(|key| self.parts().directory.authenticate(key, now).is_ok())

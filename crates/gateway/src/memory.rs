@@ -2,11 +2,8 @@
 //! estimate before the work that it is for, and gives it back when the last byte of its answer has gone.
 //! Must not know what a call is.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
+use headrace_call_api::{NoRoom, Reserved};
 use headrace_domain::KeyId;
-use parking_lot::Mutex;
 
 /// The bounds, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,26 +25,8 @@ impl Default for MemoryBounds {
 
 /// What is taken now.
 pub(crate) struct Memory {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     bounds: MemoryBounds,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Default)]
-struct Taken {
-    all: u64,
-    /// Keys with calls in flight.
-    keys: HashMap<KeyId, u64>,
-}
-
-/// What one call has taken: given back when dropped.
-pub(crate) struct Reserved {
-    shared: Arc<Shared>,
-    key: KeyId,
-    bytes: Mutex<u64>,
+    calls: headrace_call_api::Memory,
 }
 
 /// There is no room.
@@ -63,68 +42,34 @@ pub(crate) enum NoMemory {
 
 impl Memory {
     pub(crate) fn new(bounds: MemoryBounds) -> Self {
-        Self { shared: Arc::new(Shared { bounds, taken: Mutex::default() }) }
+        Self { bounds, calls: headrace_call_api::Memory::new(bounds.all, bounds.key) }
     }
 
     pub(crate) fn bounds(&self) -> MemoryBounds {
-        self.shared.bounds
+        self.bounds
     }
 
     /// Bytes that calls have taken.
     pub(crate) fn taken(&self) -> u64 {
-        self.shared.taken.lock().all
+        self.calls.taken()
     }
 
     /// Takes `bytes` for a call of `key`, or nothing.
     pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<Reserved, NoMemory> {
-        self.shared.change(key, 0, bytes)?;
-        Ok(Reserved { shared: Arc::clone(&self.shared), key: key.clone(), bytes: Mutex::new(bytes) })
+        let reserved = self.calls.for_call_of(key.clone());
+        self.resize(&reserved, bytes).map(|()| reserved)
     }
-}
 
-impl Reserved {
-    /// Takes `bytes` instead of what it has, or leaves it as it is.
-    pub(crate) fn resize(&self, bytes: u64) -> Result<(), NoMemory> {
-        let mut own = self.bytes.lock();
-        self.shared.change(&self.key, *own, bytes)?;
-        *own = bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        // To take less is never refused.
-        let _ = self.resize(0);
-    }
-}
-
-impl Shared {
-    fn change(&self, key: &KeyId, from: u64, to: u64) -> Result<(), NoMemory> {
-        let MemoryBounds { key: of_key, all: of_all, .. } = self.bounds;
-        let mut taken = self.taken.lock();
-        let (others, all_others) =
-            (taken.keys.get(key).copied().unwrap_or(0).saturating_sub(from), taken.all.saturating_sub(from));
-        if to > from {
-            if to > of_key.min(of_all) {
-                return Err(NoMemory::Never { needed: to, bound: of_key.min(of_all) });
+    /// Takes `bytes` instead of what the call has, or leaves it as it is.
+    pub(crate) fn resize(&self, reserved: &Reserved, bytes: u64) -> Result<(), NoMemory> {
+        let most = self.bounds.key.min(self.bounds.all);
+        reserved.resize(bytes).map_err(|no_room| match no_room {
+            _ if bytes > most => NoMemory::Never { needed: bytes, bound: most },
+            NoRoom::OfKey { needed, taken, bound } => {
+                NoMemory::Key { key: reserved.key().clone(), needed, taken, bound }
             }
-            if others.saturating_add(to) > of_key {
-                return Err(NoMemory::Key { key: key.clone(), needed: to, taken: others, bound: of_key });
-            }
-            if all_others.saturating_add(to) > of_all {
-                return Err(NoMemory::All { needed: to, taken: all_others, bound: of_all });
-            }
-        }
-        taken.all = all_others.saturating_add(to);
-        match others.saturating_add(to) {
-            0 => drop(taken.keys.remove(key)),
-            sum => match taken.keys.get_mut(key) {
-                Some(slot) => *slot = sum,
-                None => drop(taken.keys.insert(key.clone(), sum)),
-            },
-        }
-        Ok(())
+            NoRoom::OfAll { needed, taken, bound } => NoMemory::All { needed, taken, bound },
+        })
     }
 }
 
@@ -139,10 +84,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_bounded_by_key_and_over_all_and_given_back_once() {
+    fn a_call_is_told_which_bound_it_would_pass() {
         let memory = Memory::new(MemoryBounds { call: 100, key: 100, all: 150 });
         let (a, b) = (KeyId::new("a").unwrap(), KeyId::new("b").unwrap());
-        let first = memory.reserve(&a, 60).unwrap();
+        let _first = memory.reserve(&a, 60).unwrap();
         let refused = |reserved: Result<Reserved, NoMemory>| reserved.map(drop).unwrap_err();
         assert_eq!(refused(memory.reserve(&a, 101)), NoMemory::Never { needed: 101, bound: 100 });
         let full = NoMemory::Key { key: a.clone(), needed: 41, taken: 60, bound: 100 };
@@ -150,14 +95,9 @@ mod tests {
         let second = memory.reserve(&b, 80).unwrap();
         let full = NoMemory::All { needed: 20, taken: 140, bound: 150 };
         assert_eq!(refused(memory.reserve(&a, 20)), full);
-        assert_eq!(second.resize(91), Err(NoMemory::All { needed: 91, taken: 60, bound: 150 }));
-        second.resize(90).unwrap();
-        first.resize(10).unwrap();
-        assert_eq!(memory.taken(), 100);
-        drop(second);
-        let third = memory.reserve(&a, 90).unwrap();
-        drop((first, third));
-        assert_eq!(memory.taken(), 0);
-        assert!(memory.shared.taken.lock().keys.is_empty(), "nothing is kept of keys without calls");
+        let full = NoMemory::All { needed: 91, taken: 60, bound: 150 };
+        assert_eq!(memory.resize(&second, 91), Err(full));
+        memory.resize(&second, 90).unwrap();
+        assert_eq!(memory.taken(), 150);
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
+use headrace_call_api::GiveUp;
 use headrace_domain::{Code, EngineSeen, Outcome, Pauses, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
 use crate::answer::Answer;
-use crate::delivery::{Cut, GiveUp};
+use crate::delivery::Cut;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Funded, Work};

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use headrace_call_api::{BodySource, Head};
 use headrace_domain::{Code, Dialect, RequestId, Stage};
 use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
@@ -12,8 +13,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::dossier::{Dossier, Stub};
 use crate::refused::Why;
-use crate::state::{Arrived, Rendered};
-use crate::{Answer, Arrival, BodySource, Gateway, pump};
+use crate::state::{Admitted, Arrived, Rendered};
+use crate::{Answer, Gateway, pump};
 
 // In the order of the path.
 mod connect;
@@ -36,65 +37,83 @@ mod cache;
 
 mod hold;
 
-impl Gateway {
-    /// One call, from its head to the head of its answer. Dropping the future says that the client went away.
-    pub async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Answer {
-        let stub = Stub::of(&arrival);
-        // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
-        let counted = self.counted();
-        let travel = async {
-            let dossier = stub.open(Arc::clone(&self.parts().clock));
-            travel(self, dossier, arrival, counted).await
-        };
-        AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| {
-            // Before the hold: nothing is taken. From there on the call's task answers for itself.
-            self.panicked(stub);
-            internal_error(stub.id, stub.dialect)
-        })
-    }
-
-    /// Leaves a trace of a call that a panic ended.
-    fn panicked(&self, stub: Stub) {
-        let record = || self.parts().traces.record(stub.panicked(Arc::clone(&self.parts().clock)));
-        let _ = catch_unwind(AssertUnwindSafe(record));
-    }
-}
-
-/// Carries a request from its head to the head of its answer. `counted` is what a drain waits for: it goes with the
-/// request into its task. Before the hold, what was taken is given back by dropping this future (the client went away); from
-/// the hold on the request lives in a task of its own, and this future is only a listener.
-async fn travel<B: BodySource>(
-    gateway: &Arc<Gateway>,
-    mut dossier: Dossier,
-    arrival: Arrival<B>,
+/// A call that was let in, before its body is read. A drain waits for it.
+pub struct Entered {
+    pub(crate) admitted: Admitted,
+    dossier: Dossier,
+    stub: Stub,
     counted: TaskTrackerToken,
-) -> Answer {
-    let arrived = Arrived::new(arrival, &mut dossier);
-    match decide(gateway, arrived, &mut dossier).await {
-        Ok(rendered) => dispatch(gateway, dossier, rendered, counted).await,
-        // Whatever stage refused: one answer and one trace.
-        Err(why) => {
-            let (answer, record) = dossier.refuse(&why);
-            gateway.parts().traces.record(record);
-            answer
-        }
-    }
 }
 
-/// The list. The first stage that refuses ends it.
-async fn decide<B: BodySource>(
-    gateway: &Arc<Gateway>,
-    arrived: Arrived<B>,
-    dossier: &mut Dossier,
-) -> Result<Rendered, Why> {
-    let rendered = arrived
+/// Brings a request by its head to the door, and in.
+pub(crate) fn enter(gateway: &Gateway, head: Head) -> Result<Entered, Answer> {
+    let stub = Stub::of(&head);
+    // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
+    let counted = gateway.counted();
+    let enter = || {
+        let mut dossier = stub.open(Arc::clone(&gateway.parts().clock));
+        let arrived = Arrived::new(head, &mut dossier);
+        match decide_on_head(gateway, arrived, &mut dossier) {
+            Ok(admitted) => Ok(Entered { admitted, dossier, stub, counted }),
+            Err(why) => Err(refuse(gateway, dossier, &why)),
+        }
+    };
+    catch_unwind(AssertUnwindSafe(enter)).unwrap_or_else(|_| Err(panicked(gateway, stub)))
+}
+
+/// Carries a request that was let in to the head of its answer. Before the hold, what was taken is given back by dropping
+/// this future (the client went away); from the hold on the request lives in a task of its own, and this future is only a
+/// listener. What a drain waits for goes with it into its task.
+pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl BodySource) -> Answer {
+    let Entered { admitted, mut dossier, stub, counted } = entered;
+    let travel = async {
+        match decide(gateway, admitted, body, &mut dossier).await {
+            Ok(rendered) => dispatch(gateway, dossier, rendered, counted).await,
+            Err(why) => refuse(gateway, dossier, &why),
+        }
+    };
+    AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| panicked(gateway, stub))
+}
+
+/// Whatever stage refused: one answer and one trace.
+fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+    let (answer, record) = dossier.refuse(why);
+    gateway.parts().traces.record(record);
+    answer
+}
+
+/// Before the hold: nothing is taken. From there on the call's task answers for itself.
+fn panicked(gateway: &Gateway, stub: Stub) -> Answer {
+    leave_trace(gateway, stub);
+    internal_error(stub.id, stub.dialect)
+}
+
+/// Of a call that a panic ended.
+fn leave_trace(gateway: &Gateway, stub: Stub) {
+    let record = || gateway.parts().traces.record(stub.panicked(Arc::clone(&gateway.parts().clock)));
+    let _ = catch_unwind(AssertUnwindSafe(record));
+}
+
+/// The list, as far as the door: nobody has sent a body yet. The first stage that refuses ends it.
+fn decide_on_head(gateway: &Gateway, arrived: Arrived, dossier: &mut Dossier) -> Result<Admitted, Why> {
+    arrived
         // Who is it: before anything that costs more than a hash.
         .authenticate(gateway, dossier)?
         // The door: whatever is refused from here on has counted against the caller's limits. Who is at them, or could not
         // pay at all, is turned away before its bytes are taken in.
-        .admit(gateway, dossier)?
+        .admit(gateway, dossier)
+}
+
+/// The list, from the door on.
+async fn decide(
+    gateway: &Arc<Gateway>,
+    admitted: Admitted,
+    body: impl BodySource,
+    dossier: &mut Dossier,
+) -> Result<Rendered, Why> {
+    let rendered = admitted
         // The body: only a caller who is known, and could pay, fills memory with it.
-        .receive(gateway, dossier)
+        .receive(gateway, body, dossier)
         .await?
         // One meaning of the bytes, every parameter honoured or refused by name.
         .parse(gateway, dossier)
@@ -139,10 +158,8 @@ async fn own(gateway: Arc<Gateway>, mut dossier: Dossier, rendered: Rendered, he
         match rendered.hold(&gateway, &mut dossier).await {
             Ok(funded) => Some((dossier, funded, head)),
             Err(why) => {
-                let (answer, record) = dossier.refuse(&why);
-                gateway.parts().traces.record(record);
                 // A listener that is gone needs no answer.
-                let _ = head.send(answer);
+                let _ = head.send(refuse(&gateway, dossier, &why));
                 None
             }
         }
@@ -151,7 +168,7 @@ async fn own(gateway: Arc<Gateway>, mut dossier: Dossier, rendered: Rendered, he
         Ok(Some((dossier, funded, head))) => pump::carry(gateway, dossier, funded, head).await,
         Ok(None) => {}
         Err(_) => {
-            gateway.panicked(stub);
+            leave_trace(&gateway, stub);
             // Whether the books took it is not known.
             pump::settle::let_go(&gateway, hold).await;
         }

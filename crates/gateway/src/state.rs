@@ -5,35 +5,31 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use headrace_call_api::{Credentials, Reserved};
 use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 
-use crate::Credentials;
 use crate::config::ServedModel;
 use crate::lane::Place;
-use crate::memory::Reserved;
 use crate::pump::settle::Settlement;
 
 /// A request whose head is here.
-pub(crate) struct Arrived<B> {
+pub(crate) struct Arrived {
     pub(crate) credentials: Credentials,
     pub(crate) endpoint: Endpoint,
-    pub(crate) body: B,
 }
 
 /// Its caller is known.
-pub(crate) struct Authenticated<B> {
+pub(crate) struct Authenticated {
     pub(crate) principal: Arc<Principal>,
     pub(crate) endpoint: Endpoint,
-    pub(crate) body: B,
 }
 
 /// It was let in: it is counted, and has its place in flight.
-pub(crate) struct Admitted<B> {
+pub(crate) struct Admitted {
     pub(crate) principal: Caller,
     pub(crate) endpoint: Endpoint,
-    pub(crate) body: B,
 }
 
 /// A caller who was let in, with its place among its limits. Dropping it, at whatever stage, gives the place back.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::control::{self, ControlSocket};
 use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
+use headrace_call_api::Front;
 use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Certificate, Edge};
 use headrace_engine::EmbeddedEngine;
@@ -411,7 +412,7 @@ impl House {
     /// Serves until the first signal, then drains; a second one ends that.
     async fn attend(
         &self,
-        edge: Edge,
+        edge: Edge<Gateway>,
         gateway: &Arc<Gateway>,
         welcome: Zeroizing<String>,
         manner: Manner,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 
-use headrace_gateway::GiveUp;
+use headrace_call_api::GiveUp;
 
 use crate::stub::{ENDLESS, SILENT, assert_status, config, post, read_until, rest, serve, until};
 

@@ -1,8 +1,9 @@
 //! The route table: walked without a credential, and what lies outside it.
 
 use headrace_edge::{Access, ROUTES};
+use tokio::io::AsyncWriteExt;
 
-use crate::stub::{Served, assert_status, config, serve};
+use crate::stub::{Served, assert_status, config, post, rest, serve};
 
 async fn ask(served: &Served, method: &str, path: &str, lines: &str) -> String {
     let request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{lines}\r\n");
@@ -107,4 +108,13 @@ async fn operators_have_a_listener_of_their_own() {
     ] {
         assert_status(&ask(&served, method, path, "").await, status);
     }
+}
+
+#[tokio::test]
+async fn a_front_is_told_where_a_call_comes_from() {
+    let served = serve(config()).await;
+    let mut stream = served.connect().await;
+    stream.write_all(post("connection: close\r\n", "{}").as_bytes()).await.unwrap();
+    assert_status(&rest(&mut stream).await, 200);
+    assert_eq!(*served.stub.peer.lock().unwrap(), Some(stream.local_addr().unwrap()));
 }

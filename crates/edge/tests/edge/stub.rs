@@ -7,9 +7,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_call_api::{
+    Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front,
+    GiveUp, Head, Outlet,
+};
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
-use headrace_edge::{Edge, EdgeConfig, Frames, Front, Reply, ReplyBody, ServeReport};
-use headrace_gateway::{Arrival, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, GiveUp, Outlet};
+use headrace_edge::{Edge, EdgeConfig, ServeReport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -33,8 +36,22 @@ pub(crate) struct Stub {
     cut: watch::Sender<bool>,
     /// Why the last body was let go, where it was not the client that went away.
     pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
+    /// Where the last call came from.
+    pub(crate) peer: Mutex<Option<SocketAddr>>,
     /// Where the last body went.
     pub(crate) outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
+}
+
+/// A call that was let in.
+pub(crate) struct Call {
+    key: KeyId,
+    guard: Guard,
+}
+
+impl Admitted for Call {
+    fn payer(&self) -> &KeyId {
+        &self.key
+    }
 }
 
 struct Guard(Arc<AtomicUsize>);
@@ -90,11 +107,12 @@ impl Stub {
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
             given_up: Arc::default(),
+            peer: Mutex::default(),
             outlet: Arc::default(),
         })
     }
 
-    fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> Reply<Pieces> {
+    fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> Answer<Pieces> {
         let pieces = Pieces {
             piece: Bytes::from_static(piece),
             left,
@@ -104,7 +122,7 @@ impl Stub {
             outlet: Arc::clone(&self.outlet),
             _guard: guard,
         };
-        reply(200, "text/event-stream", ReplyBody::Stream(pieces))
+        reply(200, "text/event-stream", AnswerBody::Stream(pieces))
     }
 
     /// Waits until this many calls are in flight.
@@ -123,12 +141,12 @@ pub(crate) async fn until(so: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("it never came to be");
 }
 
-fn reply(status: u16, content_type: &'static str, body: ReplyBody<Pieces>) -> Reply<Pieces> {
-    Reply { status, content_type, headers: vec![("x-request-id", "req_stub".to_owned())], body }
+fn reply(status: u16, content_type: &'static str, body: AnswerBody<Pieces>) -> Answer<Pieces> {
+    Answer { status, content_type, headers: vec![("x-request-id", "req_stub".to_owned())], body }
 }
 
-fn whole(status: u16, body: impl Into<Bytes>) -> Reply<Pieces> {
-    reply(status, "application/json", ReplyBody::Whole(body.into()))
+fn whole(status: u16, body: impl Into<Bytes>) -> Answer<Pieces> {
+    reply(status, "application/json", AnswerBody::Whole(body.into()))
 }
 
 /// The key, if it is one that the stub knows.
@@ -142,11 +160,11 @@ fn known(credentials: &Credentials) -> Option<KeyId> {
     Some(KeyId::new(name).unwrap())
 }
 
-fn authenticated(credentials: &Credentials, answer: impl FnOnce() -> Reply<Pieces>) -> Reply<Pieces> {
+fn authenticated(credentials: &Credentials, answer: impl FnOnce() -> Answer<Pieces>) -> Answer<Pieces> {
     if known(credentials).is_some() { answer() } else { whole(401, "{}") }
 }
 
-fn not_taken(refusal: &BodyRefusal) -> Reply<Pieces> {
+fn not_taken(refusal: &BodyRefusal) -> Answer<Pieces> {
     let status = match refusal {
         BodyRefusal::TooLarge { .. } => 413,
         BodyRefusal::TooSlow { .. } => 408,
@@ -160,13 +178,19 @@ fn not_taken(refusal: &BodyRefusal) -> Reply<Pieces> {
 
 impl Front for Stub {
     type Stream = Pieces;
+    type Admitted = Call;
 
-    async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Pieces> {
+    fn admit(self: &Arc<Self>, head: Head) -> Result<Call, Answer<Pieces>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let Some(key) = known(&arrival.credentials) else { return whole(401, "{}") };
+        *self.peer.lock().unwrap() = Some(head.peer.address);
+        let key = known(&head.credentials).ok_or_else(|| whole(401, "{}"))?;
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let guard = Guard(Arc::clone(&self.in_flight));
-        let body = match arrival.body.read(&key).await {
+        Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
+    }
+
+    async fn call<B: BodySource>(self: &Arc<Self>, call: Call, body: B) -> Answer<Pieces> {
+        let guard = call.guard;
+        let body = match body.read().await {
             Ok(body) => body,
             Err(refusal) => return not_taken(&refusal),
         };
@@ -189,15 +213,15 @@ impl Front for Stub {
         known(credentials).is_some()
     }
 
-    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Reply<Pieces> {
+    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"models {dialect:?}\"")))
     }
 
-    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Reply<Pieces> {
+    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"model {name} {dialect:?}\"")))
     }
 
-    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> Reply<Pieces> {
+    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> Answer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"request {id}\"")))
     }
 
@@ -207,7 +231,7 @@ impl Front for Stub {
         refusal: &EdgeRefusal,
         endpoint: Option<Endpoint>,
         _started: UnixNanos,
-    ) -> Reply<Pieces> {
+    ) -> Answer<Pieces> {
         let status = match refusal {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use headrace_call_api::GiveUp;
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, AnswerBody};
 use crate::config::GatewayConfig;
-use crate::delivery::{self, Cut, Delivery, DeliverySender, GiveUp};
+use crate::delivery::{self, Cut, Delivery, DeliverySender};
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;

@@ -13,13 +13,9 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Admitted, Arrived, Authenticated, Caller, caller_scopes};
 
-impl<B> Arrived<B> {
+impl Arrived {
     /// The caller, by one keyed hash and one look-up; every bad key costs the same and is answered alike.
-    pub(crate) fn authenticate(
-        self,
-        gateway: &Gateway,
-        dossier: &mut Dossier,
-    ) -> Result<Authenticated<B>, Why> {
+    pub(crate) fn authenticate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Authenticated, Why> {
         if gateway.is_draining() {
             return Err(draining());
         }
@@ -32,20 +28,19 @@ impl<B> Arrived<B> {
         record.org = Some(principal.org.clone());
         record.project = Some(principal.project.clone());
         record.key = Some(principal.key.clone());
-        let Self { endpoint, body, .. } = self;
-        Ok(Authenticated { principal, endpoint, body })
+        Ok(Authenticated { principal, endpoint: self.endpoint })
     }
 }
 
-impl<B> Authenticated<B> {
+impl Authenticated {
     /// The door: takes a request and a place in flight from the caller's limits, and turns away whom no balance could let
     /// through. How many tokens and how much money a call needs is not known yet: `hold` takes those.
-    pub(crate) fn admit(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Admitted<B>, Why> {
+    pub(crate) fn admit(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Admitted, Why> {
         let admitted = admit(gateway, &self.principal, dossier.id);
         dossier.mark(Stage::Authenticate);
         let lease = admitted?;
-        let Self { principal, endpoint, body } = self;
-        Ok(Admitted { principal: Caller { principal, lease }, endpoint, body })
+        let Self { principal, endpoint } = self;
+        Ok(Admitted { principal: Caller { principal, lease }, endpoint })
     }
 }
 

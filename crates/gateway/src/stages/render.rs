@@ -63,7 +63,7 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
     if estimate.bytes() > bound {
         return Err(estimate.refusal(work, bound));
     }
-    work.memory.resize(estimate.bytes()).map_err(|full| full.at(Stage::Render))
+    gateway.memory().resize(&work.memory, estimate.bytes()).map_err(|full| full.at(Stage::Render))
 }
 
 /// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use headrace_call_api::Frames;
 use headrace_domain::Endpoint;
 use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
-use world::{Script, Setup, World};
+use world::{Script, Setup, World, ask};
 
 #[allow(dead_code, reason = "the world has more in it than is measured")]
 #[path = "../path/world.rs"]
@@ -67,7 +68,7 @@ async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usiz
     };
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    let answer = world.gateway.call(arrival).await;
+    let answer = ask(&world.gateway, arrival).await;
     let status = answer.status;
     if let AnswerBody::Stream(mut delivery) = answer.body {
         while poll_fn(|cx| delivery.poll_frame(cx)).await.is_some() {}

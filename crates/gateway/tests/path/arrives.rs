@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::{Dialect, Endpoint, KeyId, NanoDollars, Stage};
-use headrace_gateway::{Arrival, BodyRefusal, BodySource, Credentials};
+use headrace_call_api::{BodyRefusal, BodySource, Credentials, Front};
+use headrace_domain::{Dialect, Endpoint, NanoDollars, Stage};
 use headrace_identity::RateLimits;
 
-use crate::world::{Setup, World, chat_body, header, read};
+use crate::world::{Arrival, Setup, World, ask, chat_body, header, read};
 
 /// How long a body is on its way here.
 const UPLOAD: Duration = Duration::from_millis(60);
@@ -21,7 +21,7 @@ struct Slow {
 }
 
 impl BodySource for Slow {
-    async fn read(self, _payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+    async fn read(self) -> Result<Bytes, BodyRefusal> {
         self.asked.store(true, Ordering::SeqCst);
         tokio::time::sleep(UPLOAD).await;
         self.body
@@ -31,15 +31,8 @@ impl BodySource for Slow {
 fn slow(world: &World, body: Result<Bytes, BodyRefusal>) -> (Arc<AtomicBool>, Arrival<Slow>) {
     let asked = Arc::new(AtomicBool::new(false));
     let whole = world.arrival(Endpoint::ChatCompletions, String::new());
-    let arrival = Arrival {
-        endpoint: whole.endpoint,
-        credentials: whole.credentials,
-        traceparent: None,
-        body: Slow { asked: Arc::clone(&asked), body },
-        started: whole.started,
-        started_mono_ns: whole.started_mono_ns,
-    };
-    (asked, arrival)
+    let body = Slow { asked: Arc::clone(&asked), body };
+    (asked, Arrival { head: whole.head, body })
 }
 
 fn chat() -> Bytes {
@@ -60,9 +53,9 @@ async fn nobody_is_asked_for_a_body_who_is_unknown_or_could_not_pay() {
     ] {
         let (asked, mut arrival) = slow(world, Ok(chat()));
         if !known {
-            arrival.credentials = Credentials::default();
+            arrival.head.credentials = Credentials::default();
         }
-        let answer = world.gateway.call(arrival).await;
+        let answer = ask(&world.gateway, arrival).await;
         assert_eq!(answer.status, status, "{code}");
         let body = read(answer).await;
         assert!(body.contains(code), "{body}");
@@ -74,8 +67,8 @@ async fn nobody_is_asked_for_a_body_who_is_unknown_or_could_not_pay() {
 async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
     let world = World::new(Setup::default());
     let (_, mut arrival) = slow(&world, Ok(chat()));
-    arrival.started_mono_ns = world.gateway_ns();
-    assert_eq!(world.gateway.call(arrival).await.status, 200);
+    arrival.head.started_mono_ns = world.gateway_ns();
+    assert_eq!(ask(&world.gateway, arrival).await.status, 200);
     let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
     let took = |stage| Duration::from_nanos(trace.span(stage).unwrap().duration_ns);
@@ -84,7 +77,7 @@ async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
 
     let refusal = BodyRefusal::MemoryOfKey { limit_bytes: 10, observed_bytes: 11 };
     let (_, arrival) = slow(&world, Err(refusal));
-    let answer = world.gateway.call(arrival).await;
+    let answer = ask(&world.gateway, arrival).await;
     assert_eq!(answer.status, 429);
     let body = read(answer).await;
     for part in ["request_memory_per_key", "\"stage\":\"receive\"", "\"retry_after_s\":1", "\"observed\":11"]
@@ -99,7 +92,7 @@ async fn a_drain_waits_for_calls_that_had_come_in_but_not_begun() {
     let (asked, arrival) = slow(&world, Ok(chat()));
     let gateway = Arc::clone(&world.gateway);
     let call = tokio::spawn(async move {
-        let answer = gateway.call(arrival).await;
+        let answer = ask(&gateway, arrival).await;
         (answer.status, read(answer).await)
     });
     while !asked.load(Ordering::SeqCst) {
@@ -118,7 +111,7 @@ async fn a_body_that_does_not_arrive_in_a_drains_time_is_not_waited_for() {
     let world = World::new(Setup::default());
     let (asked, arrival) = slow(&world, Ok(chat()));
     let gateway = Arc::clone(&world.gateway);
-    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    let call = tokio::spawn(async move { ask(&gateway, arrival).await });
     while !asked.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -164,7 +157,7 @@ async fn a_call_has_its_place_from_the_door_on_and_whoever_leaves_gives_it_back(
     let world = limited(9, 1);
     let (asked, arrival) = slow(&world, Ok(chat()));
     let gateway = Arc::clone(&world.gateway);
-    let call = tokio::spawn(async move { gateway.call(arrival).await });
+    let call = tokio::spawn(async move { ask(&gateway, arrival).await });
     while !asked.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

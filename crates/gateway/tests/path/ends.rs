@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use headrace_call_api::{Broken, Frames, Front, Outlet};
 use headrace_domain::{Clock, Endpoint, NanoDollars, Outcome, Stage, SystemClock};
-use headrace_gateway::{AnswerBody, Broken, Outlet};
+use headrace_gateway::AnswerBody;
 use headrace_ledger::{Command, Receipt};
 
 use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
@@ -250,13 +251,6 @@ async fn draining_refuses_new_calls_and_cuts_off_the_rest_settled() {
     assert_eq!(world.gateway.drain(Duration::from_millis(50)).await, 1);
     let body = reader.await.unwrap();
     assert!(body.contains("shutting_down") && !body.contains("[DONE]"), "{body}");
-    assert_eq!(
-        world
-            .gateway
-            .call(world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string()))
-            .await
-            .status,
-        503
-    );
+    assert_eq!(world.chat(false).await.status, 503);
     let _ = world.balance_when_idle().await;
 }

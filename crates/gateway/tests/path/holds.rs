@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use headrace_call_api::Front;
 use headrace_domain::{NanoDollars, Outcome, Stage};
 use headrace_identity::RateLimits;
 use headrace_ledger::{AppendFault, Command};

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use headrace_call_api::Front;
 use headrace_domain::{Endpoint, NanoDollars, Outcome, is_partition};
 use headrace_gateway::Answer;
 use headrace_identity::RateLimits;

@@ -1,12 +1,12 @@
 //! Who and what is turned away, at which stage, in which words; and what message text can never become.
 
+use headrace_call_api::{Credentials, Front};
 use headrace_domain::{Endpoint, Outcome};
 use headrace_engine_api::Health;
-use headrace_gateway::Credentials;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
-use crate::world::{Script, Setup, World, chat_body, read};
+use crate::world::{Script, Setup, World, ask, chat_body, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
@@ -125,9 +125,9 @@ async fn bad_credentials_are_401_and_never_shown_back() {
     ] {
         let credentials = Credentials { authorization, x_api_key };
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-        arrival.credentials = credentials.clone();
+        arrival.head.credentials = credentials.clone();
         assert_eq!(format!("{credentials:?}"), "Credentials(..)");
-        let answer = world.gateway.call(arrival).await;
+        let answer = ask(&world.gateway, arrival).await;
         assert_eq!(answer.status, 401);
         let body = read(answer).await;
         assert!(!body.contains("CANARY") && !body.contains("pg_sleep"), "{body}");
@@ -172,8 +172,8 @@ async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
         let authorization = authorization.map(String::into_bytes);
         let x_api_key = x_api_key.map(|key| key.clone().into_bytes());
-        arrival.credentials = Credentials { authorization, x_api_key };
-        let answer = world.gateway.call(arrival).await;
+        arrival.head.credentials = Credentials { authorization, x_api_key };
+        let answer = ask(&world.gateway, arrival).await;
         let trace = world.last_trace();
         let Outcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };
         assert_eq!((refusal.code.as_str(), refusal.rule.as_str()), (code, rule));

@@ -5,11 +5,12 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::{Endpoint, EngineTrace, KeyId, Outcome, Stage, TraceRecord, is_partition};
-use headrace_gateway::{Answer, AnswerBody, Arrival, BodyRefusal, BodySource, Credentials};
+use headrace_call_api::{BodyRefusal, BodySource, Credentials, Frames};
+use headrace_domain::{Endpoint, EngineTrace, Outcome, Stage, TraceRecord, is_partition};
+use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};
 
-use crate::world::{MODEL, Script, Setup, World, chat_body, header, read, trace_of};
+use crate::world::{Arrival, MODEL, Script, Setup, World, ask, chat_body, header, read, trace_of};
 
 /// What an engine may say of a job's times, in nanoseconds: the truth, nothing, and nonsense.
 fn claims() -> Vec<EngineTrace> {
@@ -107,8 +108,8 @@ async fn calls_that_do_not(world: &World, stream: bool) {
     let chat = || world.chat(stream);
     // Refused, at the door and at each later stage.
     let mut stranger = world.arrival(Endpoint::ChatCompletions, chat_body(stream).to_string());
-    stranger.credentials = Credentials::default();
-    assert_eq!(world.gateway.call(stranger).await.status, 401);
+    stranger.head.credentials = Credentials::default();
+    assert_eq!(ask(&world.gateway, stranger).await.status, 401);
     for (key, value) in [("model", json!("nosuch")), ("n", json!(-1)), ("max_tokens", json!(600))] {
         let mut body = chat_body(stream);
         body[key] = value;
@@ -169,7 +170,7 @@ async fn time_in_which_the_reader_does_not_read_is_the_clients() {
 struct Upload(Bytes, Duration);
 
 impl BodySource for Upload {
-    async fn read(self, _payer: &KeyId) -> Result<Bytes, BodyRefusal> {
+    async fn read(self) -> Result<Bytes, BodyRefusal> {
         tokio::time::sleep(self.1).await;
         Ok(self.0)
     }
@@ -179,11 +180,9 @@ impl BodySource for Upload {
 #[tokio::test(flavor = "multi_thread")]
 async fn time_in_which_the_body_is_on_its_way_is_the_clients() {
     let world = World::new(Setup::default());
-    let Arrival { endpoint, credentials, traceparent, body, started, started_mono_ns } =
-        world.arrival(Endpoint::ChatCompletions, chat_body(true).to_string());
-    let body = Upload(body, Duration::from_millis(300));
-    let arrival = Arrival { endpoint, credentials, traceparent, body, started, started_mono_ns };
-    let record = trace_of(&world, world.gateway.call(arrival).await).await;
+    let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(true).to_string());
+    let arrival = Arrival { head, body: Upload(body, Duration::from_millis(300)) };
+    let record = trace_of(&world, ask(&world.gateway, arrival).await).await;
     check(&record, "a slow upload");
     assert!(record.client_ns() >= 300_000_000, "{:?}", record.stages);
     let (first, server) = (record.first_token_ns.unwrap(), record.time_to_first_token_ns().unwrap());

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_call_api::{BodySource, Broken, Credentials, Frames, Front, Head, Peer};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
@@ -20,8 +21,7 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Arrival, Broken, Credentials, Gateway, GatewayConfig, GatewayParts, MemoryBounds,
-    Records, ServedModel, Stored,
+    Answer, AnswerBody, Gateway, GatewayConfig, GatewayParts, MemoryBounds, Records, ServedModel, Stored,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -29,6 +29,20 @@ use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
+
+/// A call as it comes in.
+pub(crate) struct Arrival<B> {
+    pub(crate) head: Head,
+    pub(crate) body: B,
+}
+
+/// Brings it in, as an edge does.
+pub(crate) async fn ask<B: BodySource>(gateway: &Arc<Gateway>, arrival: Arrival<B>) -> Answer {
+    match gateway.admit(arrival.head) {
+        Ok(admitted) => gateway.call(admitted, arrival.body).await,
+        Err(refusal) => refusal,
+    }
+}
 
 pub(crate) const MODEL: &str = "demo";
 pub(crate) const ANSWER_TOKENS: u32 = 4;
@@ -373,7 +387,7 @@ impl World {
     }
 
     pub(crate) async fn call(&self, endpoint: Endpoint, body: serde_json::Value) -> Answer {
-        self.gateway.call(self.arrival(endpoint, body.to_string())).await
+        ask(&self.gateway, self.arrival(endpoint, body.to_string())).await
     }
 
     pub(crate) async fn chat(&self, stream: bool) -> Answer {
@@ -382,14 +396,15 @@ impl World {
 
     pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival<Bytes> {
         let clock = SystemClock::new();
-        Arrival {
+        let head = Head {
             endpoint,
             credentials: self.credentials(),
+            peer: Peer { address: ([127, 0, 0, 1], 1).into() },
             traceparent: None,
-            body: Bytes::from(body),
             started: clock.now(),
             started_mono_ns: 0,
-        }
+        };
+        Arrival { head, body: Bytes::from(body) }
     }
 
     /// Now, on the clock of this world's gateway.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_call_api::{Broken, Credentials, Frames, Front, GiveUp, Head, Peer};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, AnswerBody, Arrival, Broken, Credentials, Delivery, Gateway, GiveUp};
+use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
 use serde_json::json;
 
 use crate::engine::MARK;
@@ -73,20 +74,25 @@ pub(crate) async fn call(
         "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
         "headrace": {"explain": random.one_in(6)},
     });
-    let arrival = Arrival {
+    let head = Head {
         endpoint: Endpoint::Completions,
         credentials: Credentials {
             authorization: Some(format!("Bearer {key}").into_bytes()),
             x_api_key: None,
         },
+        peer: Peer { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,
-        body: Bytes::from(body.to_string()),
         started: clock.wall(),
         started_mono_ns: clock.mono(),
     };
     let mut sight =
         Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
-    let call = gateway.call(arrival);
+    let call = async {
+        match gateway.admit(head) {
+            Ok(admitted) => gateway.call(admitted, Bytes::from(body.to_string())).await,
+            Err(refusal) => refusal,
+        }
+    };
     let answer = if habit == Habit::LeavesEarly {
         match tokio::time::timeout(Duration::from_millis(random.below(2_000)), call).await {
             Ok(answer) => answer,

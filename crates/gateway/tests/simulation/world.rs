@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use headrace_call_api::Front;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId, SamplingDefaults,
@@ -568,7 +569,7 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     if let Habit::LetGo(_, why) = sight.habit
         && let Outcome::Cancelled { why: said } = &trace.outcome
     {
-        assert!(why != headrace_gateway::GiveUp::ClientGone || said.contains("went away"));
+        assert!(why != headrace_call_api::GiveUp::ClientGone || said.contains("went away"));
         assert!(!said.contains("went away"), "the transport said why: {sight:?} {trace:?}");
     }
     assert!(

@@ -9,18 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_call_api::{Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     Clock, Dialect, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RequestId, SamplingDefaults,
     SystemClock, TraceRecord, TraceSink, UnixNanos,
 };
-use headrace_edge::{Edge, EdgeConfig, Front, Reply, ReplyBody};
+use headrace_edge::{Edge, EdgeConfig};
 use headrace_engine_api::Capabilities;
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Arrival, BodySource, Credentials, Delivery, EdgeRefusal, Gateway, GatewayConfig, GatewayParts, Records,
-    ServedModel, Stored,
-};
+use headrace_gateway::{Delivery, Gateway, GatewayConfig, GatewayParts, Records, ServedModel, Stored};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
@@ -80,12 +78,25 @@ async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Fa
 /// Says the same to everyone, in as many bytes as the governed answer has.
 struct Hello(KeyId);
 
+struct Anybody(KeyId);
+
+impl Admitted for Anybody {
+    fn payer(&self) -> &KeyId {
+        &self.0
+    }
+}
+
 impl Front for Hello {
     type Stream = Delivery;
+    type Admitted = Anybody;
 
-    async fn call<B: BodySource>(self: &Arc<Self>, arrival: Arrival<B>) -> Reply<Delivery> {
+    fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
+        Ok(Anybody(self.0.clone()))
+    }
+
+    async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> Answer<Delivery> {
         // Read as a governed call's is, so that the connection can be used again.
-        let _ = arrival.body.read(&self.0).await;
+        let _ = body.read().await;
         hello()
     }
 
@@ -93,15 +104,15 @@ impl Front for Hello {
         true
     }
 
-    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Reply<Delivery> {
+    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Answer<Delivery> {
         hello()
     }
 
-    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Reply<Delivery> {
+    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Answer<Delivery> {
         hello()
     }
 
-    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Reply<Delivery> {
+    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Answer<Delivery> {
         hello()
     }
 
@@ -111,7 +122,7 @@ impl Front for Hello {
         _refusal: &EdgeRefusal,
         _endpoint: Option<Endpoint>,
         _started: UnixNanos,
-    ) -> Reply<Delivery> {
+    ) -> Answer<Delivery> {
         hello()
     }
 
@@ -124,10 +135,10 @@ impl Front for Hello {
     }
 }
 
-fn hello() -> Reply<Delivery> {
+fn hello() -> Answer<Delivery> {
     static BODY: [u8; 2048] = [b'h'; 2048];
-    let body = ReplyBody::Whole(Bytes::from_static(&BODY));
-    Reply { status: 200, content_type: "text/plain", headers: Vec::new(), body }
+    let body = AnswerBody::Whole(Bytes::from_static(&BODY));
+    Answer { status: 200, content_type: "text/plain", headers: Vec::new(), body }
 }
 
 struct NoRecords;

@@ -1,60 +1,54 @@
-//! Replies as HTTP has them: a response for the library, or the bytes of one where no library speaks; and those that need
+//! Answers as HTTP has them: a response for the library, or the bytes of one where no library speaks; and those that need
 //! no front. Knows nothing of requests.
 
 use bytes::Bytes;
+use headrace_call_api::{Answer, AnswerBody, Frames};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
 use crate::activity::InFlight;
 use crate::body::{OutBody, Pieces};
-use crate::front::{Frames, Reply, ReplyBody};
 use crate::stats::{Stats, count};
 
 /// What a peer is told that has been refused too often, in a shape that both dialects' clients read.
 const CUT_SHORT: &[u8] = br#"{"type":"error","error":{"type":"rate_limit_error","code":"too_many_refusals","message":"Requests from this address were refused so often that they are not looked at any more. Wait a minute, and see what the first refusals said."}}"#;
 
 /// Alive.
-pub(crate) fn health<S>() -> Reply<S> {
-    small(200, Bytes::from_static(br#"{"status":"alive"}"#))
+pub(crate) fn health<S>() -> Answer<S> {
+    Answer::json(200, Bytes::from_static(br#"{"status":"alive"}"#))
 }
 
 /// Ready or not.
-pub(crate) fn ready<S>(is_ready: bool) -> Reply<S> {
+pub(crate) fn ready<S>(is_ready: bool) -> Answer<S> {
     if is_ready {
-        return small(200, Bytes::from_static(br#"{"status":"ready"}"#));
+        return Answer::json(200, Bytes::from_static(br#"{"status":"ready"}"#));
     }
-    let mut reply = small(503, Bytes::from_static(br#"{"status":"not_ready"}"#));
-    reply.headers.push(("retry-after", "1".to_owned()));
-    reply
+    Answer::json(503, Bytes::from_static(br#"{"status":"not_ready"}"#)).with_header("retry-after", "1")
 }
 
-fn small<S>(status: u16, body: Bytes) -> Reply<S> {
-    Reply { status, content_type: "application/json", headers: Vec::new(), body: ReplyBody::Whole(body) }
-}
-
-/// A reply as HTTP has it. To `HEAD` goes all but the body.
+/// An answer as HTTP has it. To `HEAD` goes all but the body.
 pub(crate) fn response<S: Frames>(
-    reply: Reply<S>,
+    answer: Answer<S>,
     in_flight: InFlight,
     is_head: bool,
 ) -> Response<OutBody<S>> {
-    let streams = matches!(reply.body, ReplyBody::Stream(_));
+    let streams = matches!(answer.body, AnswerBody::Stream(_));
     let mut length = None;
-    let body = match reply.body {
-        ReplyBody::Whole(bytes) if is_head => {
+    let body = match answer.body {
+        AnswerBody::Whole(bytes) if is_head => {
             length = Some(HeaderValue::from(bytes.len()));
             OutBody::Whole(Bytes::new())
         }
-        ReplyBody::Stream(_) | ReplyBody::Long { .. } if is_head => OutBody::Whole(Bytes::new()),
-        ReplyBody::Whole(bytes) => OutBody::Whole(bytes),
-        ReplyBody::Stream(frames) => OutBody::Pieces(Pieces::new(frames, None, in_flight)),
-        ReplyBody::Long { body, bytes } => OutBody::Pieces(Pieces::new(body, Some(bytes), in_flight)),
+        AnswerBody::Stream(_) | AnswerBody::Long { .. } if is_head => OutBody::Whole(Bytes::new()),
+        AnswerBody::Whole(bytes) => OutBody::Whole(bytes),
+        AnswerBody::Stream(frames) => OutBody::Pieces(Pieces::new(frames, None, in_flight)),
+        AnswerBody::Long { body, bytes } => OutBody::Pieces(Pieces::new(body, Some(bytes), in_flight)),
     };
     let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    headers.reserve(reply.headers.len().saturating_add(3));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(reply.content_type));
+    headers.reserve(answer.headers.len().saturating_add(3));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
     if streams {
         // Proxies on the way must neither keep nor gather the pieces.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -63,7 +57,7 @@ pub(crate) fn response<S: Frames>(
     if let Some(length) = length {
         headers.insert(header::CONTENT_LENGTH, length);
     }
-    for (name, value) in reply.headers {
+    for (name, value) in answer.headers {
         match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value)) {
             (Ok(name), Ok(value)) => {
                 headers.insert(name, value);
@@ -74,19 +68,19 @@ pub(crate) fn response<S: Frames>(
     response
 }
 
-/// A reply as the bytes of an HTTP/1.1 response, after which the connection ends.
-pub(crate) fn written_out<S>(reply: &Reply<S>) -> Vec<u8> {
-    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body: &[u8] = if let ReplyBody::Whole(bytes) = &reply.body { bytes } else { &[] };
+/// An answer as the bytes of an HTTP/1.1 response, after which the connection ends.
+pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body: &[u8] = if let AnswerBody::Whole(bytes) = &answer.body { bytes } else { &[] };
     let mut out = format!(
         "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n",
         status.as_str(),
         status.canonical_reason().unwrap_or_default(),
-        reply.content_type,
+        answer.content_type,
         body.len()
     );
     let is_plain = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    for (name, value) in reply.headers.iter().filter(|(name, value)| is_plain(name) && is_plain(value)) {
+    for (name, value) in answer.headers.iter().filter(|(name, value)| is_plain(name) && is_plain(value)) {
         out.push_str(name);
         out.push_str(": ");
         out.push_str(value);
@@ -99,9 +93,7 @@ pub(crate) fn written_out<S>(reply: &Reply<S>) -> Vec<u8> {
 }
 
 /// What a peer is told that has been refused too often.
-pub(crate) fn cut_short<S>(stats: &Stats) -> Reply<S> {
+pub(crate) fn cut_short<S>(stats: &Stats) -> Answer<S> {
     count(&stats.refusals_cut_short);
-    let mut reply = small(429, Bytes::from_static(CUT_SHORT));
-    reply.headers.push(("retry-after", "60".to_owned()));
-    reply
+    Answer::json(429, Bytes::from_static(CUT_SHORT)).with_header("retry-after", "60")
 }

@@ -1,0 +1,76 @@
+//! The seam between edge and gateway: heads and bodies in, answers out, and what each tells the other when it goes no
+//! further. It knows plain data and bytes; nothing of sockets, HTTP libraries, tokens, money or what a call means.
+
+mod answer;
+mod arrival;
+mod body;
+mod memory;
+mod refusal;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
+pub use arrival::{Credentials, Head, Peer};
+pub use body::{BodyRefusal, BodySource};
+pub use memory::{Memory, NoRoom, Reserved};
+pub use refusal::EdgeRefusal;
+
+use headrace_domain::{Dialect, Endpoint, KeyId, UnixNanos};
+
+/// What answers requests.
+pub trait Front: Send + Sync + 'static {
+    /// The body of an answer that comes in pieces.
+    type Stream: Frames;
+
+    /// A call that was let in. Dropping it says that the client went away, and gives back what it was let in with.
+    type Admitted: Admitted;
+
+    /// Decides by its head whether a call comes in. An answer is a refusal: its body is left with the peer.
+    fn admit(self: &Arc<Self>, head: Head) -> Result<Self::Admitted, Answer<Self::Stream>>;
+
+    /// Carries out a call that was let in. Its body is read when it is asked for. Dropping the future says that the
+    /// client went away.
+    fn call<B: BodySource>(
+        self: &Arc<Self>,
+        admitted: Self::Admitted,
+        body: B,
+    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
+    /// Whether these are a caller's that would be let in.
+    fn knows(&self, credentials: &Credentials) -> bool;
+
+    /// `GET /v1/models`
+    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer<Self::Stream>;
+
+    /// `GET /v1/models/{name}`
+    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Self::Stream>;
+
+    /// `GET /v1/requests/{id}`
+    fn show_request(
+        self: &Arc<Self>,
+        credentials: &Credentials,
+        id: &str,
+    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
+    /// A refusal of the edge's own, in the dialect's shape. `endpoint` is what was called, if that was understood.
+    fn refuse(
+        &self,
+        dialect: Dialect,
+        refusal: &EdgeRefusal,
+        endpoint: Option<Endpoint>,
+        started: UnixNanos,
+    ) -> Answer<Self::Stream>;
+
+    /// Why new calls would not be served, for operators; empty: they would.
+    fn not_ready(&self) -> Vec<String>;
+
+    /// Takes no new calls, waits up to `within` for those in flight, cuts off what is left; returns how many.
+    fn drain(&self, within: Duration) -> impl Future<Output = usize> + Send;
+}
+
+/// A call that was let in by its head.
+pub trait Admitted: Send {
+    /// Whose it is: the bytes of its body count against the share of this key.
+    fn payer(&self) -> &KeyId;
+}

@@ -1,0 +1,168 @@
+//! Bytes of memory by the key that they are for: a bound over all of them, and a share of it for each key, so that one
+//! key's calls cannot keep out those of others. Must not know what the bytes are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headrace_domain::KeyId;
+use parking_lot::Mutex;
+
+/// What is taken now, and how much may be.
+#[derive(Debug)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    most: u64,
+    most_of_key: u64,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: u64,
+    /// Only keys that have something.
+    of_key: HashMap<KeyId, u64>,
+}
+
+/// What one call has taken: given back when dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    shared: Arc<Shared>,
+    key: KeyId,
+    /// Changed only while `Shared::taken` is locked.
+    bytes: AtomicU64,
+}
+
+/// Which bound would be passed, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoRoom {
+    /// That of one key.
+    OfKey {
+        /// What the call would have.
+        needed: u64,
+        /// What the key's other calls have.
+        taken: u64,
+        /// The bound.
+        bound: u64,
+    },
+    /// That of all together.
+    OfAll {
+        /// What the call would have.
+        needed: u64,
+        /// What all other calls have.
+        taken: u64,
+        /// The bound.
+        bound: u64,
+    },
+}
+
+impl Memory {
+    /// So many bytes in all, and of those the most for one key.
+    pub fn new(most: u64, most_of_key: u64) -> Self {
+        Self { shared: Arc::new(Shared { most, most_of_key, taken: Mutex::default() }) }
+    }
+
+    /// Bytes that are taken.
+    pub fn taken(&self) -> u64 {
+        self.shared.taken.lock().all
+    }
+
+    /// Nothing yet, for a call of `key`.
+    pub fn for_call_of(&self, key: KeyId) -> Reserved {
+        Reserved { shared: Arc::clone(&self.shared), key, bytes: AtomicU64::new(0) }
+    }
+}
+
+impl Reserved {
+    /// Takes so many more bytes, or leaves it as it is.
+    ///
+    /// # Errors
+    /// [`NoRoom`]
+    pub fn add(&self, bytes: u64) -> Result<(), NoRoom> {
+        self.change(|own| own.saturating_add(bytes))
+    }
+
+    /// Takes so many bytes instead of what it has, or leaves it as it is. To take less is never refused.
+    ///
+    /// # Errors
+    /// [`NoRoom`]
+    pub fn resize(&self, bytes: u64) -> Result<(), NoRoom> {
+        self.change(|_| bytes)
+    }
+
+    /// Whose it is.
+    pub const fn key(&self) -> &KeyId {
+        &self.key
+    }
+
+    fn change(&self, to: impl FnOnce(u64) -> u64) -> Result<(), NoRoom> {
+        let Shared { most, most_of_key, .. } = *self.shared;
+        let mut taken = self.shared.taken.lock();
+        let from = self.bytes.load(Ordering::Relaxed);
+        let to = to(from);
+        let slot = taken.of_key.get(&self.key).copied();
+        let of_key = slot.unwrap_or(0).saturating_sub(from);
+        let all = taken.all.saturating_sub(from);
+        if to > from {
+            if of_key.saturating_add(to) > most_of_key {
+                return Err(NoRoom::OfKey { needed: to, taken: of_key, bound: most_of_key });
+            }
+            if all.saturating_add(to) > most {
+                return Err(NoRoom::OfAll { needed: to, taken: all, bound: most });
+            }
+        }
+        self.bytes.store(to, Ordering::Relaxed);
+        taken.all = all.saturating_add(to);
+        match (of_key.saturating_add(to), slot) {
+            (0, _) => drop(taken.of_key.remove(&self.key)),
+            (sum, None) => drop(taken.of_key.insert(self.key.clone(), sum)),
+            (sum, Some(_)) => {
+                if let Some(slot) = taken.of_key.get_mut(&self.key) {
+                    *slot = sum;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if *self.bytes.get_mut() > 0 {
+            // To take less is never refused.
+            let _ = self.resize(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_bounded_by_key_and_over_all_and_given_back_once() {
+        let memory = Memory::new(150, 100);
+        let of = |key| memory.for_call_of(KeyId::new(key).unwrap());
+        let (first, twin, other) = (of("a"), of("a"), of("b"));
+        assert_eq!(first.resize(101), Err(NoRoom::OfKey { needed: 101, taken: 0, bound: 100 }));
+        first.resize(60).unwrap();
+        assert_eq!(twin.resize(41), Err(NoRoom::OfKey { needed: 41, taken: 60, bound: 100 }));
+        other.add(50).unwrap();
+        other.add(30).unwrap();
+        assert_eq!(twin.resize(20), Err(NoRoom::OfAll { needed: 20, taken: 140, bound: 150 }));
+        assert_eq!(other.add(11), Err(NoRoom::OfAll { needed: 91, taken: 60, bound: 150 }));
+        assert_eq!(memory.taken(), 140, "a refusal takes nothing");
+        other.resize(90).unwrap();
+        first.resize(10).unwrap();
+        assert_eq!(memory.taken(), 100);
+        drop(other);
+        twin.resize(90).unwrap();
+        drop((first, twin));
+        assert_eq!(memory.taken(), 0);
+        assert!(memory.shared.taken.lock().of_key.is_empty(), "nothing is kept of keys without calls");
+    }
+}
