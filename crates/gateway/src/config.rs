@@ -44,6 +44,10 @@ pub struct GatewayParts {
     pub traces: Arc<dyn TraceSink>,
     /// Finds them again.
     pub records: Arc<dyn Records>,
+    /// Separates the prefix caches of tenants. Never leaves the server.
+    pub cache_secret: [u8; 32],
+    /// This process, new at each start.
+    pub owner: Owner,
 }
 
 /// A record on its way from the store.
@@ -110,15 +114,11 @@ pub struct GatewayConfig {
     pub wire: WireLimits,
     /// Shares of an engine, relative to the 1 of every organisation that is not named.
     pub weights: BTreeMap<OrgId, u32>,
-    /// Separates the prefix caches of tenants. Never leaves the server.
-    pub cache_secret: [u8; 32],
-    /// This process, new at each start.
-    pub owner: Owner,
 }
 
-impl GatewayConfig {
+impl Default for GatewayConfig {
     /// The usual bounds.
-    pub fn new(cache_secret: [u8; 32], owner: Owner) -> Self {
+    fn default() -> Self {
         Self {
             default_max_tokens: 1024,
             hold_lifetime: Duration::from_secs(3600),
@@ -131,9 +131,26 @@ impl GatewayConfig {
             memory: MemoryBounds::default(),
             wire: WireLimits::default(),
             weights: BTreeMap::new(),
-            cache_secret,
-            owner,
         }
+    }
+}
+
+impl GatewayConfig {
+    /// What no gateway could serve with: each bound by name, and what is wrong with it.
+    pub fn faults(&self) -> Vec<(&'static str, &'static str)> {
+        let none = [
+            ("default_max_tokens", self.default_max_tokens == 0),
+            ("hold_lifetime", self.hold_lifetime.is_zero()),
+            ("stall_timeout", self.stall_timeout.is_zero()),
+            ("delivery_buffer", self.delivery_buffer_bytes == 0),
+            ("keep_alive", self.keep_alive.is_zero()),
+            ("max_render_bytes_at_once", self.render_bytes_at_once == 0),
+            ("max_call_memory", self.memory.call == 0),
+            ("max_key_memory", self.memory.key == 0),
+            ("max_memory", self.memory.all == 0),
+        ];
+        let none = none.into_iter().filter(|(_, zero)| *zero);
+        none.map(|(name, _)| (name, "is 0: no call could be served with it")).collect()
     }
 
     /// How often a call's task looks at its clocks.
@@ -170,10 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_bound_of_nothing_is_named() {
+        assert_eq!(GatewayConfig::default().faults(), []);
+        let config = GatewayConfig { stall_timeout: Duration::ZERO, ..GatewayConfig::default() };
+        assert!(matches!(config.faults()[..], [("stall_timeout", _)]));
+    }
+
+    #[test]
     fn a_call_ends_while_there_is_time_to_settle_its_hold() {
         for (hold_s, call_s) in [(3600, 3540), (600, 540), (100, 90), (10, 9), (0, 0)] {
             let hold_lifetime = Duration::from_secs(hold_s);
-            let config = GatewayConfig { hold_lifetime, ..GatewayConfig::new([0; 32], Owner::new(1)) };
+            let config = GatewayConfig { hold_lifetime, ..GatewayConfig::default() };
             assert_eq!(config.longest_call(), Duration::from_secs(call_s), "a hold of {hold_s} s");
         }
     }

@@ -37,7 +37,8 @@ impl Gateway {
     /// Puts the rooms together. Every served model must have workers and a price, every alias a model.
     pub fn new(mut parts: GatewayParts, config: GatewayConfig) -> Result<Arc<Self>, GatewayError> {
         let now = parts.clock.now();
-        let mut faults = Vec::new();
+        let faults = config.faults().into_iter();
+        let mut faults: Vec<_> = faults.map(|(name, why)| format!("`{name}` {why}")).collect();
         let mut free_model = false;
         let mut models = HashMap::new();
         for model in std::mem::take(&mut parts.models) {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::MemoryBounds;
+use headrace_gateway::{GatewayConfig, MemoryBounds};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::PriceList;
 use headrace_limits::LimitSpec;
@@ -51,8 +51,8 @@ pub(crate) struct Config {
     pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,
     pub(crate) rules: Option<Rules>,
-    pub(crate) gateway: GatewaySettings,
-    pub(crate) wire: WireLimits,
+    /// Without the weights.
+    pub(crate) gateway: GatewayConfig,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     pub(crate) key_hash_file: Option<PathBuf>,
@@ -91,19 +91,6 @@ pub(crate) struct EngineSettings {
     pub(crate) max_choices: u32,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) runtime_threads: Option<usize>,
-}
-
-/// Defaults and bounds of a call.
-pub(crate) struct GatewaySettings {
-    pub(crate) default_max_tokens: u32,
-    pub(crate) hold_lifetime: Duration,
-    pub(crate) stall_timeout: Duration,
-    pub(crate) delivery_buffer_bytes: usize,
-    pub(crate) first_event_wait: Duration,
-    pub(crate) keep_alive: Duration,
-    pub(crate) render_inline_bytes: usize,
-    pub(crate) render_bytes_at_once: usize,
-    pub(crate) memory: MemoryBounds,
 }
 
 /// How many traces are kept.
@@ -161,7 +148,6 @@ impl Config {
             limits: read.limits(),
             rules: read.rules(),
             gateway: read.gateway(),
-            wire: read.wire(),
             traces: read.traces(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
@@ -344,22 +330,36 @@ impl Reader {
         set
     }
 
-    fn gateway(&self) -> GatewaySettings {
-        GatewaySettings {
-            default_max_tokens: self.count("gateway.default_max_tokens").unwrap_or(1),
-            hold_lifetime: self.duration("gateway.hold_lifetime"),
-            stall_timeout: self.duration("gateway.stall_timeout"),
-            delivery_buffer_bytes: self.size("gateway.delivery_buffer").unwrap_or(0),
-            first_event_wait: self.duration("gateway.first_event_wait"),
-            keep_alive: self.duration("gateway.keep_alive"),
-            render_inline_bytes: self.size("gateway.render_inline").unwrap_or(0),
-            render_bytes_at_once: self.size("gateway.max_render_bytes_at_once").unwrap_or(0),
+    fn gateway(&mut self) -> GatewayConfig {
+        let usual = GatewayConfig::default();
+        let count = |path: &str, usual: usize| self.size(path).unwrap_or(usual);
+        let bytes = |path: &str, usual: u64| self.long(path).unwrap_or(usual);
+        // What is missing was refused, and has been noted.
+        let duration = |path: &str, usual: Duration| match self.parsed(path) {
+            Some(Parsed::Duration(found)) => *found,
+            _ => usual,
+        };
+        let config = GatewayConfig {
+            default_max_tokens: self.count("gateway.default_max_tokens").unwrap_or(usual.default_max_tokens),
+            hold_lifetime: duration("gateway.hold_lifetime", usual.hold_lifetime),
+            stall_timeout: duration("gateway.stall_timeout", usual.stall_timeout),
+            delivery_buffer_bytes: count("gateway.delivery_buffer", usual.delivery_buffer_bytes),
+            first_event_wait: duration("gateway.first_event_wait", usual.first_event_wait),
+            keep_alive: duration("gateway.keep_alive", usual.keep_alive),
+            render_inline_bytes: count("gateway.render_inline", usual.render_inline_bytes),
+            render_bytes_at_once: count("gateway.max_render_bytes_at_once", usual.render_bytes_at_once),
             memory: MemoryBounds {
-                call: self.size("gateway.max_call_memory").unwrap_or(0) as u64,
-                key: self.size("gateway.max_key_memory").unwrap_or(0) as u64,
-                all: self.size("gateway.max_memory").unwrap_or(0) as u64,
+                call: bytes("gateway.max_call_memory", usual.memory.call),
+                key: bytes("gateway.max_key_memory", usual.memory.key),
+                all: bytes("gateway.max_memory", usual.memory.all),
             },
+            wire: self.wire(),
+            ..usual
+        };
+        for (field, why) in config.faults() {
+            self.fault(&format!("gateway.{field}"), why);
         }
+        config
     }
 
     fn wire(&mut self) -> WireLimits {

@@ -27,7 +27,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
-use crate::config::{Config, GatewaySettings};
+use crate::config::Config;
 use crate::datadir::{self, DataDir};
 use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
@@ -319,32 +319,11 @@ impl House {
             aliases: std::mem::take(&mut self.config.aliases),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
+            cache_secret: self.data_dir.cache_salt(),
+            owner: self.owner,
         };
-        let GatewaySettings {
-            default_max_tokens,
-            hold_lifetime,
-            stall_timeout,
-            delivery_buffer_bytes,
-            first_event_wait,
-            keep_alive,
-            render_inline_bytes,
-            render_bytes_at_once,
-            memory,
-        } = self.config.gateway;
-        let config = GatewayConfig {
-            default_max_tokens,
-            hold_lifetime,
-            stall_timeout,
-            delivery_buffer_bytes,
-            first_event_wait,
-            keep_alive,
-            render_inline_bytes,
-            render_bytes_at_once,
-            memory,
-            wire: self.config.wire.clone(),
-            weights: self.config.weights.clone(),
-            ..GatewayConfig::new(self.data_dir.cache_salt(), self.owner)
-        };
+        let weights = std::mem::take(&mut self.config.weights);
+        let config = GatewayConfig { weights, ..self.config.gateway.clone() };
         Gateway::new(parts, config).map_err(|error| error.to_string())
     }
 

@@ -38,7 +38,7 @@ impl Rendered {
             org: self.principal.org.clone(),
             project: self.principal.project.clone(),
             amount,
-            owner: gateway.config().owner,
+            owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: None,
         };

@@ -39,7 +39,7 @@ impl Moderated {
         let Encoded { prompts, text } = encoded?;
         let sampling = resolve(gateway, &model, &call, &prompts, dossier.id.bits())?;
         let salt = CacheSalt::derive(
-            &gateway.config().cache_secret,
+            &gateway.parts().cache_secret,
             principal.project.as_str(),
             model.name.as_str(),
             call.cache_salt.as_deref(),

@@ -367,6 +367,8 @@ impl World {
             aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
+            cache_secret: [9; 32],
+            owner: Owner::new(1),
         };
         let config = GatewayConfig {
             stall_timeout: setup.stall,
@@ -375,7 +377,7 @@ impl World {
             delivery_buffer_bytes: setup.buffer_bytes,
             memory: setup.memory,
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
-            ..GatewayConfig::new([9; 32], Owner::new(1))
+            ..GatewayConfig::default()
         };
         let gateway = Gateway::new(parts, config).unwrap();
         let key = secret.expose_secret().to_owned();

@@ -353,12 +353,14 @@ impl World {
             aliases: BTreeMap::new(),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
+            cache_secret: [9; 32],
+            owner: Owner::new(1),
         };
         let config = GatewayConfig {
             stall_timeout: STALL,
             hold_lifetime: Duration::from_secs(20 + random.below(100)),
             delivery_buffer_bytes: 1 << (10 + random.below(9)),
-            ..GatewayConfig::new([9; 32], Owner::new(1))
+            ..GatewayConfig::default()
         };
         let gateway = Gateway::new(parts, config).unwrap();
         (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)

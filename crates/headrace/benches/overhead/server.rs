@@ -211,8 +211,10 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gatewa
         aliases: BTreeMap::new(),
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
+        cache_secret: [2; 32],
+        owner,
     };
-    Ok((Gateway::new(parts, GatewayConfig::new([2; 32], owner))?, tally))
+    Ok((Gateway::new(parts, GatewayConfig::default())?, tally))
 }
 
 fn capabilities() -> Capabilities {

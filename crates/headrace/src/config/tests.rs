@@ -15,13 +15,13 @@ fn read(text: &str) -> Result<Config, String> {
 #[test]
 fn the_defaults_are_the_rooms_own() {
     let config = read("").unwrap();
-    assert_eq!(config.wire, WireLimits::default());
+    assert_eq!(config.gateway.wire, WireLimits::default());
     let own = SchedulerConfig { context_window: usize::MAX, ..SchedulerConfig::default() };
     assert_eq!(config.scheduler, own);
     assert_eq!(config.traces.retention, TraceRetention::default());
     assert_eq!(config.traces.queue_records, RecorderConfig::default().queue_records);
     assert_eq!(config.traces.recent_records, RecorderConfig::default().recent_records);
-    let gateway = headrace_gateway::GatewayConfig::new([0; 32], headrace_ledger::Owner::new(0));
+    let gateway = headrace_gateway::GatewayConfig::default();
     assert_eq!(config.gateway.default_max_tokens, gateway.default_max_tokens);
     assert_eq!(config.gateway.hold_lifetime, gateway.hold_lifetime);
     assert_eq!(config.gateway.stall_timeout, gateway.stall_timeout);
