@@ -71,11 +71,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet of these workers.
-    pub fn new(workers: Vec<Worker>) -> Self {
+    /// A fleet of these workers. One that is shared with another fleet counts what both send it.
+    pub fn new(workers: impl IntoIterator<Item = impl Into<Arc<Worker>>>) -> Self {
         let mut by_model: HashMap<ModelName, Vec<Arc<Worker>>> = HashMap::new();
         for worker in workers {
-            by_model.entry(worker.model.clone()).or_default().push(Arc::new(worker));
+            let worker = worker.into();
+            by_model.entry(worker.model.clone()).or_default().push(worker);
         }
         Self { by_model }
     }

@@ -1,26 +1,18 @@
 //! What a gateway is made of and the bounds it keeps. Reads no file and no environment.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock, ModelName, OrgId, RequestId, SamplingDefaults, TraceRecord, TraceSink};
-use headrace_engine_api::Capabilities;
-use headrace_fleet::Fleet;
+use headrace_domain::{Clock, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
-use headrace_ledger::prices::PriceList;
 use headrace_ledger::{Books, Owner};
-use headrace_limits::{LimitSpec, Limits};
-use headrace_moderation::Judge;
-use headrace_prompt::{ChatTemplate, ReplyFamily};
-use headrace_tokenizer::Tokenizer;
+use headrace_limits::Limits;
 use headrace_wire::WireLimits;
 
 use crate::memory::MemoryBounds;
 
-/// The rooms that a gateway decides with.
+/// The rooms that a gateway decides with, for as long as it lives. What may change meanwhile is in its catalogue.
 pub struct GatewayParts {
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -30,16 +22,6 @@ pub struct GatewayParts {
     pub limits: Limits,
     /// Money.
     pub books: Arc<dyn Books>,
-    /// What tokens cost.
-    pub prices: PriceList,
-    /// Rules on content; `None` switches the stage off.
-    pub judge: Option<Arc<dyn Judge>>,
-    /// Who computes.
-    pub fleet: Fleet,
-    /// What is served.
-    pub models: Vec<ServedModel>,
-    /// Further names: alias to model.
-    pub aliases: BTreeMap<ModelName, ModelName>,
     /// Takes finished trace records.
     pub traces: Arc<dyn TraceSink>,
     /// Finds them again.
@@ -61,28 +43,6 @@ pub trait Records: Send + Sync {
     fn stored(&self, id: RequestId) -> Stored<'_>;
     /// Its JSON, as `GET /v1/requests/ID` answers it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
-}
-
-/// A model as the gateway knows it: words to ids and back, and what its workers can do.
-pub struct ServedModel {
-    /// The name it is served under.
-    pub name: ModelName,
-    /// Text to ids.
-    pub tokenizer: Arc<Tokenizer>,
-    /// Conversations to text; `None`: only completions.
-    pub template: Option<ChatTemplate>,
-    /// How its replies are parsed.
-    pub family: ReplyFamily,
-    /// What its makers recommend.
-    pub defaults: SamplingDefaults,
-    /// What its workers can do.
-    pub capabilities: Capabilities,
-    /// When it was made, seconds since 1970; shown as `created`.
-    pub created_unix_s: u64,
-    /// Length of an answer whose caller names none; `None`: the gateway's.
-    pub default_max_tokens: Option<u32>,
-    /// Limits over all callers together.
-    pub limits: LimitSpec,
 }
 
 /// The most that is kept back of a hold's life to settle it in.
@@ -112,8 +72,6 @@ pub struct GatewayConfig {
     pub memory: MemoryBounds,
     /// What a request may say.
     pub wire: WireLimits,
-    /// Shares of an engine, relative to the 1 of every organisation that is not named.
-    pub weights: BTreeMap<OrgId, u32>,
 }
 
 impl Default for GatewayConfig {
@@ -130,7 +88,6 @@ impl Default for GatewayConfig {
             render_bytes_at_once: 16 << 20,
             memory: MemoryBounds::default(),
             wire: WireLimits::default(),
-            weights: BTreeMap::new(),
         }
     }
 }
@@ -166,21 +123,6 @@ impl GatewayConfig {
         self.hold_lifetime.saturating_sub(SETTLE_WITHIN.min(self.hold_lifetime / 10))
     }
 }
-
-/// Why a gateway cannot start. Every fault at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GatewayError {
-    /// One line each.
-    pub faults: Vec<String>,
-}
-
-impl fmt::Display for GatewayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.faults.join("; "))
-    }
-}
-
-impl std::error::Error for GatewayError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,17 +1,17 @@
 //! The gateway: its rooms, its calls and its drain.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use headrace_domain::ModelName;
+use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::config::{GatewayConfig, GatewayError, GatewayParts, ServedModel};
+use crate::catalog::{Catalog, GatewayError};
+use crate::config::{GatewayConfig, GatewayParts};
 use crate::lane::Lane;
 use crate::memory::Memory;
 
@@ -22,9 +22,8 @@ const TRACE_SEATS: usize = 256;
 pub struct Gateway {
     parts: GatewayParts,
     config: GatewayConfig,
-    models: HashMap<ModelName, Arc<ServedModel>>,
-    /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
-    free_model: bool,
+    /// What new calls are served by.
+    catalog: ArcSwap<Catalog>,
     lane: Lane,
     memory: Memory,
     tasks: TaskTracker,
@@ -34,37 +33,17 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Puts the rooms together. Every served model must have workers and a price, every alias a model.
-    pub fn new(mut parts: GatewayParts, config: GatewayConfig) -> Result<Arc<Self>, GatewayError> {
-        let now = parts.clock.now();
-        let faults = config.faults().into_iter();
-        let mut faults: Vec<_> = faults.map(|(name, why)| format!("`{name}` {why}")).collect();
-        let mut free_model = false;
-        let mut models = HashMap::new();
-        for model in std::mem::take(&mut parts.models) {
-            match parts.prices.quote(&model.name, now) {
-                None => faults.push(format!(
-                    "model `{}` has no price: nothing is free by accident; set one under [[prices]]",
-                    model.name
-                )),
-                Some(quote) => free_model |= quote.hold_for(1000, 1000).is_ok_and(|most| most.get() == 0),
-            }
-            if !parts.fleet.serves(&model.name) {
-                faults.push(format!("model `{}` has no worker", model.name));
-            }
-            if let Some(twice) = models.insert(model.name.clone(), Arc::new(model)) {
-                faults.push(format!("model `{}` is served twice under one name", twice.name));
-            }
-        }
-        for (alias, target) in &parts.aliases {
-            match models.get(target) {
-                None => faults.push(format!("alias `{alias}` points to `{target}`, which is not served")),
-                Some(_) if models.contains_key(alias) => {
-                    faults.push(format!("alias `{alias}` has the name of a served model"));
-                }
-                Some(_) => {}
-            }
-        }
+    /// Puts the rooms together.
+    ///
+    /// # Errors
+    /// Bounds that nothing could be served with.
+    pub fn new(
+        parts: GatewayParts,
+        catalog: Arc<Catalog>,
+        config: GatewayConfig,
+    ) -> Result<Arc<Self>, GatewayError> {
+        let faults: Vec<_> =
+            config.faults().into_iter().map(|(name, why)| format!("`{name}` {why}")).collect();
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
@@ -73,13 +52,23 @@ impl Gateway {
             lane: Lane::new(config.render_bytes_at_once),
             memory: Memory::new(config.memory),
             config,
-            models,
-            free_model,
+            catalog: ArcSwap::new(catalog),
             tasks: TaskTracker::new(),
             draining: AtomicBool::new(false),
             cut_off: CancellationToken::new(),
             trace_seats: Semaphore::new(TRACE_SEATS),
         }))
+    }
+
+    /// What calls that come now are served by. Who needs more than one thing of it asks once.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// Serves calls that come from now on by another catalogue, and returns the former one: calls that it has routed keep it,
+    /// and what it offers must work until they are done.
+    pub fn swap(&self, catalog: Arc<Catalog>) -> Arc<Catalog> {
+        self.catalog.swap(catalog)
     }
 
     /// Why calls would not be served, or those for some model not; empty: all would.
@@ -91,7 +80,8 @@ impl Gateway {
         if let Some(down) = self.parts.books.health().down {
             why.push(format!("the ledger cannot be written: {down}"));
         }
-        why.extend(self.parts.fleet.down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));
+        let catalog = self.catalog();
+        why.extend(catalog.fleet().down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));
         why
     }
 
@@ -148,23 +138,6 @@ impl Gateway {
     /// What calls take of the machine's memory.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
-    }
-
-    pub(crate) fn has_free_model(&self) -> bool {
-        self.free_model
-    }
-
-    /// The model served under a name or alias.
-    pub(crate) fn resolve(&self, name: &ModelName) -> Option<Arc<ServedModel>> {
-        let target = self.parts.aliases.get(name).unwrap_or(name);
-        self.models.get(target).cloned()
-    }
-
-    /// Models with all names that lead to them.
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
-        let aliases = self.parts.aliases.iter();
-        let aliases = aliases.filter_map(|(alias, target)| Some((alias, self.models.get(target)?)));
-        self.models.iter().chain(aliases)
     }
 
     /// How many questions for a trace may wait for it at once.

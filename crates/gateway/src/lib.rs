@@ -2,6 +2,7 @@
 //! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
+mod catalog;
 mod config;
 mod delivery;
 mod dossier;
@@ -17,7 +18,8 @@ mod stages;
 mod state;
 
 pub use answer::{Answer, AnswerBody};
-pub use config::{GatewayConfig, GatewayError, GatewayParts, Records, ServedModel, Stored};
+pub use catalog::{Catalog, GatewayError, Offer, ServedModel};
+pub use config::{GatewayConfig, GatewayParts, Records, Stored};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
 pub use memory::MemoryBounds;

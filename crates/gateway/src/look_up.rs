@@ -10,7 +10,7 @@ use headrace_identity::{Principal, credential};
 use headrace_wire::{ModelCard, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
-use crate::config::ServedModel;
+use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::stages::authenticate::unauthenticated;
@@ -30,7 +30,8 @@ impl Gateway {
     pub(crate) fn models_for(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
-            let mut cards: Vec<ModelCard> = self
+            let catalog = self.catalog();
+            let mut cards: Vec<ModelCard> = catalog
                 .names()
                 .filter(|(name, _)| principal.models.allows(name.as_str()))
                 .map(|(name, model)| card(name, model))
@@ -46,8 +47,9 @@ impl Gateway {
         let (dossier, principal) = self.identify(credentials, dialect);
         let show = |principal: Arc<Principal>| {
             let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
-            match found.and_then(|name| Some((self.resolve(&name)?, name))) {
-                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, &model), dialect))),
+            let catalog = self.catalog();
+            match found.and_then(|name| Some((catalog.resolve(&name)?, name))) {
+                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, model), dialect))),
                 None => Err(unknown_model(name)),
             }
         };

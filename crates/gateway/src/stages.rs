@@ -123,7 +123,7 @@ async fn decide(
         // The name to the model that serves: prices and tokenizers hang on it.
         .route(gateway, dossier)?
         // Everything the caller wrote against the rules: before the template adds words of its own.
-        .moderate(gateway, dossier)
+        .moderate(dossier)
         .await?
         // Words to ids: holds and placement need counts. From here on the memory that the call may take is its own.
         .render(gateway, dossier)

@@ -10,7 +10,7 @@ use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 
-use crate::config::ServedModel;
+use crate::catalog::{Catalog, ServedModel};
 use crate::lane::Place;
 use crate::pump::settle::Settlement;
 
@@ -82,6 +82,8 @@ pub(crate) struct Routed {
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
+    /// What it is served by, to its end.
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
 }
 
@@ -101,6 +103,7 @@ pub(crate) struct Work {
     pub(crate) body_bytes: usize,
     /// The memory that the call may take, until the last byte of its answer has gone.
     pub(crate) memory: Arc<Reserved>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
     /// One per prompt, in the caller's order.
     pub(crate) prompts: Vec<Arc<[u32]>>,

@@ -51,7 +51,6 @@ pub(crate) struct Config {
     pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,
     pub(crate) rules: Option<Rules>,
-    /// Without the weights.
     pub(crate) gateway: GatewayConfig,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
@@ -354,7 +353,6 @@ impl Reader {
                 all: bytes("gateway.max_memory", usual.memory.all),
             },
             wire: self.wire(),
-            ..usual
         };
         for (field, why) in config.faults() {
             self.fault(&format!("gateway.{field}"), why);

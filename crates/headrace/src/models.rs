@@ -365,7 +365,7 @@ fn run(
     let served = ServedModel {
         name: named.name.clone(),
         tokenizer: text.tokenizer,
-        template: text.template,
+        template: text.template.map(Arc::new),
         family: text.family,
         defaults: SamplingDefaults {
             temperature: generation.temperature,

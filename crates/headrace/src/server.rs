@@ -14,7 +14,7 @@ use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Certificate, Edge};
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
-use headrace_gateway::{Gateway, GatewayConfig, GatewayParts};
+use headrace_gateway::{Catalog, Gateway, GatewayParts, Offer};
 use headrace_identity::{Directory, SecretString};
 use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
@@ -300,31 +300,28 @@ impl House {
     fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
         let reader = reader.map_err(|error| error.to_string())?;
-        let mut workers = Vec::new();
-        let mut served = Vec::new();
-        for part in self.parts.drain(..) {
-            workers.push(part.worker);
-            served.push(part.served);
-        }
-        let rules = self.config.rules.take();
+        let (workers, models): (Vec<_>, Vec<_>) =
+            self.parts.drain(..).map(|part| (part.worker, Arc::new(part.served))).unzip();
+        let offer = Offer {
+            models,
+            aliases: std::mem::take(&mut self.config.aliases),
+            prices: std::mem::take(&mut self.config.prices),
+            fleet: Arc::new(Fleet::new(workers)),
+            judge: self.config.rules.take().map(|rules| Arc::new(rules) as Arc<dyn Judge>),
+            weights: std::mem::take(&mut self.config.weights),
+        };
+        let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
             books: Arc::new(self.ledger.clone()),
-            prices: std::mem::take(&mut self.config.prices),
-            judge: rules.map(|rules| Arc::new(rules) as Arc<dyn Judge>),
-            fleet: Fleet::new(workers),
-            models: served,
-            aliases: std::mem::take(&mut self.config.aliases),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
             cache_secret: self.data_dir.cache_salt(),
             owner: self.owner,
         };
-        let weights = std::mem::take(&mut self.config.weights);
-        let config = GatewayConfig { weights, ..self.config.gateway.clone() };
-        Gateway::new(parts, config).map_err(|error| error.to_string())
+        Gateway::new(parts, catalog, self.config.gateway.clone()).map_err(|error| error.to_string())
     }
 
     fn admin(

@@ -44,7 +44,7 @@ fn submit(
     jobs: &mut Jobs,
 ) -> Result<(), Why> {
     let (Some(prompt), Some(keys)) = (work.prompts.get(index), work.keys.get(index)) else { return Ok(()) };
-    let Some(placement) = gateway.parts().fleet.place(&work.model.name, keys) else {
+    let Some(placement) = work.catalog.fleet().place(&work.model.name, keys) else {
         let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
         let why = Why::new(Code::EngineUnavailable, message);
         return Err(why.retry_after(std::time::Duration::from_secs(1)));

@@ -56,7 +56,7 @@ fn admit(gateway: &Gateway, principal: &Principal, id: RequestId) -> Result<Leas
 
 fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
     let parts = gateway.parts();
-    if gateway.has_free_model() {
+    if gateway.catalog().has_free_model() {
         return Ok(());
     }
     let Some(standing) = parts.books.standing_hint(&principal.org, &principal.project) else {

@@ -20,7 +20,8 @@ impl Rendered {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
-        let quote = parts.prices.quote(&model.name, now).ok_or_else(|| unpriced(model.name.as_str()))?;
+        let prices = self.work.catalog.prices();
+        let quote = prices.quote(&model.name, now).ok_or_else(|| unpriced(model.name.as_str()))?;
         let (prompt_tokens, output_tokens) = (self.work.prompt_tokens(), self.work.most_output_tokens());
         let amount = quote.hold_for(prompt_tokens, output_tokens).map_err(|_| LedgerRefusal::Overflow)?;
 

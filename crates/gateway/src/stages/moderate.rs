@@ -6,8 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{Call, Code, Prompt, PromptItem, Stage};
 use headrace_moderation::{Judge, Verdict};
 
-use crate::Gateway;
-use crate::config::ServedModel;
+use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Moderated, Routed};
@@ -15,19 +14,19 @@ use crate::state::{Moderated, Routed};
 use super::render::could_fit;
 
 impl Routed {
-    pub(crate) async fn moderate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Moderated, Why> {
-        let Some(judge) = &gateway.parts().judge else { return Ok(Moderated(self)) };
-        let Self { principal, call, taken, model } = self;
+    pub(crate) async fn moderate(self, dossier: &mut Dossier) -> Result<Moderated, Why> {
+        let Some(judge) = self.catalog.judge().cloned() else { return Ok(Moderated(self)) };
+        let Self { principal, call, taken, catalog, model } = self;
         let (call, taken, verdict) = if taken.place.is_some() {
             // As in the stage `render`: the event loop's threads must stay free.
-            let (judge, model) = (Arc::clone(judge), Arc::clone(&model));
+            let model = Arc::clone(&model);
             let judging = tokio::task::spawn_blocking(move || {
                 let verdict = verdict(&*judge, &model, &call);
                 (call, taken, verdict)
             });
             judging.await.map_err(|_| stopped())?
         } else {
-            let verdict = verdict(&**judge, &model, &call);
+            let verdict = verdict(&*judge, &model, &call);
             (call, taken, verdict)
         };
         let verdict = verdict?;
@@ -37,7 +36,7 @@ impl Routed {
             return Err(Why::new(Code::ContentPolicy, message));
         }
         dossier.mark(Stage::Moderate);
-        Ok(Moderated(Self { principal, call, taken, model }))
+        Ok(Moderated(Self { principal, call, taken, catalog, model }))
     }
 }
 

@@ -8,7 +8,7 @@ use headrace_engine_api::Tenant;
 use headrace_prompt::RenderOptions;
 
 use crate::Gateway;
-use crate::config::ServedModel;
+use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Moderated, Rendered, Routed, Taken, Work};
@@ -19,7 +19,7 @@ use estimate::Estimate;
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
-        let Routed { principal, call, taken, model } = self.0;
+        let Routed { principal, call, taken, catalog, model } = self.0;
         let now = gateway.parts().clock.now();
         let (call, encoded, taken) = if taken.place.is_some() {
             // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
@@ -45,11 +45,23 @@ impl Moderated {
             call.cache_salt.as_deref(),
         );
         let tenant = Tenant(tenant_number(principal.org.as_str()));
-        let weight = gateway.config().weights.get(&principal.org).copied().unwrap_or(1);
+        let weight = catalog.weight(&principal.org);
         let keys = Vec::new();
         let memory = Arc::new(memory);
-        let work =
-            Work { call, body_bytes, memory, model, prompts, text, sampling, salt, keys, tenant, weight };
+        let work = Work {
+            call,
+            body_bytes,
+            memory,
+            catalog,
+            model,
+            prompts,
+            text,
+            sampling,
+            salt,
+            keys,
+            tenant,
+            weight,
+        };
         take_memory(gateway, &work)?;
         dossier.mark(Stage::Render);
         Ok(Rendered { principal, work })

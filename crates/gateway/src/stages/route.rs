@@ -1,5 +1,7 @@
 //! Stage `route`: the name asked for to the model that serves.
 
+use std::sync::Arc;
+
 use headrace_domain::Stage;
 
 use crate::Gateway;
@@ -11,7 +13,10 @@ use super::authorize::unknown_model;
 
 impl Authorized {
     pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {
-        let model = gateway.resolve(&self.asked).ok_or_else(|| unknown_model(self.asked.as_str()))?;
+        // From here on the call keeps this catalogue, whatever takes its place.
+        let catalog = gateway.catalog();
+        let model = catalog.resolve(&self.asked).ok_or_else(|| unknown_model(self.asked.as_str()))?;
+        let model = Arc::clone(model);
         let record = &mut dossier.record;
         // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
         record.model_asked = Some(self.asked.to_string());
@@ -19,6 +24,6 @@ impl Authorized {
         record.numerics = Some(model.capabilities.numerics.clone());
         dossier.mark(Stage::Route);
         let Self { principal, call, taken, .. } = self;
-        Ok(Routed { principal, call, taken, model })
+        Ok(Routed { principal, call, taken, catalog, model })
     }
 }

@@ -10,5 +10,6 @@ mod memory;
 mod panics;
 mod places;
 mod refusals;
+mod swaps;
 mod times;
 mod world;

@@ -21,7 +21,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Gateway, GatewayConfig, GatewayParts, MemoryBounds, Records, ServedModel, Stored,
+    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, MemoryBounds, Offer, Records,
+    ServedModel, Stored,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -360,11 +361,6 @@ impl World {
             directory: Arc::clone(&directory),
             limits: limits.clone(),
             books: Arc::new(ledger.clone()),
-            prices: PriceList::from_config(&prices).unwrap(),
-            judge,
-            fleet: Fleet::new(vec![Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>)]),
-            models: vec![served(name, setup.template)],
-            aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
             cache_secret: [9; 32],
@@ -376,10 +372,18 @@ impl World {
             render_inline_bytes: setup.render_inline_bytes,
             delivery_buffer_bytes: setup.buffer_bytes,
             memory: setup.memory,
-            weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             ..GatewayConfig::default()
         };
-        let gateway = Gateway::new(parts, config).unwrap();
+        let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>);
+        let offer = Offer {
+            prices: PriceList::from_config(&prices).unwrap(),
+            judge,
+            fleet: Arc::new(Fleet::new([worker])),
+            models: vec![Arc::new(served(name, setup.template))],
+            aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
+            weights: BTreeMap::from([(org.clone(), WEIGHT)]),
+        };
+        let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         let key = secret.expose_secret().to_owned();
         Self { gateway, engine, ledger, journal, limits, directory, traces, clock, key, org, project }
     }
@@ -508,7 +512,7 @@ fn served(name: ModelName, template: Option<&str>) -> ServedModel {
     let source = template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
-        template: Some(ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap()),
+        template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap())),
         family: ReplyFamily::detect(source),
         tokenizer,
         defaults: SamplingDefaults::default(),

@@ -14,7 +14,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::{Capabilities, Engine};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records, ServedModel, Stored};
+use headrace_gateway::{Catalog, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
 use headrace_ledger::{
@@ -346,11 +346,6 @@ impl World {
             directory: Arc::clone(&shared.directory),
             limits: limits.clone(),
             books: if random.one_in(3) { Arc::new(far_books) } else { Arc::new(ledger.clone()) },
-            prices: PriceList::from_config(&shared.prices).unwrap(),
-            judge: None,
-            fleet: Fleet::new(vec![Worker::new("w0", name, engine)]),
-            models: vec![served],
-            aliases: BTreeMap::new(),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
             cache_secret: [9; 32],
@@ -362,7 +357,15 @@ impl World {
             delivery_buffer_bytes: 1 << (10 + random.below(9)),
             ..GatewayConfig::default()
         };
-        let gateway = Gateway::new(parts, config).unwrap();
+        let offer = Offer {
+            prices: PriceList::from_config(&shared.prices).unwrap(),
+            judge: None,
+            fleet: Arc::new(Fleet::new([Worker::new("w0", name, engine)])),
+            models: vec![Arc::new(served)],
+            aliases: BTreeMap::new(),
+            weights: BTreeMap::new(),
+        };
+        let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)
     }
 

@@ -18,7 +18,9 @@ use headrace_domain::{
 use headrace_edge::{Edge, EdgeConfig};
 use headrace_engine_api::Capabilities;
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Delivery, Gateway, GatewayConfig, GatewayParts, Records, ServedModel, Stored};
+use headrace_gateway::{
+    Catalog, Delivery, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored,
+};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
@@ -204,17 +206,21 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gatewa
         directory: Arc::new(directory),
         limits: Limits::new(),
         books: Arc::new(ledger),
-        prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
-        judge: None,
-        fleet: Fleet::new(vec![Worker::new("scripted", name.clone(), Arc::new(engine))]),
-        models: vec![served(name)?],
-        aliases: BTreeMap::new(),
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
         cache_secret: [2; 32],
         owner,
     };
-    Ok((Gateway::new(parts, GatewayConfig::default())?, tally))
+    let offer = Offer {
+        prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
+        judge: None,
+        fleet: Arc::new(Fleet::new([Worker::new("scripted", name.clone(), Arc::new(engine))])),
+        models: vec![Arc::new(served(name)?)],
+        aliases: BTreeMap::new(),
+        weights: BTreeMap::new(),
+    };
+    let gateway = Gateway::new(parts, Catalog::checked(offer, now)?, GatewayConfig::default())?;
+    Ok((gateway, tally))
 }
 
 fn capabilities() -> Capabilities {
@@ -237,7 +243,7 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
     let source = checkpoint.chat_template().ok_or("the demo model has a template")?;
     Ok(ServedModel {
         name,
-        template: Some(ChatTemplate::compile(source, &texts, TemplateLimits::default())?),
+        template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
         family: ReplyFamily::detect(source),
         tokenizer,
         defaults: SamplingDefaults::default(),

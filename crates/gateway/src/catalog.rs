@@ -1,0 +1,166 @@
+//! What may change while calls run: models, their names, prices, workers, rules, shares. A catalogue never changes; another one
+//! takes its place, whole, and each call keeps the one that it was routed by. Knows no call, and no file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::{ModelName, OrgId, SamplingDefaults, UnixNanos};
+use headrace_engine_api::Capabilities;
+use headrace_fleet::Fleet;
+use headrace_ledger::prices::PriceList;
+use headrace_limits::LimitSpec;
+use headrace_moderation::Judge;
+use headrace_prompt::{ChatTemplate, ReplyFamily};
+use headrace_tokenizer::Tokenizer;
+
+/// A model as the gateway knows it: words to ids and back, and what its workers can do.
+#[derive(Clone)]
+pub struct ServedModel {
+    /// The name it is served under.
+    pub name: ModelName,
+    /// Text to ids.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Conversations to text; `None`: only completions.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// How its replies are parsed.
+    pub family: ReplyFamily,
+    /// What its makers recommend.
+    pub defaults: SamplingDefaults,
+    /// What its workers can do.
+    pub capabilities: Capabilities,
+    /// When it was made, seconds since 1970; shown as `created`.
+    pub created_unix_s: u64,
+    /// Length of an answer whose caller names none; `None`: the gateway's.
+    pub default_max_tokens: Option<u32>,
+    /// Limits over all callers together.
+    pub limits: LimitSpec,
+}
+
+/// What a catalogue is made of.
+pub struct Offer {
+    /// What is served.
+    pub models: Vec<Arc<ServedModel>>,
+    /// Further names: alias to model.
+    pub aliases: BTreeMap<ModelName, ModelName>,
+    /// What tokens cost.
+    pub prices: PriceList,
+    /// Who computes.
+    pub fleet: Arc<Fleet>,
+    /// Rules on content; `None` switches the stage off.
+    pub judge: Option<Arc<dyn Judge>>,
+    /// Shares of an engine, relative to the 1 of every organisation that is not named.
+    pub weights: BTreeMap<OrgId, u32>,
+}
+
+/// What is on offer now.
+pub struct Catalog {
+    models: HashMap<ModelName, Arc<ServedModel>>,
+    aliases: BTreeMap<ModelName, ModelName>,
+    prices: PriceList,
+    fleet: Arc<Fleet>,
+    judge: Option<Arc<dyn Judge>>,
+    weights: BTreeMap<OrgId, u32>,
+    /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
+    free_model: bool,
+}
+
+impl Catalog {
+    /// Every served model must have workers and a price, every alias a model.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn checked(offer: Offer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
+        let Offer { models: offered, aliases, prices, fleet, judge, weights } = offer;
+        let mut faults = Vec::new();
+        let mut free_model = false;
+        let mut models = HashMap::new();
+        for model in offered {
+            match prices.quote(&model.name, now) {
+                None => faults.push(format!(
+                    "model `{}` has no price: nothing is free by accident; set one under [[prices]]",
+                    model.name
+                )),
+                Some(quote) => free_model |= quote.hold_for(1000, 1000).is_ok_and(|most| most.get() == 0),
+            }
+            if !fleet.serves(&model.name) {
+                faults.push(format!("model `{}` has no worker", model.name));
+            }
+            if let Some(twice) = models.insert(model.name.clone(), model) {
+                faults.push(format!("model `{}` is served twice under one name", twice.name));
+            }
+        }
+        for (alias, target) in &aliases {
+            match models.get(target) {
+                None => faults.push(format!("alias `{alias}` points to `{target}`, which is not served")),
+                Some(_) if models.contains_key(alias) => {
+                    faults.push(format!("alias `{alias}` has the name of a served model"));
+                }
+                Some(_) => {}
+            }
+        }
+        if !faults.is_empty() {
+            return Err(GatewayError { faults });
+        }
+        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, free_model }))
+    }
+
+    /// The served models, in no order.
+    pub fn models(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
+        self.models.values()
+    }
+
+    /// The further names, in their order.
+    pub fn aliases(&self) -> impl Iterator<Item = &ModelName> {
+        self.aliases.keys()
+    }
+
+    /// Who computes.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// Models with all names that lead to them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
+        let aliases = self.aliases.iter();
+        let aliases = aliases.filter_map(|(alias, target)| Some((alias, self.models.get(target)?)));
+        self.models.iter().chain(aliases)
+    }
+
+    /// The model served under a name or alias.
+    pub(crate) fn resolve(&self, name: &ModelName) -> Option<&Arc<ServedModel>> {
+        self.models.get(self.aliases.get(name).unwrap_or(name))
+    }
+
+    pub(crate) fn prices(&self) -> &PriceList {
+        &self.prices
+    }
+
+    pub(crate) fn judge(&self) -> Option<&Arc<dyn Judge>> {
+        self.judge.as_ref()
+    }
+
+    /// An organisation's share of an engine.
+    pub(crate) fn weight(&self, org: &OrgId) -> u32 {
+        self.weights.get(org).copied().unwrap_or(1)
+    }
+
+    pub(crate) fn has_free_model(&self) -> bool {
+        self.free_model
+    }
+}
+
+/// What a gateway cannot be served with. Every fault at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayError {
+    /// One line each.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for GatewayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.faults.join("; "))
+    }
+}
+
+impl std::error::Error for GatewayError {}
