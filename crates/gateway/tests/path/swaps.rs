@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_call_api::Front as _;
 use headrace_domain::{Clock, Endpoint, ModelName, Outcome, Usage};
 use headrace_gateway::{Catalog, Offer};
 use headrace_ledger::prices::PriceList;

@@ -13,7 +13,7 @@ const READING: u64 = 24;
 /// What stays of the text for each byte of the body: it as parsed, schemas as trees.
 const TEXT: u64 = 3;
 /// Any call: its task, its record, its answer's head.
-const CALL: u64 = 32 << 10;
+const CALL: u64 = 36 << 10;
 /// Each choice: parser, decoder, the sampler's state, its sequence.
 const CHOICE: u64 = 4 << 10;
 /// Each byte of stop strings in each choice: the string and its table.
