@@ -8,8 +8,6 @@ use headrace_domain::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::LedgerRefusal;
-
 /// One thing to do. The commands of a batch are decided in order, each on the outcome of those before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -208,32 +206,8 @@ pub struct StoredAnswer {
     /// The `content-type` header's value.
     pub content_type: String,
     /// The body, at most [`crate::MAX_ANSWER_BYTES`]: a longer one is not kept, and a repeat of its key is answered
-    /// with [`LedgerRefusal::IdempotencyReplay`] without an answer.
+    /// with [`crate::LedgerRefusal::IdempotencyReplay`] without an answer.
     pub body: Arc<[u8]>,
-}
-
-/// What became of one command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is done in memory; act on it towards a client only once the batch is durable.
-    Done(Receipt),
-    /// It changed nothing.
-    Refused(LedgerRefusal),
-}
-
-impl Verdict {
-    /// Whether it was done.
-    pub const fn is_done(&self) -> bool {
-        matches!(self, Self::Done(_))
-    }
-
-    /// The receipt, or why it was refused.
-    pub fn into_result(self) -> Result<Receipt, LedgerRefusal> {
-        match self {
-            Self::Done(receipt) => Ok(receipt),
-            Self::Refused(refusal) => Err(refusal),
-        }
-    }
 }
 
 /// What a command did.

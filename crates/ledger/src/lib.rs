@@ -16,12 +16,13 @@ mod service;
 mod snapshot;
 mod state;
 mod transaction;
+mod verdict;
 pub mod verify;
 
 pub use books::{Books, Deciding};
 pub use command::{
     Budget, BudgetPeriod, ChargeLine, Command, GrantKind, IdempotencyClaim, Owner, Receipt, ReleaseReason,
-    SettleOutcome, StoredAnswer, Verdict,
+    SettleOutcome, StoredAnswer,
 };
 pub use durable::{Durable, JournalFailed};
 pub use journal::{
@@ -36,3 +37,4 @@ pub use state::{
     Standing, Totals,
 };
 pub use transaction::{Account, Entry, Event, Held, Settled, Transaction};
+pub use verdict::Verdict;

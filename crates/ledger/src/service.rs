@@ -19,45 +19,21 @@ use std::time::Duration;
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::command::{Command, Owner, Receipt, Verdict};
+use crate::command::{Command, Owner, Receipt};
 use crate::core::Core;
-use crate::durable::{Durable, Group, JournalFailed};
+use crate::durable::Durable;
 use crate::journal::{Journal, LedgerError};
-use crate::refusal::LedgerRefusal;
 use crate::state::{HoldView, Standing, Totals};
-use crate::transaction::{Event, Held, Transaction};
+use crate::transaction::Held;
+use crate::verdict::Verdict;
 
 mod replay;
+mod shared;
 mod writer;
 
+use shared::{Forming, Inner, Shared, Status};
+pub use shared::{Health, LedgerOptions};
 use writer::Writer;
-
-/// What can be set about a ledger. Every limit names its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LedgerOptions {
-    /// Transactions that may wait for the disk before new work is refused.
-    pub max_queued_transactions: usize,
-    /// Bytes of stored answers that may wait for the disk before new work is refused.
-    pub max_queued_answer_bytes: usize,
-    /// Rows between two snapshots at least; more when the state is large.
-    pub snapshot_rows: u64,
-    /// First wait before a failed journal is tried again; it doubles up to 20 times this.
-    pub retry: Duration,
-}
-
-impl Default for LedgerOptions {
-    fn default() -> Self {
-        Self {
-            max_queued_transactions: 16_384,
-            max_queued_answer_bytes: 64 << 20,
-            // Writing one keeps the journal's thread for some 10 ms at full state: rare enough that fewer than one
-            // call in a hundred waits for it at ten thousand rows a second, and replaying as many rows takes a
-            // fraction of a second.
-            snapshot_rows: 65_536,
-            retry: Duration::from_millis(50),
-        }
-    }
-}
 
 /// A handle to the ledger; clones are cheap and share it. Dropping the last one without [`Ledger::close`] still writes
 /// what is queued, but does not wait for it.
@@ -92,65 +68,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.ask_to_close();
     }
-}
-
-/// What the callers and the journal thread share.
-struct Shared {
-    inner: Mutex<Inner>,
-    /// There is work for the journal thread.
-    work: Condvar,
-}
-
-struct Inner {
-    core: Core,
-    forming: Forming,
-    in_flight: Option<Arc<Group>>,
-    status: Status,
-    health: Health,
-}
-
-/// What the next append will write.
-#[derive(Default)]
-struct Forming {
-    transactions: Vec<Transaction>,
-    answer_bytes: usize,
-    group: Arc<Group>,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Status {
-    Up,
-    /// The journal failed and is being tried again.
-    Down(Arc<str>),
-    /// What is queued is written, nothing new is taken.
-    Closing,
-    /// The journal thread has ended.
-    Closed,
-}
-
-/// How the journal does, for metrics and health checks.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Health {
-    /// Why commands are refused now, if they are.
-    pub down: Option<Arc<str>>,
-    /// The last row on the disk.
-    pub sequence: u64,
-    /// Appends that succeeded since the start.
-    pub commits: u64,
-    /// Transactions in them.
-    pub transactions: u64,
-    /// How long the last append took, in nanoseconds: what the disk makes it.
-    pub last_commit_nanos: u64,
-    /// All appends together, in nanoseconds.
-    pub total_commit_nanos: u64,
-    /// Appends that failed.
-    pub failures: u64,
-    /// Holds that expired: whoever took them did not end them in time, and nothing was charged.
-    pub expired: u64,
-    /// Snapshots written.
-    pub snapshots: u64,
-    /// Snapshots that could not be written; the ledger goes on without.
-    pub snapshot_failures: u64,
 }
 
 /// What opening found and did.
@@ -363,82 +280,5 @@ impl Ledger {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.handle.shared.inner.lock()
-    }
-}
-
-impl Shared {
-    fn ask_to_close(&self) {
-        let mut inner = self.inner.lock();
-        if inner.status != Status::Closed {
-            inner.status = Status::Closing;
-        }
-        drop(inner);
-        self.work.notify_one();
-    }
-}
-
-impl Status {
-    fn refusal(&self) -> Option<Arc<str>> {
-        match self {
-            Self::Up => None,
-            Self::Down(why) => Some(Arc::clone(why)),
-            Self::Closing | Self::Closed => Some("it is closed".into()),
-        }
-    }
-}
-
-impl Inner {
-    fn refuses_all(&self) -> Option<LedgerRefusal> {
-        self.status.refusal().map(|why| LedgerRefusal::Unavailable { why })
-    }
-
-    fn decide(
-        &mut self,
-        command: Command,
-        now: UnixNanos,
-        options: &LedgerOptions,
-    ) -> Result<Receipt, LedgerRefusal> {
-        // What ends work is never refused for a full queue: there are at most as many of these as open holds.
-        let ends_work = matches!(
-            command,
-            Command::Settle { .. }
-                | Command::Release { .. }
-                | Command::ReleaseOrphans { .. }
-                | Command::ExpireHolds
-        );
-        let queued = self.forming.transactions.len();
-        let full = queued >= options.max_queued_transactions
-            || self.forming.answer_bytes >= options.max_queued_answer_bytes;
-        if full && !ends_work {
-            return Err(LedgerRefusal::Busy { queued, limit: options.max_queued_transactions });
-        }
-        let expires = command == Command::ExpireHolds;
-        let applied = self.core.apply(command, now)?;
-        if let Receipt::ReleasedMany { holds, .. } = &applied.receipt
-            && expires
-        {
-            self.health.expired += holds.len() as u64;
-        }
-        for transaction in &applied.transactions {
-            if let Event::Settled(settled) = &transaction.event {
-                self.forming.answer_bytes += settled.answer.as_ref().map_or(0, |answer| answer.body.len());
-            }
-        }
-        self.forming.transactions.extend(applied.transactions);
-        Ok(applied.receipt)
-    }
-
-    /// What a batch decided now waits for: the group being formed, or else the one being written.
-    fn durable(&self) -> Durable {
-        if !self.forming.transactions.is_empty() {
-            return Durable::of(Arc::clone(&self.forming.group));
-        }
-        self.in_flight.clone().map_or_else(Durable::now, Durable::of)
-    }
-
-    /// Takes the live state back to `core` and tells everyone whose batch is lost.
-    fn fail_forming(&mut self, failed: &JournalFailed) {
-        let forming = std::mem::take(&mut self.forming);
-        forming.group.resolve(Err(failed.clone()));
     }
 }

@@ -11,7 +11,7 @@ use crate::snapshot;
 use crate::transaction::{Event, Transaction};
 
 use super::replay::Replayed;
-use super::{Forming, Inner, LedgerOptions, Shared, Status};
+use super::shared::{Forming, Inner, LedgerOptions, Shared, Status};
 
 /// About how large a row gets before the group goes on in another row of the same append, in bytes of answers.
 const ROW_ANSWER_BYTES: usize = 1 << 20;
