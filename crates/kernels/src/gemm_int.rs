@@ -4,7 +4,7 @@
 //! **One reduction shape.** An output is `start + Σ` over groups of 32 inputs, ascending, of
 //! `(scale_w · scale_x) · (exact integer sum)`, then `offset_w · (scale_x · Σ codes)` where the format has offsets, each a
 //! fused multiply-add onto one chain; `start` is what is added to (the bias, the residual). The chain passes through
-//! memory between blocks of inputs, which changes nothing. Neither rows nor tiles nor threads enter.
+//! memory between blocks of inputs, which changes nothing. It depends on neither rows nor tiles nor threads.
 
 use std::mem::MaybeUninit;
 

@@ -30,7 +30,7 @@ pub(crate) struct Inputs {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Plain,
-    /// int8 codes of inputs padded to so many.
+    /// int8 codes; the inputs are padded to this number.
     Ints(usize),
     Pairs,
 }

@@ -28,7 +28,8 @@ impl Pool {
         Ok(Pool::over(&Workers::new(threads)?, threads))
     }
 
-    /// A pool of `threads` threads, the caller included, over workers that others use too; of fewer where there are fewer.
+    /// A pool of `threads` threads, the caller included, over workers that others use too; where there are
+    /// fewer, of all of them.
     pub fn over(workers: &Arc<Workers>, threads: usize) -> Pool {
         Pool { workers: Arc::clone(workers), slot: workers.join(threads), working: false }
     }

@@ -21,7 +21,7 @@ const ROUNDS: usize = 4_000_000;
 const TRIES: usize = 5;
 
 /// How fast the kernels' threads read from memory together: 8 interleaved streams each, at distances that are no power of two.
-/// On a machine that others share the limit moves from one second to the next: what is held against it is measured in turn with it.
+/// On a shared machine the limit moves from one second to the next, so what is held against it is measured in turn with it.
 pub struct ReadLimit {
     region: Region,
     threads: usize,

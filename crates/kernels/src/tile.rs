@@ -111,8 +111,8 @@ pub(crate) struct Tile {
     pub(crate) ahead: Ahead,
 }
 
-/// How far behind the weights that are multiplied those stand that are asked for, in bytes: `near` for the first so many units
-/// (pairs of inputs, spans of quantized ones), `then` for the others.
+/// How many bytes behind the weights being multiplied the weights stand that a tile asks for: `near` for the first `units`
+/// units (pairs of inputs, spans of quantized ones), `then` for the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) near: usize,
@@ -121,7 +121,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Always so many bytes behind.
+    /// The same number of bytes behind throughout.
     pub(crate) const fn always(bytes: usize) -> Ahead {
         Ahead { near: bytes, units: usize::MAX, then: bytes }
     }

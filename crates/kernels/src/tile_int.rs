@@ -46,7 +46,7 @@ pub(crate) struct Share {
     pub(crate) from: [*const u8; MAX_PANELS],
     /// Their bytes for each group of 32 inputs.
     pub(crate) step: usize,
-    /// It asks at one group of inputs in so many.
+    /// It asks once in this many groups of inputs.
     pub(crate) every: usize,
     /// How many it passes before the next.
     pub(crate) before: usize,
@@ -101,7 +101,7 @@ macro_rules! lines {
 pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(tile: &IntTile) {
     // SAFETY: the caller's contract; r stays below R, p below P.
     unsafe {
-        // What waits for memory asks for it line by line: a burst would itself wait for room to be remembered in.
+        // A tile that waits for memory asks for it line by line: a burst of requests would itself wait for room in the processor.
         let totals = match tile.asks {
             Asks::Ahead(ahead) => chains::<N, F, R, P, true>(tile, ahead, Share::NONE),
             Asks::Share(share) => chains::<N, F, R, P, false>(tile, Ahead::always(0), share),

@@ -74,7 +74,7 @@ impl<'s> Scratch<'s> {
     }
 }
 
-/// Computes one item; `next` is the one that this thread will probably compute next, whose first keys are asked for.
+/// Computes one item; `next` is probably this thread's next item: its first keys are asked for.
 ///
 /// # Safety
 /// As for [`Tiles`]; the job's pointers are valid for the item's span, every block id of the span exists in the store and

@@ -115,7 +115,7 @@ impl Plan {
                         to: keys.div_ceil(SPLIT),
                         partial: None,
                     };
-                    // Prompts have rows enough to share out; what they would leave behind is not worth its memory.
+                    // Prompts have enough rows to share out; what they would leave behind is not worth its memory.
                     let few = span.count.saturating_mul(per_kv) <= MAX_ITEM_ROWS;
                     let cost = whole.rows().saturating_mul(keys);
                     if shape.threads > 1 && few && cost > bound && whole.to > 1 {

@@ -148,8 +148,8 @@ impl Slot {
         }
     }
 
-    /// Joins the job that is open, unless it is job `done`; helps with it as `number` while it `stays`, and leaves. Returns the
-    /// job's number if all of its tasks are taken, and `None` where there was nothing to join.
+    /// Joins the job that is open, unless it is job `done`; helps with it as `number` while `stays` says so, and leaves. `None`
+    /// where there was nothing to join.
     pub(crate) fn help(&self, done: u64, number: usize, stays: impl Fn() -> bool) -> Option<Helped> {
         let entered = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
             (gate / ONE_JOB != done && gate & OPEN != 0).then_some(gate + 1)

@@ -69,7 +69,7 @@ impl Workers {
         self.shared.threads
     }
 
-    /// A place for a pool of `threads` threads, with other workers than those of the pools before as far as there are any.
+    /// A place for a pool of `threads` threads. Its workers are not those of earlier pools, as long as there are others.
     pub(crate) fn join(&self, threads: usize) -> Arc<Slot> {
         let mut slots = lock(&self.shared.slots);
         let taken: usize = slots.iter().map(|slot| slot.threads() - 1).sum();
@@ -194,7 +194,7 @@ impl Shared {
         true
     }
 
-    /// Spins, then parks, until there are other news than `seen`. A worker for which there is no room beside the `callers`
+    /// Spins, then parks, until the news are no longer `seen`. A worker for which there is no room beside the `callers`
     /// parks at once; one that spins looks again when their number has changed.
     fn wait(&self, index: usize, seen: u64, callers: usize) {
         let mut spins = 0;
