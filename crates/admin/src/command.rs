@@ -19,6 +19,8 @@ pub enum AdminCommand {
     Ping,
     /// How the server does.
     Status,
+    /// Reads the configuration again, as far as it may change while calls run.
+    Reload,
     /// Creates a key.
     CreateKey {
         /// The project it belongs to; its organisation follows from that.
@@ -155,6 +157,11 @@ pub enum AdminReply {
     Pong,
     /// How the server does.
     Status(ServerStatus),
+    /// The configuration was read again and is in force.
+    Reloaded {
+        /// The settings that changed.
+        changed: Vec<String>,
+    },
     /// A key was created; this is the only time that its secret is shown.
     KeyCreated {
         /// The key.

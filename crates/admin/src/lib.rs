@@ -14,4 +14,6 @@ pub use command::{
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
-pub use service::{AdminService, DefaultLimits, Grant, GrantHistory, StatusSource};
+pub use service::{
+    AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, ReloadSource, StatusSource,
+};

@@ -35,6 +35,12 @@ pub struct DefaultLimits {
 /// Says how the server does; the ledger's totals are filled in here.
 pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 
+/// Says what new keys, projects and organisations get now.
+pub type DefaultsSource = Box<dyn Fn() -> DefaultLimits + Send + Sync>;
+
+/// Reads the configuration again and puts it in force, all of it or nothing: the settings that changed, or why not. It blocks.
+pub type ReloadSource = Box<dyn Fn() -> Result<Vec<String>, AdminError> + Send + Sync>;
+
 /// Says whether the ledger's journal has a grant after a row, for acts that a crash cut short. It blocks.
 pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
 
@@ -43,8 +49,10 @@ pub struct AdminService {
     directory: Arc<Directory>,
     ledger: Ledger,
     history: GrantHistory,
-    defaults: DefaultLimits,
+    defaults: DefaultsSource,
     status: StatusSource,
+    /// `None`: no server runs.
+    reload: Option<ReloadSource>,
     /// Locked for the whole of an act on money.
     money: Mutex<()>,
 }
@@ -61,10 +69,15 @@ impl AdminService {
         directory: Arc<Directory>,
         ledger: Ledger,
         history: GrantHistory,
-        defaults: DefaultLimits,
+        defaults: DefaultsSource,
         status: StatusSource,
     ) -> Self {
-        Self { directory, ledger, history, defaults, status, money: Mutex::new(()) }
+        Self { directory, ledger, history, defaults, status, reload: None, money: Mutex::new(()) }
+    }
+
+    /// The same of a server that runs, and so can read its configuration again.
+    pub fn with_reload(self, reload: ReloadSource) -> Self {
+        Self { reload: Some(reload), ..self }
     }
 
     /// Opens the ledger account of every project that has none: one was created and the process ended before its
@@ -125,6 +138,10 @@ impl AdminService {
                 totals: self.ledger.totals().into(),
                 ..(self.status)()
             })),
+            AdminCommand::Reload => match &self.reload {
+                Some(reload) => reload().map(|changed| AdminReply::Reloaded { changed }),
+                None => Err(not_running()),
+            },
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
             AdminCommand::ListKeys { project } => self.list_keys(project.as_ref()),
             AdminCommand::RevokeKey { id } => {
@@ -132,7 +149,7 @@ impl AdminService {
                 Ok(AdminReply::KeyRevoked { id, how })
             }
             AdminCommand::CreateOrg { id, limits } => {
-                let limits = limits.unwrap_or(self.defaults.org);
+                let limits = limits.unwrap_or((self.defaults)().org);
                 let org = self.directory.create_org(id, limits, actor, now)?;
                 Ok(AdminReply::OrgCreated(org.into()))
             }
@@ -189,7 +206,7 @@ impl AdminService {
             name,
             models: models.map_or(ModelAccess::All, |names| ModelAccess::Only(names.into_iter().collect())),
             endpoints: endpoints.map_or(EndpointAccess::All, EndpointAccess::Only),
-            limits: limits.unwrap_or(self.defaults.key),
+            limits: limits.unwrap_or((self.defaults)().key),
             expires,
             secret: secret.map(|secret| SecretString::from(secret.expose())),
         };
@@ -222,7 +239,7 @@ impl AdminService {
         actor: &str,
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
-        let limits = limits.unwrap_or(self.defaults.project);
+        let limits = limits.unwrap_or((self.defaults)().project);
         let project = self.directory.create_project(id.clone(), org.clone(), limits, actor, now)?;
         // Should this fail, the project is there without an account; `reconcile` opens it at the next start.
         self.open_account(org, id, now)?;
@@ -273,6 +290,11 @@ impl AdminService {
 
 /// Most projects named in one message.
 const NAMED: usize = 5;
+
+fn not_running() -> AdminError {
+    let message = "no server runs on this data directory: it reads its configuration when it starts";
+    AdminError::new("not_running", message, "")
+}
 
 fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
     let mut names: Vec<_> = lost.iter().take(NAMED).map(ToString::to_string).collect();

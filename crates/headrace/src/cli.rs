@@ -35,6 +35,7 @@ Examples:
   headrace trace --last                       why was the last call slow, refused or dear?
   headrace bench --users 8                    how does it do with eight users at once?
   headrace config check                       what would be served, and what is wrong
+  headrace reload                             put a changed configuration in force, without dropping a call
   headrace keys create --name laptop          a key for one more caller
   headrace credit grant 25                    money for organisation `default`
   headrace ledger verify                      check every invariant of the books
@@ -65,6 +66,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// How the server does
     Status(At),
+    /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
+    Reload(At),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal
@@ -76,7 +79,7 @@ pub(crate) enum Command {
 }
 
 /// Settings that have a flag of their own.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Flags {
     /// Keys, ledger, traces and secrets [default: ./headrace-data]
     #[arg(long, value_name = "DIR")]

@@ -167,8 +167,10 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
+    let limits = config.limits;
+    let defaults = move || limits;
     let service =
-        AdminService::new(directory, ledger.clone(), dir.history(), config.limits, Box::new(stopped));
+        AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped));
     // The way out of an emptied ledger is not barred by it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

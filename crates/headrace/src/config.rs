@@ -57,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) key_hash_file: Option<PathBuf>,
     pub(crate) cache_salt_file: Option<PathBuf>,
     pub(crate) log_filter: String,
+    /// How often files are looked at for changes; zero: never.
+    pub(crate) watch: Duration,
 }
 
 /// Sockets and their bounds.
@@ -79,6 +81,15 @@ pub(crate) struct ModelConfig {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) limits: LimitSpec,
     pub(crate) arithmetic: Arithmetic,
+}
+
+impl ModelConfig {
+    /// Whether the other one could be served by what was loaded for this one: they differ in limits and defaults at most.
+    pub(crate) fn is_loaded_as(&self, other: &Self) -> bool {
+        let Self { setting: _, name, path, threads, kv_bytes, max_positions, arithmetic, .. } = self;
+        (name, path, threads, kv_bytes) == (&other.name, &other.path, &other.threads, &other.kv_bytes)
+            && (max_positions, arithmetic) == (&other.max_positions, &other.arithmetic)
+    }
 }
 
 /// What engines share.
@@ -155,6 +166,7 @@ impl Config {
             key_hash_file: read.path("secrets.key_hash_file"),
             cache_salt_file: read.path("secrets.cache_salt_file"),
             log_filter: read.text("log.filter").unwrap_or_default(),
+            watch: read.duration("reload.watch"),
             models,
             prices,
         };

@@ -17,6 +17,7 @@ mod models;
 mod output;
 mod progress;
 mod records;
+mod reload;
 mod server;
 mod welcome;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => commands::money::ledger(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Status(at) => commands::status::run(&at),
+        Command::Reload(at) => commands::status::reload(&at),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Bench(args) => commands::bench::run(&args),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_checkpoint::{Checkpoint, DType};
-use headrace_domain::{BLOCK_TOKENS, Clock, SamplingDefaults};
+use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
@@ -122,6 +122,12 @@ impl Plan {
             Some(isa) if faults.is_empty() => Ok(Self { isa, models }),
             _ => Err(faults),
         }
+    }
+
+    /// Length of an answer of that model whose caller names none; `None`: the gateway's.
+    pub(crate) fn default_max_tokens(&self, name: &ModelName) -> Option<u32> {
+        let model = self.models.iter().find(|model| model.config.name == *name)?;
+        model.config.default_max_tokens.or(model.recommended())
     }
 
     /// A line for each model: what it will be served as.

@@ -1,8 +1,9 @@
 //! `up` and `serve`: puts the rooms together, serves until told to stop, drains, settles and closes. The one place
 //! that knows all rooms; decides nothing that a room decides.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +12,18 @@ use headrace_admin::control::{self, ControlSocket};
 use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
 use headrace_call_api::Front;
 use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
-use headrace_edge::{Certificate, Edge};
+use headrace_edge::Edge;
 use headrace_engine::EmbeddedEngine;
 use headrace_fleet::Fleet;
-use headrace_gateway::{Catalog, Gateway, GatewayParts, Offer};
+use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, SecretString};
 use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
-use headrace_moderation::Judge;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use secrecy::zeroize::Zeroizing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
 use crate::check::check;
@@ -33,8 +34,9 @@ use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::models::Plan;
 use crate::records::StoredRecords;
+use crate::reload::{Beginning, LogFilter, Reloader};
 use crate::welcome::{Manner, Welcome};
-use crate::{commands, gauges, hardening, machine, models, output};
+use crate::{commands, gauges, hardening, machine, models, output, reload};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -65,14 +67,21 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let began = Instant::now();
     let hardened = hardening::harden();
     let settings = commands::settings(file, flags);
-    let first_key = hardened.first_key;
-    let checked = match check(settings, manner == Manner::Up, first_key.as_ref()) {
+    let (first_key, play_prices) = (hardened.first_key, manner == Manner::Up);
+    let checked = match check(settings.clone(), play_prices, first_key.as_ref()) {
         Ok(checked) => checked,
         Err(error) => return output::refuse(&error.to_string()),
     };
-    if let Err(error) = start_log(checked.log) {
-        return output::refuse(&format!("log.filter: {error}"));
-    }
+    let log = match start_log(checked.log) {
+        Ok(log) => log,
+        Err(error) => return output::refuse(&format!("log.filter: {error}")),
+    };
+    let (file, flags) = (file.map(Path::to_owned), flags.clone());
+    let source = {
+        let file = file.clone();
+        move || commands::settings(file.as_deref(), &flags)
+    };
+    let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
     let config = checked.config;
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
@@ -86,19 +95,22 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
     let code = match House::build(config, checked.plan) {
-        Ok(house) => house.live(&runtime, Start { began, manner, first_key }),
+        Ok(house) => house.live(&runtime, Start { began, manner, first_key }, beginning),
         Err(why) => output::fail(&why),
     };
     runtime.shutdown_background();
     code
 }
 
-fn start_log(filter: EnvFilter) -> Result<(), String> {
+/// Starts the log; what takes another filter for it.
+fn start_log(filter: EnvFilter) -> Result<LogFilter, String> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
-    let log = log.log_internal_errors(false);
+    let log = log.log_internal_errors(false).with_filter_reloading();
+    let handle = log.reload_handle();
     // Set once, at the start of the process.
-    log.try_init().map_err(|error| error.to_string())
+    log.try_init().map_err(|error| error.to_string())?;
+    Ok(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())))
 }
 
 /// How it began.
@@ -191,8 +203,8 @@ impl House {
     }
 
     /// Serves until told to stop, then ends everything in order.
-    fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start) -> ExitCode {
-        let outcome = self.open_doors(runtime, start);
+    fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start, beginning: Beginning) -> ExitCode {
+        let outcome = self.open_doors(runtime, start, beginning);
         let stopped = matches!(&outcome, Ok(End::Interrupted));
         if stopped {
             output::note("stopped at once: calls in flight are released at the next start and not charged");
@@ -217,14 +229,17 @@ impl House {
         }
     }
 
-    fn open_doors(&mut self, runtime: &tokio::runtime::Runtime, start: Start) -> Result<End, String> {
+    fn open_doors(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        start: Start,
+        beginning: Beginning,
+    ) -> Result<End, String> {
         let models: Vec<(String, u32)> = self
             .parts
             .iter()
             .map(|part| (part.served.name.to_string(), part.served.capabilities.context_window))
             .collect();
-        // Before the gateway takes them.
-        let aliases: Vec<String> = self.config.aliases.keys().map(ToString::to_string).collect();
         let gateway = self.gateway()?;
         gauges::register(&self.metrics, &self.engines, &self.ledger, &self.limits);
         gauges::register_gateway(&self.metrics, &gateway);
@@ -238,7 +253,14 @@ impl House {
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
         let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
-        let service = Arc::new(self.admin(&gateway, &url, &models, aliases));
+        let mut watched: Vec<PathBuf> = beginning.file.iter().cloned().collect();
+        watched
+            .extend(self.config.server.edge.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]));
+        let clock = Arc::clone(&self.clock);
+        let reloader = Reloader::new(beginning, &self.config, clock, &gateway, edge.certificate());
+        let reloader = Arc::new(reloader);
+        reloader.register(&self.metrics);
+        let service = Arc::new(self.admin(&gateway, &url, &reloader));
         let keys = self.keys(&service, &start)?;
         let address = edge.local_addr().to_string();
         let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
@@ -257,9 +279,13 @@ impl House {
         let ended = runtime.block_on(async {
             let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
             let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
-            let ticks = self.tick();
+            let mut ticks = self.tick();
+            let every = self.config.watch;
+            if !every.is_zero() {
+                ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, every)));
+            }
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-            let end = self.attend(edge, &gateway, welcome, start.manner).await;
+            let end = self.attend(edge, &gateway, welcome, start.manner, reloader).await;
             if !matches!(end, Ok(End::Interrupted)) {
                 // However serving ended: the ledger is closed only when no call has anything to settle.
                 gateway.drain(Duration::ZERO).await;
@@ -267,7 +293,7 @@ impl House {
             control.abort();
             // Aborted, it drops its socket, which removes the file.
             let _ = control.await;
-            ticks.into_iter().for_each(|tick| tick.abort());
+            ticks.iter().for_each(JoinHandle::abort);
             end
         })?;
         Ok(ended)
@@ -300,16 +326,9 @@ impl House {
     fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
         let reader = reader.map_err(|error| error.to_string())?;
-        let (workers, models): (Vec<_>, Vec<_>) =
+        let (workers, served): (Vec<_>, Vec<_>) =
             self.parts.drain(..).map(|part| (part.worker, Arc::new(part.served))).unzip();
-        let offer = Offer {
-            models,
-            aliases: std::mem::take(&mut self.config.aliases),
-            prices: std::mem::take(&mut self.config.prices),
-            fleet: Arc::new(Fleet::new(workers)),
-            judge: self.config.rules.take().map(|rules| Arc::new(rules) as Arc<dyn Judge>),
-            weights: std::mem::take(&mut self.config.weights),
-        };
+        let offer = reload::offer(&mut self.config, served, Arc::new(Fleet::new(workers)));
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
             clock: Arc::clone(&self.clock),
@@ -324,33 +343,25 @@ impl House {
         Gateway::new(parts, catalog, self.config.gateway.clone()).map_err(|error| error.to_string())
     }
 
-    fn admin(
-        &self,
-        gateway: &Arc<Gateway>,
-        url: &str,
-        models: &[(String, u32)],
-        aliases: Vec<String>,
-    ) -> AdminService {
+    fn admin(&self, gateway: &Arc<Gateway>, url: &str, reloader: &Arc<Reloader>) -> AdminService {
         let gateway = Arc::downgrade(gateway);
-        let (listen, started) = (url.to_owned(), self.clock.now());
-        let models: Vec<String> = models.iter().map(|(name, _)| name.clone()).collect();
-        let stores = self.stores();
+        let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
         let status = move || {
-            let gateway = gateway.upgrade();
-            let stored = ServerStatus { started, aliases: aliases.clone(), ..stores.status() };
-            status(&listen, &models, gateway.as_deref(), stored)
+            status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() })
         };
+        let (defaults, reload) = (Arc::clone(reloader), Arc::clone(reloader));
         AdminService::new(
             Arc::clone(&self.directory),
             self.ledger.clone(),
             self.data_dir.history(),
-            self.config.limits,
+            Box::new(move || defaults.defaults()),
             Box::new(status),
         )
+        .with_reload(Box::new(move || reload.reload("headrace reload")))
     }
 
     /// What happens by the clock.
-    fn tick(&self) -> [tokio::task::JoinHandle<()>; 3] {
+    fn tick(&self) -> Vec<JoinHandle<()>> {
         let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
         let expire = async move {
             loop {
@@ -377,7 +388,7 @@ impl House {
                 limits.sweep(clock.now());
             }
         };
-        [tokio::spawn(expire), tokio::spawn(sweep), tokio::spawn(self.stores().tend())]
+        vec![tokio::spawn(expire), tokio::spawn(sweep), tokio::spawn(self.stores().tend())]
     }
 
     fn stores(&self) -> Stores {
@@ -392,9 +403,10 @@ impl House {
         gateway: &Arc<Gateway>,
         welcome: Zeroizing<String>,
         manner: Manner,
+        reloader: Arc<Reloader>,
     ) -> Result<End, String> {
-        let mut signals = Signals::new(manner, edge.certificate())
-            .map_err(|error| format!("cannot listen for signals: {error}"))?;
+        let mut signals =
+            Signals::new(manner, reloader).map_err(|error| format!("cannot listen for signals: {error}"))?;
         let drain = self.config.server.drain;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let shutdown = async move {
@@ -453,14 +465,14 @@ struct Signals {
     /// `None`: it was ignored from the beginning, as `nohup` does, and stays so.
     hang_up: Option<Signal>,
     manner: Manner,
-    certificate: Option<Arc<Certificate>>,
+    reloader: Arc<Reloader>,
 }
 
 impl Signals {
-    fn new(manner: Manner, certificate: Option<Arc<Certificate>>) -> std::io::Result<Self> {
+    fn new(manner: Manner, reloader: Arc<Reloader>) -> std::io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Self { interrupt, terminate, hang_up, manner, certificate })
+        Ok(Self { interrupt, terminate, hang_up, manner, reloader })
     }
 
     /// The next signal that means an end.
@@ -484,32 +496,29 @@ impl Signals {
                     self.hang_up = None;
                     return;
                 }
-                Manner::Serve => output::note(&self.read_again()),
+                Manner::Serve => {
+                    let reloader = Arc::clone(&self.reloader);
+                    // What came of it has been said.
+                    let _ = tokio::task::spawn_blocking(move || reloader.reload("SIGHUP")).await;
+                }
             }
         }
     }
 }
 
-impl Signals {
-    /// Reads again what can be read while calls run, and says what that was.
-    fn read_again(&self) -> String {
-        const REST: &str = "changed settings need a restart (SIGTERM drains first)";
-        match self.certificate.as_ref().map(|certificate| certificate.reload()) {
-            None => format!("SIGHUP: nothing is read again; {REST}"),
-            Some(Ok(())) => format!("SIGHUP: new connections get the certificate as it is now; {REST}"),
-            Some(Err(error)) => format!("SIGHUP: the former certificate stays: {error}"),
-        }
-    }
-}
-
-fn status(listen: &str, models: &[String], gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {
+fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {
+    let catalog = gateway.map(Gateway::catalog);
+    let models = catalog.iter().flat_map(|catalog| catalog.models()).map(|model| model.name.to_string());
+    let models: BTreeSet<String> = models.collect();
+    let aliases = catalog.iter().flat_map(|catalog| catalog.aliases()).map(ToString::to_string);
     ServerStatus {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         listen: listen.to_owned(),
         not_ready: gateway.map_or_else(|| vec!["the server is starting".to_owned()], Gateway::not_ready),
         in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
-        models: models.to_vec(),
+        models: models.into_iter().collect(),
+        aliases: aliases.collect(),
         ..stored
     }
 }

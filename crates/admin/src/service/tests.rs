@@ -21,7 +21,13 @@ fn service() -> AdminService {
         ..DefaultLimits::default()
     };
     let history = Box::new(|_: u64, _: &Grant| Ok(false));
-    AdminService::new(Arc::new(directory), ledger, history, defaults, Box::new(ServerStatus::default))
+    AdminService::new(
+        Arc::new(directory),
+        ledger,
+        history,
+        Box::new(move || defaults),
+        Box::new(ServerStatus::default),
+    )
 }
 
 fn org(name: &str) -> OrgId {

@@ -1,4 +1,4 @@
-//! `headrace status` and `headrace audit`.
+//! `headrace status`, `headrace reload` and `headrace audit`.
 
 use std::process::ExitCode;
 
@@ -12,6 +12,17 @@ use crate::output;
 pub(crate) fn run(at: &At) -> ExitCode {
     execute(at, AdminCommand::Status, |reply| match reply {
         AdminReply::Status(status) => describe(&status),
+        other => unexpected(&other),
+    })
+}
+
+/// Has the server read its configuration again.
+pub(crate) fn reload(at: &At) -> ExitCode {
+    execute(at, AdminCommand::Reload, |reply| match reply {
+        AdminReply::Reloaded { changed } if changed.is_empty() => {
+            "read again; no setting has changed\n".to_owned()
+        }
+        AdminReply::Reloaded { changed } => format!("in force: {}\n", changed.join(", ")),
         other => unexpected(&other),
     })
 }

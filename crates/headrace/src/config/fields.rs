@@ -84,6 +84,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("traces", "How many traces are kept"),
     ("first_start", "What an empty data directory is set up with"),
     ("secrets", "Where secrets are kept"),
+    (
+        "reload",
+        "How a changed configuration is noticed; `headrace reload` and, under `serve`, SIGHUP have it read at once",
+    ),
     ("log", "The log, on standard error"),
 ];
 
@@ -111,7 +115,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "server.tls_cert",
         Kind::Path,
         "",
-        "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. `serve` reads both again at SIGHUP.",
+        "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. A reload reads both files again.",
     ),
     field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
     field(
@@ -498,6 +502,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "The same for what separates the prefix caches of tenants; by default `secrets/cache-salt`.",
     ),
     field(
+        "reload.watch",
+        seconds(0, HOUR),
+        "\"2s\"",
+        "How often the configuration file and the certificate's files are looked at for changes; `\"0s\"`: never.",
+    ),
+    field(
         "log.filter",
         Kind::Text,
         "\"warn\"",
@@ -514,6 +524,30 @@ pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
     ("HEADRACE_BASE_URL", None),
     ("HEADRACE_MODEL", None),
 ];
+
+/// Settings that a reload puts in force; of `models`, limits and defaults only. Others need a restart.
+pub(crate) const LIVE: &[&str] = &[
+    "models",
+    "prices",
+    "aliases",
+    "scheduler.weights",
+    "moderation.rules",
+    "limits.key.requests_per_minute",
+    "limits.key.tokens_per_minute",
+    "limits.key.concurrency",
+    "limits.project.requests_per_minute",
+    "limits.project.tokens_per_minute",
+    "limits.project.concurrency",
+    "limits.org.requests_per_minute",
+    "limits.org.tokens_per_minute",
+    "limits.org.concurrency",
+    "log.filter",
+];
+
+/// Whether a reload puts that setting in force.
+pub(crate) fn is_live(path: &str) -> bool {
+    LIVE.contains(&path)
+}
 
 /// The setting of that name.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {

@@ -195,6 +195,11 @@ impl Settings {
         self.values.get(path)
     }
 
+    /// The value of a setting alone.
+    pub(crate) fn value(&self, path: &str) -> Option<&Parsed> {
+        self.get(path).map(|setting| &setting.value)
+    }
+
     /// Where a setting's value came from.
     pub(crate) fn origin(&self, path: &str) -> Origin {
         self.get(path).map_or(Origin::Default, |setting| setting.origin.clone())

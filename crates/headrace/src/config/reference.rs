@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
-use super::fields::{FIELDS, Field, SECTIONS};
+use super::fields::{FIELDS, Field, LIVE, SECTIONS};
 
 /// The page `docs/configuration.md`.
 pub(crate) fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
+    let live: Vec<String> = LIVE.iter().map(|path| format!("`{path}`")).collect();
+    page.push_str(&RELOAD.replace("LIVE", &live.join(", ")));
     for (section, about) in SECTIONS {
         let title = if section.is_empty() { "(top level)".to_owned() } else { format!("[{section}]") };
         let rows = FIELDS.iter().filter(|field| section_of(field) == *section);
@@ -89,6 +91,19 @@ whole_word = true
 action = \"block\"
 message = \"That project's name must not leave the company.\"
 ```
+";
+
+const RELOAD: &str = "
+## Changes while calls run
+
+`headrace reload`, SIGHUP under `serve`, or a changed file (`reload.watch`) have a running server read all layers again. What
+`config check` would refuse is refused whole, with every reason, and the former configuration goes on. No call is dropped: one that
+runs ends by what it began with, also at the price that it was held at.
+
+Put in force are LIVE; of `models`, `limits` and `default_max_tokens` of those that run; and what the files of the certificate hold.
+`limits` are of keys, projects and organisations made from then on. Any other change is refused by its name: it needs a restart.
+What came of it is told to whoever asked, on standard error, and by `headrace_config_reloads_total` and
+`headrace_config_last_success_timestamp_seconds`.
 ";
 
 #[cfg(test)]
