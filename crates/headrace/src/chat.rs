@@ -360,17 +360,22 @@ async fn interrupted() {
 
 fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
     screen.error(&error.to_string());
+    if let Some(advice) = advice(error, has_key) {
+        screen.note(advice);
+    }
+}
+
+/// What to do about it here, where there is something.
+fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     match error {
-        ClientError::Api(error) if error.status == Some(401) && !has_key => {
-            screen.note("No key was given: set HEADRACE_API_KEY (the first start of `headrace up` shows the first key).");
-        }
-        ClientError::Connection(_) => {
-            screen.note("Is it running? `headrace up` starts one; --url names another.")
-        }
-        ClientError::Api(error) if error.code == "context_length_exceeded" => screen.note(
+        ClientError::Api(error) if error.status == Some(401) && !has_key => Some(
+            "No key was given: set HEADRACE_API_KEY (the first start of `headrace up` shows the first key).",
+        ),
+        ClientError::Connection(_) => Some("Is it running? `headrace up` starts one; --url names another."),
+        ClientError::Api(error) if error.code == "context_length_exceeded" => Some(
             "The conversation fills the model's context: /clear begins anew and keeps the system message.",
         ),
-        _ => {}
+        _ => None,
     }
 }
 
@@ -407,10 +412,22 @@ fn duration(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use headrace_client::{Explain, Timing, UsageBody};
+    use headrace_client::{ApiError, Explain, Timing, UsageBody};
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_full_conversation_and_a_missing_key_have_a_way_out() {
+        let refused = |status, code: &str| {
+            let error = ApiError { status: Some(status), code: code.into(), ..ApiError::default() };
+            ClientError::Api(Box::new(error))
+        };
+        let full = advice(&refused(400, "context_length_exceeded"), true).unwrap();
+        assert!(full.contains("/clear"), "{full}");
+        assert!(advice(&refused(401, "missing_api_key"), false).unwrap().contains("HEADRACE_API_KEY"));
+        assert_eq!(advice(&refused(401, "invalid_api_key"), true), None);
+    }
 
     #[test]
     fn the_line_after_an_answer() {
