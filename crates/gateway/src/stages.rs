@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use headrace_call_api::{BodySource, Head};
 use headrace_domain::{Code, Dialect, RequestId, Stage};
+use headrace_identity::Principal;
 use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -45,15 +46,30 @@ pub struct Entered {
     counted: TaskTrackerToken,
 }
 
-/// Brings a request by its head to the door, and in.
-pub(crate) fn enter(gateway: &Gateway, head: Head) -> Result<Entered, Answer> {
+impl Gateway {
+    /// As [`Front::admit`](headrace_call_api::Front::admit), of a caller inside the house, who shows no credentials: it acts for a
+    /// principal that is known already, within its limits, what it may use, and its money.
+    ///
+    /// # Errors
+    /// The answer to whoever is not let in.
+    pub fn admit_as(&self, principal: Arc<Principal>, head: Head) -> Result<Entered, Answer> {
+        enter(self, head, Some(principal))
+    }
+}
+
+/// Brings a request by its head to the door, and in; of a caller inside the house with whom it acts for.
+pub(crate) fn enter(
+    gateway: &Gateway,
+    head: Head,
+    vouched: Option<Arc<Principal>>,
+) -> Result<Entered, Answer> {
     let stub = Stub::of(&head);
     // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
     let counted = gateway.counted();
     let enter = || {
         let mut dossier = stub.open(Arc::clone(&gateway.parts().clock));
         let arrived = Arrived::new(head, &mut dossier);
-        match decide_on_head(gateway, arrived, &mut dossier) {
+        match decide_on_head(gateway, arrived, vouched, &mut dossier) {
             Ok(admitted) => Ok(Entered { admitted, dossier, stub, counted }),
             Err(why) => Err(refuse(gateway, dossier, &why)),
         }
@@ -95,10 +111,18 @@ fn leave_trace(gateway: &Gateway, stub: Stub) {
 }
 
 /// The list, as far as the door: nobody has sent a body yet. The first stage that refuses ends it.
-fn decide_on_head(gateway: &Gateway, arrived: Arrived, dossier: &mut Dossier) -> Result<Admitted, Why> {
-    arrived
-        // Who is it: before anything that costs more than a hash.
-        .authenticate(gateway, dossier)?
+fn decide_on_head(
+    gateway: &Gateway,
+    arrived: Arrived,
+    vouched: Option<Arc<Principal>>,
+    dossier: &mut Dossier,
+) -> Result<Admitted, Why> {
+    // Who is it: before anything that costs more than a hash.
+    let authenticated = match vouched {
+        None => arrived.authenticate(gateway, dossier)?,
+        Some(principal) => arrived.vouched(principal, gateway, dossier)?,
+    };
+    authenticated
         // The door: whatever is refused from here on has counted against the caller's limits. Who is at them, or could not
         // pay at all, is turned away before its bytes are taken in.
         .admit(gateway, dossier)

@@ -1,6 +1,7 @@
 //! Stage `authenticate`: credential to principal, and the door: a place among the caller's limits, and a look at whether it
 //! could pay.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{Code, RequestId, Stage};
@@ -24,11 +25,28 @@ impl Arrived {
         let now = gateway.parts().clock.now();
         let found = shown.and_then(|key| gateway.parts().directory.authenticate(key, now));
         let principal = found.map_err(|refusal| unauthenticated(&refusal))?;
+        Ok(self.identified(principal, dossier))
+    }
+
+    /// The same of a caller inside the house, for whom somebody vouches.
+    pub(crate) fn vouched(
+        self,
+        principal: Arc<Principal>,
+        gateway: &Gateway,
+        dossier: &mut Dossier,
+    ) -> Result<Authenticated, Why> {
+        if gateway.is_draining() {
+            return Err(draining());
+        }
+        Ok(self.identified(principal, dossier))
+    }
+
+    fn identified(self, principal: Arc<Principal>, dossier: &mut Dossier) -> Authenticated {
         let record = &mut dossier.record;
         record.org = Some(principal.org.clone());
         record.project = Some(principal.project.clone());
         record.key = Some(principal.key.clone());
-        Ok(Authenticated { principal, endpoint: self.endpoint })
+        Authenticated { principal, endpoint: self.endpoint }
     }
 }
 

@@ -6,6 +6,7 @@ mod arrives;
 mod ends;
 mod explains;
 mod holds;
+mod inside;
 mod memory;
 mod panics;
 mod places;
