@@ -10,7 +10,7 @@ use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos};
 
 use crate::command::Command;
 use crate::service::{Health, Ledger, Transacted};
-use crate::state::Standing;
+use crate::standing::Standing;
 
 /// Where money is held and paid. [`Ledger`] decides in this process, at once; other books may ask a database.
 pub trait Books: Send + Sync {

@@ -13,9 +13,8 @@ use crate::command::{
     StoredAnswer,
 };
 use crate::refusal::LedgerRefusal;
-use crate::state::{
-    Breach, HoldView, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Standing, State, Totals, resets,
-};
+use crate::standing::{HoldView, Standing, Totals, resets};
+use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, State};
 use crate::transaction::{Event, Held, Settled, Transaction};
 
 /// Longest idempotency key, in bytes.

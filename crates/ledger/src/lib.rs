@@ -14,6 +14,7 @@ mod record;
 mod refusal;
 mod service;
 mod snapshot;
+mod standing;
 mod state;
 mod transaction;
 mod verdict;
@@ -32,9 +33,7 @@ pub use memory::{AppendFault, MemoryJournal};
 pub use record::decode_row;
 pub use refusal::{LedgerRefusal, Resolution};
 pub use service::{Health, JournalHand, Ledger, LedgerOptions, OpenReport, Transacted};
-pub use state::{
-    BudgetStanding, HoldView, MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT, MAX_RESOLVED_KEPT,
-    Standing, Totals,
-};
+pub use standing::{BudgetStanding, HoldView, Standing, Totals};
+pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT, MAX_RESOLVED_KEPT};
 pub use transaction::{Account, Entry, Event, Held, Settled, Transaction};
 pub use verdict::Verdict;

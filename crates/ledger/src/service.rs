@@ -23,7 +23,7 @@ use crate::command::{Command, Owner, Receipt};
 use crate::core::Core;
 use crate::durable::Durable;
 use crate::journal::{Journal, LedgerError};
-use crate::state::{HoldView, Standing, Totals};
+use crate::standing::{HoldView, Standing, Totals};
 use crate::transaction::Held;
 use crate::verdict::Verdict;
 

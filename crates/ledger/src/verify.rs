@@ -9,7 +9,8 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos
 use crate::journal::{GENESIS, JournalError, JournalRow, Loaded, Snapshot};
 use crate::record::decode_row;
 use crate::snapshot;
-use crate::state::{State, Totals};
+use crate::standing::Totals;
+use crate::state::State;
 use crate::transaction::{Account, Event, Held, Settled, Transaction};
 
 /// Most findings that a report lists; all are counted.
