@@ -58,7 +58,7 @@ pub struct Stepper {
     outcomes: Vec<Outcome>,
     /// Jobs to be closed once the step is committed.
     over: Vec<usize>,
-    /// Jobs of which other choices than before are to stand still once the step is committed.
+    /// Jobs whose standing choices change once the step is committed.
     to_change: Vec<usize>,
     steps: u64,
     next_reader: usize,
