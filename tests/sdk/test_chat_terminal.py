@@ -56,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
         self.chunk({"choices": [{"index": 0, "delta": {"content": "three"}, "finish_reason": "stop"}]})
         usage = {"prompt_tokens": 20, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
-        self.chunk({"choices": [], "usage": usage, "headrace": {"cost_nano_dollars": 1500}})
+        self.chunk({"choices": [], "usage": usage, "headrace": {"cost": {"charged_nano_dollars": 1500}}})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def chunk(self, chunk):

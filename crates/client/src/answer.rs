@@ -187,7 +187,7 @@ mod tests {
             (
                 70,
                 json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 6,
-                    "prompt_tokens_details": {"cached_tokens": 4}}, "headrace": {"cost_nano_dollars": 3}}),
+                    "prompt_tokens_details": {"cached_tokens": 4}}, "headrace": {"cost": {"charged_nano_dollars": 3}}}),
             ),
         ]);
         assert_eq!((answer.text.as_str(), answer.reasoning.as_str()), ("ab", "hm"));

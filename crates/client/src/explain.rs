@@ -27,9 +27,10 @@ pub struct StageTime {
 }
 
 impl Explain {
-    /// Reads a block. Fields of another shape than expected are left out, never guessed.
+    /// Reads a block, or the trace of a request, which has the same fields and more. Fields of another shape than
+    /// expected are left out, never guessed.
     pub fn from_value(raw: Value) -> Self {
-        let cost = raw.get("cost_nano_dollars").or_else(|| raw.get("cost")?.get("charged_nano_dollars"));
+        let cost = raw.get("cost").and_then(|cost| cost.get("charged_nano_dollars"));
         let cost = cost.and_then(Value::as_i64).map(NanoDollars::new);
         Self { cost, stages: stages(&raw), raw }
     }
@@ -47,7 +48,7 @@ fn stages(raw: &Value) -> Vec<StageTime> {
 }
 
 fn stage(value: &Value) -> Option<StageTime> {
-    let name = value.get("stage").or_else(|| value.get("name"))?.as_str()?.to_owned();
+    let name = value.get("stage")?.as_str()?.to_owned();
     let duration_us = value.get("duration_us")?.as_f64()?;
     let start_us = value.get("start_us").and_then(Value::as_f64).unwrap_or_default();
     Some(StageTime { name, start_us, duration_us })
@@ -61,18 +62,21 @@ mod tests {
 
     #[test]
     fn known_fields_are_read_and_others_kept() {
-        let raw = json!({"cost_nano_dollars": 9_400, "cost": "0.0000094", "new": 1, "stages": [
+        let raw = json!({"cost": {"charged_nano_dollars": 9_400}, "new": 1, "stages": [
             {"stage": "parse", "start_us": 12.5, "duration_us": 30},
-            {"stage": "odd", "duration_us": "long"}, 7, {"name": "prefill", "duration_us": 2.0}]});
+            {"stage": "odd", "duration_us": "long"}, 7, {"stage": "prefill", "duration_us": 2.0}]});
         let explain = Explain::from_value(raw.clone());
         assert_eq!(explain.cost, Some(NanoDollars::new(9_400)));
         let read: Vec<_> =
             explain.stages.iter().map(|s| (s.name.as_str(), s.start_us, s.duration_us)).collect();
         assert_eq!(read, [("parse", 12.5, 30.0), ("prefill", 0.0, 2.0)]);
         assert_eq!(explain.raw, raw);
-        let trace = json!({"cost": {"charged_nano_dollars": 5}});
-        assert_eq!(Explain::from_value(trace).cost, Some(NanoDollars::new(5)));
-        for odd in [json!(null), json!([]), json!({"cost": -1.5, "stages": {}})] {
+        for odd in [
+            json!(null),
+            json!([]),
+            json!({"cost": -1.5, "stages": {}}),
+            json!({"cost": {"charged_nano_dollars": "5"}}),
+        ] {
             assert_eq!(Explain::from_value(odd.clone()), Explain { raw: odd, ..Explain::default() });
         }
     }

@@ -117,7 +117,7 @@ fn request() -> ChatRequest {
 const HELLO: &str =
     "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello\"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1},\"headrace\":{\"cost_nano_dollars\":8}}\n\n";
+const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1},\"headrace\":{\"cost\":{\"charged_nano_dollars\":8}}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
 fn good() -> Vec<Step> {

@@ -9,6 +9,7 @@ use headrace_identity::Directory;
 use headrace_ledger::{Books, Owner};
 use headrace_limits::Limits;
 use headrace_wire::WireLimits;
+use serde_json::Value;
 
 use crate::memory::MemoryBounds;
 
@@ -43,6 +44,8 @@ pub trait Records: Send + Sync {
     fn stored(&self, id: RequestId) -> Stored<'_>;
     /// Its JSON, as `GET /v1/requests/ID` answers it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
+    /// The same as far as it is known before the last word of the answer: the answer's `headrace` block.
+    fn block(&self, record: &TraceRecord) -> Value;
 }
 
 /// The most that is kept back of a hold's life to settle it in.

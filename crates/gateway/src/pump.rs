@@ -30,8 +30,6 @@ mod reply;
 
 pub(crate) mod settle;
 
-mod explain;
-
 mod miss;
 
 use jobs::Jobs;
@@ -250,7 +248,7 @@ impl Carried {
             self.locate(gateway).await;
             self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
             self.dossier.note_times();
-            explained = Some(explain::block(&self.dossier.record));
+            explained = Some(gateway.parts().records.block(&self.dossier.record));
         }
         if let Some(reply) = &mut self.reply {
             self.end = Some(reply.finish(&used, explained).await);

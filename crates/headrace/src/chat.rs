@@ -437,7 +437,7 @@ mod tests {
         let answer = Answer {
             finish_reason: Some("stop".into()),
             usage: Some(usage),
-            explain: Some(Explain::from_value(json!({"cost_nano_dollars": 9_400,
+            explain: Some(Explain::from_value(json!({"cost": {"charged_nano_dollars": 9_400},
                 "stages": [{"stage": "decode", "start_us": 2_340, "duration_us": 55_000}]}))),
             request_id: Some("req_1".into()),
             timing: Timing {

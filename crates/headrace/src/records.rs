@@ -5,7 +5,8 @@ use std::sync::Arc;
 use headrace_domain::{RequestId, TraceRecord};
 use headrace_gateway::{Records, Stored};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Recorder, TraceReader, record_json};
+use headrace_trace::{Recorder, TraceReader, answer_json, record_json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -54,5 +55,9 @@ impl Records for StoredRecords {
 
     fn json(&self, record: &TraceRecord) -> Vec<u8> {
         record_json(record).to_string().into_bytes()
+    }
+
+    fn block(&self, record: &TraceRecord) -> Value {
+        answer_json(record)
     }
 }

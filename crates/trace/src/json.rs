@@ -82,6 +82,20 @@ pub fn record_json(record: &TraceRecord) -> Value {
     })
 }
 
+/// The record as an answer carries it before its last word: [`record_json`] but for what is known only when the call is over.
+pub fn answer_json(record: &TraceRecord) -> Value {
+    let mut json = record_json(record);
+    if let Some(fields) = json.as_object_mut() {
+        for late in ["duration_us", "server_us", "after_us", "inter_token_us", "outcome"] {
+            fields.remove(late);
+        }
+    }
+    if let Some(cost) = json.get_mut("cost").and_then(Value::as_object_mut) {
+        cost.retain(|name, _| !name.starts_with("loss_"));
+    }
+    json
+}
+
 fn usage(record: &TraceRecord) -> Value {
     let mut tokens: Map<String, Value> = TokenClass::ALL
         .into_iter()

@@ -22,7 +22,7 @@ mod waterfall;
 
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;
-pub use json::{operator_json, record_json};
+pub use json::{answer_json, operator_json, record_json};
 pub use metrics::{Metrics, MetricsConfig};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use headrace_domain::{CacheMiss, MissReason, PromptPlace, Stage, TraceRecord, is_partition};
 use headrace_trace::{
-    WaterfallOptions, decode_record, encode_record, operator_json, record_json, table, waterfall,
+    WaterfallOptions, answer_json, decode_record, encode_record, operator_json, record_json, table, waterfall,
 };
 
 const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
@@ -93,6 +93,20 @@ fn the_api_shows_units_in_its_names() {
     for name in RECORDS {
         let json = serde_json::to_string_pretty(&record_json(&record(name))).unwrap();
         check(&format!("{name}.api.json"), &(json + "\n"));
+    }
+}
+
+#[test]
+fn an_answer_says_what_the_trace_will_say_but_for_what_is_not_known_yet() {
+    for name in RECORDS {
+        let (mut whole, told) = (record_json(&record(name)), answer_json(&record(name)));
+        for late in ["duration_us", "server_us", "after_us", "inter_token_us", "outcome"] {
+            assert!(whole.as_object_mut().unwrap().remove(late).is_some(), "{name}: {late}");
+        }
+        for late in ["loss_nano_dollars", "loss_dollars"] {
+            assert!(whole["cost"].as_object_mut().unwrap().remove(late).is_some(), "{name}: {late}");
+        }
+        assert_eq!(told, whole, "{name}");
     }
 }
 

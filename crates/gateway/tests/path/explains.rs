@@ -3,6 +3,7 @@
 
 use headrace_domain::{CacheMiss, Endpoint, MissReason, PromptPlace};
 use headrace_engine_api::Priority;
+use headrace_trace::record_json;
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, WEIGHT, World, chat_body, header, read};
@@ -78,11 +79,18 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
             let answer = read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
             assert!(!answer.contains("elsewhere") && !answer.contains("another"), "{answer}");
             let answer: Value = serde_json::from_str(&answer).unwrap();
-            let told = &answer["headrace"]["cache"];
+            let told = &answer["headrace"]["engine"];
             assert_eq!((&told["prompt_blocks"], &told["cached_blocks"]), (&json!(9), &json!(4)));
-            let told = &told["miss"];
+            let told = &told["cache_miss"];
             assert_eq!((&told["reason"], &told["token"]), (&json!("differs"), &json!(token)));
             world.balance_when_idle().await;
+            let trace = record_json(&world.last_trace());
+            for field in ["id", "model", "usage", "engine"] {
+                assert_eq!(answer["headrace"][field], trace[field], "{field}");
+            }
+            for (name, amount) in answer["headrace"]["cost"].as_object().unwrap() {
+                assert_eq!(*amount, trace["cost"][name], "{name}");
+            }
             let kept = world.last_trace().engine.as_ref().unwrap().miss.unwrap();
             assert_eq!((kept.elsewhere, kept.token), (elsewhere, token));
             assert_eq!(told["place"], serde_json::to_value(kept.place).unwrap());

@@ -256,6 +256,10 @@ impl Records for Kept {
     fn json(&self, record: &TraceRecord) -> Vec<u8> {
         serde_json::to_vec(record).unwrap()
     }
+
+    fn block(&self, record: &TraceRecord) -> serde_json::Value {
+        headrace_trace::answer_json(record)
+    }
 }
 
 pub(crate) struct World {

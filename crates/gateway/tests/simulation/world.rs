@@ -149,6 +149,10 @@ impl Records for Kept {
     fn json(&self, _: &TraceRecord) -> Vec<u8> {
         Vec::new()
     }
+
+    fn block(&self, _: &TraceRecord) -> serde_json::Value {
+        serde_json::Value::Null
+    }
 }
 
 /// The same books behind a wire: verdicts take their time, and what was asked may be forgotten on the way.

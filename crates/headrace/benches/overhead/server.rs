@@ -157,6 +157,10 @@ impl Records for NoRecords {
     fn json(&self, _record: &TraceRecord) -> Vec<u8> {
         Vec::new()
     }
+
+    fn block(&self, _record: &TraceRecord) -> serde_json::Value {
+        serde_json::Value::Null
+    }
 }
 
 fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
