@@ -15,8 +15,6 @@ use zeroize::Zeroize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AdminCommand {
-    /// Whether somebody answers.
-    Ping,
     /// How the server does.
     Status,
     /// Reads the configuration again, as far as it may change while calls run.
@@ -153,8 +151,6 @@ pub enum AdminCommand {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "value", rename_all = "snake_case")]
 pub enum AdminReply {
-    /// Somebody answers.
-    Pong,
     /// How the server does.
     Status(ServerStatus),
     /// The configuration was read again and is in force.

@@ -133,7 +133,6 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         match command {
-            AdminCommand::Ping => Ok(AdminReply::Pong),
             AdminCommand::Status => Ok(AdminReply::Status(ServerStatus {
                 totals: self.ledger.totals().into(),
                 ..(self.status)()

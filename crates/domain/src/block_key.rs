@@ -1,5 +1,5 @@
 //! The one block-hash function: engines key cached KV blocks with it, the fleet places by it.
-//! A keyed BLAKE3 chain over (tenant salt, model, adapter, tokens); a hit is still verified by token equality.
+//! A keyed BLAKE3 chain over (tenant salt, model, tokens); a hit is still verified by token equality.
 
 use std::fmt;
 use std::sync::Arc;

@@ -91,10 +91,6 @@ pub enum ToolChoice {
     Auto,
     /// It must not.
     None,
-    /// It must call some tool.
-    Required,
-    /// It must call this one.
-    Named(String),
 }
 
 /// The messages so far and the tools at hand.

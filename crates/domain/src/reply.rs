@@ -91,7 +91,7 @@ pub enum ReplyEvent {
         /// One per id where asked for, else empty.
         logprobs: Vec<TokenLogprob>,
     },
-    /// Text of a reasoning section.
+    /// Text of a reasoning section. Dialects can write it; no reply is parsed into it yet.
     Reasoning {
         /// Which answer.
         choice: u32,

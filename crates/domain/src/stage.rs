@@ -42,7 +42,7 @@ pub enum Stage {
     Handover,
     /// Waiting for a client that does not read.
     Reader,
-    /// Tool calls and reasoning out of the text.
+    /// Tool calls out of the text.
     Postprocess,
     /// Bytes to the client.
     Deliver,

@@ -188,9 +188,9 @@ pub enum ReleaseReason {
     Refused,
     /// The call failed before anything was handed to the client.
     Failed,
-    /// The client went away before any work.
+    /// The client went away before any work. No call is released so yet; the journal has its code.
     Cancelled,
-    /// The call goes to another model and takes a new hold.
+    /// The call goes to another model and takes a new hold. No call does so yet; the journal has its code.
     Rerouted,
     /// Its process ended without settling it.
     Orphaned,
