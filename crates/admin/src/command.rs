@@ -4,9 +4,7 @@
 use std::fmt;
 
 use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, UnixNanos};
-use headrace_identity::{
-    EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, RateLimits, Revocation,
-};
+use headrace_identity::{KeyRecord, OrgRecord, ProjectRecord, RateLimits, Revocation};
 use headrace_ledger::{Budget, GrantKind, Standing, Totals};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -161,7 +159,7 @@ pub enum AdminReply {
     /// A key was created; this is the only time that its secret is shown.
     KeyCreated {
         /// The key.
-        key: KeyView,
+        key: KeyRecord,
         /// Its secret.
         secret: SecretText,
         /// Models it may ask for that nothing serves now.
@@ -169,7 +167,7 @@ pub enum AdminReply {
         unserved: Vec<ModelName>,
     },
     /// Keys, by id.
-    Keys(Vec<KeyView>),
+    Keys(Vec<KeyRecord>),
     /// A key is revoked, now or before.
     KeyRevoked {
         /// Which.
@@ -179,13 +177,13 @@ pub enum AdminReply {
         how: Revocation,
     },
     /// An organisation was created.
-    OrgCreated(OrgView),
+    OrgCreated(OrgRecord),
     /// Organisations, by id.
-    Orgs(Vec<OrgView>),
+    Orgs(Vec<OrgRecord>),
     /// A project was created.
-    ProjectCreated(ProjectView),
+    ProjectCreated(ProjectRecord),
     /// Projects, by id.
-    Projects(Vec<ProjectView>),
+    Projects(Vec<ProjectRecord>),
     /// Limits were changed.
     LimitsSet,
     /// Money was added.
@@ -212,10 +210,10 @@ pub enum AdminReply {
     /// The ledger's time was set back.
     LedgerClockSet {
         /// From where.
-        #[serde(with = "crate::rfc3339")]
+        #[serde(with = "headrace_domain::rfc3339")]
         from: UnixNanos,
         /// To where: the clock's time.
-        #[serde(with = "crate::rfc3339")]
+        #[serde(with = "headrace_domain::rfc3339")]
         to: UnixNanos,
     },
     /// Accounts were opened.
@@ -256,82 +254,6 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// A key, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyView {
-    /// Its public id.
-    pub id: KeyId,
-    /// The organisation that pays.
-    pub org: OrgId,
-    /// The project it belongs to.
-    pub project: ProjectId,
-    /// Its name.
-    pub name: String,
-    /// The last characters of its secret; empty for a short one.
-    pub hint: String,
-    /// Models it may ask for.
-    pub models: ModelAccess,
-    /// Endpoints it may call.
-    pub endpoints: EndpointAccess,
-    /// Its own limits.
-    pub limits: RateLimits,
-    /// When it was created.
-    #[serde(with = "crate::rfc3339")]
-    pub created: UnixNanos,
-    /// When it stops working.
-    #[serde(with = "crate::rfc3339::option")]
-    pub expires: Option<UnixNanos>,
-    /// When it was revoked.
-    #[serde(with = "crate::rfc3339::option")]
-    pub revoked: Option<UnixNanos>,
-}
-
-impl From<KeyRecord> for KeyView {
-    fn from(key: KeyRecord) -> Self {
-        let KeyRecord { id, org, project, name, hint, models, endpoints, limits, created, expires, revoked } =
-            key;
-        Self { id, org, project, name, hint, models, endpoints, limits, created, expires, revoked }
-    }
-}
-
-/// An organisation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrgView {
-    /// Its id.
-    pub id: OrgId,
-    /// Its limits.
-    pub limits: RateLimits,
-    /// When it was created.
-    #[serde(with = "crate::rfc3339")]
-    pub created: UnixNanos,
-}
-
-impl From<OrgRecord> for OrgView {
-    fn from(OrgRecord { id, limits, created }: OrgRecord) -> Self {
-        Self { id, limits, created }
-    }
-}
-
-/// A project.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProjectView {
-    /// Its id.
-    pub id: ProjectId,
-    /// The organisation that pays.
-    pub org: OrgId,
-    /// Its limits.
-    pub limits: RateLimits,
-    /// When it was created.
-    #[serde(with = "crate::rfc3339")]
-    pub created: UnixNanos,
-}
-
-impl From<ProjectRecord> for ProjectView {
-    fn from(ProjectRecord { id, org, limits, created }: ProjectRecord) -> Self {
-        Self { id, org, limits, created }
-    }
-}
-
 /// What a project can spend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreditView {
@@ -361,7 +283,7 @@ pub struct BudgetView {
     /// What it leaves.
     pub left: NanoDollars,
     /// When the period ends.
-    #[serde(with = "crate::rfc3339::option")]
+    #[serde(with = "headrace_domain::rfc3339::option")]
     pub resets: Option<UnixNanos>,
 }
 
@@ -389,7 +311,7 @@ impl CreditView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantView {
     /// When.
-    #[serde(with = "crate::rfc3339")]
+    #[serde(with = "headrace_domain::rfc3339")]
     pub at: UnixNanos,
     /// Who did it.
     pub actor: String,
@@ -409,7 +331,7 @@ pub struct AuditView {
     /// From 1, without gaps.
     pub seq: u64,
     /// When.
-    #[serde(with = "crate::rfc3339")]
+    #[serde(with = "headrace_domain::rfc3339")]
     pub at: UnixNanos,
     /// Who.
     pub actor: String,
@@ -431,7 +353,7 @@ pub struct ServerStatus {
     /// Where it listens.
     pub listen: String,
     /// Since when it runs.
-    #[serde(with = "crate::rfc3339")]
+    #[serde(with = "headrace_domain::rfc3339")]
     pub started: UnixNanos,
     /// Why new calls are not served, or not for every model; empty: they are.
     pub not_ready: Vec<String>,

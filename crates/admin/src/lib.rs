@@ -5,12 +5,11 @@ mod command;
 pub mod control;
 mod error;
 mod lock;
-mod rfc3339;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, KeyView, OrgView, ProjectView,
-    SecretText, ServerStatus, StoreView, TotalsView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
+    StoreView, TotalsView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};

@@ -150,17 +150,13 @@ impl AdminService {
             AdminCommand::CreateOrg { id, limits } => {
                 let limits = limits.unwrap_or((self.defaults)().org);
                 let org = self.directory.create_org(id, limits, actor, now)?;
-                Ok(AdminReply::OrgCreated(org.into()))
+                Ok(AdminReply::OrgCreated(org))
             }
-            AdminCommand::ListOrgs => {
-                Ok(AdminReply::Orgs(self.directory.orgs().into_iter().map(Into::into).collect()))
-            }
+            AdminCommand::ListOrgs => Ok(AdminReply::Orgs(self.directory.orgs())),
             AdminCommand::CreateProject { id, org, limits } => {
                 self.create_project(id, org, limits, actor, now)
             }
-            AdminCommand::ListProjects => {
-                Ok(AdminReply::Projects(self.directory.projects().into_iter().map(Into::into).collect()))
-            }
+            AdminCommand::ListProjects => Ok(AdminReply::Projects(self.directory.projects())),
             AdminCommand::SetOrgLimits { org, limits } => {
                 self.directory.set_org_limits(&org, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
@@ -211,7 +207,7 @@ impl AdminService {
         };
         let (key, secret) = self.directory.create_key(new, actor, now)?;
         let secret = SecretText::new(secret.expose_secret().to_owned());
-        Ok(AdminReply::KeyCreated { key: key.into(), secret, unserved })
+        Ok(AdminReply::KeyCreated { key, secret, unserved })
     }
 
     /// The names that nothing answers to now. Without a running server nobody knows.
@@ -227,7 +223,7 @@ impl AdminService {
         }
         let keys = self.directory.list().into_iter();
         let keys = keys.filter(|key| project.is_none_or(|project| key.project == *project));
-        Ok(AdminReply::Keys(keys.map(Into::into).collect()))
+        Ok(AdminReply::Keys(keys.collect()))
     }
 
     fn create_project(
@@ -242,7 +238,7 @@ impl AdminService {
         let project = self.directory.create_project(id.clone(), org.clone(), limits, actor, now)?;
         // Should this fail, the project is there without an account; `reconcile` opens it at the next start.
         self.open_account(org, id, now)?;
-        Ok(AdminReply::ProjectCreated(project.into()))
+        Ok(AdminReply::ProjectCreated(project))
     }
 
     fn credit(&self, org: Option<&OrgId>, now: UnixNanos) -> Result<AdminReply, AdminError> {

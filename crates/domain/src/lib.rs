@@ -9,6 +9,7 @@ mod conversation;
 mod id;
 mod money;
 mod reply;
+pub mod rfc3339;
 mod sampling;
 mod stage;
 mod timeline;

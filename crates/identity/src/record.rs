@@ -3,23 +3,24 @@
 
 use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
 use secrecy::SecretString;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{EndpointAccess, IdentityError, ModelAccess, RateLimits};
 
 /// An organisation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrgRecord {
     /// Its id.
     pub id: OrgId,
     /// Limits that all its projects share.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
 }
 
 /// A project.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectRecord {
     /// Its id, unique across organisations.
     pub id: ProjectId,
@@ -28,11 +29,12 @@ pub struct ProjectRecord {
     /// Limits that all its keys share.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
 }
 
 /// An API key, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     /// Its public id.
     pub id: KeyId,
@@ -51,10 +53,13 @@ pub struct KeyRecord {
     /// Its own limits.
     pub limits: RateLimits,
     /// When it was created.
+    #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
     /// When it stops working.
+    #[serde(with = "headrace_domain::rfc3339::option")]
     pub expires: Option<UnixNanos>,
     /// When it was revoked.
+    #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
 }
 

@@ -1,7 +1,8 @@
 //! The list of models, in each dialect's shape. Knows not how models are loaded or priced.
 
 use bytes::BytesMut;
-use headrace_domain::Dialect;
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{Dialect, UnixNanos};
 
 use crate::json_out::{list, raw, value};
 
@@ -60,7 +61,8 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
             raw(out, ",\"type\":\"model\",\"display_name\":");
             value(out, &model.id);
             raw(out, ",\"created_at\":");
-            value(out, &rfc3339(model.created));
+            let created = UnixNanos::new(model.created.saturating_mul(1_000_000_000));
+            value(out, &Rfc3339(created).to_string());
         }
     }
     raw(out, ",\"context_window\":");
@@ -70,22 +72,6 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
         value(out, &max);
     }
     raw(out, "}");
-}
-
-/// Unix seconds as `YYYY-MM-DDTHH:MM:SSZ` (days to civil date: Howard Hinnant, `chrono`-compatible algorithms).
-fn rfc3339(seconds: u64) -> String {
-    let (day, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 0000-03-01, so that leap days come last in a year; eras have 400 years.
-    let shifted = day + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute) = (second / 3_600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
 }
 
 #[cfg(test)]
@@ -117,17 +103,5 @@ mod tests {
                 r#""context_window":2048}],"has_more":false,"first_id":"demo","last_id":"demo"}"#
             )
         );
-    }
-
-    #[test]
-    fn dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (4_102_444_800, "2100-01-01T00:00:00Z"),
-        ] {
-            assert_eq!(rfc3339(seconds), text);
-        }
     }
 }

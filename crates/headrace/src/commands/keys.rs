@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, KeyView, SecretText};
+use headrace_admin::{AdminCommand, AdminReply, SecretText};
 use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
-use headrace_identity::Revocation;
+use headrace_identity::{KeyRecord, Revocation};
 
 use crate::cli::{KeysArgs, KeysCommand};
 use crate::commands::{execute, time, unexpected};
@@ -97,7 +97,7 @@ fn list(reply: AdminReply) -> String {
     output::table(&head, keys.into_iter().map(row).collect())
 }
 
-fn row(key: KeyView) -> Vec<String> {
+fn row(key: KeyRecord) -> Vec<String> {
     let state = match (key.revoked, key.expires) {
         (Some(at), _) => format!("revoked {}", time(Some(at))),
         (None, Some(at)) if SystemClock::new().now() >= at => format!("expired {}", time(Some(at))),
