@@ -13,7 +13,7 @@ use headrace_tokenizer::Tokenizer;
 use parking_lot::Mutex;
 
 use crate::config::{EngineConfig, EngineError};
-use crate::intake::{Mode, Shared};
+use crate::intake::{Intake, Mode};
 use crate::restarts::Restarts;
 use crate::stepper::{Progress, Stepper, panic_message};
 use crate::text::{TextOf, TokenizerText};
@@ -23,7 +23,7 @@ const STUCK_PAUSE: Duration = Duration::from_millis(1);
 
 /// An engine in this process. Dropping it cuts off what runs.
 pub struct EmbeddedEngine {
-    shared: Arc<Shared>,
+    intake: Arc<Intake>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -56,11 +56,11 @@ impl EmbeddedEngine {
             // The first call will show whether that lasts; it then ends with the reason.
             tracing::warn!(?error, "the model failed while it was warmed up");
         }
-        let shared = Arc::clone(&stepper.shared);
+        let intake = Arc::clone(&stepper.intake);
         // A name with a zero byte in it is refused by the system.
         let builder = std::thread::Builder::new().name(name.replace('\0', ""));
         let thread = builder.spawn(move || run(stepper)).map_err(|source| EngineError::Thread { source })?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { intake, thread: Mutex::new(Some(thread)) })
     }
 
     /// Takes no new jobs, lets what runs end for at most `grace`, cuts off the rest ([`JobError::ShuttingDown`]) and
@@ -68,12 +68,12 @@ impl EmbeddedEngine {
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
-            let mut desk = self.shared.desk.lock();
+            let mut desk = self.intake.desk.lock();
             if matches!(desk.mode, Mode::Open | Mode::Restarting { .. }) {
                 desk.mode = Mode::Draining;
             }
             while desk.alive > 0 && desk.mode == Mode::Draining {
-                if self.shared.quiet.wait_until(&mut desk, until).timed_out() {
+                if self.intake.quiet.wait_until(&mut desk, until).timed_out() {
                     break;
                 }
             }
@@ -81,7 +81,7 @@ impl EmbeddedEngine {
                 desk.mode = Mode::CutOff;
             }
         }
-        self.shared.work.notify_one();
+        self.intake.work.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The thread catches the loop's panics; there is nothing to learn from the result.
@@ -92,23 +92,23 @@ impl EmbeddedEngine {
 
 impl Engine for EmbeddedEngine {
     fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
+        &self.intake.capabilities
     }
 
     fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
-        self.shared.submit(job)
+        self.intake.submit(job)
     }
 
     fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
-        self.shared.cached_prefix(keys)
+        self.intake.cached_prefix(keys)
     }
 
     fn load(&self) -> LoadReport {
-        self.shared.load()
+        self.intake.load()
     }
 
     fn health(&self) -> Health {
-        self.shared.health()
+        self.intake.health()
     }
 }
 
@@ -130,21 +130,21 @@ fn run(mut stepper: Stepper) {
 
 /// Steps as long as there is work, sleeps while there is none; returns after the cut-off.
 fn turn(stepper: &mut Stepper) {
-    let shared = Arc::clone(&stepper.shared);
+    let intake = Arc::clone(&stepper.intake);
     loop {
         {
-            let mut desk = shared.desk.lock();
+            let mut desk = intake.desk.lock();
             while !desk.has_work() {
                 if desk.mode == Mode::CutOff {
                     return;
                 }
-                shared.work.wait(&mut desk);
+                intake.work.wait(&mut desk);
             }
         }
         if stepper.step() == Progress::Idle {
-            let mut desk = shared.desk.lock();
+            let mut desk = intake.desk.lock();
             if desk.has_work() && desk.inbox.is_empty() && !desk.attention {
-                shared.work.wait_for(&mut desk, STUCK_PAUSE);
+                intake.work.wait_for(&mut desk, STUCK_PAUSE);
             }
         }
     }
@@ -153,30 +153,30 @@ fn turn(stepper: &mut Stepper) {
 /// After a panic that was no sequence's fault (the others are caught further in): ends every job, rests, lets the model
 /// show that it still computes, and takes jobs again. `false`: the engine is dead for good, or was told to end.
 fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) -> bool {
-    let shared = Arc::clone(&stepper.shared);
-    let model = &shared.config.model;
-    shared.broke(&why);
+    let intake = Arc::clone(&stepper.intake);
+    let model = &intake.config.model;
+    intake.broke(&why);
     let error = JobError::Panicked { detail: why.clone() };
     let begun = catch_unwind(AssertUnwindSafe(|| stepper.start_over(&error)));
     if let Some(problem) = problem(begun) {
         // What the books hold cannot even be thrown away. The readers see that the engine is gone.
         tracing::error!(model, why, problem, "the engine's loop broke and cannot begin again");
-        shared.died(why);
+        intake.died(why);
         return false;
     }
     loop {
         let Some(rest) = restarts.next(Instant::now()) else {
             tracing::error!(model, why, "the engine's loop broke again and again, and is dead");
-            shared.died(why);
+            intake.died(why);
             return false;
         };
         tracing::error!(model, why, rest_ms = rest.as_millis(), "the engine's loop broke; it begins again");
-        if !shared.rest(rest) {
+        if !intake.rest(rest) {
             return false;
         }
         match problem(catch_unwind(AssertUnwindSafe(|| stepper.warm_up()))) {
             None => {
-                shared.reopen();
+                intake.reopen();
                 return true;
             }
             Some(problem) => why = problem,

@@ -48,7 +48,8 @@ pub(crate) struct Desk {
     pub(crate) times: Times,
 }
 
-pub(crate) struct Shared {
+/// The desk, what wakes those who wait at it, and what both sides only read.
+pub(crate) struct Intake {
     pub(crate) desk: Mutex<Desk>,
     /// Signalled when there is something to do.
     pub(crate) work: Condvar,
@@ -75,7 +76,7 @@ impl Desk {
     }
 }
 
-impl Shared {
+impl Intake {
     pub(crate) fn new(
         forward: &dyn Forward,
         text: Arc<dyn TextOf>,

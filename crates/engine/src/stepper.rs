@@ -16,7 +16,7 @@ use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, Seq
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
 use crate::config::{EngineConfig, EngineError};
-use crate::intake::{Desk, Mode, Shared};
+use crate::intake::{Desk, Intake, Mode};
 use crate::job::{JobState, Still};
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
@@ -46,7 +46,7 @@ pub enum Progress {
 
 /// The step loop, turned by its owner.
 pub struct Stepper {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) intake: Arc<Intake>,
     forward: Box<dyn Forward>,
     sampler: Sampler,
     jobs: Vec<Option<JobState>>,
@@ -129,9 +129,9 @@ impl Stepper {
         config: EngineConfig,
     ) -> Result<Self, EngineError> {
         let sampler = Sampler::new(config.isa);
-        let shared = Shared::new(&*forward, text, config)?;
+        let intake = Intake::new(&*forward, text, config)?;
         Ok(Self {
-            shared,
+            intake,
             forward,
             sampler,
             jobs: Vec::new(),
@@ -155,22 +155,22 @@ impl Stepper {
     /// # Errors
     /// [`SubmitRefusal`]; the job has cost nothing then.
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
-        self.shared.submit(job)
+        self.intake.submit(job)
     }
 
     /// What it serves.
     pub fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
+        &self.intake.capabilities
     }
 
     /// How busy it is.
     pub fn load(&self) -> LoadReport {
-        self.shared.load()
+        self.intake.load()
     }
 
     /// Tokens of a prompt, from the first on, that lie in the prefix cache.
     pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
-        self.shared.cached_prefix(keys)
+        self.intake.cached_prefix(keys)
     }
 
     /// Whether the scheduler's books agree: for tests.
@@ -178,17 +178,17 @@ impl Stepper {
     /// # Errors
     /// What disagrees, in words.
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.shared.desk.lock().scheduler.check_invariants()
+        self.intake.desk.lock().scheduler.check_invariants()
     }
 
     /// One turn.
     pub fn step(&mut self) -> Progress {
         self.steps += 1;
-        let shared = Arc::clone(&self.shared);
-        let now_ns = shared.config.clock.monotonic_nanos();
+        let intake = Arc::clone(&self.intake);
+        let now_ns = intake.config.clock.monotonic_nanos();
         self.seen_ns = now_ns;
         {
-            let mut desk = shared.desk.lock();
+            let mut desk = intake.desk.lock();
             self.take_in(&mut desk, now_ns);
             desk.scheduler.plan(now_ns);
             self.batch.copy_from(&desk);
@@ -201,13 +201,13 @@ impl Stepper {
         if !self.batch.chunks.is_empty() {
             self.compute();
         }
-        let done_ns = shared.config.clock.monotonic_nanos();
+        let done_ns = intake.config.clock.monotonic_nanos();
         self.seen_ns = done_ns;
         {
-            let mut desk = shared.desk.lock();
+            let mut desk = intake.desk.lock();
             if !self.batch.chunks.is_empty() {
                 desk.scheduler.commit(&self.outcomes, done_ns);
-                let end_ns = shared.config.clock.monotonic_nanos();
+                let end_ns = intake.config.clock.monotonic_nanos();
                 self.times.step_ns = end_ns.saturating_sub(now_ns);
                 self.all_times.add(self.times);
                 desk.times = self.all_times;
@@ -355,7 +355,7 @@ impl Stepper {
             }
             Err(error) => {
                 tracing::warn!(
-                    model = self.shared.config.model,
+                    model = self.intake.config.model,
                     sequences = count,
                     ?error,
                     "a step failed; computing its sequences one by one"
@@ -380,7 +380,7 @@ impl Stepper {
     }
 
     fn now_ns(&self) -> u64 {
-        self.shared.config.clock.monotonic_nanos()
+        self.intake.config.clock.monotonic_nanos()
     }
 
     fn blame(&mut self, at: usize, error: JobError) -> Outcome {
@@ -388,7 +388,7 @@ impl Stepper {
         if let Some((at, _)) = seq.and_then(|seq| self.owner(seq))
             && let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut)
         {
-            tracing::error!(model = self.shared.config.model, request = ?job.request, ?error, "a call failed in the engine");
+            tracing::error!(model = self.intake.config.model, request = ?job.request, ?error, "a call failed in the engine");
             job.fail(error);
             self.over.push(at);
         }
@@ -422,7 +422,7 @@ impl Stepper {
                 return Err(JobError::NotFinite { position: end - rows + i });
             }
         }
-        let (isa, text) = (self.shared.config.isa, &*self.shared.text);
+        let (isa, text) = (self.intake.config.isa, &*self.intake.text);
         if choice == 0
             && let Some(top) = job.scoring()
         {
@@ -445,7 +445,7 @@ impl Stepper {
         let suppressed = job.rules.suppressed(taken.generated);
         let id = self.sampler.choose(logits, sampling, &taken.seen, suppressed, random);
         let logprob = sampling.logprobs.map(|top| score(logits, id, top, isa, text));
-        let now_ns = self.shared.config.clock.monotonic_nanos();
+        let now_ns = self.intake.config.clock.monotonic_nanos();
         if job.accept(choice, id, logprob, now_ns) {
             self.note(job_at);
             return Ok(Outcome::Token(id));
@@ -495,10 +495,10 @@ impl Stepper {
             }
         }
         if closed > 0 {
-            let mut desk = self.shared.desk.lock();
+            let mut desk = self.intake.desk.lock();
             desk.alive -= closed;
             if desk.alive == 0 {
-                self.shared.quiet.notify_all();
+                self.intake.quiet.notify_all();
             }
         }
     }

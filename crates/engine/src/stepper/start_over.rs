@@ -19,10 +19,10 @@ impl Stepper {
     /// # Errors
     /// [`EngineError::Config`], if the limits should not fit the model any more.
     pub(crate) fn start_over(&mut self, error: &JobError) -> Result<(), EngineError> {
-        let shared = Arc::clone(&self.shared);
-        let scheduler = shared.config.scheduler_for(self.forward.shape())?;
+        let intake = Arc::clone(&self.intake);
+        let scheduler = intake.config.scheduler_for(self.forward.shape())?;
         {
-            let mut desk = shared.desk.lock();
+            let mut desk = intake.desk.lock();
             desk.scheduler = scheduler;
             desk.attention = false;
             self.jobs.extend(desk.inbox.drain(..).map(Some));
@@ -46,11 +46,11 @@ impl Stepper {
         self.outcomes.clear();
         self.batch = Batch::default();
         self.logits = Logits::default();
-        self.sampler = Sampler::new(shared.config.isa);
-        let mut desk = shared.desk.lock();
+        self.sampler = Sampler::new(intake.config.isa);
+        let mut desk = intake.desk.lock();
         desk.alive = desk.alive.saturating_sub(ended);
         if desk.alive == 0 {
-            shared.quiet.notify_all();
+            intake.quiet.notify_all();
         }
         Ok(())
     }

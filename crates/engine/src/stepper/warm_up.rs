@@ -22,7 +22,7 @@ impl Stepper {
     pub fn warm_up(&mut self) -> Result<(), JobError> {
         let shape = self.forward.shape();
         let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
-        let config = &self.shared.config.scheduler;
+        let config = &self.intake.config.scheduler;
         let len = PROMPT_TOKENS.min(config.max_chunk).min(config.step_tokens).min(room);
         let sequences = SEQUENCES.min(config.max_running).min(shape.block_count);
         let blocks: Vec<u32> = (0..len.saturating_add(1).div_ceil(BLOCK_TOKENS) as u32).collect();
@@ -43,7 +43,7 @@ impl Stepper {
             logits: LogitsWanted::Last,
         };
         let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;
-        let scheduler = &mut self.shared.desk.lock().scheduler;
+        let scheduler = &mut self.intake.desk.lock().scheduler;
         scheduler.calibrate(second.len(), 0, prefill_ns);
         if let Some(one_ns) = one {
             scheduler.calibrate(0, 1, one_ns);
