@@ -40,7 +40,7 @@ use settle::{Bill, Settled, Settlement};
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
-/// How long a call that was cut off for a shutdown waits until its last word is taken.
+/// How long a call that was cut off, for a shutdown or for its length, waits until its last word is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// All that a request has and owes from its hold on. It stands outside of the steps that work on it, so that a panic in
@@ -392,6 +392,7 @@ async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
     let mut tick = tokio::time::interval(config.period());
+    let began_ns = clock.monotonic_nanos();
     let closing = async {
         gateway.cut_off().cancelled().await;
         tokio::time::sleep(LAST_WORDS).await;
@@ -404,8 +405,10 @@ async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
             () = &mut closing => break,
             _ = tick.tick() => {
                 let now_ns = clock.monotonic_nanos();
-                let carried = Duration::from_nanos(now_ns.saturating_sub(taken_ns));
-                if line.stalled(now_ns) >= config.stall_timeout || carried >= config.longest_call() {
+                let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
+                // A call that was ended for its length has its last word still to say.
+                let too_long = since(taken_ns) >= config.longest_call() && since(began_ns) >= LAST_WORDS;
+                if line.stalled(now_ns) >= config.stall_timeout || too_long {
                     break;
                 }
             }

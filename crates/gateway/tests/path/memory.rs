@@ -55,7 +55,7 @@ async fn the_calls_of_a_key_share_a_bound_and_are_told_to_wait() {
     let world = Arc::new(world(4 << 20, 6 << 20));
     world.script(Script::ThenWait(1));
     let mut body = chat_body(false);
-    body["max_tokens"] = json!(400);
+    body["max_tokens"] = json!(390);
     (body["logprobs"], body["top_logprobs"]) = (json!(true), json!(20));
     let started = [(); 2].map(|()| {
         let (world, body) = (Arc::clone(&world), body.clone());
