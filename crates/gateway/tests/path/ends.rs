@@ -209,6 +209,18 @@ async fn a_call_ends_before_its_hold_does_and_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_ended_for_its_length_says_so_to_a_reader_who_looks_later() {
+    let stall = Duration::from_secs(10);
+    let world = World::new(Setup { hold: Duration::from_millis(800), stall, ..Setup::default() });
+    world.script(Script::ThenWait(2));
+    let answer = world.chat(true).await;
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    let body = read(answer).await;
+    assert!(body.contains("call_too_long") && !body.contains("[DONE]"), "{body}");
+    let _ = world.balance_when_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_after_the_first_byte_is_an_error_event_and_never_looks_like_success() {
     let world = World::new(Setup::default());
     world.script(Script::ThenFail(2));
