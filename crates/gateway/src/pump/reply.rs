@@ -160,7 +160,8 @@ impl Reply {
     ) -> BytesMut {
         self.begin(usage.cached_input);
         if let Some(serde_json::Value::Object(block)) = &mut explained {
-            block.insert("finish".to_owned(), self.finish_names().into());
+            // Spelled as in the trace; how the call as a whole ended is not known yet.
+            block.insert("outcome".to_owned(), serde_json::json!({ "finish_reasons": self.finish_names() }));
         }
         let usage = *usage;
         // A stream has written what it took in; a whole answer is written here.

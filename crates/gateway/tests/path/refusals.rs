@@ -371,7 +371,7 @@ async fn calls_of_tools_that_were_not_offered_are_text() {
             assert_eq!(text.contains("\"tool_calls\":[{"), is_call, "{text}");
             let ends = if is_call { "tool_calls" } else { "stop" };
             assert!(text.contains(&format!("\"finish_reason\":\"{ends}\"")), "{text}");
-            assert!(text.contains(&format!("\"finish\":[\"{finish}\"]")), "{text}");
+            assert!(text.contains(&format!("\"finish_reasons\":[\"{finish}\"]")), "{text}");
             if !is_call && !stream {
                 let whole: Value = serde_json::from_str(&text).unwrap();
                 assert_eq!(whole["choices"][0]["message"]["content"], says.as_str());
