@@ -13,7 +13,7 @@ use crate::packed::Format;
 use crate::section::Section;
 use crate::shapes::{FACTS, GROUP, LANES, MAX_PANELS, group, group_count};
 use crate::tile::Ahead;
-use crate::tile_int::{Asks, IntTile, Share};
+use crate::tile_int::{IntTile, Share};
 use crate::tiles::IntTiles;
 
 /// Inputs of one pass over several groups of rows: two panels of them stay in the first-level cache.
@@ -72,7 +72,7 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
     let spans = product.padded_k / F::SPAN;
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
     // What one group of rows takes apart on its way, several would each take apart again.
-    let open = groups > 1 && N::opens(F::CODES, product.m);
+    let open = groups > 1 && !F::IS_OPEN && (F::OPENS_ALWAYS || product.m >= N::OPENS_NIBBLES);
     let mut room = Room([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
     let most = N::panels(group(product.m, groups, 0).1);
     let most = if open { most.min(OPENED_PANELS) } else { most };
@@ -89,7 +89,7 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
                 *slot = section.panel(panel + p).wrapping_add(from * F::BYTES);
             }
             let packed = panels;
-            if open {
+            if !F::IS_OPEN && open {
                 for (p, slot) in panels.iter_mut().enumerate().take(width) {
                     let to = room.0.as_mut_ptr().wrapping_add(p * OPENED_BYTES).cast();
                     // SAFETY: the spans exist; the room holds a block of at most BLOCK_K inputs of each of OPENED_PANELS.
@@ -106,25 +106,29 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
             let at = |(panel, span)| section.panel_bytes() * panel + F::BYTES * span;
             let next = at(next).wrapping_sub(at((panel, from)));
             for index in 0..groups {
-                // One group of rows asks for what it reads soon; several ask together, each for its share, for what all of
-                // them pass over next.
-                let asks = if groups == 1 {
-                    Asks::Ahead(Ahead::walk(section, width, width, F::BYTES, 0))
-                } else {
-                    let step = F::BYTES / (F::SPAN / GROUP);
-                    let from = packed.map(|at| at.wrapping_add(next));
-                    Asks::Share(Share { from, step, every: groups, before: index })
-                };
                 let (row, rows) = group(product.m, groups, index);
                 // SAFETY: the caller's contract; the stretch lies inside the columns, the rows inside the product, and the panels
                 // hold the stretch, taken apart or as it is.
                 unsafe {
-                    let mut tile = product.tile::<F>(&here, (first, count), (row, rows), panels, asks);
-                    if open {
+                    let tile = product.tile::<F>(&here, (first, count), (row, rows), panels);
+                    // One group of rows asks for what it reads soon; several ask together, each for its share, for what all
+                    // of them pass over next.
+                    if groups == 1 {
+                        let ahead = Ahead::walk(section, width, width, F::BYTES, 0);
+                        N::alone::<F>(rows, width, &tile.asking(ahead));
+                        continue;
+                    }
+                    let step = F::BYTES / (F::SPAN / GROUP);
+                    let from = packed.map(|at| at.wrapping_add(next));
+                    let mut tile = tile.asking(Share { from, step, every: groups, before: index });
+                    // Constants decide first, so that only what can run is compiled.
+                    if F::IS_OPEN {
+                        N::among::<F>(rows, width, &tile);
+                    } else if F::OPENS_ALWAYS || open {
                         tile.spans *= F::SPAN / GROUP;
-                        N::tile::<F::Opened>(rows, width, &tile);
+                        N::among::<F::Opened>(rows, width, &tile);
                     } else {
-                        N::tile::<F>(rows, width, &tile);
+                        N::among::<F>(rows, width, &tile);
                     }
                 }
             }
@@ -145,8 +149,7 @@ impl IntProduct<'_> {
         columns: (usize, usize),
         (row, rows): (usize, usize),
         panels: [*const u8; MAX_PANELS],
-        asks: Asks,
-    ) -> IntTile {
+    ) -> IntTile<()> {
         let Stretch { panel, width, from, depth } = *here;
         let (first, count) = columns;
         let inputs = from * F::SPAN;
@@ -173,7 +176,7 @@ impl IntProduct<'_> {
                 out: if last { out } else { waiting },
                 out_stride: if last { self.out_stride } else { all },
                 valid: (self.section.n() - (panel + width - 1) * LANES).min(LANES),
-                asks,
+                asks: (),
             }
         }
     }

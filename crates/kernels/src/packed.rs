@@ -72,6 +72,10 @@ pub(crate) trait Format: Copy + 'static {
     const WIDE: bool = false;
     /// What a code stands for, plus zero, where that is not the code itself.
     const TABLE: Option<[u8; 16]> = None;
+    /// Whether a byte stands for each code already.
+    const IS_OPEN: bool = matches!(Self::CODES, Codes::Bytes);
+    /// Whether it pays for any several groups of rows to take the weights apart once: their codes stand in two places.
+    const OPENS_ALWAYS: bool = matches!(Self::CODES, Codes::NibblesAndBit | Codes::NibblesAndPair);
     /// Bytes of a span.
     const BYTES: usize = Self::HEAD + Self::SPAN / GROUP * Self::CODES.group_bytes();
 

@@ -190,7 +190,7 @@ impl Simd for Scalar {
         unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(bf16_to_f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(at: *const u16) -> Self::V {
         // SAFETY: the caller gives 16 readable elements; no alignment is assumed.
         unsafe { at.cast::<[u16; LANES]>().read_unaligned() }.map(f16_to_f32)

@@ -123,29 +123,29 @@ impl Ints for Scalar {
         unsafe { at.cast::<Self::B>().write_unaligned(bytes) }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn low_nibbles(bytes: Self::B) -> Self::B {
         bytes.map(|byte| byte & 15)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn high_nibbles(bytes: Self::B) -> Self::B {
         bytes.map(|byte| byte >> 4)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn look_up(bytes: Self::B, table: &[u8; 16]) -> Self::B {
         bytes.map(|byte| table[usize::from(byte & 15)])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn add_bit_plane(bytes: Self::B, plane: *const u8) -> Self::B {
         // SAFETY: the caller gives 8 readable bytes.
         let bits = u64::from_le_bytes(unsafe { plane.cast::<[u8; 8]>().read_unaligned() });
         std::array::from_fn(|i| bytes[i] + 16 * ((bits >> i) & 1) as u8)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn add_pair_plane<const PAIR: u32>(bytes: Self::B, plane: Self::B) -> Self::B {
         std::array::from_fn(|i| bytes[i] + 16 * ((plane[i] >> (2 * PAIR)) & 3))
     }
@@ -155,7 +155,7 @@ impl Ints for Scalar {
         std::array::from_fn(|lane| i32::from(bytes[4 * lane + BYTE as usize]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I {
         // SAFETY: the caller gives a readable word.
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() };

@@ -10,7 +10,7 @@ use crate::simd_int::Ints;
 use crate::tile::Ahead;
 
 /// What one register tile computes: for R rows and P panels of 16 columns, the chains over `spans` spans.
-pub(crate) struct IntTile {
+pub(crate) struct IntTile<A> {
     pub(crate) spans: usize,
     /// `[inputs / 4][R]`.
     pub(crate) codes: *const i32,
@@ -27,19 +27,67 @@ pub(crate) struct IntTile {
     pub(crate) out_stride: usize,
     /// Columns of the last panel that exist, 1–16.
     pub(crate) valid: usize,
-    pub(crate) asks: Asks,
+    /// Which weights it asks for before they are needed.
+    pub(crate) asks: A,
 }
 
-/// Which weights a tile asks for before they are needed.
-#[derive(Clone, Copy)]
-pub(crate) enum Asks {
-    /// Those so far ahead of what it reads, line by line.
-    Ahead(Ahead),
-    /// A share of others that the tiles of several groups of rows ask for together.
-    Share(Share),
+impl<A> IntTile<A> {
+    /// The same tile, which asks for other weights.
+    pub(crate) fn asking<B>(&self, asks: B) -> IntTile<B> {
+        let IntTile { spans, codes, facts, panels, from, from_stride, bias, out, out_stride, valid, .. } =
+            *self;
+        IntTile { spans, codes, facts, panels, from, from_stride, bias, out, out_stride, valid, asks }
+    }
 }
 
-/// A tile's share of the weights that are read next.
+/// Which weights a tile asks for before they are needed. A burst of requests would itself wait for room in the processor.
+pub(crate) trait Asks: Copy {
+    /// Whether it asks for every line of codes where it reads one.
+    const LINES: bool;
+
+    /// How many bytes behind what it reads in this span the lines stand that it asks for.
+    fn bytes(self, _span: usize) -> usize {
+        0
+    }
+
+    /// Before a group of inputs of the panels `at`: asks for what is no line of codes.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn group<N: Ints, F: Format, const P: usize>(
+        &mut self,
+        at: &[*const u8; P],
+        group: usize,
+        bytes: usize,
+    );
+}
+
+/// A tile that waits for memory asks for what it reads soon, line by line.
+impl Asks for Ahead {
+    const LINES: bool = true;
+
+    #[inline(always)]
+    fn bytes(self, span: usize) -> usize {
+        if span < self.units { self.near } else { self.then }
+    }
+
+    #[inline(always)]
+    unsafe fn group<N: Ints, F: Format, const P: usize>(
+        &mut self,
+        at: &[*const u8; P],
+        group: usize,
+        bytes: usize,
+    ) {
+        let codes = F::HEAD + group * F::CODES.group_bytes();
+        let from = if group == 0 { 0 } else { codes };
+        for at in at {
+            // SAFETY: the caller's contract.
+            unsafe { ask::<N>(at.wrapping_add(bytes), from..codes + F::CODES.plane_bytes()) };
+        }
+    }
+}
+
+/// A tile's share of the weights that are read next: the tiles of several groups of rows ask for them together.
 #[derive(Clone, Copy)]
 pub(crate) struct Share {
     /// Where they start, for each panel.
@@ -52,18 +100,51 @@ pub(crate) struct Share {
     pub(crate) before: usize,
 }
 
-impl Share {
-    /// Nothing.
-    const NONE: Share = Share { from: [std::ptr::null(); MAX_PANELS], step: 0, every: 0, before: 0 };
+impl Asks for Share {
+    const LINES: bool = false;
+
+    #[inline(always)]
+    unsafe fn group<N: Ints, F: Format, const P: usize>(
+        &mut self,
+        _at: &[*const u8; P],
+        _group: usize,
+        _bytes: usize,
+    ) {
+        if self.before == 0 {
+            self.before = self.every;
+            for from in &self.from[..P] {
+                // SAFETY: the caller's contract.
+                unsafe { ask::<N>(*from, 0..self.step) };
+            }
+        }
+        self.before -= 1;
+        for from in &mut self.from[..P] {
+            *from = from.wrapping_add(self.step);
+        }
+    }
+}
+
+/// Nothing, where there is no such instruction.
+impl Asks for () {
+    const LINES: bool = false;
+
+    #[inline(always)]
+    unsafe fn group<N: Ints, F: Format, const P: usize>(
+        &mut self,
+        _at: &[*const u8; P],
+        _group: usize,
+        _bytes: usize,
+    ) {
+    }
 }
 
 /// Walks one half of a group, four lines, with everything about a line a constant. Asks for each line `$ahead` bytes behind it
-/// if `$ask`.
+/// where `$A` asks for lines.
 macro_rules! lines {
-    ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $ask:ident, $ahead:ident) => {
-        lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, $ask, $ahead, [0 1 2 3])
+    ($F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $A:ident, $ahead:ident) => {
+        lines!(@ $F, $N, $R, $P, $half, $at, $group, $x, $sums, $A, $ahead, [0 1 2 3])
     };
-    (@ $F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $ask:ident, $ahead:ident,
+    (@ $F:ident, $N:ident, $R:ident, $P:ident, $half:literal, $at:ident, $group:ident, $x:ident, $sums:ident, $A:ident, $ahead:ident,
      [$($step:literal)*]) => {$(
         {
             let mut weights = [$F::line::<$N, $half, $step>($at[0], $group); $P];
@@ -71,7 +152,7 @@ macro_rules! lines {
                 weights[p] = $F::line::<$N, $half, $step>($at[p], $group);
             }
             // The other half of four-bit codes stands in the same lines.
-            if $ask && ($half == 0 || matches!($F::CODES, Codes::Bytes)) {
+            if $A::LINES && ($half == 0 || matches!($F::CODES, Codes::Bytes)) {
                 let line = $F::HEAD + $group * $F::CODES.group_bytes() + $F::CODES.plane_bytes();
                 for p in 0..$P {
                     let line = $at[p].wrapping_add(line + ($half * 4 + $step) * LINE);
@@ -98,14 +179,10 @@ macro_rules! lines {
 /// As for [`Simd`]; the tile's pointers are valid for what its documentation says they hold.
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
-pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(tile: &IntTile) {
+pub(crate) unsafe fn tile<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(tile: &IntTile<A>) {
     // SAFETY: the caller's contract; r stays below R, p below P.
     unsafe {
-        // A tile that waits for memory asks for it line by line: a burst of requests would itself wait for room in the processor.
-        let totals = match tile.asks {
-            Asks::Ahead(ahead) => chains::<N, F, R, P, true>(tile, ahead, Share::NONE),
-            Asks::Share(share) => chains::<N, F, R, P, false>(tile, Ahead::always(0), share),
-        };
+        let totals = chains::<N, F, A, R, P>(tile);
         for r in 0..R {
             for p in 0..P {
                 let at = tile.out.add(r * tile.out_stride + p * LANES);
@@ -118,46 +195,26 @@ pub(crate) unsafe fn tile<N: Ints, F: Format, const R: usize, const P: usize>(ti
     }
 }
 
-/// The chains of a tile, from their starts to the end of its spans. With `ASK` every line of codes is asked for, `ahead` of
-/// time, where one is read; without, lines of the `share`.
+/// The chains of a tile, from their starts to the end of its spans.
 ///
 /// # Safety
 /// As for [`tile`].
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
-unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: bool>(
-    tile: &IntTile,
-    ahead: Ahead,
-    mut share: Share,
+unsafe fn chains<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
+    tile: &IntTile<A>,
 ) -> [[<N::F as Simd>::V; P]; R] {
     // SAFETY: the caller's contract; p stays below P, spans below `tile.spans`.
     unsafe {
-        let mut totals = start::<N, R, P>(tile);
+        let mut totals = start::<N, A, R, P>(tile);
         let mut at = [std::ptr::null(); P];
         at.copy_from_slice(&tile.panels[..P]);
-        let (mut x, mut facts) = (tile.codes, tile.facts);
+        let (mut x, mut facts, mut asks) = (tile.codes, tile.facts, tile.asks);
         for span in 0..tile.spans {
-            let ahead = if span < ahead.units { ahead.near } else { ahead.then };
+            let ahead = asks.bytes(span);
             for group in 0..F::SPAN / GROUP {
-                if ASK {
-                    let codes = F::HEAD + group * F::CODES.group_bytes();
-                    let from = if group == 0 { 0 } else { codes };
-                    for at in at {
-                        ask::<N>(at.wrapping_add(ahead), from..codes + F::CODES.plane_bytes());
-                    }
-                } else {
-                    if share.before == 0 {
-                        share.before = share.every;
-                        for from in &share.from[..P] {
-                            ask::<N>(*from, 0..share.step);
-                        }
-                    }
-                    share.before -= 1;
-                    for from in &mut share.from[..P] {
-                        *from = from.wrapping_add(share.step);
-                    }
-                }
-                group_of::<N, F, R, P, ASK>(&mut totals, &at, group, x, facts, ahead);
+                asks.group::<N, F, P>(&at, group, ahead);
+                group_of::<N, F, A, R, P>(&mut totals, &at, group, x, facts, ahead);
                 x = x.add(WORDS * R);
                 facts = facts.add(FACTS * R);
             }
@@ -169,13 +226,13 @@ unsafe fn chains<N: Ints, F: Format, const R: usize, const P: usize, const ASK: 
     }
 }
 
-/// Adds a group of 32 inputs to the chains. With `ASK` asks for each line of codes `ahead` bytes behind it.
+/// Adds a group of 32 inputs to the chains. Where lines are asked for, those `ahead` bytes behind it.
 ///
 /// # Safety
 /// As for [`tile`].
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
-unsafe fn group_of<N: Ints, F: Format, const R: usize, const P: usize, const ASK: bool>(
+unsafe fn group_of<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
     totals: &mut [[<N::F as Simd>::V; P]; R],
     at: &[*const u8; P],
     group: usize,
@@ -187,17 +244,17 @@ unsafe fn group_of<N: Ints, F: Format, const R: usize, const P: usize, const ASK
     unsafe {
         if F::HALVES {
             let mut sums = zero_sums::<N, F, R, P>(facts.add(2 * R), None);
-            lines!(F, N, R, P, 0, at, group, x, sums, ASK, ahead);
+            lines!(F, N, R, P, 0, at, group, x, sums, A, ahead);
             let scale = scales::<N, F, P, 0>(at, group);
             add_scaled::<N, R, P>(totals, &sums, &scale, facts);
             let mut sums = zero_sums::<N, F, R, P>(facts.add(R), Some(facts.add(2 * R)));
-            lines!(F, N, R, P, 1, at, group, x, sums, ASK, ahead);
+            lines!(F, N, R, P, 1, at, group, x, sums, A, ahead);
             let scale = scales::<N, F, P, 1>(at, group);
             add_scaled::<N, R, P>(totals, &sums, &scale, facts);
         } else {
             let mut sums = zero_sums::<N, F, R, P>(facts.add(R), None);
-            lines!(F, N, R, P, 0, at, group, x, sums, ASK, ahead);
-            lines!(F, N, R, P, 1, at, group, x, sums, ASK, ahead);
+            lines!(F, N, R, P, 0, at, group, x, sums, A, ahead);
+            lines!(F, N, R, P, 1, at, group, x, sums, A, ahead);
             let scale = scales::<N, F, P, 0>(at, group);
             add_scaled::<N, R, P>(totals, &sums, &scale, facts);
         }
@@ -260,7 +317,9 @@ unsafe fn store_first<S: Simd>(at: *mut f32, value: S::V, count: usize) {
 /// As for [`tile`].
 #[allow(clippy::needless_range_loop, reason = "constant bounds, which the compiler unrolls into registers")]
 #[inline(always)]
-unsafe fn start<N: Ints, const R: usize, const P: usize>(tile: &IntTile) -> [[<N::F as Simd>::V; P]; R] {
+unsafe fn start<N: Ints, A, const R: usize, const P: usize>(
+    tile: &IntTile<A>,
+) -> [[<N::F as Simd>::V; P]; R] {
     // SAFETY: the caller's contract.
     unsafe {
         let mut totals = [[N::F::splat(0.0); P]; R];

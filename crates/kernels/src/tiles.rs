@@ -7,13 +7,13 @@ mod neon;
 mod x86;
 
 use crate::attention::tile::{self as kv, Element, KvTile};
-use crate::packed::{Codes, Format};
+use crate::packed::Format;
 use crate::simd::{Scalar, Simd};
 use crate::simd_bf16::Pairs;
 use crate::simd_int::Ints;
-use crate::tile::{self, Tile, Weight};
+use crate::tile::{self, Ahead, Tile, Weight};
 use crate::tile_bf16;
-use crate::tile_int::{self, IntTile};
+use crate::tile_int::{self, IntTile, Share};
 
 /// The register tiles of f32 lanes.
 ///
@@ -50,20 +50,13 @@ pub(crate) trait IntTiles: Ints<F: Tiles> {
     fn rows(m: usize) -> usize;
     /// Panels (of 16 columns) in a register tile of `rows` rows.
     fn panels(rows: usize) -> usize;
-    /// From how many rows on it pays to take weights of four bits apart once for all of them; see `opened`.
+    /// From how many rows on it pays to take weights of four bits apart once for several groups of them; see `opened`.
     const OPENS_NIBBLES: usize;
-    /// The same for weights of five and six bits.
-    const OPENS_PLANES: usize;
-    /// Whether a product of `m` rows does.
-    fn opens(codes: Codes, m: usize) -> bool {
-        match codes {
-            Codes::Bytes => false,
-            Codes::Nibbles => m >= Self::OPENS_NIBBLES,
-            Codes::NibblesAndBit | Codes::NibblesAndPair => m >= Self::OPENS_PLANES,
-        }
-    }
-    /// One register tile of a product, compiled for this instruction set; see `tile_int::tile`.
-    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile);
+    /// The register tile of a product whose rows are one group, compiled for this instruction set; see `tile_int::tile`.
+    unsafe fn alone<F: Format>(rows: usize, panels: usize, tile: &IntTile<Ahead>);
+    /// A register tile of one of several groups of rows, compiled for this instruction set. Rows are cut evenly, so groups have
+    /// at least half of the rows that a tile can have.
+    unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>);
 }
 
 /// Calls a register tile, compiled for an instruction set, by its shape: `$tile` names the rows R, the panels P and `$T`.
@@ -134,7 +127,6 @@ impl PairTiles for Scalar {
 
 impl IntTiles for Scalar {
     const OPENS_NIBBLES: usize = 3;
-    const OPENS_PLANES: usize = 3;
 
     fn rows(_m: usize) -> usize {
         2
@@ -145,13 +137,26 @@ impl IntTiles for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn tile<F: Format>(rows: usize, _panels: usize, tile: &IntTile) {
-        // SAFETY: the caller's contract; the plain lanes need no special instructions.
-        unsafe {
-            match rows {
-                1 => tile_int::tile::<Scalar, F, 1, 1>(tile),
-                _ => tile_int::tile::<Scalar, F, 2, 1>(tile),
-            }
+    unsafe fn alone<F: Format>(rows: usize, _panels: usize, tile: &IntTile<Ahead>) {
+        // SAFETY: the caller's contract.
+        unsafe { plain_int_tile::<F>(rows, &tile.asking(())) }
+    }
+
+    #[inline(always)]
+    unsafe fn among<F: Format>(rows: usize, _panels: usize, tile: &IntTile<Share>) {
+        // SAFETY: the caller's contract.
+        unsafe { plain_int_tile::<F>(rows, &tile.asking(())) }
+    }
+}
+
+/// # Safety
+/// As for [`tile_int::tile`].
+unsafe fn plain_int_tile<F: Format>(rows: usize, tile: &IntTile<()>) {
+    // SAFETY: the caller's contract; the plain lanes need no special instructions.
+    unsafe {
+        match rows {
+            1 => tile_int::tile::<Scalar, F, (), 1, 1>(tile),
+            _ => tile_int::tile::<Scalar, F, (), 2, 1>(tile),
         }
     }
 }

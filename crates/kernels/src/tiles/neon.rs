@@ -6,9 +6,9 @@ use crate::packed::Format;
 use crate::simd_bf16::Pairs;
 use crate::simd_int_neon::NeonDot;
 use crate::simd_neon::Neon;
-use crate::tile::{self, Tile, Weight};
+use crate::tile::{self, Ahead, Tile, Weight};
 use crate::tile_bf16;
-use crate::tile_int::{self, IntTile};
+use crate::tile_int::{self, IntTile, Share};
 use crate::tiles::{IntTiles, PairTiles, Tiles, by_shape};
 
 impl Tiles for Neon {
@@ -63,7 +63,6 @@ macro_rules! four_registers {
     ($name:ty, $features:literal) => {
         impl IntTiles for $name {
             const OPENS_NIBBLES: usize = 13;
-            const OPENS_PLANES: usize = 5;
 
             fn rows(_m: usize) -> usize {
                 4
@@ -74,14 +73,26 @@ macro_rules! four_registers {
             }
 
             #[inline(always)]
-            unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
+            unsafe fn alone<F: Format>(rows: usize, panels: usize, tile: &IntTile<Ahead>) {
                 by_shape!(
                     $features,
                     <T: Format = F>,
-                    tile_int::tile::<$name, T, R, P>,
-                    IntTile,
+                    tile_int::tile::<$name, T, Ahead, R, P>,
+                    IntTile<Ahead>,
                     (rows, panels, tile),
                     [(1, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
+                )
+            }
+
+            #[inline(always)]
+            unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>) {
+                by_shape!(
+                    $features,
+                    <T: Format = F>,
+                    tile_int::tile::<$name, T, Share, R, P>,
+                    IntTile<Share>,
+                    (rows, panels, tile),
+                    [(2, 1), (3, 1), (4, 1)]
                 )
             }
         }

@@ -6,9 +6,9 @@ use crate::packed::Format;
 use crate::simd_bf16::{Bf16Dot, Pairs};
 use crate::simd_int_x86::{Vnni256, Vnni512};
 use crate::simd_x86::{Avx2, Avx512};
-use crate::tile::{self, Tile, Weight};
+use crate::tile::{self, Ahead, Tile, Weight};
 use crate::tile_bf16;
-use crate::tile_int::{self, IntTile};
+use crate::tile_int::{self, IntTile, Share};
 use crate::tiles::{IntTiles, PairTiles, Tiles, by_shape};
 
 /// [`by_shape`] for the shapes of tiles of f32 lanes on AVX-512, as [`Avx512`] says.
@@ -110,7 +110,6 @@ impl PairTiles for Avx2 {
 
 impl IntTiles for Vnni512 {
     const OPENS_NIBBLES: usize = 19;
-    const OPENS_PLANES: usize = 9;
 
     // Up to eight rows wait for memory, and wait least in one pass over the weights.
     fn rows(m: usize) -> usize {
@@ -122,14 +121,26 @@ impl IntTiles for Vnni512 {
     }
 
     #[inline(always)]
-    unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
+    unsafe fn alone<F: Format>(rows: usize, panels: usize, tile: &IntTile<Ahead>) {
         by_shape!(
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
             <T: Format = F>,
-            tile_int::tile::<Vnni512, T, R, P>,
-            IntTile,
+            tile_int::tile::<Vnni512, T, Ahead, R, P>,
+            IntTile<Ahead>,
             (rows, panels, tile),
             [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]
+        )
+    }
+
+    #[inline(always)]
+    unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>) {
+        by_shape!(
+            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+            <T: Format = F>,
+            tile_int::tile::<Vnni512, T, Share, R, P>,
+            IntTile<Share>,
+            (rows, panels, tile),
+            [(4, 2), (5, 2), (6, 2), (4, 1), (5, 1), (6, 1)]
         )
     }
 }
@@ -139,7 +150,6 @@ macro_rules! two_registers {
     ($name:ty, $features:literal) => {
         impl IntTiles for $name {
             const OPENS_NIBBLES: usize = 19;
-            const OPENS_PLANES: usize = 7;
 
             fn rows(_m: usize) -> usize {
                 6
@@ -150,14 +160,26 @@ macro_rules! two_registers {
             }
 
             #[inline(always)]
-            unsafe fn tile<F: Format>(rows: usize, panels: usize, tile: &IntTile) {
+            unsafe fn alone<F: Format>(rows: usize, panels: usize, tile: &IntTile<Ahead>) {
                 by_shape!(
                     $features,
                     <T: Format = F>,
-                    tile_int::tile::<$name, T, R, P>,
-                    IntTile,
+                    tile_int::tile::<$name, T, Ahead, R, P>,
+                    IntTile<Ahead>,
                     (rows, panels, tile),
                     [(1, 4), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+                )
+            }
+
+            #[inline(always)]
+            unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>) {
+                by_shape!(
+                    $features,
+                    <T: Format = F>,
+                    tile_int::tile::<$name, T, Share, R, P>,
+                    IntTile<Share>,
+                    (rows, panels, tile),
+                    [(3, 1), (4, 1), (5, 1), (6, 1)]
                 )
             }
         }
