@@ -53,27 +53,6 @@ impl Front for Gateway {
         endpoint: Option<Endpoint>,
         started: UnixNanos,
     ) -> Answer {
-        self.refused_by_edge(dialect, refusal, endpoint, started)
-    }
-
-    fn not_ready(&self) -> Vec<String> {
-        self.why_not_ready()
-    }
-
-    async fn drain(&self, within: Duration) -> usize {
-        self.drain_within(within).await
-    }
-}
-
-impl Gateway {
-    /// An error of the edge's in the dialect's shape, with a request id, traced.
-    fn refused_by_edge(
-        &self,
-        dialect: Dialect,
-        refusal: &EdgeRefusal,
-        endpoint: Option<Endpoint>,
-        started: UnixNanos,
-    ) -> Answer {
         let clock = Arc::clone(&self.parts().clock);
         let waited = u64::try_from(clock.now().since(started).as_nanos()).unwrap_or(0);
         let started_mono_ns = clock.monotonic_nanos().saturating_sub(waited);
@@ -87,6 +66,14 @@ impl Gateway {
             EdgeRefusal::MethodNotAllowed { allowed } => answer.with_header("allow", *allowed),
             _ => answer,
         }
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        self.why_not_ready()
+    }
+
+    async fn drain(&self, within: Duration) -> usize {
+        self.drain_within(within).await
     }
 }
 

@@ -124,9 +124,8 @@ impl Reloader {
         let checked = check(settings.clone(), self.play_prices, None);
         let Checked { mut config, plan, log } =
             checked.map_err(|error| error.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let changed: Vec<&str> = FIELDS.iter().map(|field| field.path).collect();
-        let changed: Vec<&str> =
-            changed.into_iter().filter(|path| in_force.value(path) != settings.value(path)).collect();
+        let paths = FIELDS.iter().map(|field| field.path);
+        let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
         let mut faults: Vec<String> =
             changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path)).collect();
         faults.extend(self.other_models(&config));
