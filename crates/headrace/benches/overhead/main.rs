@@ -1,5 +1,7 @@
 //! What the governed path costs: key, limits, hold, schema, render, tokenize, place, stream, settle and trace around an
-//! engine that answers at once, beside a bare hello-world on the same HTTP stack, in one run.
+//! engine that answers at once, beside a bare hello-world on the same HTTP stack, in one run. A hello-world that keeps the
+//! processor busy for as long shows what of the waiting is the machine's own: whoever needs that much of a core that stutters
+//! waits as long.
 //!
 //! `cargo bench -p headrace --bench overhead`. The server is a process of its own with one worker thread, bound to the
 //! second core with everything it starts; the load is one spinning thread bound to the first. Latencies count from the moment a request was due, so that a slow answer
@@ -53,35 +55,19 @@ fn report() -> Result<(), Box<dyn std::error::Error>> {
         std::env::var("HEADRACE_BENCH_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(SECONDS);
     let length = Duration::from_secs(seconds);
     println!("fdatasync of 4 KiB on this disk: p50 {:.0} us", fsync_us()?);
-    let mut rows = Vec::new();
-    let mut rate = None;
     // The governed path first: half of its saturation is the rate at which all are compared.
-    for (name, kind) in
-        [("memory journal", "memory"), ("SQLite journal, FULL", "sqlite"), ("hello-world", "hello")]
-    {
-        let dir = tempfile::tempdir()?;
-        let server = Server::start(kind, &dir.path().to_string_lossy())?;
-        let load = Load { port: server.port, connections: CONNECTIONS };
-        load.closed(Duration::from_secs(1))?;
-        let cpu = server.cpu_seconds()?;
-        let saturated = load.closed(length)?;
-        let cpu_us = (server.cpu_seconds()? - cpu) * 1e6 / saturated.answers as f64;
-        let paced = *rate.get_or_insert(saturated.per_second() / 2.0);
-        let paced = paced.min(saturated.per_second() / 2.0);
-        let half = load.paced(length, paced)?;
-        println!("{name}: measured at {paced:.0}/s");
-        if let Some(line) = server.finish()? {
-            println!("  a call, both loads: {line}");
-        }
-        rows.push(Row { name, saturated, half, cpu_us });
-    }
-    let hello = rows.pop().ok_or("nothing was measured")?;
+    let memory = measure("memory journal", "memory", length, None)?;
+    let rate = memory.saturated.per_second() / 2.0;
+    let sqlite = measure("SQLite journal, FULL", "sqlite", length, Some(rate))?;
+    let hello = measure("hello-world", "hello-0", length, Some(rate))?;
+    let busy = format!("hello-{:.0}", (memory.cpu_us - hello.cpu_us).max(0.0));
+    let control = measure("hello-world, as busy", &busy, length, Some(rate))?;
     println!(
         "\n| path | requests/s saturated | CPU/request | p50 | p99 | added CPU | added p50 | added p99 |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     let base = (hello.cpu_us, hello.half.percentile_us(50.0), hello.half.percentile_us(99.0));
-    for row in [&hello].into_iter().chain(&rows) {
+    for row in [&hello, &control, &memory, &sqlite] {
         let (p50, p99) = (row.half.percentile_us(50.0), row.half.percentile_us(99.0));
         println!(
             "| {} | {:.0} | {:.0} us | {p50:.0} us | {p99:.0} us | {:+.0} us | {:+.0} us | {:+.0} us |",
@@ -95,6 +81,30 @@ fn report() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("\nGoal with the journal in memory: +150 us p50, +1000 us p99 at half of saturation.");
     Ok(())
+}
+
+/// One server under full load, then at `rate` calls a second, or half of what it took if that is less.
+fn measure(
+    name: &'static str,
+    kind: &str,
+    length: Duration,
+    rate: Option<f64>,
+) -> Result<Row, Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let server = Server::start(kind, &dir.path().to_string_lossy())?;
+    let load = Load { port: server.port, connections: CONNECTIONS };
+    load.closed(Duration::from_secs(1))?;
+    let cpu = server.cpu_seconds()?;
+    let saturated = load.closed(length)?;
+    let cpu_us = (server.cpu_seconds()? - cpu) * 1e6 / saturated.answers as f64;
+    let half = saturated.per_second() / 2.0;
+    let paced = rate.map_or(half, |rate| rate.min(half));
+    let half = load.paced(length, paced)?;
+    println!("{name}: measured at {paced:.0}/s");
+    if let Some(line) = server.finish()? {
+        println!("  a call, both loads: {line}");
+    }
+    Ok(Row { name, saturated, half, cpu_us })
 }
 
 /// The median time of writing and syncing 4 KiB where the journal would stand.

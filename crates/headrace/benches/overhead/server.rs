@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_call_api::{Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head};
@@ -46,8 +46,9 @@ pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
     let served = runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        if kind == "hello" {
-            return listen(Arc::new(Hello(KeyId::new("hello")?)), clock).await;
+        if let Some(busy_us) = kind.strip_prefix("hello-") {
+            let hello = Hello { key: KeyId::new("hello")?, rounds: rounds_of(busy_us.parse()?) };
+            return listen(Arc::new(hello), clock).await;
         }
         let (gateway, tally) = governed(kind, Path::new(dir), Arc::clone(&clock))?;
         listen(gateway, clock).await?;
@@ -77,8 +78,36 @@ async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Fa
     Ok(())
 }
 
-/// Says the same to everyone, in as many bytes as the governed answer has.
-struct Hello(KeyId);
+/// Says the same to everyone, in as many bytes as the governed answer has, after it has kept the processor busy.
+struct Hello {
+    key: KeyId,
+    /// Of [`work`]: work and not time, because a core that stutters needs longer for it.
+    rounds: u64,
+}
+
+/// Rounds of work that take so many microseconds where nothing stutters.
+fn rounds_of(busy_us: u64) -> u64 {
+    const TRIED: u64 = 100_000;
+    let time = || {
+        let begun = Instant::now();
+        work(TRIED);
+        begun.elapsed().as_nanos()
+    };
+    let best_ns = (0..50).map(|_| time()).min().unwrap_or(1).max(1);
+    u64::try_from(u128::from(busy_us * 1_000 * TRIED) / best_ns).unwrap_or(0)
+}
+
+/// Walks over a megabyte in leaps, as a call walks over its own and everybody's memory.
+fn work(rounds: u64) {
+    static MEMORY: [u8; 1 << 20] = [1; 1 << 20];
+    let mut at = 1_u64;
+    for _ in 0..rounds {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let place = usize::try_from(at >> 44).unwrap_or(0);
+        at = at.wrapping_add(u64::from(MEMORY.get(place).copied().unwrap_or(0)));
+    }
+    std::hint::black_box(at);
+}
 
 struct Anybody(KeyId);
 
@@ -93,12 +122,13 @@ impl Front for Hello {
     type Admitted = Anybody;
 
     fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
-        Ok(Anybody(self.0.clone()))
+        Ok(Anybody(self.key.clone()))
     }
 
     async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> Answer<Delivery> {
         // Read as a governed call's is, so that the connection can be used again.
         let _ = body.read().await;
+        work(self.rounds);
         hello()
     }
 
