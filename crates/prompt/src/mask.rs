@@ -216,21 +216,28 @@ impl<'t> Masker<'t> {
 
     /// `text` as the template is given it.
     pub(crate) fn mask<'s>(&self, text: &'s str) -> Cow<'s, str> {
-        let touched =
-            text.bytes().any(|byte| self.table.lead.get(usize::from(byte)).copied().unwrap_or(true));
-        if !touched {
-            return Cow::Borrowed(text);
-        }
+        // Only what begins with such a byte can be masked; no character goes on with one.
+        let may_begin = |byte: &u8| self.table.lead.get(usize::from(*byte)).copied().unwrap_or(true);
+        let Some(mut at) = text.as_bytes().iter().position(may_begin) else { return Cow::Borrowed(text) };
         let mut masked = String::with_capacity(text.len().saturating_add(16));
-        for (at, c) in text.char_indices() {
+        let mut copied = 0;
+        while let Some(c) = text.get(at..).and_then(|rest| rest.chars().next()) {
             let table = self.table;
             let mask = if table.always.binary_search(&c).is_ok() || self.begins_word(text, at) {
                 table.mask(c)
             } else {
                 self.substitutes.get(&c).copied()
             };
-            masked.push(mask.unwrap_or(c));
+            let behind = at + c.len_utf8();
+            if let Some(mask) = mask {
+                masked.push_str(text.get(copied..at).unwrap_or_default());
+                masked.push(mask);
+                copied = behind;
+            }
+            let rest = text.as_bytes().get(behind..).unwrap_or_default();
+            at = rest.iter().position(may_begin).map_or(text.len(), |next| behind + next);
         }
+        masked.push_str(text.get(copied..).unwrap_or_default());
         Cow::Owned(masked)
     }
 
