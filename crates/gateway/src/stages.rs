@@ -165,16 +165,19 @@ async fn dispatch(
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    let owned = own(Arc::clone(gateway), dossier, rendered, head);
-    tokio::spawn(async move {
-        owned.await;
-        drop(counted);
-    });
+    tokio::spawn(own(Arc::clone(gateway), dossier, rendered, head, counted));
     answer.await.unwrap_or_else(|_| internal_error(id, dialect))
 }
 
 /// Owns a request from its hold on, whoever listens: the books may take their time, and nothing of what they gave is lost.
-async fn own(gateway: Arc<Gateway>, mut dossier: Dossier, rendered: Rendered, head: oneshot::Sender<Answer>) {
+/// What is counted for a drain is counted until the end.
+async fn own(
+    gateway: Arc<Gateway>,
+    mut dossier: Dossier,
+    rendered: Rendered,
+    head: oneshot::Sender<Answer>,
+    _counted: TaskTrackerToken,
+) {
     let (stub, hold) = (dossier.stub(), dossier.id.hold());
     let taken = async {
         dossier.mark(Stage::Handover);
@@ -189,7 +192,8 @@ async fn own(gateway: Arc<Gateway>, mut dossier: Dossier, rendered: Rendered, he
         }
     };
     match AssertUnwindSafe(taken).catch_unwind().await {
-        Ok(Some((dossier, funded, head))) => pump::carry(gateway, dossier, funded, head).await,
+        // Apart, so that starting the task does not copy room for all that a call may need.
+        Ok(Some((dossier, funded, head))) => Box::pin(pump::carry(gateway, dossier, funded, head)).await,
         Ok(None) => {}
         Err(_) => {
             leave_trace(&gateway, stub);
