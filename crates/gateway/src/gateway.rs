@@ -12,8 +12,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
-use crate::lane::Lane;
 use crate::memory::Memory;
+use crate::turns::Turns;
 
 /// Questions for traces that are answered at once.
 const TRACE_SEATS: usize = 256;
@@ -24,7 +24,7 @@ pub struct Gateway {
     config: GatewayConfig,
     /// What new calls are served by.
     catalog: ArcSwap<Catalog>,
-    lane: Lane,
+    turns: Turns,
     memory: Memory,
     tasks: TaskTracker,
     draining: AtomicBool,
@@ -49,7 +49,7 @@ impl Gateway {
         }
         Ok(Arc::new(Self {
             parts,
-            lane: Lane::new(config.render_bytes_at_once),
+            turns: Turns::new(config.render_bytes_at_once),
             memory: Memory::new(config.memory),
             config,
             catalog: ArcSwap::new(catalog),
@@ -131,8 +131,8 @@ impl Gateway {
     }
 
     /// Where long bodies wait for their turn to be read and rendered.
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// What calls take of the machine's memory.

@@ -8,7 +8,6 @@ mod delivery;
 mod dossier;
 mod front;
 mod gateway;
-mod lane;
 mod look_up;
 mod memory;
 mod pump;
@@ -16,6 +15,7 @@ mod rates;
 mod refused;
 mod stages;
 mod state;
+mod turns;
 
 pub use answer::{Answer, AnswerBody};
 pub use catalog::{Catalog, GatewayError, Offer, ServedModel};

@@ -11,9 +11,9 @@ use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
 
 use crate::Answer;
 use crate::dossier::Dossier;
-use crate::lane::NoRoom;
 use crate::memory::{NoMemory, mib};
 use crate::rates::rate_headers;
+use crate::turns::NoRoom;
 
 /// Why a request goes no further. What it is for is in the table of refusals (`domain::Code`); here are the numbers.
 #[derive(Debug, Clone)]

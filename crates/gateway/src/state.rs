@@ -11,8 +11,8 @@ use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::lane::Place;
 use crate::pump::settle::Settlement;
+use crate::turns::Turn;
 
 /// A request whose head is here.
 pub(crate) struct Arrived {
@@ -59,7 +59,7 @@ pub(crate) struct Taken {
     pub(crate) body_bytes: usize,
     pub(crate) memory: Reserved,
     /// Its turn, where it is long.
-    pub(crate) place: Option<Place>,
+    pub(crate) turn: Option<Turn>,
 }
 
 /// Its meaning is known.

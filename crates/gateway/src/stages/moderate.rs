@@ -17,7 +17,7 @@ impl Routed {
     pub(crate) async fn moderate(self, dossier: &mut Dossier) -> Result<Moderated, Why> {
         let Some(judge) = self.catalog.judge().cloned() else { return Ok(Moderated(self)) };
         let Self { principal, call, taken, catalog, model } = self;
-        let (call, taken, verdict) = if taken.place.is_some() {
+        let (call, taken, verdict) = if taken.turn.is_some() {
             // As in the stage `render`: the event loop's threads must stay free.
             let model = Arc::clone(&model);
             let judging = tokio::task::spawn_blocking(move || {

@@ -14,7 +14,7 @@ impl Received {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
         let taken = take(gateway, &principal.key, body.len()).await?;
-        let (parsed, taken) = if taken.place.is_some() {
+        let (parsed, taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there while it is read, also when the client goes away.
             let limits = config.wire.clone();
@@ -38,12 +38,12 @@ impl Received {
 async fn take(gateway: &Gateway, key: &KeyId, body_bytes: usize) -> Result<Taken, Why> {
     let reserved = gateway.memory().reserve(key, estimate::reading(body_bytes));
     let memory = reserved.map_err(|full| full.at(Stage::Parse))?;
-    let place = if body_bytes > gateway.config().render_inline_bytes {
-        Some(gateway.lane().enter(key, body_bytes).await?)
+    let turn = if body_bytes > gateway.config().render_inline_bytes {
+        Some(gateway.turns().enter(key, body_bytes).await?)
     } else {
         None
     };
-    Ok(Taken { body_bytes, memory, place })
+    Ok(Taken { body_bytes, memory, turn })
 }
 
 fn stopped() -> Why {

@@ -21,7 +21,7 @@ impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
         let Routed { principal, call, taken, catalog, model } = self.0;
         let now = gateway.parts().clock.now();
-        let (call, encoded, taken) = if taken.place.is_some() {
+        let (call, encoded, taken) = if taken.turn.is_some() {
             // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there meanwhile, also when the client goes away.
             let model = Arc::clone(&model);
@@ -34,8 +34,8 @@ impl Moderated {
             let encoded = encode(&model, &call, now);
             (call, encoded, taken)
         };
-        let Taken { body_bytes, memory, place } = taken;
-        drop(place);
+        let Taken { body_bytes, memory, turn } = taken;
+        drop(turn);
         let Encoded { prompts, text } = encoded?;
         let sampling = resolve(gateway, &model, &call, &prompts, dossier.id.bits())?;
         let salt = CacheSalt::derive(

@@ -17,27 +17,27 @@ const MOST_CALLS: usize = 64;
 const MOST_WAIT: Duration = Duration::from_secs(5);
 
 /// The bound, and who is within it.
-pub(crate) struct Lane {
+pub(crate) struct Turns {
     most_bytes: usize,
     most_wait: Duration,
     all: Arc<Semaphore>,
     keys: Arc<Mutex<HashMap<KeyId, Share>>>,
 }
 
-/// A key's part of the lane, while one of its calls is there or waits.
+/// A key's part of the turns, while one of its calls is there or waits.
 struct Share {
     turns: Arc<Semaphore>,
     calls: usize,
 }
 
-/// A call's place: given back when dropped.
-pub(crate) struct Place {
+/// A call's turn: given back when dropped.
+pub(crate) struct Turn {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _call: Registered,
 }
 
-/// A call that is in the lane or waits for it.
+/// A call that has its turn or waits for it.
 struct Registered {
     keys: Arc<Mutex<HashMap<KeyId, Share>>>,
     key: KeyId,
@@ -54,14 +54,14 @@ pub(crate) struct NoRoom {
     pub(crate) waited: Duration,
 }
 
-impl Lane {
+impl Turns {
     pub(crate) fn new(most_bytes: usize) -> Self {
         let all = Arc::new(Semaphore::new(units(most_bytes)));
         Self { most_bytes, most_wait: MOST_WAIT, all, keys: Arc::default() }
     }
 
     /// Waits for a turn of `bytes`; what is more than a key's part counts as its part, so that it can ever go on.
-    pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Place, NoRoom> {
+    pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Turn, NoRoom> {
         let part = self.most_bytes / 2;
         let weight = units(bytes.max(self.most_bytes / MOST_CALLS)).min(units(part));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
@@ -72,7 +72,7 @@ impl Lane {
         let Ok(Ok(own)) = own else { return Err(full(true, part)) };
         let all = tokio::time::timeout_at(until, Arc::clone(&self.all).acquire_many_owned(weight)).await;
         let Ok(Ok(all)) = all else { return Err(full(false, self.most_bytes)) };
-        Ok(Place { _all: all, _own: own, _call: call })
+        Ok(Turn { _all: all, _own: own, _call: call })
     }
 
     fn register(&self, key: &KeyId, part: usize) -> (Registered, Arc<Semaphore>) {
@@ -111,31 +111,31 @@ mod tests {
     #[tokio::test]
     async fn a_key_has_half_and_everybody_the_whole() {
         let waited = Duration::from_millis(50);
-        let lane = Lane { most_wait: waited, ..Lane::new(8 * UNIT_BYTES) };
+        let turns = Turns { most_wait: waited, ..Turns::new(8 * UNIT_BYTES) };
         let (a, b, c) = (key("a"), key("b"), key("c"));
-        let first = lane.enter(&a, 3 * UNIT_BYTES).await.unwrap();
-        let own = lane.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
+        let first = turns.enter(&a, 3 * UNIT_BYTES).await.unwrap();
+        let own = turns.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
         assert_eq!(own, NoRoom { own: true, limit_bytes: 4 * UNIT_BYTES, waited });
         // However large, it counts as a part: with three units of the other key there is room for both.
-        let second = lane.enter(&b, 100 * UNIT_BYTES).await.unwrap();
-        let none = lane.enter(&c, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
+        let second = turns.enter(&b, 100 * UNIT_BYTES).await.unwrap();
+        let none = turns.enter(&c, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
         assert_eq!(none, NoRoom { own: false, limit_bytes: 8 * UNIT_BYTES, waited });
-        let (waiting, ()) = tokio::join!(lane.enter(&c, 2 * UNIT_BYTES), async { drop(first) });
+        let (waiting, ()) = tokio::join!(turns.enter(&c, 2 * UNIT_BYTES), async { drop(first) });
         assert!(waiting.is_ok(), "a turn that comes in time is taken");
         drop((waiting, second));
-        assert!(lane.keys.lock().is_empty(), "nothing is kept of keys that are gone");
-        assert_eq!(lane.all.available_permits(), 8);
+        assert!(turns.keys.lock().is_empty(), "nothing is kept of keys that are gone");
+        assert_eq!(turns.all.available_permits(), 8);
     }
 
     #[tokio::test]
     async fn short_calls_do_not_fill_it_with_threads() {
-        let lane = Lane { most_wait: Duration::ZERO, ..Lane::new(MOST_CALLS * 4 * UNIT_BYTES) };
-        let mut places = Vec::new();
+        let turns = Turns { most_wait: Duration::ZERO, ..Turns::new(MOST_CALLS * 4 * UNIT_BYTES) };
+        let mut taken = Vec::new();
         for name in ["a", "b", "c"] {
-            while let Ok(place) = lane.enter(&key(name), 1).await {
-                places.push(place);
+            while let Ok(turn) = turns.enter(&key(name), 1).await {
+                taken.push(turn);
             }
         }
-        assert_eq!(places.len(), MOST_CALLS);
+        assert_eq!(taken.len(), MOST_CALLS);
     }
 }
