@@ -5,30 +5,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, OrgId, SamplingDefaults, UnixNanos};
-use headrace_engine_api::Capabilities;
+use headrace_domain::{ModelName, OrgId, UnixNanos};
 use headrace_fleet::Fleet;
 use headrace_ledger::prices::PriceList;
 use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
-use headrace_prompt::{ChatTemplate, ReplyFamily};
-use headrace_tokenizer::Tokenizer;
 
-/// A model as the gateway knows it: words to ids and back, and what its workers can do.
+use crate::lane::Lane;
+
+/// A model as the gateway knows it.
 #[derive(Clone)]
 pub struct ServedModel {
     /// The name it is served under.
     pub name: ModelName,
-    /// Text to ids.
-    pub tokenizer: Arc<Tokenizer>,
-    /// Conversations to text; `None`: only completions.
-    pub template: Option<Arc<ChatTemplate>>,
-    /// How its replies are parsed.
-    pub family: ReplyFamily,
-    /// What its makers recommend.
-    pub defaults: SamplingDefaults,
-    /// What its workers can do.
-    pub capabilities: Capabilities,
+    /// In what terms it is spoken to.
+    pub lane: Lane,
     /// When it was made, seconds since 1970; shown as `created`.
     pub created_unix_s: u64,
     /// Length of an answer whose caller names none; `None`: the gateway's.

@@ -129,7 +129,7 @@ fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
         id: name.to_string(),
         created: model.created_unix_s,
         owned_by: "headrace".to_owned(),
-        context_window: model.capabilities.context_window,
+        context_window: model.lane.context_window(),
         max_output_tokens: None,
     }
 }

@@ -12,7 +12,7 @@ use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::ServedModel;
+use headrace_gateway::{Lane, ServedModel, TokenLane};
 use headrace_kernels::attention::KvType;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
@@ -370,17 +370,19 @@ fn run(
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
         name: named.name.clone(),
-        tokenizer: text.tokenizer,
-        template: text.template.map(Arc::new),
-        family: text.family,
-        defaults: SamplingDefaults {
-            temperature: generation.temperature,
-            top_p: generation.top_p,
-            top_k: generation.top_k.and_then(std::num::NonZeroU32::new),
-            min_p: generation.min_p,
-            repetition_penalty: generation.repetition_penalty,
-        },
-        capabilities: engine.capabilities().clone(),
+        lane: Lane::Tokens(TokenLane {
+            tokenizer: text.tokenizer,
+            template: text.template.map(Arc::new),
+            family: text.family,
+            defaults: SamplingDefaults {
+                temperature: generation.temperature,
+                top_p: generation.top_p,
+                top_k: generation.top_k.and_then(std::num::NonZeroU32::new),
+                min_p: generation.min_p,
+                repetition_penalty: generation.repetition_penalty,
+            },
+            capabilities: engine.capabilities().clone(),
+        }),
         created_unix_s: model.created_unix_s,
         default_max_tokens: named.default_max_tokens.or(recommended),
         limits: named.limits,

@@ -238,7 +238,7 @@ impl House {
         let models: Vec<(String, u32)> = self
             .parts
             .iter()
-            .map(|part| (part.served.name.to_string(), part.served.capabilities.context_window))
+            .map(|part| (part.served.name.to_string(), part.served.lane.context_window()))
             .collect();
         let gateway = self.gateway()?;
         gauges::register(&self.metrics, &self.engines, &self.ledger, &self.limits);

@@ -9,6 +9,7 @@ use headrace_domain::{
 use headrace_prompt::{Part, Place, RenderOptions};
 use headrace_tokenizer::Tokenizer;
 
+use crate::lane::{Lane, TokenLane};
 use crate::state::Work;
 
 /// A tail of undecoded bytes (one broken character, replaced) by which a decoded text may differ from what was encoded.
@@ -35,7 +36,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
     let token = miss.token as usize;
     let tokens = work.prompts.get(prompt)?;
     let before = tokens.get(..token)?;
-    let tokenizer = &work.model.tokenizer;
+    let Lane::Tokens(TokenLane { tokenizer, template, .. }) = &work.model.lane;
     let in_common = || match (miss.other, tokens.get(token)) {
         (Some(other), Some(own)) => bytes_in_common(tokenizer, before, *own, other),
         _ => 0,
@@ -47,7 +48,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             // As the stage `render` did; a template that tells the time may tell another one, and then has no places.
             let options = RenderOptions { add_generation_prompt: true, now };
-            let places = match &work.model.template {
+            let places = match template {
                 Some(template) if text.len() <= RENDERED_AGAIN_BYTES => {
                     template.places(conversation, &options, text)
                 }

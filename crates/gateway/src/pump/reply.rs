@@ -13,6 +13,7 @@ use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
 use crate::delivery::DeliverySender;
 use crate::dossier::Dossier;
+use crate::lane::Lane;
 use crate::state::Work;
 
 /// Log-probabilities and ids that are written as JSON on the event loop; more of them take milliseconds.
@@ -53,7 +54,7 @@ impl Reply {
             request_id: dossier.id,
             created_unix_s: dossier.record.started.seconds(),
             model: work.call.model.clone(),
-            system_fingerprint: work.model.capabilities.numerics.clone(),
+            system_fingerprint: work.model.lane.numerics().to_owned(),
             tier: work.call.tier,
         };
         let choices = u32::try_from(work.prompts.len()).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
@@ -314,10 +315,11 @@ impl Reply {
     /// The prompt of a job, once for each of its choices.
     fn prompt_of(&mut self, job: usize, logprobs: Vec<TokenLogprob>) {
         let Some(ids) = self.work.prompts.get(job) else { return };
+        let Lane::Tokens(lane) = &self.work.model.lane;
         let text = match &self.work.call.prompt {
             Prompt::Raw(items) if self.work.call.echo => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
-                _ => self.work.model.tokenizer.decode(ids, false),
+                _ => lane.tokenizer.decode(ids, false),
             },
             _ => String::new(),
         };
@@ -336,13 +338,14 @@ fn scores(tokens: &[TokenLogprob]) -> usize {
 
 /// Tool calls are looked for only where tools were offered: elsewhere the same text is just text.
 fn family(work: &Work) -> ReplyFamily {
+    let Lane::Tokens(lane) = &work.model.lane;
     match &work.call.prompt {
         Prompt::Conversation(conversation)
             if work.call.endpoint != Endpoint::Completions
                 && !conversation.tools.is_empty()
                 && conversation.tool_choice != ToolChoice::None =>
         {
-            work.model.family
+            lane.family
         }
         _ => ReplyFamily::Plain,
     }

@@ -8,6 +8,7 @@ use headrace_moderation::{Judge, Verdict};
 
 use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
+use crate::lane::Lane;
 use crate::refused::Why;
 use crate::state::{Moderated, Routed};
 
@@ -44,6 +45,7 @@ impl Routed {
 /// judged with the caller's, and a rule on `user` would turn every call away.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     could_fit(model, call)?;
+    let Lane::Tokens(lane) = &model.lane;
     Ok(match &call.prompt {
         Prompt::Conversation(conversation) => {
             let texts = headrace_prompt::texts_of(conversation);
@@ -54,7 +56,7 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
             for item in items {
                 gravest = gravest.graver(match item {
                     PromptItem::Text(text) => judge.judge(text),
-                    PromptItem::Ids(ids) => judge.judge(&model.tokenizer.decode(ids, false)),
+                    PromptItem::Ids(ids) => judge.judge(&lane.tokenizer.decode(ids, false)),
                 });
                 if gravest.is_blocked() {
                     break;

@@ -10,6 +10,7 @@ use headrace_prompt::RenderOptions;
 use crate::Gateway;
 use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
+use crate::lane::Lane;
 use crate::refused::Why;
 use crate::state::{Moderated, Rendered, Routed, Taken, Work};
 
@@ -81,9 +82,10 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
 /// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
 /// that rendering takes would be for nothing.
 pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
-    let window = model.capabilities.context_window;
+    let Lane::Tokens(lane) = &model.lane;
+    let window = lane.capabilities.context_window;
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
-    let bytes = match (&call.prompt, &model.template) {
+    let bytes = match (&call.prompt, &lane.template) {
         (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
         (Prompt::Conversation(_), None) => 0,
         (Prompt::Raw(items), _) => {
@@ -97,7 +99,7 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
             items.iter().map(text).max().unwrap_or(0)
         }
     };
-    let Some(each) = model.tokenizer.most_bytes_per_token() else { return Ok(()) };
+    let Some(each) = lane.tokenizer.most_bytes_per_token() else { return Ok(()) };
     if bytes <= (window as usize).saturating_mul(each) {
         return Ok(());
     }
@@ -116,9 +118,10 @@ struct Encoded {
 
 fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
     could_fit(model, call)?;
+    let Lane::Tokens(lane) = &model.lane;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let Some(template) = &model.template else {
+            let Some(template) = &lane.template else {
                 let message =
                     format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
                 return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
@@ -135,7 +138,7 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, W
                 // What a template says may repeat the messages.
                 why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
             })?;
-            let ids = model
+            let ids = lane
                 .tokenizer
                 .encode_segments(&rendered.segments(), false)
                 .map_err(|error| failed(&error.to_string()))?;
@@ -149,12 +152,13 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, W
 }
 
 fn encode_item(model: &ServedModel, index: usize, item: &PromptItem) -> Result<Arc<[u32]>, Why> {
+    let Lane::Tokens(lane) = &model.lane;
     let ids: Arc<[u32]> = match item {
         PromptItem::Text(text) => {
-            model.tokenizer.encode_plain(text, true).map_err(|error| failed(&error.to_string()))?.into()
+            lane.tokenizer.encode_plain(text, true).map_err(|error| failed(&error.to_string()))?.into()
         }
         PromptItem::Ids(ids) => {
-            if let Some(id) = ids.iter().find(|id| **id >= model.capabilities.vocab) {
+            if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
                 return Err(out_of_vocabulary("prompt", *id, model));
             }
             ids.as_slice().into()
@@ -175,7 +179,8 @@ fn resolve(
     prompts: &[Arc<[u32]>],
     request_bits: u128,
 ) -> Result<headrace_domain::Sampling, Why> {
-    let window = model.capabilities.context_window;
+    let Lane::Tokens(lane) = &model.lane;
+    let window = lane.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let scoring_only = call.sampling.max_tokens == Some(0);
@@ -202,7 +207,7 @@ fn resolve(
         );
         return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("min_tokens"));
     }
-    let vocab = model.capabilities.vocab;
+    let vocab = lane.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {
         return Err(out_of_vocabulary("logit_bias", *id, model));
     }
@@ -211,7 +216,7 @@ fn resolve(
     }
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
-    Ok(call.sampling.resolve(&model.defaults, max_tokens, drawn))
+    Ok(call.sampling.resolve(&lane.defaults, max_tokens, drawn))
 }
 
 fn no_tools(model: &ServedModel) -> Why {
@@ -228,7 +233,7 @@ fn prompt_param(call: &Call) -> &'static str {
 }
 
 fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
-    let (name, window) = (&model.name, model.capabilities.context_window);
+    let (name, window) = (&model.name, model.lane.context_window());
     let message = format!(
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
          Shorten the prompt."
@@ -237,7 +242,8 @@ fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
 }
 
 fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel) -> Why {
-    let last = model.capabilities.vocab.saturating_sub(1);
+    let Lane::Tokens(lane) = &model.lane;
+    let last = lane.capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
     Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)

@@ -21,7 +21,7 @@ impl Authorized {
         // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
         record.model_asked = Some(self.asked.to_string());
         record.model_served = Some(model.name.to_string());
-        record.numerics = Some(model.capabilities.numerics.clone());
+        record.numerics = Some(model.lane.numerics().to_owned());
         dossier.mark(Stage::Route);
         let Self { principal, call, taken, .. } = self;
         Ok(Routed { principal, call, taken, catalog, model })

@@ -21,8 +21,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, MemoryBounds, Offer, Records,
-    ServedModel, Stored,
+    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, MemoryBounds, Offer, Records,
+    ServedModel, Stored, TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -516,11 +516,15 @@ fn served(name: ModelName, template: Option<&str>) -> ServedModel {
     let source = template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
-        template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap())),
-        family: ReplyFamily::detect(source),
-        tokenizer,
-        defaults: SamplingDefaults::default(),
-        capabilities: capabilities(),
+        lane: Lane::Tokens(TokenLane {
+            template: Some(Arc::new(
+                ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
+            )),
+            family: ReplyFamily::detect(source),
+            tokenizer,
+            defaults: SamplingDefaults::default(),
+            capabilities: capabilities(),
+        }),
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,

@@ -14,7 +14,9 @@ use headrace_domain::{
 };
 use headrace_engine_api::{Capabilities, Engine};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Catalog, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored};
+use headrace_gateway::{
+    Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored, TokenLane,
+};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
 use headrace_ledger::{
@@ -331,11 +333,13 @@ impl World {
         let shared = shared();
         let served = ServedModel {
             name: name.clone(),
-            template: None,
-            family: ReplyFamily::Plain,
-            tokenizer: Arc::clone(&shared.tokenizer),
-            defaults: SamplingDefaults::default(),
-            capabilities,
+            lane: Lane::Tokens(TokenLane {
+                template: None,
+                family: ReplyFamily::Plain,
+                tokenizer: Arc::clone(&shared.tokenizer),
+                defaults: SamplingDefaults::default(),
+                capabilities,
+            }),
             created_unix_s: 0,
             default_max_tokens: None,
             limits: LimitSpec::UNLIMITED,

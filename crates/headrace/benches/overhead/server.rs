@@ -19,7 +19,8 @@ use headrace_edge::{Edge, EdgeConfig};
 use headrace_engine_api::Capabilities;
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Catalog, Delivery, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored,
+    Catalog, Delivery, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored,
+    TokenLane,
 };
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -277,11 +278,13 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
     let source = checkpoint.chat_template().ok_or("the demo model has a template")?;
     Ok(ServedModel {
         name,
-        template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
-        family: ReplyFamily::detect(source),
-        tokenizer,
-        defaults: SamplingDefaults::default(),
-        capabilities: capabilities(),
+        lane: Lane::Tokens(TokenLane {
+            template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
+            family: ReplyFamily::detect(source),
+            tokenizer,
+            defaults: SamplingDefaults::default(),
+            capabilities: capabilities(),
+        }),
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,

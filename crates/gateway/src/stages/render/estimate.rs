@@ -4,6 +4,7 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
+use crate::lane::Lane;
 use crate::memory::mib;
 use crate::refused::Why;
 use crate::state::Work;
@@ -164,7 +165,8 @@ impl Asked {
 
 /// Bytes of all prompts as text.
 fn echo_bytes(work: &Work) -> u64 {
-    let most = work.model.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
+    let Lane::Tokens(lane) = &work.model.lane;
+    let most = lane.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
     match &work.call.prompt {
         Prompt::Raw(items) => items
             .iter()
