@@ -1,4 +1,4 @@
-//! The task that owns a request from its hold on: engine events in, bytes out, and at the end one settlement, one last
+//! The task that owns a request from its hold on: reply events in, bytes out, and at the end one settlement, one last
 //! word to the client and one trace record, whatever happened in between, a panic in any of its own steps included.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ use crate::state::{Funded, Work};
 // In the order of the path; then what is looked for when the call is over.
 mod place;
 
-mod jobs;
+mod source;
 
 mod line;
 
@@ -32,11 +32,12 @@ pub(crate) mod settle;
 
 mod miss;
 
-use jobs::Jobs;
 use line::Line;
 use place::{Placed, place};
 use reply::Reply;
 use settle::{Bill, Settled, Settlement};
+use source::Source;
+use source::said::Said;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ pub(crate) struct Carried {
     pub(crate) dossier: Dossier,
     pub(crate) work: Arc<Work>,
     pub(crate) settlement: Settlement,
-    pub(crate) jobs: Jobs,
+    source: Source,
     line: Line,
     reply: Option<Reply>,
     /// The end of the answer's body, once it is encoded.
@@ -124,12 +125,13 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
+        let work = Arc::new(work);
         Self {
             line: Line::new(gateway.config(), head, headers, &work),
             dossier,
-            work: Arc::new(work),
+            source: Source::new(&work),
+            work,
             settlement,
-            jobs: Jobs::default(),
             reply: None,
             end: None,
             located: false,
@@ -140,12 +142,12 @@ impl Carried {
     }
 
     async fn travel(&mut self, gateway: &Gateway) {
-        let ending = match place(gateway, &mut self.dossier, &self.work, &mut self.jobs) {
+        let ending = match place(gateway, &mut self.dossier, &self.work, &mut self.source) {
             Ok(placed) => self.run(gateway, &placed).await,
             Err(why) => Ending::Refused(why),
         };
         if !matches!(ending, Ending::Completed) {
-            self.jobs.cancel().await;
+            self.source.cancel().await;
         }
         let ending = self.held(ending).await;
         self.record_engine();
@@ -176,15 +178,16 @@ impl Carried {
         }
     }
 
-    /// Reads events until all jobs have ended or something else ends the call.
+    /// Reads what the source says until all of it was said or something else ends the call.
     async fn run(&mut self, gateway: &Gateway, _: &Placed) -> Ending {
         let config = gateway.config();
         let longest = config.longest_call();
         let period = config.period();
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-        let Self { dossier, work, settlement, jobs, line, reply, pauses, .. } = self;
-        let reply = reply.insert(Reply::new(Arc::clone(work), dossier));
+        let Self { dossier, work, settlement, source, line, reply, pauses, .. } = self;
+        source.listen(dossier.id);
+        let (reply, mut events) = (reply.insert(Reply::new(work, dossier)), Vec::new());
         line.content_type = reply.content_type();
         loop {
             if durable && line.may_begin() && (reply.is_meaningful() || waited >= config.first_event_wait) {
@@ -206,13 +209,11 @@ impl Carried {
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
                 () = gateway.cut_off().cancelled() => return Ending::Failed(cut_off()),
-                next = jobs.next(), if !full => match next {
-                    None => break,
-                    Some((_, None)) => return Ending::Failed(engine_died()),
-                    Some((job, Some(event))) => {
-                        if let Err(error) = reply.take(job, event, dossier).await {
-                            return Ending::Failed(Why::job_failed(&error));
-                        }
+                said = source.next(dossier, &mut events), if !full => match said {
+                    Said::Over => break,
+                    Said::Lost(why) => return Ending::Failed(why),
+                    Said::More(more) => {
+                        reply.take(&more, &mut events, dossier).await;
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
@@ -242,13 +243,19 @@ impl Carried {
 
     /// Encodes the end of the answer, with its cost and the place of a cache miss where the caller asked for them.
     async fn encode_end(&mut self, gateway: &Gateway) {
-        let (used, _) = self.jobs.report();
+        let used = self.source.usage();
         let mut explained = None;
         if self.work.call.explain {
             self.locate(gateway).await;
             self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
             self.dossier.note_times();
-            explained = Some(gateway.parts().records.block(&self.dossier.record));
+            let mut block = gateway.parts().records.block(&self.dossier.record);
+            if let Some(fields) = block.as_object_mut() {
+                // Spelled as in the trace; how the call as a whole ended is not known yet.
+                let finish = serde_json::json!({ "finish_reasons": self.finish_names() });
+                fields.insert("outcome".to_owned(), finish);
+            }
+            explained = Some(block);
         }
         if let Some(reply) = &mut self.reply {
             self.end = Some(reply.finish(&used, explained).await);
@@ -261,14 +268,12 @@ impl Carried {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
-        let (used, _) = self.jobs.report();
-        let used = self.reply.as_ref().map_or(used, |reply| reply.at_least(used));
+        let used = self.source.usage();
         let cut = match ending {
             Ending::Completed => Cut::default(),
             _ => self.line.sender.cut(),
         };
-        let finish = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
-        let (bill, outcome) = reckon(&ending, used, cut.tokens, finish);
+        let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
         self.ended = Some(Ended { ending, outcome, cut, told: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
@@ -288,7 +293,7 @@ impl Carried {
         ended.told = true;
         match &ended.ending {
             Ending::Completed => {
-                let tokens = reply.as_ref().map_or(0, Reply::generated);
+                let tokens = reply.as_ref().map_or(0, Reply::written);
                 line.complete(dossier, end.take().unwrap_or_default(), tokens);
             }
             Ending::Failed(why) | Ending::Refused(why) => line.fail(reply.as_mut(), dossier, why, ended.cut),
@@ -300,7 +305,7 @@ impl Carried {
     /// A step panicked: what it left undone is done here. Each part is guarded for itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
-        guarded(self.jobs.cancel()).await;
+        guarded(self.source.cancel()).await;
         attempt(|| self.record_engine());
         let broken = || Ending::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
@@ -319,10 +324,20 @@ impl Carried {
         }
     }
 
+    /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text.
+    fn finish_names(&self) -> Vec<String> {
+        let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
+        let told = |(choice, name): (usize, &&'static str)| match self.source.fault(choice) {
+            Some(fault) => format!("{name}:{fault}"),
+            None => (*name).to_owned(),
+        };
+        names.iter().enumerate().map(told).collect()
+    }
+
     /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement.
     async fn close(self, gateway: &Gateway) {
-        let Self { mut dossier, mut settlement, mut line, ended, work, reply, jobs, .. } = self;
-        drop((work, reply, jobs));
+        let Self { mut dossier, mut settlement, mut line, ended, work, reply, source, .. } = self;
+        drop((work, reply, source));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
@@ -346,7 +361,7 @@ impl Carried {
         if std::mem::replace(&mut self.located, true) {
             return;
         }
-        let Some((prompt, miss)) = self.jobs.first_miss() else { return };
+        let Some((prompt, miss)) = self.source.first_miss() else { return };
         let Some(engine) = &mut self.dossier.record.engine else { return };
         let now = self.dossier.record.started;
         let work = Arc::clone(&self.work);
@@ -364,21 +379,20 @@ impl Carried {
         if std::mem::replace(&mut self.engine_noted, true) {
             return;
         }
-        let Self { dossier, jobs, reply, pauses, .. } = self;
-        let (usage, engine) = jobs.report();
-        dossier.record.usage = usage;
-        dossier.record.engine = engine.filter(|engine| engine.steps > 0);
+        let Self { dossier, source, reply, pauses, .. } = self;
+        dossier.record.usage = source.usage();
+        dossier.record.engine = source.engine().filter(|engine| engine.steps > 0);
         if let Some(engine) = &mut dossier.record.engine {
-            engine.miss = jobs.first_miss().map(|(_, miss)| miss);
+            engine.miss = source.first_miss().map(|(_, miss)| miss);
         }
         let until_ns = dossier.elapsed_ns();
-        if jobs.is_empty() {
+        if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }
-        let first_token_ns = reply.as_ref().and_then(Reply::first_token_ns);
+        let first_token_ns = source.first_token_ns();
         dossier.record.first_token_ns = first_token_ns;
-        dossier.line.engine(jobs.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
-        let (postprocess, deliver) = reply.as_ref().map(Reply::times_ns).unwrap_or_default();
+        dossier.line.engine(source.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
+        let (postprocess, deliver) = (source.postprocess_ns(), reply.as_ref().map_or(0, Reply::deliver_ns));
         // Done beside decoding, and what is left when that ended, after it.
         for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
             let left = dossier.line.share(stage, Stage::Decode, took);
@@ -461,12 +475,6 @@ fn gave_up(why: GiveUp, waited: Duration) -> Ending {
 
 fn panicked() -> Why {
     Why::new(Code::InternalError, "The call failed inside. What was not delivered is not charged.")
-}
-
-fn engine_died() -> Why {
-    Why::new(Code::EngineUnavailable, "The engine stopped. What was not delivered is not charged. Try again.")
-        .at(Stage::Decode)
-        .retry_after(Duration::from_secs(1))
 }
 
 fn too_long(longest: Duration) -> Why {

@@ -132,6 +132,11 @@ impl Work {
         self.prompts.iter().map(|ids| ids.len() as u64).sum()
     }
 
+    /// How many answers it has: each prompt's, one after the other.
+    pub(crate) fn choices(&self) -> u32 {
+        u32::try_from(self.prompts.len()).unwrap_or(u32::MAX).saturating_mul(self.sampling.n)
+    }
+
     /// The most tokens that may be generated over all choices.
     pub(crate) fn most_output_tokens(&self) -> u64 {
         u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.prompts.len() as u64

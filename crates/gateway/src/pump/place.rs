@@ -10,7 +10,7 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
 
-use super::jobs::Jobs;
+use super::source::Source;
 
 /// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
@@ -18,16 +18,16 @@ const LEAST_UNREAD_BYTES: usize = 16 * 1024;
 /// Its jobs are with workers. Only who has one may wait for their events.
 pub(crate) struct Placed(());
 
-/// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the jobs.
+/// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
 pub(super) fn place(
     gateway: &Gateway,
     dossier: &mut Dossier,
     work: &Work,
-    jobs: &mut Jobs,
+    source: &mut Source,
 ) -> Result<Placed, Why> {
     // An engine that panics here has failed by its own name, and not the call.
     let submitted = catch_unwind(AssertUnwindSafe(|| {
-        (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, jobs))
+        (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, source))
     }));
     if let Err(why) = submitted.unwrap_or_else(|_| Err(panicked())) {
         dossier.mark(Stage::Place);
@@ -41,7 +41,7 @@ fn submit(
     dossier: &mut Dossier,
     work: &Work,
     index: usize,
-    jobs: &mut Jobs,
+    source: &mut Source,
 ) -> Result<(), Why> {
     let (Some(prompt), Some(keys)) = (work.prompts.get(index), work.keys.get(index)) else { return Ok(()) };
     let Some(placement) = work.catalog.fleet().place(&work.model.name, keys) else {
@@ -68,11 +68,11 @@ fn submit(
     };
     // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
     let submitted_ns = dossier.elapsed_ns();
-    if jobs.is_empty() {
+    if source.is_empty() {
         dossier.line.mark(Stage::Place, submitted_ns);
     }
     let ticket = placement.submit(job)?;
-    jobs.add(ticket, placement, submitted_ns);
+    source.add(ticket, placement, submitted_ns);
     Ok(())
 }
 

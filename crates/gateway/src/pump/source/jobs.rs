@@ -1,4 +1,4 @@
-//! The engine jobs of one call, one per prompt, read as one stream of events; and stage `place`'s bookkeeping of them.
+//! The engine jobs of one call, one per prompt, read as one stream of events. Must not know what the events mean.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -13,7 +13,7 @@ const RECEIPT_WAIT: Duration = Duration::from_secs(10);
 
 /// All jobs of a call.
 #[derive(Default)]
-pub(crate) struct Jobs {
+pub(super) struct Jobs {
     jobs: Vec<OneJob>,
     /// Where the next look begins, so that no job starves another.
     next: usize,
@@ -29,18 +29,18 @@ struct OneJob {
 }
 
 impl Jobs {
-    pub(crate) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+    pub(super) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
         let (events, control) = ticket.split();
         self.jobs.push(OneJob { events, control, report: None, submitted_ns, _placement: placement });
     }
 
     /// Whether no engine has taken any.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
     /// How the engines timed those that have ended.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
+    pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
         let reports =
             self.jobs.iter().filter_map(|job| Some((job.submitted_ns, &job.report.as_ref()?.engine)));
         reports.map(|(submitted_ns, engine)| EngineRun {
@@ -54,7 +54,7 @@ impl Jobs {
 
     /// The next event of any job and which job it is of; `None` once all have ended. An engine that died shows as a
     /// job that ends without a report.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Option<Event>)> {
+    pub(super) async fn next(&mut self) -> Option<(usize, Option<Event>)> {
         poll_fn(|cx| {
             let count = self.jobs.len();
             let mut open = false;
@@ -83,7 +83,7 @@ impl Jobs {
     }
 
     /// Cancels what still runs and waits until the engine has let go of all of it, at most [`RECEIPT_WAIT`] in all.
-    pub(crate) async fn cancel(&mut self) {
+    pub(super) async fn cancel(&mut self) {
         let running = self.jobs.iter_mut().filter(|job| job.report.is_none());
         let receipts: Vec<_> = running.map(|job| (job.control.cancel(), &mut job.report)).collect();
         let until = tokio::time::Instant::now() + RECEIPT_WAIT;
@@ -93,18 +93,20 @@ impl Jobs {
     }
 
     /// The first prompt whose blocks were not all in the cache, and why.
-    pub(crate) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
         let misses = self.jobs.iter().map(|job| job.report.as_ref().and_then(|report| report.engine.miss));
         misses.enumerate().find_map(|(prompt, miss)| Some((prompt, miss?)))
     }
 
-    /// What all jobs took together, and what the engine saw of them (the first job's times, everyone's sums).
-    pub(crate) fn report(&self) -> (Usage, Option<EngineTrace>) {
-        let mut usage = Usage::default();
+    /// What all jobs took together.
+    pub(super) fn usage(&self) -> Usage {
+        self.reports().fold(Usage::default(), |sum, report| sum.plus(&report.usage))
+    }
+
+    /// What engines saw of them: the first job's times, everyone's sums.
+    pub(super) fn engine(&self) -> Option<EngineTrace> {
         let mut seen: Option<EngineTrace> = None;
-        for report in self.jobs.iter().filter_map(|job| job.report.as_ref()) {
-            usage = usage.plus(&report.usage);
-            let engine = &report.engine;
+        for engine in self.reports().map(|report| &report.engine) {
             seen = Some(match seen {
                 None => engine.clone(),
                 Some(sum) => EngineTrace {
@@ -120,6 +122,11 @@ impl Jobs {
                 },
             });
         }
-        (usage, seen)
+        seen
+    }
+
+    /// Of those that have ended.
+    fn reports(&self) -> impl Iterator<Item = &JobReport> {
+        self.jobs.iter().filter_map(|job| job.report.as_ref())
     }
 }

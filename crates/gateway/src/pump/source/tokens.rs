@@ -1,0 +1,210 @@
+//! The token source: the jobs of a call in engines, and its replies parsed. What comes is ids and deliverable text; tool calls
+//! are taken out of it here (stage `postprocess`). Must not know dialects, bytes or money.
+
+use std::sync::Arc;
+
+use headrace_domain::{
+    CacheMiss, Code, Endpoint, EngineRun, EngineTrace, Prompt, PromptItem, ReplyEvent, RequestId,
+    ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
+};
+use headrace_engine_api::{Event, Ticket};
+use headrace_fleet::Placement;
+use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
+
+use crate::dossier::Dossier;
+use crate::lane::Lane;
+use crate::refused::Why;
+use crate::state::Work;
+
+use super::jobs::Jobs;
+use super::said::{More, Said};
+
+/// See the top of the file.
+pub(crate) struct TokenSource {
+    work: Arc<Work>,
+    jobs: Jobs,
+    /// One for each choice.
+    parsers: Vec<ReplyParser>,
+    /// What the prompt took, as far as it showed when the first event came.
+    prompt: Option<Usage>,
+    /// Ids generated so far, over all choices.
+    generated: u64,
+    first_token_ns: Option<u64>,
+    postprocess_ns: u64,
+}
+
+impl TokenSource {
+    pub(super) fn new(work: Arc<Work>) -> Self {
+        Self {
+            work,
+            jobs: Jobs::default(),
+            parsers: Vec::new(),
+            prompt: None,
+            generated: 0,
+            first_token_ns: None,
+            postprocess_ns: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+        self.jobs.add(ticket, placement, submitted_ns);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Makes the parsers: tools may take a while.
+    pub(super) fn listen(&mut self, request: RequestId) {
+        let (work, family) = (&self.work, family(&self.work));
+        let offered = Arc::new(match (&work.call.prompt, family) {
+            (Prompt::Conversation(conversation), ReplyFamily::Hermes) => OfferedTools::of(conversation),
+            _ => OfferedTools::default(),
+        });
+        let parser = |choice| ReplyParser::new(family, choice, CallIds::from(request), &offered);
+        self.parsers = (0..work.choices()).map(parser).collect();
+    }
+
+    /// Waits for the next event of any job and takes it in. Waiting may be given up at any time.
+    pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        match self.jobs.next().await {
+            None => Said::Over,
+            Some((_, None)) => Said::Lost(engine_died()),
+            Some((job, Some(event))) => self.take(job, event, dossier, events),
+        }
+    }
+
+    /// Takes one event of the job of prompt `job`.
+    fn take(&mut self, job: usize, event: Event, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        let from = dossier.clock.monotonic_nanos();
+        let (mut cached, mut begun, mut meaningful) = (0, true, true);
+        match event {
+            Event::Started { cached_tokens } => {
+                (cached, meaningful) = (u64::from(cached_tokens), false);
+                if self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none() {
+                    self.show_prompt(job, Vec::new(), events);
+                }
+            }
+            Event::Scored(scores) => {
+                if self.wants_prompt() {
+                    self.show_prompt(job, scores.tokens, events);
+                }
+            }
+            Event::Tokens { choice, ids, text, logprobs } => {
+                self.generated += ids.len() as u64;
+                if self.first_token_ns.is_none() {
+                    self.first_token_ns = Some(dossier.elapsed_ns());
+                }
+                if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                    parser.push(&text, ids, logprobs, events);
+                }
+            }
+            Event::Finished { choice, reason } => {
+                if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                    parser.finish(reason, events);
+                }
+            }
+            Event::Done(_) => (begun, meaningful) = (false, false),
+            Event::Failed { error, .. } => return Said::Lost(Why::job_failed(&error)),
+        }
+        let prompt = if begun { self.begin(cached) } else { None };
+        let at_ns = dossier.clock.monotonic_nanos();
+        self.postprocess_ns += at_ns.saturating_sub(from);
+        Said::More(More { prompt, meaningful, at_ns })
+    }
+
+    /// The first that is said tells what the prompt takes.
+    fn begin(&mut self, cached: u64) -> Option<Usage> {
+        if self.prompt.is_some() {
+            return None;
+        }
+        let prompt = self.work.prompt_tokens();
+        let cached_input = cached.min(prompt);
+        self.prompt = Some(Usage { input: prompt - cached_input, cached_input, ..Usage::default() });
+        self.prompt
+    }
+
+    pub(super) async fn cancel(&mut self) {
+        self.jobs.cancel().await;
+    }
+
+    /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did.
+    pub(super) fn usage(&self) -> Usage {
+        let reported = self.jobs.usage();
+        if reported.output >= self.generated {
+            return reported;
+        }
+        let has_prompt = reported.input + reported.cached_input > 0;
+        let prompt = if has_prompt { reported } else { self.prompt.unwrap_or_default() };
+        Usage { output: self.generated, ..prompt }
+    }
+
+    pub(super) fn engine(&self) -> Option<EngineTrace> {
+        self.jobs.engine()
+    }
+
+    pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
+        self.jobs.runs()
+    }
+
+    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        self.jobs.first_miss()
+    }
+
+    pub(super) fn first_token_ns(&self) -> Option<u64> {
+        self.first_token_ns
+    }
+
+    pub(super) fn postprocess_ns(&self) -> u64 {
+        self.postprocess_ns
+    }
+
+    pub(super) fn fault(&self, choice: usize) -> Option<&'static str> {
+        Some(self.parsers.get(choice)?.fault()?.name())
+    }
+
+    fn wants_prompt(&self) -> bool {
+        let call = &self.work.call;
+        call.echo || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
+    }
+
+    /// The prompt of a job, once for each of its choices.
+    fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
+        let work = &self.work;
+        let Some(ids) = work.prompts.get(job) else { return };
+        let Lane::Tokens(lane) = &work.model.lane;
+        let text = match &work.call.prompt {
+            Prompt::Raw(items) if work.call.echo => match items.get(job) {
+                Some(PromptItem::Text(text)) => text.clone(),
+                _ => lane.tokenizer.decode(ids, false),
+            },
+            _ => String::new(),
+        };
+        let prompt = Arc::new(ShownPrompt { text, ids: Arc::clone(ids), logprobs });
+        let first = u32::try_from(job).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
+        for choice in first..first.saturating_add(work.sampling.n) {
+            events.push(ReplyEvent::Prompt { choice, prompt: Arc::clone(&prompt) });
+        }
+    }
+}
+
+/// Tool calls are looked for only where tools were offered: elsewhere the same text is just text.
+fn family(work: &Work) -> ReplyFamily {
+    let Lane::Tokens(lane) = &work.model.lane;
+    match &work.call.prompt {
+        Prompt::Conversation(conversation)
+            if work.call.endpoint != Endpoint::Completions
+                && !conversation.tools.is_empty()
+                && conversation.tool_choice != ToolChoice::None =>
+        {
+            lane.family
+        }
+        _ => ReplyFamily::Plain,
+    }
+}
+
+fn engine_died() -> Why {
+    Why::new(Code::EngineUnavailable, "The engine stopped. What was not delivered is not charged. Try again.")
+        .at(Stage::Decode)
+        .retry_after(std::time::Duration::from_secs(1))
+}
