@@ -1,6 +1,7 @@
 //! Words that every room shares: ids, money, tokens, conversations, sampling, replies, time, the trace record.
 //! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
 
+mod attempt;
 mod block_key;
 mod call;
 mod clock;
@@ -16,6 +17,7 @@ mod timeline;
 mod trace;
 mod usage;
 
+pub use attempt::{Attempt, AttemptOutcome};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::Attempt;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage};
@@ -257,6 +258,10 @@ pub struct TraceRecord {
     pub stages: Vec<StageSpan>,
     /// Tokens by class.
     pub usage: Usage,
+    /// Who was asked to answer its prompts, in the order of asking. Empty where it never got there, and in records of programs
+    /// that asked only once. Of very many, the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
     /// What the engine saw; `None` where it never got there.
     pub engine: Option<EngineTrace>,
     /// What was held.

@@ -15,7 +15,7 @@ const BLOCKS_PER_SEQUENCE_AHEAD: u64 = 4;
 /// One engine that serves one model.
 pub struct Worker {
     /// By which operators are told of it.
-    id: String,
+    id: Arc<str>,
     model: ModelName,
     engine: SharedEngine,
     /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
@@ -25,7 +25,7 @@ pub struct Worker {
 impl Worker {
     /// A worker of the given id.
     pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
-        Self { id: id.to_owned(), model, engine, dispatched: AtomicU32::new(0) }
+        Self { id: id.into(), model, engine, dispatched: AtomicU32::new(0) }
     }
 
     /// The cost of sending it a prompt of which it has `cached` tokens: blocks to compute and work ahead.
@@ -56,11 +56,33 @@ impl Placement {
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.worker.engine.submit(job)
     }
+
+    /// By which operators are told of the worker.
+    pub fn worker_id(&self) -> &Arc<str> {
+        &self.worker.id
+    }
 }
 
 impl Drop for Placement {
     fn drop(&mut self) {
         self.worker.dispatched.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The workers that a prompt was tried with in vain: it does not go to one of them again.
+#[derive(Debug, Default)]
+pub struct Tried {
+    workers: Vec<Arc<Worker>>,
+}
+
+impl Tried {
+    /// Passes a worker over from now on. It counts as dispatched to no longer.
+    pub fn add(&mut self, placement: Placement) {
+        self.workers.push(Arc::clone(&placement.worker));
+    }
+
+    fn has(&self, worker: &Arc<Worker>) -> bool {
+        self.workers.iter().any(|tried| Arc::ptr_eq(tried, worker))
     }
 }
 
@@ -102,15 +124,15 @@ impl Fleet {
     }
 
     /// Picks the worker with the least work before the first token, among those that take calls: what it would have to
-    /// compute of the prompt, and what waits there already. Ties go to the one listed first. `None`: nobody serves the
-    /// model. Where there is but one it is that one, who says itself why it takes nothing.
-    pub fn place(&self, model: &ModelName, keys: &PrefixKeys) -> Option<Placement> {
+    /// compute of the prompt, and what waits there already. Ties go to the one listed first, and nobody gets it who was
+    /// tried. `None`: nobody is left. Where a model has but one it is that one, who says itself why it takes nothing.
+    pub fn place(&self, model: &ModelName, keys: &PrefixKeys, tried: &Tried) -> Option<Placement> {
         let workers = self.by_model.get(model)?;
         let worker = match workers.as_slice() {
-            [only] => only,
+            [only] => Some(only).filter(|worker| !tried.has(worker))?,
             many => many
                 .iter()
-                .filter(|worker| worker.engine.health().is_up())
+                .filter(|worker| !tried.has(worker) && worker.engine.health().is_up())
                 .min_by_key(|worker| worker.cost(keys.ids().len(), worker.engine.cached_prefix(keys)))?,
         };
         worker.dispatched.fetch_add(1, Ordering::Relaxed);
@@ -173,6 +195,11 @@ mod tests {
         PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &vec![1; len].into())
     }
 
+    /// Whom a prompt that nobody was tried with goes to.
+    fn first_of(fleet: &Fleet, model: &ModelName, prompt: usize) -> Option<Placement> {
+        fleet.place(model, &keys(prompt), &Tried::default())
+    }
+
     #[test]
     fn the_least_work_before_the_first_token_wins() {
         let model = ModelName::new("m").unwrap();
@@ -183,7 +210,7 @@ mod tests {
             (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)], "a"),
         ] {
             let fleet = Fleet::new(workers);
-            assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker.id, expected);
+            assert_eq!(first_of(&fleet, &model, 320).unwrap().worker_id().as_ref(), expected);
         }
     }
 
@@ -191,12 +218,12 @@ mod tests {
     fn what_was_dispatched_counts_before_the_engine_reports_it() {
         let model = ModelName::new("m").unwrap();
         let fleet = Fleet::new(vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)]);
-        let first = fleet.place(&model, &keys(1)).unwrap();
-        let second = fleet.place(&model, &keys(1)).unwrap();
+        let first = first_of(&fleet, &model, 1).unwrap();
+        let second = first_of(&fleet, &model, 1).unwrap();
         assert_eq!((&first.worker.id[..], &second.worker.id[..]), ("a", "b"));
         drop(first);
-        assert_eq!(fleet.place(&model, &keys(1)).unwrap().worker.id, "a");
-        assert!(fleet.place(&ModelName::new("none").unwrap(), &keys(1)).is_none());
+        assert_eq!(first_of(&fleet, &model, 1).unwrap().worker_id().as_ref(), "a");
+        assert!(first_of(&fleet, &ModelName::new("none").unwrap(), 1).is_none());
     }
 
     #[test]
@@ -204,14 +231,30 @@ mod tests {
         let model = ModelName::new("m").unwrap();
         let dead = |id| worker_that_is(Health::Dead { why: "a test".into() }, id, 0, 0, 320);
         let fleet = Fleet::new(vec![dead("a"), worker("b", 640, 3, 0)]);
-        assert_eq!(fleet.place(&model, &keys(320)).unwrap().worker.id, "b");
+        assert_eq!(first_of(&fleet, &model, 320).unwrap().worker_id().as_ref(), "b");
         assert_eq!(fleet.down(), []);
         let fleet = Fleet::new(vec![dead("a"), worker_that_is(Health::Draining, "b", 0, 0, 0)]);
-        assert!(fleet.place(&model, &keys(320)).is_none());
+        assert!(first_of(&fleet, &model, 320).is_none());
         let [(name, why)] = &fleet.down()[..] else { panic!("one model is down") };
         assert!(
             **name == model && why.contains("worker a: it broke") && why.contains("worker b: it is shutting"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn who_was_tried_is_passed_over_until_nobody_is_left() {
+        let model = ModelName::new("m").unwrap();
+        let three = vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160), worker("c", 0, 3, 0)];
+        for (workers, expected) in [(three, "b a c"), (vec![worker("a", 0, 0, 0)], "a")] {
+            let (fleet, mut tried, mut order) = (Fleet::new(workers), Tried::default(), Vec::new());
+            while let Some(placement) = fleet.place(&model, &keys(320), &tried) {
+                order.push(placement.worker_id().to_string());
+                tried.add(placement);
+            }
+            assert_eq!(order.join(" "), expected);
+            let dispatched = |worker: &Arc<Worker>| worker.dispatched.load(Ordering::Relaxed);
+            assert!(fleet.by_model[&model].iter().all(|worker| dispatched(worker) == 0));
+        }
     }
 }

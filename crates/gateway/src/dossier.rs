@@ -94,6 +94,7 @@ impl Dossier {
             stream: false,
             stages: Vec::new(),
             usage: Usage::default(),
+            attempts: Vec::new(),
             engine: None,
             held: NanoDollars::ZERO,
             cost: NanoDollars::ZERO,

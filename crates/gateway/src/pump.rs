@@ -33,7 +33,7 @@ pub(crate) mod settle;
 mod miss;
 
 use line::Line;
-use place::{Placed, place};
+use place::{Placed, Placing, Tries};
 use reply::Reply;
 use settle::{Bill, Settled, Settlement};
 use source::Source;
@@ -51,6 +51,8 @@ pub(crate) struct Carried {
     pub(crate) work: Arc<Work>,
     pub(crate) settlement: Settlement,
     source: Source,
+    /// Who was tried for each prompt.
+    tries: Tries,
     line: Line,
     reply: Option<Reply>,
     /// The end of the answer's body, once it is encoded.
@@ -130,6 +132,7 @@ impl Carried {
             line: Line::new(gateway.config(), head, headers, &work),
             dossier,
             source: Source::new(&work),
+            tries: Tries::default(),
             work,
             settlement,
             reply: None,
@@ -142,7 +145,8 @@ impl Carried {
     }
 
     async fn travel(&mut self, gateway: &Gateway) {
-        let ending = match place(gateway, &mut self.dossier, &self.work, &mut self.source) {
+        let Self { dossier, work, source, tries, .. } = self;
+        let ending = match (Placing { gateway, dossier, work, source, tries }).all() {
             Ok(placed) => self.run(gateway, &placed).await,
             Err(why) => Ending::Refused(why),
         };
@@ -185,7 +189,7 @@ impl Carried {
         let period = config.period();
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-        let Self { dossier, work, settlement, source, line, reply, pauses, .. } = self;
+        let Self { dossier, work, settlement, source, tries, line, reply, pauses, .. } = self;
         source.listen(dossier.id);
         let (reply, mut events) = (reply.insert(Reply::new(work, dossier)), Vec::new());
         line.content_type = reply.content_type();
@@ -211,7 +215,12 @@ impl Carried {
                 () = gateway.cut_off().cancelled() => return Ending::Failed(cut_off()),
                 said = source.next(dossier, &mut events), if !full => match said {
                     Said::Over => break,
-                    Said::Lost(why) => return Ending::Failed(why),
+                    Said::Lost(lost) => {
+                        let placing = Placing { gateway, dossier, work, source, tries };
+                        if let Err(why) = placing.again(lost) {
+                            return Ending::Failed(why);
+                        }
+                    }
                     Said::More(more) => {
                         reply.take(&more, &mut events, dossier).await;
                         silent = Duration::ZERO;
@@ -379,13 +388,14 @@ impl Carried {
         if std::mem::replace(&mut self.engine_noted, true) {
             return;
         }
-        let Self { dossier, source, reply, pauses, .. } = self;
+        let Self { dossier, source, tries, reply, pauses, .. } = self;
         dossier.record.usage = source.usage();
         dossier.record.engine = source.engine().filter(|engine| engine.steps > 0);
         if let Some(engine) = &mut dossier.record.engine {
             engine.miss = source.first_miss().map(|(_, miss)| miss);
         }
         let until_ns = dossier.elapsed_ns();
+        dossier.record.attempts = tries.close(source, until_ns);
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }

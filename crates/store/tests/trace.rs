@@ -39,6 +39,7 @@ fn record(n: u64) -> TraceRecord {
         held: NanoDollars::ZERO,
         cost: NanoDollars::new(7),
         loss: NanoDollars::ZERO,
+        attempts: Vec::new(),
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
     }

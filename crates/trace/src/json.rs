@@ -1,7 +1,9 @@
 //! A record as the API shows it to its owner: units in the names, money in both spellings. The stored form is the
 //! codec's and may differ. Knows nothing of who may see it.
 
-use headrace_domain::{CacheMiss, EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord};
+use headrace_domain::{
+    Attempt, AttemptOutcome, CacheMiss, EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord,
+};
 use serde_json::{Map, Value, json};
 
 use crate::group::grouped_spans;
@@ -28,7 +30,9 @@ pub fn operator_json(record: &TraceRecord) -> Value {
 ///
 /// Durations are microseconds with nanosecond decimals (`…_us`), counted from the request's first byte where they are a start;
 /// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
-/// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars.
+/// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
+/// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
+/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -67,6 +71,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
             "numerics": record.numerics,
         },
         "stages": stages,
+        "attempts": record.attempts.iter().map(attempt).collect::<Vec<_>>(),
         "usage": usage(record),
         "engine": record.engine.as_ref().map(engine),
         "cost": {
@@ -105,6 +110,21 @@ fn usage(record: &TraceRecord) -> Value {
     tokens.insert("completion_tokens".to_owned(), record.usage.completion_tokens().into());
     tokens.insert("total_tokens".to_owned(), record.usage.total().into());
     Value::Object(tokens)
+}
+
+fn attempt(attempt: &Attempt) -> Value {
+    let mut outcome = json!({ "kind": attempt.outcome.name() });
+    if let AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why } = &attempt.outcome {
+        outcome["code"] = code.as_str().into();
+        outcome["message"] = why.as_str().into();
+    }
+    json!({
+        "prompt": attempt.prompt,
+        "worker": &*attempt.worker,
+        "start_us": micros(attempt.start_ns),
+        "duration_us": micros(attempt.duration_ns),
+        "outcome": outcome,
+    })
 }
 
 fn engine(engine: &EngineTrace) -> Value {

@@ -2,7 +2,8 @@
 //! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
 
 use headrace_domain::{
-    CacheMiss, EngineTrace, MissReason, Outcome, PromptPlace, Stage, StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, EngineTrace, MissReason, Outcome, PromptPlace, Stage, StageSpan,
+    TraceRecord,
 };
 
 use crate::axis::{Axis, Part};
@@ -238,6 +239,7 @@ impl Drawing<'_> {
         if record.usage.total() > 0 {
             self.fact("tokens", &tokens_text(record));
         }
+        self.attempts();
         if let Some(engine) = &record.engine {
             let why = engine.miss.map(|miss| miss_text(&miss));
             if engine.prompt_blocks > 0 {
@@ -272,6 +274,19 @@ impl Drawing<'_> {
         }
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
+        }
+    }
+
+    /// Who was asked, where somebody was asked in vain and then another one.
+    fn attempts(&mut self) {
+        let attempts = &self.record.attempts;
+        if !attempts.iter().any(|one| attempts.iter().any(|other| one.prompt == other.prompt && one != other))
+        {
+            return;
+        }
+        let several = attempts.iter().any(|attempt| attempt.prompt > 0);
+        for (at, attempt) in attempts.iter().enumerate() {
+            self.fact(if at == 0 { "workers" } else { "" }, &attempt_text(attempt, several));
         }
     }
 
@@ -352,6 +367,19 @@ fn tokens_text(record: &TraceRecord) -> String {
         text.push_str(&format!(" ({} of them reasoning)", grouped(usage.reasoning)));
     }
     text
+}
+
+/// `b@eu answered after 1.20 s`, with the prompt where there are several.
+fn attempt_text(attempt: &Attempt, several: bool) -> String {
+    let prompt = if several { format!("prompt {}: ", attempt.prompt) } else { String::new() };
+    let (worker, took) = (plain(&attempt.worker), humane_duration(attempt.duration_ns));
+    let outcome = match &attempt.outcome {
+        AttemptOutcome::Answered => format!("answered after {took}"),
+        AttemptOutcome::Refused { why, .. } => format!("refused after {took}: {}", plain(why)),
+        AttemptOutcome::Failed { why, .. } => format!("failed after {took}: {}", plain(why)),
+        AttemptOutcome::CutShort => format!("was at work for {took}, until the call ended"),
+    };
+    format!("{prompt}{worker} {outcome}")
 }
 
 fn batch_text(engine: &EngineTrace) -> String {

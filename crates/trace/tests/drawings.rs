@@ -6,12 +6,21 @@
 
 use std::path::{Path, PathBuf};
 
-use headrace_domain::{CacheMiss, MissReason, PromptPlace, Stage, TraceRecord, is_partition};
+use headrace_domain::{
+    Attempt, AttemptOutcome, CacheMiss, MissReason, PromptPlace, Stage, TraceRecord, is_partition,
+};
 use headrace_trace::{
     WaterfallOptions, answer_json, decode_record, encode_record, operator_json, record_json, table, waterfall,
 };
 
 const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
+/// With what programs of format 2 have learned to write since.
+const LATER: [&str; 1] = ["moved-on"];
+
+/// Records of format 2.
+fn names() -> impl Iterator<Item = &'static str> {
+    RECORDS.into_iter().chain(LATER)
+}
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -34,7 +43,7 @@ fn check(name: &str, actual: &str) {
 
 #[test]
 fn a_waterfall_is_drawn_as_expected() {
-    for name in RECORDS {
+    for name in names() {
         for width in [80, 120] {
             let drawn = waterfall(&record(name), &WaterfallOptions { width, color: false });
             for line in drawn.lines() {
@@ -53,7 +62,7 @@ fn a_waterfall_is_drawn_as_expected() {
 
 #[test]
 fn colour_adds_escape_sequences_and_nothing_else() {
-    for name in RECORDS {
+    for name in names() {
         let plain = waterfall(&record(name), &WaterfallOptions { width: 100, color: false });
         let colored = waterfall(&record(name), &WaterfallOptions { width: 100, color: true });
         assert_eq!(without_sgr(&colored), plain, "{name}");
@@ -90,7 +99,7 @@ fn a_list_is_drawn_as_expected() {
 
 #[test]
 fn the_api_shows_units_in_its_names() {
-    for name in RECORDS {
+    for name in names() {
         let json = serde_json::to_string_pretty(&record_json(&record(name))).unwrap();
         check(&format!("{name}.api.json"), &(json + "\n"));
     }
@@ -98,7 +107,7 @@ fn the_api_shows_units_in_its_names() {
 
 #[test]
 fn an_answer_says_what_the_trace_will_say_but_for_what_is_not_known_yet() {
-    for name in RECORDS {
+    for name in names() {
         let (mut whole, told) = (record_json(&record(name)), answer_json(&record(name)));
         for late in ["duration_us", "server_us", "after_us", "inter_token_us", "outcome"] {
             assert!(whole.as_object_mut().unwrap().remove(late).is_some(), "{name}: {late}");
@@ -170,9 +179,31 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
     }
 }
 
+/// Who was tried in vain is told where another one was asked, and only there.
+#[test]
+fn attempts_are_drawn_where_a_prompt_had_several() {
+    let wide = WaterfallOptions { width: 200, color: false };
+    let moved = record("moved-on");
+    let [refused, failed, answered] = &moved.attempts[..] else { panic!("{:?}", moved.attempts) };
+    let drawn = waterfall(&moved, &wide);
+    for attempt in [refused, failed, answered] {
+        assert!(drawn.contains(&format!("{} {}", attempt.worker, attempt.outcome.name())), "{drawn}");
+    }
+    for kept in
+        [vec![], vec![answered.clone()], vec![answered.clone(), Attempt { prompt: 1, ..answered.clone() }]]
+    {
+        let drawn = waterfall(&TraceRecord { attempts: kept, ..moved.clone() }, &wide);
+        assert!(!drawn.contains("workers"), "{drawn}");
+    }
+    let second = Attempt { prompt: 1, outcome: AttemptOutcome::CutShort, ..failed.clone() };
+    let both = vec![failed.clone(), answered.clone(), second];
+    let drawn = waterfall(&TraceRecord { attempts: both, ..moved.clone() }, &wide);
+    assert!(drawn.contains("prompt 0: ") && drawn.contains("prompt 1: "), "{drawn}");
+}
+
 #[test]
 fn records_of_format_2_are_written_as_they_were() {
-    for name in RECORDS {
+    for name in names() {
         let text = std::fs::read_to_string(data(&format!("{name}.json"))).unwrap();
         let read = record(name);
         assert!(is_partition(&read.stages, read.duration_ns), "{name}");

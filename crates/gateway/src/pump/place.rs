@@ -1,9 +1,14 @@
-//! Stage `place`: a worker for each prompt, and the job it is handed. A bounded queue refuses honestly.
+//! Stage `place`: a worker for each prompt of a call. It is a loop over those who could take it, until one has given the first
+//! thing that a client could see: who refuses or fails before that is passed over, unseen. Each try is an attempt in the
+//! trace. A bounded queue refuses honestly.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
-use headrace_domain::{Code, ServiceTier, Stage};
-use headrace_engine_api::{Job, Priority};
+use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, ServiceTier, Stage};
+use headrace_engine_api::{Job, Priority, SubmitRefusal};
+use headrace_fleet::{Placement, Tried};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -11,69 +16,198 @@ use crate::refused::Why;
 use crate::state::Work;
 
 use super::source::Source;
+use super::source::said::Lost;
 
 /// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
+/// Attempts of a call that its trace tells; of more, the first.
+const ATTEMPTS_KEPT: usize = 64;
 
-/// Its jobs are with workers. Only who has one may wait for their events.
+/// Its prompts are with workers. Only who has one may wait for what they say.
 pub(crate) struct Placed(());
 
-/// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
-pub(super) fn place(
-    gateway: &Gateway,
-    dossier: &mut Dossier,
-    work: &Work,
-    source: &mut Source,
-) -> Result<Placed, Why> {
-    // An engine that panics here has failed by its own name, and not the call.
-    let submitted = catch_unwind(AssertUnwindSafe(|| {
-        (0..work.prompts.len()).try_for_each(|index| submit(gateway, dossier, work, index, source))
-    }));
-    if let Err(why) = submitted.unwrap_or_else(|_| Err(panicked())) {
-        dossier.mark(Stage::Place);
-        return Err(why);
-    }
-    Ok(Placed(()))
+/// Who was tried for each prompt, and what came of it.
+#[derive(Default)]
+pub(crate) struct Tries {
+    parts: Vec<Part>,
+    attempts: Vec<Attempt>,
 }
 
-fn submit(
-    gateway: &Gateway,
-    dossier: &mut Dossier,
-    work: &Work,
-    index: usize,
-    source: &mut Source,
-) -> Result<(), Why> {
-    let (Some(prompt), Some(keys)) = (work.prompts.get(index), work.keys.get(index)) else { return Ok(()) };
-    let Some(placement) = work.catalog.fleet().place(&work.model.name, keys) else {
-        let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-        let why = Why::new(Code::EngineUnavailable, message);
-        return Err(why.retry_after(std::time::Duration::from_secs(1)));
-    };
-    let first_choice = u32::try_from(index).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
-    let job = Job {
-        request: dossier.id,
-        first_choice,
-        prompt: std::sync::Arc::clone(prompt),
-        sampling: work.sampling.clone(),
-        salt: work.salt,
-        keys: Some(keys.clone()),
-        tenant: work.tenant,
-        weight: work.weight,
-        priority: match work.call.tier {
-            ServiceTier::Standard => Priority::Normal,
-            ServiceTier::Flex => Priority::Idle,
-        },
-        start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
-        unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len()).max(LEAST_UNREAD_BYTES),
-    };
-    // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
-    let submitted_ns = dossier.elapsed_ns();
-    if source.is_empty() {
-        dossier.line.mark(Stage::Place, submitted_ns);
+/// The tries of a prompt.
+#[derive(Default)]
+struct Part {
+    /// Who would not do it, or could not.
+    tried: Tried,
+    /// Which of the attempts has it now.
+    open: Option<usize>,
+}
+
+/// All that placing needs.
+pub(super) struct Placing<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) dossier: &'a mut Dossier,
+    pub(super) work: &'a Work,
+    pub(super) source: &'a mut Source,
+    pub(super) tries: &'a mut Tries,
+}
+
+impl Placing<'_> {
+    /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
+    pub(super) fn all(mut self) -> Result<Placed, Why> {
+        self.tries.parts.resize_with(self.work.prompts.len(), Part::default);
+        // An engine that panics here has failed by its own name, and not the call.
+        let placed = catch_unwind(AssertUnwindSafe(|| {
+            (0..self.work.prompts.len()).try_for_each(|part| self.part(part, None))
+        }));
+        if let Err(why) = placed.unwrap_or_else(|_| Err(panicked())) {
+            self.dossier.mark(Stage::Place);
+            return Err(why);
+        }
+        Ok(Placed(()))
     }
-    let ticket = placement.submit(job)?;
-    source.add(ticket, placement, submitted_ns);
-    Ok(())
+
+    /// Hands a prompt that was lost before anything of it could be seen to the next worker.
+    ///
+    /// # Errors
+    /// What the client is told where nobody else takes it, or where trying elsewhere would show or not help.
+    pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
+        let Lost { part, why, cause, may_move } = lost;
+        self.failed(part, &why, cause);
+        let Some(placement) = self.source.take_back(part).filter(|_| may_move) else { return Err(why) };
+        self.tries.pass_over(part, placement);
+        let placed = catch_unwind(AssertUnwindSafe(|| self.part(part, Some(why))));
+        placed.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    /// Hands a prompt to the worker that suits it best; where that one does not take it, to the next, until nobody is left.
+    /// `told` is what the client is told then, if it is known already.
+    fn part(&mut self, part: usize, mut told: Option<Why>) -> Result<(), Why> {
+        let work = self.work;
+        let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
+        let prompts = work.prompts.len();
+        while let Some(placement) = self.candidate(part, keys) {
+            let job = self.job(part, prompt, keys);
+            // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
+            let submitted_ns = self.dossier.elapsed_ns();
+            // Where nobody else works for the call meanwhile, all the time until here has gone into placing it.
+            if self.source.is_empty() || prompts == 1 {
+                self.dossier.line.mark(Stage::Place, submitted_ns);
+            }
+            self.tries.begin(part, Arc::clone(placement.worker_id()), submitted_ns);
+            let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
+            let refusal = match submitted {
+                Ok(Ok(ticket)) => {
+                    self.source.put(part, ticket, placement, submitted_ns);
+                    return Ok(());
+                }
+                Ok(Err(refusal)) => refusal,
+                Err(_) => {
+                    let why = panicked();
+                    self.failed(part, &why, "it panicked on the job".to_owned());
+                    return Err(why);
+                }
+            };
+            let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
+            let why = Why::from(refusal);
+            let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
+            self.tries.end(part, self.dossier.elapsed_ns(), outcome);
+            if !may_move {
+                return Err(why);
+            }
+            self.tries.pass_over(part, placement);
+            told = Some(match told {
+                // That waiting helps is the better news; else the word of who suited best stands.
+                Some(first) if first.retry_after.is_some() || why.retry_after.is_none() => first,
+                _ => why,
+            });
+        }
+        Err(told.unwrap_or_else(|| nobody(work)))
+    }
+
+    fn failed(&mut self, part: usize, why: &Why, cause: String) {
+        let outcome = AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause };
+        self.tries.end(part, self.dossier.elapsed_ns(), outcome);
+    }
+
+    fn candidate(&self, part: usize, keys: &PrefixKeys) -> Option<Placement> {
+        let tried = &self.tries.parts.get(part)?.tried;
+        self.work.catalog.fleet().place(&self.work.model.name, keys, tried)
+    }
+
+    fn job(&self, part: usize, prompt: &Arc<[u32]>, keys: &PrefixKeys) -> Job {
+        let Self { gateway, dossier, work, .. } = self;
+        Job {
+            request: dossier.id,
+            first_choice: u32::try_from(part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n),
+            prompt: Arc::clone(prompt),
+            sampling: work.sampling.clone(),
+            salt: work.salt,
+            keys: Some(keys.clone()),
+            tenant: work.tenant,
+            weight: work.weight,
+            priority: match work.call.tier {
+                ServiceTier::Standard => Priority::Normal,
+                ServiceTier::Flex => Priority::Idle,
+            },
+            start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
+            unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())
+                .max(LEAST_UNREAD_BYTES),
+        }
+    }
+}
+
+impl Tries {
+    /// All attempts, those that go on still as cut short at `now_ns`.
+    pub(super) fn close(&mut self, source: &Source, now_ns: u64) -> Vec<Attempt> {
+        for part in 0..self.parts.len() {
+            match source.answered_ns(part) {
+                Some(at_ns) => self.end(part, at_ns, AttemptOutcome::Answered),
+                None => self.end(part, now_ns, AttemptOutcome::CutShort),
+            }
+        }
+        std::mem::take(&mut self.attempts)
+    }
+
+    fn begin(&mut self, part: usize, worker: Arc<str>, start_ns: u64) {
+        let Some(of) = self.parts.get_mut(part) else { return };
+        if self.attempts.len() < ATTEMPTS_KEPT {
+            of.open = Some(self.attempts.len());
+            let prompt = u32::try_from(part).unwrap_or(u32::MAX);
+            let outcome = AttemptOutcome::CutShort;
+            self.attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome });
+        }
+    }
+
+    fn end(&mut self, part: usize, now_ns: u64, outcome: AttemptOutcome) {
+        let open = self.parts.get_mut(part).and_then(|part| part.open.take());
+        if let Some(attempt) = open.and_then(|open| self.attempts.get_mut(open)) {
+            attempt.duration_ns = now_ns.saturating_sub(attempt.start_ns);
+            attempt.outcome = outcome;
+        }
+    }
+
+    fn pass_over(&mut self, part: usize, placement: Placement) {
+        if let Some(part) = self.parts.get_mut(part) {
+            part.tried.add(placement);
+        }
+    }
+}
+
+/// Whether every worker would refuse the same.
+fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
+    match refusal {
+        SubmitRefusal::Invalid { .. } => true,
+        // Another one may have a shorter queue, more memory, the prefix in its cache.
+        SubmitRefusal::QueueFull { .. }
+        | SubmitRefusal::DoesNotFit { .. }
+        | SubmitRefusal::TooLate { .. }
+        | SubmitRefusal::Unavailable { .. } => false,
+    }
+}
+
+fn nobody(work: &Work) -> Why {
+    let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
+    Why::new(Code::EngineUnavailable, message).retry_after(Duration::from_secs(1))
 }
 
 fn panicked() -> Why {

@@ -33,10 +33,23 @@ impl Source {
         Self::Tokens(TokenSource::new(Arc::clone(work)))
     }
 
-    /// A worker has taken a part of the call, `submitted_ns` after its first byte.
-    pub(crate) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+    /// A worker has taken a prompt of the call, `submitted_ns` after its first byte. Prompts come in their order; one that was
+    /// lost is put once more.
+    pub(crate) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
         let Self::Tokens(source) = self;
-        source.add(ticket, placement, submitted_ns);
+        source.put(part, ticket, placement, submitted_ns);
+    }
+
+    /// With whom a prompt was that is lost.
+    pub(crate) fn take_back(&mut self, part: usize) -> Option<Placement> {
+        let Self::Tokens(source) = self;
+        source.take_back(part)
+    }
+
+    /// When a prompt was answered to its end, in nanoseconds from the call's first byte.
+    pub(crate) fn answered_ns(&self, part: usize) -> Option<u64> {
+        let Self::Tokens(source) = self;
+        source.answered_ns(part)
     }
 
     /// Whether nobody has taken any part of the call.

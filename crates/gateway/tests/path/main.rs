@@ -8,6 +8,7 @@ mod explains;
 mod holds;
 mod inside;
 mod memory;
+mod moves;
 mod panics;
 mod places;
 mod refusals;

@@ -61,6 +61,10 @@ pub(crate) enum Script {
     ThenWait(u32),
     /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
     ThenFail(u32),
+    /// Sends so many tokens, and then its thread is gone.
+    ThenDie(u32),
+    /// Sends so many tokens and is then cut off by its own shutdown.
+    ThenStop(u32),
     /// Turns every job away.
     Full,
     /// Turns every job away as too late; for good, or for three seconds.
@@ -81,6 +85,21 @@ pub(crate) struct Scripted {
     pub(crate) health: Mutex<Health>,
     /// What it says of every job's times.
     pub(crate) trace: Mutex<EngineTrace>,
+}
+
+impl Scripted {
+    pub(crate) fn new(script: Script) -> Arc<Self> {
+        Arc::new(Self {
+            capabilities: capabilities(),
+            script: Mutex::new(script),
+            may_fail: Arc::default(),
+            jobs: Mutex::default(),
+            cancelled: Arc::default(),
+            miss: Mutex::default(),
+            health: Mutex::new(Health::Up),
+            trace: Mutex::default(),
+        })
+    }
 }
 
 impl Engine for Scripted {
@@ -139,6 +158,12 @@ impl Engine for Scripted {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
                 sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
                 sender.finish(Event::Done(report(text.len() as u64)));
+            }
+            Script::ThenDie(tokens) => (0..tokens).for_each(|_| token(&sender, 0, "ha ")),
+            Script::ThenStop(tokens) => {
+                (0..tokens).for_each(|_| token(&sender, 0, "ha "));
+                let (error, report) = (JobError::ShuttingDown, report(u64::from(tokens)));
+                sender.finish(Event::Failed { error, report });
             }
             Script::ThenFail(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, "ha "));
@@ -340,16 +365,7 @@ impl World {
         ledger.transact(opening, now).durable.wait().unwrap();
 
         let name = ModelName::new(MODEL).unwrap();
-        let engine = Arc::new(Scripted {
-            capabilities: capabilities(),
-            script: Mutex::new(Script::Answer),
-            may_fail: Arc::default(),
-            jobs: Mutex::default(),
-            cancelled: Arc::default(),
-            miss: Mutex::default(),
-            health: Mutex::new(Health::Up),
-            trace: Mutex::default(),
-        });
+        let engine = Scripted::new(Script::Answer);
         let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
             {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}
         ]))

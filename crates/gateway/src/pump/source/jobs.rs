@@ -19,19 +19,72 @@ pub(super) struct Jobs {
     next: usize,
 }
 
+/// Who has a prompt now, and how far it came.
 struct OneJob {
     events: Events,
     control: TicketControl,
     report: Option<JobReport>,
     /// When the engine was given it, in nanoseconds from the call's first byte.
     submitted_ns: u64,
-    _placement: Placement,
+    /// When all of it was answered.
+    answered_ns: Option<u64>,
+    /// With whom it is, as long as it counts there.
+    placement: Option<Placement>,
+    /// It has begun, here or with whom had it before.
+    begun: bool,
+    /// Something came of it that a client may see.
+    shown: bool,
 }
 
 impl Jobs {
-    pub(super) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+    /// The job of prompt `part`, instead of one that came to nothing. Prompts come in their order.
+    pub(super) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
         let (events, control) = ticket.split();
-        self.jobs.push(OneJob { events, control, report: None, submitted_ns, _placement: placement });
+        let placement = Some(placement);
+        let mut job = OneJob {
+            events,
+            control,
+            report: None,
+            submitted_ns,
+            answered_ns: None,
+            placement,
+            begun: false,
+            shown: false,
+        };
+        match self.jobs.get_mut(part) {
+            None => self.jobs.push(job),
+            Some(former) => {
+                job.begun = former.begun;
+                *former = job;
+            }
+        }
+    }
+
+    /// Whoever had the prompt does not count as having it any longer.
+    pub(super) fn take_back(&mut self, part: usize) -> Option<Placement> {
+        self.jobs.get_mut(part)?.placement.take()
+    }
+
+    /// Its first step begins; false: it has begun before, elsewhere.
+    pub(super) fn begin(&mut self, part: usize) -> bool {
+        self.jobs.get_mut(part).is_some_and(|job| !std::mem::replace(&mut job.begun, true))
+    }
+
+    /// It was answered to its end.
+    pub(super) fn answered(&mut self, part: usize, at_ns: u64) {
+        if let Some(job) = self.jobs.get_mut(part) {
+            job.answered_ns = Some(at_ns);
+        }
+    }
+
+    /// When it was answered to its end, in nanoseconds from the call's first byte.
+    pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
+        self.jobs.get(part)?.answered_ns
+    }
+
+    /// Whether something came of it that a client may see.
+    pub(super) fn has_shown(&self, part: usize) -> bool {
+        self.jobs.get(part).is_some_and(|job| job.shown)
     }
 
     /// Whether no engine has taken any.
@@ -71,7 +124,8 @@ impl Jobs {
                         Some(Event::Done(report) | Event::Failed { report, .. }) => {
                             job.report = Some(report.clone());
                         }
-                        Some(_) => {}
+                        Some(Event::Started { .. }) => {}
+                        Some(_) => job.shown = true,
                         None => job.report = Some(JobReport::default()),
                     }
                     return Poll::Ready(Some((index, event)));

@@ -7,7 +7,7 @@ use headrace_domain::{
     CacheMiss, Code, Endpoint, EngineRun, EngineTrace, Prompt, PromptItem, ReplyEvent, RequestId,
     ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
 };
-use headrace_engine_api::{Event, Ticket};
+use headrace_engine_api::{Event, JobError, Ticket};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
 
@@ -17,7 +17,7 @@ use crate::refused::Why;
 use crate::state::Work;
 
 use super::jobs::Jobs;
-use super::said::{More, Said};
+use super::said::{Lost, More, Said};
 
 /// See the top of the file.
 pub(crate) struct TokenSource {
@@ -46,8 +46,16 @@ impl TokenSource {
         }
     }
 
-    pub(super) fn add(&mut self, ticket: Ticket, placement: Placement, submitted_ns: u64) {
-        self.jobs.add(ticket, placement, submitted_ns);
+    pub(super) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+        self.jobs.put(part, ticket, placement, submitted_ns);
+    }
+
+    pub(super) fn take_back(&mut self, part: usize) -> Option<Placement> {
+        self.jobs.take_back(part)
+    }
+
+    pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
+        self.jobs.answered_ns(part)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,7 +77,7 @@ impl TokenSource {
     pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
         match self.jobs.next().await {
             None => Said::Over,
-            Some((_, None)) => Said::Lost(engine_died()),
+            Some((job, None)) => Said::Lost(self.lost(job, None)),
             Some((job, Some(event))) => self.take(job, event, dossier, events),
         }
     }
@@ -81,7 +89,9 @@ impl TokenSource {
         match event {
             Event::Started { cached_tokens } => {
                 (cached, meaningful) = (u64::from(cached_tokens), false);
-                if self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none() {
+                let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
+                // A job that moved on begins again.
+                if self.jobs.begin(job) && wants_ids {
                     self.show_prompt(job, Vec::new(), events);
                 }
             }
@@ -104,13 +114,26 @@ impl TokenSource {
                     parser.finish(reason, events);
                 }
             }
-            Event::Done(_) => (begun, meaningful) = (false, false),
-            Event::Failed { error, .. } => return Said::Lost(Why::job_failed(&error)),
+            Event::Done(_) => {
+                (begun, meaningful) = (false, false);
+                self.jobs.answered(job, dossier.elapsed_ns());
+            }
+            Event::Failed { error, .. } => return Said::Lost(self.lost(job, Some(&error))),
         }
         let prompt = if begun { self.begin(cached) } else { None };
         let at_ns = dossier.clock.monotonic_nanos();
         self.postprocess_ns += at_ns.saturating_sub(from);
         Said::More(More { prompt, meaningful, at_ns })
+    }
+
+    /// A job has ended without its answer; without an error, its engine is gone.
+    fn lost(&self, part: usize, error: Option<&JobError>) -> Lost {
+        let (why, cause) = match error {
+            Some(error) => (Why::job_failed(error), error.to_string()),
+            None => (engine_died(), "the engine stopped without a word".to_owned()),
+        };
+        let may_move = !error.is_some_and(is_of_the_call) && !self.jobs.has_shown(part);
+        Lost { part, why, cause, may_move }
     }
 
     /// The first that is said tells what the prompt takes.
@@ -200,6 +223,17 @@ fn family(work: &Work) -> ReplyFamily {
             lane.family
         }
         _ => ReplyFamily::Plain,
+    }
+}
+
+/// Whether it would come to the same elsewhere, or may be the call's own doing: what breaks an engine must not be handed on.
+fn is_of_the_call(error: &JobError) -> bool {
+    match error {
+        JobError::Cancelled
+        | JobError::Expired { .. }
+        | JobError::Panicked { .. }
+        | JobError::NotFinite { .. } => true,
+        JobError::ShuttingDown | JobError::Internal { .. } => false,
     }
 }
 

@@ -1,0 +1,56 @@
+//! A try to have a prompt of a call answered: by whom, when, and what came of it. Must not know why anybody was chosen.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// One try. A prompt has several where the one before it came to nothing before a client could see anything of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Which prompt of the call, from 0.
+    pub prompt: u32,
+    /// Who was asked, by the id that operators know it by.
+    pub worker: Arc<str>,
+    /// When, in nanoseconds from the call's first byte.
+    pub start_ns: u64,
+    /// Nanoseconds from there to its outcome.
+    pub duration_ns: u64,
+    /// What came of it.
+    pub outcome: AttemptOutcome,
+}
+
+/// What came of a try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum AttemptOutcome {
+    /// The whole answer.
+    Answered,
+    /// It was turned away before any work.
+    Refused {
+        /// The code of a refusal of this kind.
+        code: String,
+        /// Why, as the worker said it.
+        why: String,
+    },
+    /// It was taken, and failed.
+    Failed {
+        /// The code of a failure of this kind.
+        code: String,
+        /// Why, as the worker said it.
+        why: String,
+    },
+    /// The call ended before it did.
+    CutShort,
+}
+
+impl AttemptOutcome {
+    /// The name in JSON.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Refused { .. } => "refused",
+            Self::Failed { .. } => "failed",
+            Self::CutShort => "cut_short",
+        }
+    }
+}
