@@ -6,6 +6,7 @@
 
 mod client;
 mod engine;
+mod seen;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,7 @@ fn whatever_happens_to_calls_every_hold_ends_once_and_every_call_is_answered_and
         Some(seed) => vec![seed],
         None => (0..number("HEADRACE_SEEDS").unwrap_or(SEEDS)).collect(),
     };
-    let mut seen = world::Seen::default();
+    let mut seen = seen::Seen::default();
     for &seed in &seeds {
         match catch_unwind(AssertUnwindSafe(|| world::run(seed))) {
             Ok(run) => seen.add(&run),

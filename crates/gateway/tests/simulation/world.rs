@@ -9,8 +9,8 @@ use std::time::Duration;
 use headrace_call_api::Front;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId, SamplingDefaults,
-    SteadyClock, TraceRecord, TraceSink, UnixNanos,
+    AttemptOutcome, Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
+    SamplingDefaults, SteadyClock, TraceRecord, TraceSink, UnixNanos,
 };
 use headrace_engine_api::{Capabilities, Engine};
 use headrace_fleet::{Fleet, Worker};
@@ -31,6 +31,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::{self, Habit, Sight};
 use crate::engine::SimEngine;
+use crate::seen::Seen;
 
 /// Nano-dollars of a token; output costs four times that.
 const INPUT: i64 = 1_000;
@@ -244,49 +245,6 @@ pub(crate) fn quiet_panics() {
     }));
 }
 
-/// How often things happened, so that a simulation that no longer tries them is noticed.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    calls: u64,
-    completed: u64,
-    stalled: u64,
-    left: u64,
-    failed: u64,
-    refused: u64,
-    panicked: u64,
-    journal_failures: u64,
-}
-
-impl Seen {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.calls += other.calls;
-        self.completed += other.completed;
-        self.stalled += other.stalled;
-        self.left += other.left;
-        self.failed += other.failed;
-        self.refused += other.refused;
-        self.panicked += other.panicked;
-        self.journal_failures += other.journal_failures;
-    }
-
-    pub(crate) fn check(&self) {
-        let all = [self.completed, self.stalled, self.left, self.failed, self.refused, self.panicked];
-        assert!(all.iter().all(|count| *count > 0) && self.journal_failures > 0, "{self:?}");
-    }
-
-    fn count(&mut self, trace: &TraceRecord) {
-        self.calls += 1;
-        match &trace.outcome {
-            Outcome::Completed { .. } => self.completed += 1,
-            Outcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
-            Outcome::Cancelled { .. } => self.left += 1,
-            Outcome::Failed { message, .. } if message.contains("inside") => self.panicked += 1,
-            Outcome::Failed { .. } => self.failed += 1,
-            Outcome::Refused(_) => self.refused += 1,
-        }
-    }
-}
-
 struct World {
     gateway: Arc<Gateway>,
     clock: SimClock,
@@ -324,11 +282,20 @@ impl World {
         opened.durable.wait().unwrap();
         let name = ModelName::new("demo").unwrap();
         let capabilities = capabilities();
-        let engine: Arc<dyn Engine> = Arc::new(SimEngine {
-            capabilities: capabilities.clone(),
-            random: Mutex::new(random.fork()),
-            faults: Arc::clone(&faults),
-        });
+        // Whether there are further workers, and what they do, takes none of the world's own numbers.
+        let mut apart = Random(!random.0);
+        let worker = |id: &str, random: Random| {
+            let faults = Arc::clone(&faults);
+            let (capabilities, random) = (capabilities.clone(), Mutex::new(random));
+            let engine: Arc<dyn Engine> = Arc::new(SimEngine { capabilities, random, faults });
+            Worker::new(id, name.clone(), engine)
+        };
+        let mut workers = vec![worker("w0", random.fork())];
+        for id in ["w1", "w2"] {
+            if apart.one_in(2) {
+                workers.push(worker(id, apart.fork()));
+            }
+        }
         let traces = Arc::new(Kept(Mutex::default(), Arc::clone(&faults)));
         let shared = shared();
         let served = ServedModel {
@@ -368,7 +335,7 @@ impl World {
         let offer = Offer {
             prices: PriceList::from_config(&shared.prices).unwrap(),
             judge: None,
-            fleet: Arc::new(Fleet::new([Worker::new("w0", name, engine)])),
+            fleet: Arc::new(Fleet::new(workers)),
             models: vec![Arc::new(served)],
             aliases: BTreeMap::new(),
             weights: BTreeMap::new(),
@@ -536,7 +503,7 @@ impl World {
         let paid = CREDIT.get() - totals.available.get();
         assert!(if lost { charged <= paid } else { charged == paid }, "traces say {charged}, paid is {paid}");
         assert_eq!(-totals.loss.get() + paid, totals.revenue.get(), "usage is paid or lost");
-        let mut seen = Seen { journal_failures: self.ledger.health().failures, ..Seen::default() };
+        let mut seen = Seen::new(self.ledger.health().failures);
         for sight in sights {
             let Some(id) = &sight.id else { continue };
             let own: Vec<_> = traces.iter().filter(|trace| trace.request_id.to_string() == *id).collect();
@@ -558,6 +525,7 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     if is_stub(trace) {
         return;
     }
+    check_attempts(sight, trace);
     let ended_well = sight.end == Some(Ok(())) && !sight.text.contains("error");
     match &trace.outcome {
         Outcome::Completed { .. } => {
@@ -588,6 +556,22 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     assert!(
         sight.streamed || sight.status != Some(200) || sight.tokens == 0 || trace.cost > NanoDollars::ZERO
     );
+}
+
+/// Each worker was asked once at most, one after the other, and only who came last has answered.
+fn check_attempts(sight: &Sight, trace: &TraceRecord) {
+    let attempts = &trace.attempts;
+    for (at, attempt) in attempts.iter().enumerate() {
+        let later = &attempts[at + 1..];
+        assert!(later.iter().all(|later| later.worker != attempt.worker), "{attempts:?}");
+        let until_ns = attempt.start_ns + attempt.duration_ns;
+        assert!(later.iter().all(|later| later.start_ns >= until_ns), "{attempts:?}");
+        let gave_way =
+            matches!(attempt.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. });
+        assert!(gave_way || later.is_empty(), "{attempts:?}");
+    }
+    let answered = attempts.last().is_some_and(|last| last.outcome == AttemptOutcome::Answered);
+    assert!(answered || !matches!(trace.outcome, Outcome::Completed { .. }), "{sight:?} {trace:?}");
 }
 
 /// Something to write: appends that were to fail have failed after it.

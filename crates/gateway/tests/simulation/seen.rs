@@ -1,0 +1,57 @@
+//! What came up in worlds: a simulation that no longer tries something is noticed.
+
+use headrace_domain::{Outcome, TraceRecord};
+
+/// How often things happened, so that a simulation that no longer tries them is noticed.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    calls: u64,
+    completed: u64,
+    stalled: u64,
+    left: u64,
+    failed: u64,
+    refused: u64,
+    panicked: u64,
+    journal_failures: u64,
+    /// Completed by another worker than the first that was asked.
+    moved: u64,
+}
+
+impl Seen {
+    pub(crate) fn new(journal_failures: u64) -> Self {
+        Self { journal_failures, ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.completed += other.completed;
+        self.stalled += other.stalled;
+        self.left += other.left;
+        self.failed += other.failed;
+        self.refused += other.refused;
+        self.panicked += other.panicked;
+        self.journal_failures += other.journal_failures;
+        self.moved += other.moved;
+    }
+
+    pub(crate) fn check(&self) {
+        let ended = [self.completed, self.stalled, self.left, self.failed, self.refused, self.panicked];
+        let all = ended.iter().chain([&self.journal_failures, &self.moved]);
+        assert!(all.into_iter().all(|count| *count > 0), "{self:?}");
+    }
+
+    pub(crate) fn count(&mut self, trace: &TraceRecord) {
+        self.calls += 1;
+        match &trace.outcome {
+            Outcome::Completed { .. } => {
+                self.completed += 1;
+                self.moved += u64::from(trace.attempts.len() > 1);
+            }
+            Outcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
+            Outcome::Cancelled { .. } => self.left += 1,
+            Outcome::Failed { message, .. } if message.contains("inside") => self.panicked += 1,
+            Outcome::Failed { .. } => self.failed += 1,
+            Outcome::Refused(_) => self.refused += 1,
+        }
+    }
+}
