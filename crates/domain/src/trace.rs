@@ -60,6 +60,24 @@ pub struct EngineTrace {
     pub paused_ns: u64,
 }
 
+impl EngineTrace {
+    /// With what engines saw of more of the same request: this one's times, and the sums of both.
+    #[must_use]
+    pub fn with(self, more: &Self) -> Self {
+        Self {
+            steps: self.steps.saturating_add(more.steps),
+            prefill_chunks: self.prefill_chunks.saturating_add(more.prefill_chunks),
+            batch_min: self.batch_min.min(more.batch_min),
+            batch_max: self.batch_max.max(more.batch_max),
+            batch_sum: self.batch_sum.saturating_add(more.batch_sum),
+            preemptions: self.preemptions.saturating_add(more.preemptions),
+            cached_blocks: self.cached_blocks.saturating_add(more.cached_blocks),
+            prompt_blocks: self.prompt_blocks.saturating_add(more.prompt_blocks),
+            ..self
+        }
+    }
+}
+
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }

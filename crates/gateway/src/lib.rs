@@ -18,6 +18,14 @@ mod stages;
 mod state;
 mod turns;
 
+/// The world of the path's tests, for those that need the inside of a call.
+#[cfg(test)]
+#[path = "../tests/path/world.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod world;
+#[cfg(test)]
+extern crate self as headrace_gateway;
+
 pub use answer::{Answer, AnswerBody};
 pub use catalog::{Catalog, GatewayError, Offer, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Records, Stored};

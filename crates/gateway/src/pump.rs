@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_call_api::GiveUp;
-use headrace_domain::{Code, EngineSeen, Outcome, Pauses, Stage, Usage};
+use headrace_domain::{Code, Outcome, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
 
@@ -17,9 +17,11 @@ use crate::answer::Answer;
 use crate::delivery::Cut;
 use crate::dossier::Dossier;
 use crate::refused::Why;
-use crate::state::{Funded, Work};
+use crate::state::Funded;
 
 // In the order of the path; then what is looked for when the call is over.
+mod round;
+
 mod place;
 
 mod source;
@@ -33,10 +35,10 @@ pub(crate) mod settle;
 mod miss;
 
 use line::Line;
-use place::{Placed, Placing, Tries};
+use place::Placed;
 use reply::Reply;
+use round::Round;
 use settle::{Bill, Settled, Settlement};
-use source::Source;
 use source::said::Said;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
@@ -44,25 +46,18 @@ const HOLD_WAIT: Duration = Duration::from_secs(5);
 /// How long a call that was cut off, for a shutdown or for its length, waits until its last word is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// All that a request has and owes from its hold on. It stands outside of the steps that work on it, so that a panic in
-/// one of them takes nothing along; no step does twice what was done.
+/// All that a request has and owes from its hold on: what it has once, and the round that is under way. It stands outside of the
+/// steps that work on it, so that a panic in one of them takes nothing along; no step does twice what was done.
 pub(crate) struct Carried {
-    pub(crate) dossier: Dossier,
-    pub(crate) work: Arc<Work>,
-    pub(crate) settlement: Settlement,
-    source: Source,
-    /// Who was tried for each prompt.
-    tries: Tries,
+    dossier: Dossier,
+    settlement: Settlement,
     line: Line,
     reply: Option<Reply>,
     /// The end of the answer's body, once it is encoded.
     end: Option<BytesMut>,
     located: bool,
     ended: Option<Ended>,
-    /// When its reader took nothing, so that the task took no events.
-    pauses: Pauses,
-    /// The engine's part stands on the time line.
-    engine_noted: bool,
+    round: Round,
 }
 
 /// How the call ended, as it was settled.
@@ -131,30 +126,22 @@ impl Carried {
         Self {
             line: Line::new(gateway.config(), head, headers, &work),
             dossier,
-            source: Source::new(&work),
-            tries: Tries::default(),
-            work,
             settlement,
             reply: None,
             end: None,
             located: false,
             ended: None,
-            pauses: Pauses::default(),
-            engine_noted: false,
+            round: Round::new(work),
         }
     }
 
     async fn travel(&mut self, gateway: &Gateway) {
-        let Self { dossier, work, source, tries, .. } = self;
-        let ending = match (Placing { gateway, dossier, work, source, tries }).all() {
-            Ok(placed) => self.run(gateway, &placed).await,
-            Err(why) => Ending::Refused(why),
-        };
-        if !matches!(ending, Ending::Completed) {
-            self.source.cancel().await;
-        }
-        let ending = self.held(ending).await;
-        self.record_engine();
+        let ending = self.round(gateway).await;
+        self.finish(gateway, ending).await;
+    }
+
+    /// What every call ends with, once: the end of its answer, its settlement, the last word.
+    async fn finish(&mut self, gateway: &Gateway, ending: Ending) {
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         if matches!(ending, Ending::Completed) {
             self.encode_end(gateway).await;
@@ -169,6 +156,21 @@ impl Carried {
             self.dossier.record.after_ns =
                 miss.map_or(0, |_| self.dossier.elapsed_ns().saturating_sub(ended_ns));
         }
+    }
+
+    /// One round, to the call's file: its prompts are placed, and what is said to them is read to its end. The call may have
+    /// another one behind it, over the same hold and on the same line.
+    async fn round(&mut self, gateway: &Gateway) -> Ending {
+        let ending = match self.round.place(gateway, &mut self.dossier) {
+            Ok(placed) => self.run(gateway, &placed).await,
+            Err(why) => Ending::Refused(why),
+        };
+        if !matches!(ending, Ending::Completed) {
+            self.round.source.cancel().await;
+        }
+        let ending = self.held(ending).await;
+        self.round.note(&mut self.dossier, self.reply.as_mut());
+        ending
     }
 
     /// However the work ended: where the hold never reached the disk, nothing happened, and there is nothing to pay from.
@@ -189,17 +191,19 @@ impl Carried {
         let period = config.period();
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, Duration::ZERO);
-        let Self { dossier, work, settlement, source, tries, line, reply, pauses, .. } = self;
-        source.listen(dossier.id);
-        let (reply, mut events) = (reply.insert(Reply::new(work, dossier)), Vec::new());
+        let Self { dossier, settlement, line, reply, round, .. } = self;
+        round.source.listen(dossier.id);
+        // One answer, in one encoder, whatever number of rounds it takes.
+        let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
+        let mut events = Vec::new();
         line.content_type = reply.content_type();
         loop {
             if durable && line.may_begin() && (reply.is_meaningful() || waited >= config.first_event_wait) {
                 line.begin(dossier);
             }
             let full = line.sender.is_full();
-            if full != pauses.is_paused() {
-                pauses.set(full, dossier.elapsed_ns());
+            if full != round.pauses.is_paused() {
+                round.pauses.set(full, dossier.elapsed_ns());
             }
             tokio::select! {
                 biased;
@@ -213,11 +217,10 @@ impl Carried {
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
                 () = gateway.cut_off().cancelled() => return Ending::Failed(cut_off()),
-                said = source.next(dossier, &mut events), if !full => match said {
+                said = round.source.next(dossier, &mut events), if !full => match said {
                     Said::Over => break,
                     Said::Lost(lost) => {
-                        let placing = Placing { gateway, dossier, work, source, tries };
-                        if let Err(why) = placing.again(lost) {
+                        if let Err(why) = round.place_again(gateway, dossier, lost) {
                             return Ending::Failed(why);
                         }
                     }
@@ -252,9 +255,9 @@ impl Carried {
 
     /// Encodes the end of the answer, with its cost and the place of a cache miss where the caller asked for them.
     async fn encode_end(&mut self, gateway: &Gateway) {
-        let used = self.source.usage();
+        let used = self.dossier.record.usage;
         let mut explained = None;
-        if self.work.call.explain {
+        if self.round.work.call.explain {
             self.locate(gateway).await;
             self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
             self.dossier.note_times();
@@ -277,7 +280,7 @@ impl Carried {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
-        let used = self.source.usage();
+        let used = self.dossier.record.usage;
         let cut = match ending {
             Ending::Completed => Cut::default(),
             _ => self.line.sender.cut(),
@@ -314,8 +317,8 @@ impl Carried {
     /// A step panicked: what it left undone is done here. Each part is guarded for itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
-        guarded(self.source.cancel()).await;
-        attempt(|| self.record_engine());
+        guarded(self.round.source.cancel()).await;
+        attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut()));
         let broken = || Ending::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if guarded(self.settle(gateway, ending)).await.is_none() {
@@ -336,7 +339,7 @@ impl Carried {
     /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
-        let told = |(choice, name): (usize, &&'static str)| match self.source.fault(choice) {
+        let told = |(choice, name): (usize, &&'static str)| match self.round.source.fault(choice) {
             Some(fault) => format!("{name}:{fault}"),
             None => (*name).to_owned(),
         };
@@ -345,8 +348,8 @@ impl Carried {
 
     /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement.
     async fn close(self, gateway: &Gateway) {
-        let Self { mut dossier, mut settlement, mut line, ended, work, reply, source, .. } = self;
-        drop((work, reply, source));
+        let Self { mut dossier, mut settlement, mut line, ended, reply, round, .. } = self;
+        drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
@@ -370,44 +373,17 @@ impl Carried {
         if std::mem::replace(&mut self.located, true) {
             return;
         }
-        let Some((prompt, miss)) = self.source.first_miss() else { return };
+        let Some((prompt, miss)) = self.round.first_miss() else { return };
         let Some(engine) = &mut self.dossier.record.engine else { return };
         let now = self.dossier.record.started;
-        let work = Arc::clone(&self.work);
+        let work = Arc::clone(&self.round.work);
         let locate = move || attempt(|| miss::located(&work, prompt, miss, now)).unwrap_or(miss);
-        engine.miss = Some(if self.work.body_bytes <= gateway.config().render_inline_bytes {
+        engine.miss = Some(if self.round.work.body_bytes <= gateway.config().render_inline_bytes {
             locate()
         } else {
             // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
             tokio::task::spawn_blocking(locate).await.unwrap_or(miss)
         });
-    }
-
-    /// Lays the engine's part on the call's time line, once: what its engines say, between what was seen here.
-    fn record_engine(&mut self) {
-        if std::mem::replace(&mut self.engine_noted, true) {
-            return;
-        }
-        let Self { dossier, source, tries, reply, pauses, .. } = self;
-        dossier.record.usage = source.usage();
-        dossier.record.engine = source.engine().filter(|engine| engine.steps > 0);
-        if let Some(engine) = &mut dossier.record.engine {
-            engine.miss = source.first_miss().map(|(_, miss)| miss);
-        }
-        let until_ns = dossier.elapsed_ns();
-        dossier.record.attempts = tries.close(source, until_ns);
-        if source.is_empty() {
-            return dossier.line.mark(Stage::Place, until_ns);
-        }
-        let first_token_ns = source.first_token_ns();
-        dossier.record.first_token_ns = first_token_ns;
-        dossier.line.engine(source.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
-        let (postprocess, deliver) = (source.postprocess_ns(), reply.as_ref().map_or(0, Reply::deliver_ns));
-        // Done beside decoding, and what is left when that ended, after it.
-        for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
-            let left = dossier.line.share(stage, Stage::Decode, took);
-            dossier.line.share(stage, Stage::Handover, left);
-        }
     }
 }
 
@@ -507,3 +483,6 @@ fn cut_off() -> Why {
     .at(Stage::Decode)
     .retry_after(Duration::from_secs(2))
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,7 @@ mod hold;
 /// A call that was let in, before its body is read. A drain waits for it.
 pub struct Entered {
     pub(crate) admitted: Admitted,
-    dossier: Dossier,
+    pub(crate) dossier: Dossier,
     stub: Stub,
     counted: TaskTrackerToken,
 }
@@ -129,7 +129,7 @@ fn decide_on_head(
 }
 
 /// The list, from the door on.
-async fn decide(
+pub(crate) async fn decide(
     gateway: &Arc<Gateway>,
     admitted: Admitted,
     body: impl BodySource,

@@ -155,9 +155,9 @@ impl Reply {
         self.written.tokens
     }
 
-    /// Nanoseconds spent on encoding and handing over.
-    pub(super) fn deliver_ns(&self) -> u64 {
-        self.deliver_ns
+    /// Nanoseconds spent on encoding and handing over, since this was asked before.
+    pub(super) fn take_deliver_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.deliver_ns)
     }
 
     /// How each choice ended.

@@ -159,24 +159,9 @@ impl Jobs {
 
     /// What engines saw of them: the first job's times, everyone's sums.
     pub(super) fn engine(&self) -> Option<EngineTrace> {
-        let mut seen: Option<EngineTrace> = None;
-        for engine in self.reports().map(|report| &report.engine) {
-            seen = Some(match seen {
-                None => engine.clone(),
-                Some(sum) => EngineTrace {
-                    steps: sum.steps.saturating_add(engine.steps),
-                    prefill_chunks: sum.prefill_chunks.saturating_add(engine.prefill_chunks),
-                    batch_min: sum.batch_min.min(engine.batch_min),
-                    batch_max: sum.batch_max.max(engine.batch_max),
-                    batch_sum: sum.batch_sum.saturating_add(engine.batch_sum),
-                    preemptions: sum.preemptions.saturating_add(engine.preemptions),
-                    cached_blocks: sum.cached_blocks.saturating_add(engine.cached_blocks),
-                    prompt_blocks: sum.prompt_blocks.saturating_add(engine.prompt_blocks),
-                    ..sum
-                },
-            });
-        }
-        seen
+        let mut engines = self.reports().map(|report| &report.engine);
+        let first = engines.next()?.clone();
+        Some(engines.fold(first, |sum, engine| sum.with(engine)))
     }
 
     /// Of those that have ended.

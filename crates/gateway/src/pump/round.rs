@@ -1,0 +1,93 @@
+//! A round of a call: one rendering of its prompts, and whoever answers them. What the call has but once (its file, its hold,
+//! the line to its client, its settlement) stands outside: rounds add to it. Must not know money, or what follows a round.
+
+use std::sync::Arc;
+
+use headrace_domain::{CacheMiss, EngineSeen, Pauses, Stage};
+
+use crate::Gateway;
+use crate::dossier::Dossier;
+use crate::refused::Why;
+use crate::state::Work;
+
+use super::place::{Placed, Placing, Tries};
+use super::reply::Reply;
+use super::source::Source;
+use super::source::said::Lost;
+
+/// See the top of the file.
+pub(super) struct Round {
+    pub(super) work: Arc<Work>,
+    pub(super) source: Source,
+    /// Who was tried for each prompt.
+    tries: Tries,
+    /// When the client took nothing, so that the task took no events.
+    pub(super) pauses: Pauses,
+    /// It stands in the call's file.
+    noted: bool,
+}
+
+impl Round {
+    pub(super) fn new(work: Arc<Work>) -> Self {
+        let source = Source::new(&work);
+        Self { work, source, tries: Tries::default(), pauses: Pauses::default(), noted: false }
+    }
+
+    /// Hands its prompts to workers.
+    pub(super) fn place(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Placed, Why> {
+        self.placing(gateway, dossier).all()
+    }
+
+    /// Hands a prompt to another worker than the one that lost it, where that cannot be seen.
+    pub(super) fn place_again(
+        &mut self,
+        gateway: &Gateway,
+        dossier: &mut Dossier,
+        lost: Lost,
+    ) -> Result<(), Why> {
+        self.placing(gateway, dossier).again(lost)
+    }
+
+    fn placing<'a>(&'a mut self, gateway: &'a Gateway, dossier: &'a mut Dossier) -> Placing<'a> {
+        let Self { work, source, tries, .. } = self;
+        Placing { gateway, dossier, work, source, tries }
+    }
+
+    /// Adds it to the call's file, once: what it took, who was tried, and the engine's part of the time, as its engines tell
+    /// it, between what was seen here.
+    pub(super) fn note(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
+        if std::mem::replace(&mut self.noted, true) {
+            return;
+        }
+        let Self { source, tries, pauses, .. } = self;
+        let record = &mut dossier.record;
+        // First of all, and without anything that could fail: it is what is paid for.
+        record.usage = record.usage.plus(&source.usage());
+        if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
+            engine.miss = source.first_miss().map(|(_, miss)| miss);
+            record.engine = Some(match record.engine.take() {
+                Some(before) => before.with(&engine),
+                None => engine,
+            });
+        }
+        let until_ns = dossier.elapsed_ns();
+        dossier.record.attempts.extend(tries.close(source, until_ns));
+        if source.is_empty() {
+            return dossier.line.mark(Stage::Place, until_ns);
+        }
+        let first_token_ns = source.first_token_ns();
+        dossier.record.first_token_ns = dossier.record.first_token_ns.or(first_token_ns);
+        dossier.line.engine(source.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
+        let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, Reply::take_deliver_ns));
+        // Done beside decoding, and what is left when that ended, after it.
+        for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
+            let left = dossier.line.share(stage, Stage::Decode, took);
+            dossier.line.share(stage, Stage::Handover, left);
+        }
+    }
+
+    /// The first of its prompts whose blocks were not all in the cache, and why.
+    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        self.source.first_miss()
+    }
+}

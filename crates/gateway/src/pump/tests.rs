@@ -1,0 +1,56 @@
+//! What a call has but once, over several rounds. No call of the program has more than one yet: here the test decides that there
+//! is another one, and takes the call through its steps itself.
+
+use std::sync::Arc;
+
+use headrace_call_api::Front;
+use headrace_domain::{AttemptOutcome, Clock, Endpoint, Outcome, Stage, is_partition};
+use headrace_ledger::Command;
+use tokio::sync::oneshot;
+
+use super::round::Round;
+use super::{Carried, Ending};
+use crate::stages::{Entered, decide};
+use crate::world::{Arrival, Setup, World, chat_body, read};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
+    let world = World::new(Setup::default());
+    let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
+    let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
+    let Ok(Entered { admitted, mut dossier, .. }) = gateway.admit(head) else { panic!("it is let in") };
+    let rendered = decide(&gateway, admitted, body, &mut dossier).await.unwrap();
+    let funded = rendered.hold(&gateway, &mut dossier).await.unwrap();
+    let (head, answer) = oneshot::channel();
+    let mut call = Carried::new(&gateway, dossier, funded, head);
+
+    assert!(matches!(call.round(&gateway).await, Ending::Completed));
+    let once = call.dossier.record.usage;
+    assert!(once.input > 0 && once.output > 0, "{once:?}");
+
+    // Another round of the same prompts costs as much at most: the hold grows under its own id.
+    let amount = call.dossier.record.held;
+    let extend = Command::Extend { hold: call.settlement.hold(), amount };
+    let extended = world.ledger.transact(vec![extend], world.clock.now());
+    extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
+    call.dossier.record.held = amount.checked_add(amount).unwrap();
+    call.round = Round::new(Arc::clone(&call.round.work));
+    let ending = call.round(&gateway).await;
+    call.finish(&gateway, ending).await;
+
+    let (text, ()) = tokio::join!(async { read(answer.await.unwrap()).await }, call.close(&gateway));
+    assert_eq!(text.matches("ha ").count(), 8, "one answer says what both rounds gave: {text}");
+    let balance = world.balance_when_idle().await;
+    let totals = world.ledger.totals();
+    assert_eq!((totals.holds, totals.settled, totals.open_holds), (1, 1, 0));
+    assert_eq!(world.traces.0.lock().unwrap().len(), 1);
+    let trace = world.last_trace();
+    assert_eq!(trace.usage, once.plus(&once));
+    assert_eq!(balance, before.checked_sub(trace.cost).unwrap());
+    assert_eq!(trace.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    let outcomes: Vec<_> = trace.attempts.iter().map(|attempt| &attempt.outcome).collect();
+    assert_eq!(outcomes, [&AttemptOutcome::Answered; 2]);
+    assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
+    let placed = trace.stages.iter().filter(|span| span.stage == Stage::Place).count();
+    assert_eq!(placed, 2, "{:?}", trace.stages);
+}
