@@ -2,7 +2,7 @@
 //! cannot differ. Must not know where the events come from.
 
 use bytes::BytesMut;
-use headrace_domain::{ReplyEvent, TokenLogprob, Usage};
+use headrace_domain::{Call, ReplyEvent, TokenLogprob, Usage};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
 use crate::delivery::DeliverySender;
@@ -36,21 +36,38 @@ pub(super) struct Reply {
 #[derive(Default)]
 struct Written {
     bytes: BytesMut,
-    /// Ids whose events show in what was written, from the answer's start.
+    /// Ids that show in what was written, from the answer's start: by their text, or by themselves.
     tokens: u64,
-    /// Ids of a choice whose events do not show yet.
+    /// Ids of each choice that do not show yet: their text is held back, as it may be a stop string or a tool call, or is half
+    /// a character.
     unseen: Vec<u64>,
+    /// Ids are written as such.
+    with_ids: bool,
 }
 
 impl Written {
-    /// Writes an event. The tokens of a choice are written once an event of it shows in the bytes.
+    fn of(call: &Call, choices: usize) -> Self {
+        Self { unseen: vec![0; choices], with_ids: call.return_token_ids, ..Self::default() }
+    }
+
+    /// Writes an event. It completes the tokens of its choice up to here where the bytes show something of the answer: what
+    /// opens a choice does not.
     fn event(&mut self, encoder: &mut dyn ReplyEncoder, event: &ReplyEvent) {
         let before = self.bytes.len();
         encoder.event(event, &mut self.bytes);
-        let (choice, ids) = ids_of(event);
+        let (choice, ids, shows) = match event {
+            ReplyEvent::Text { choice, text, ids, logprobs }
+            | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
+                (*choice, ids.len(), self.with_ids || !text.is_empty() || !logprobs.is_empty())
+            }
+            ReplyEvent::ToolCallStart { choice, .. }
+            | ReplyEvent::ToolCallArguments { choice, .. }
+            | ReplyEvent::Finish { choice, .. } => (*choice, 0, true),
+            ReplyEvent::Prompt { .. } => return,
+        };
         if let Some(unseen) = self.unseen.get_mut(choice as usize) {
             *unseen += ids as u64;
-            if self.bytes.len() > before {
+            if shows && self.bytes.len() > before {
                 self.tokens += std::mem::take(unseen);
             }
         }
@@ -79,7 +96,7 @@ impl Reply {
             finish: vec!["unfinished"; choices],
             begun: false,
             meaningful: false,
-            written: Written { unseen: vec![0; choices], ..Written::default() },
+            written: Written::of(&work.call, choices),
             taken_in: 0,
             deliver_ns: 0,
         }
@@ -235,20 +252,102 @@ impl Reply {
     }
 }
 
-/// The choice of an event, and how many ids came with it.
-fn ids_of(event: &ReplyEvent) -> (u32, usize) {
-    match event {
-        ReplyEvent::Text { choice, ids, .. } | ReplyEvent::Reasoning { choice, ids, .. } => {
-            (*choice, ids.len())
-        }
-        ReplyEvent::Prompt { choice, .. }
-        | ReplyEvent::ToolCallStart { choice, .. }
-        | ReplyEvent::ToolCallArguments { choice, .. }
-        | ReplyEvent::Finish { choice, .. } => (*choice, 0),
-    }
-}
-
 /// Log-probabilities, alternatives included.
 fn scores(tokens: &[TokenLogprob]) -> usize {
     tokens.iter().map(|token| token.top.len() + 1).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use headrace_domain::{Endpoint, FinishReason, ServiceTier, TokenLogprob, UnixNanos};
+    use headrace_wire::WireLimits;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Text of a choice that came with so many ids.
+    fn text(choice: u32, text: &str, ids: usize) -> ReplyEvent {
+        ReplyEvent::Text { choice, text: text.to_owned(), ids: vec![65; ids], logprobs: Vec::new() }
+    }
+
+    fn scored(ids: usize) -> ReplyEvent {
+        let each = TokenLogprob { id: 65, bytes: b"a".to_vec(), logprob: Some(-1.0), top: Vec::new() };
+        ReplyEvent::Text { choice: 0, text: String::new(), ids: vec![65; ids], logprobs: vec![each; ids] }
+    }
+
+    fn call_begins() -> ReplyEvent {
+        ReplyEvent::ToolCallStart { choice: 0, index: 0, id: "call_1".to_owned(), name: "f".to_owned() }
+    }
+
+    fn arguments() -> ReplyEvent {
+        ReplyEvent::ToolCallArguments { choice: 0, index: 0, fragment: "{}".to_owned() }
+    }
+
+    fn finish(choice: u32) -> ReplyEvent {
+        ReplyEvent::Finish { choice, reason: FinishReason::Length }
+    }
+
+    /// Tokens that are written after each event, and then after the end.
+    fn written(endpoint: Endpoint, with: &Value, events: &[ReplyEvent]) -> Vec<u64> {
+        let mut body = json!({"model": "m", "max_tokens": 9, "stream": true});
+        match endpoint {
+            Endpoint::Completions => body["prompt"] = json!("p"),
+            _ => body["messages"] = json!([{"role": "user", "content": "u"}]),
+        }
+        for (key, value) in with.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let call =
+            headrace_wire::parse(endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
+        let meta = ReplyMeta {
+            request_id: headrace_domain::RequestId::fresh(UnixNanos::new(0)),
+            created_unix_s: 0,
+            model: "m".to_owned(),
+            system_fingerprint: String::new(),
+            tier: ServiceTier::Standard,
+        };
+        let (mut encoder, mut written) = (encoder(&call, meta), Written::of(&call, 2));
+        encoder.begin(&Usage::default(), &mut written.bytes);
+        let mut counts = Vec::new();
+        for event in events {
+            written.event(&mut *encoder, event);
+            counts.push(written.tokens);
+        }
+        encoder.finish(&Usage::default(), None, &mut BytesMut::new());
+        written.all();
+        counts.push(written.tokens);
+        counts
+    }
+
+    #[test]
+    fn a_token_is_written_when_it_shows_and_not_when_it_was_generated() {
+        use Endpoint::{ChatCompletions, Completions, Messages};
+        let none = json!({});
+        // Half a character, or what may become a stop string, shows with what follows it, or with the end of its choice.
+        let held = [text(0, "", 1), text(0, "a", 1), text(0, "", 2), finish(0)];
+        // The text of a tool call is kept until the call is whole.
+        let tool = [text(0, "", 3), text(0, "", 3), call_begins(), arguments(), finish(0)];
+        let two = [text(0, "", 1), text(1, "b", 2), text(0, "a", 4), finish(1), finish(0)];
+        let logprobs = json!({"logprobs": true});
+        let ids = json!({"return_token_ids": true});
+        for (endpoint, with, events, expected) in [
+            (ChatCompletions, &none, &held[..], &[0, 2, 2, 4, 4][..]),
+            (Completions, &none, &held[..], &[0, 2, 2, 4, 4][..]),
+            (Messages, &none, &held[..], &[0, 2, 2, 4, 4][..]),
+            (ChatCompletions, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
+            (Messages, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
+            (ChatCompletions, &none, &two[..], &[0, 2, 7, 7, 7, 7][..]),
+            // What shows by itself is written although its text is held back.
+            (ChatCompletions, &ids, &held[..], &[1, 2, 4, 4, 4][..]),
+            (ChatCompletions, &logprobs, &[scored(2), text(0, "", 1), finish(0)][..], &[2, 2, 3, 3][..]),
+            // A whole answer is not written before its end.
+            (ChatCompletions, &json!({"stream": false}), &held[..], &[0, 0, 0, 0, 4][..]),
+            (Messages, &json!({"stream": false}), &tool[..], &[0, 0, 0, 0, 0, 6][..]),
+            // A choice that never ends by an event, as of a dialect that has none for it.
+            (Messages, &none, &[text(0, "", 2)][..], &[0, 2][..]),
+        ] {
+            assert_eq!(written(endpoint, with, events), expected, "{endpoint:?} {with} {events:?}");
+        }
+    }
 }

@@ -254,6 +254,36 @@ async fn an_engine_that_panics_or_is_full_costs_nothing_and_the_next_call_is_ser
     assert_eq!(world.chat(false).await.status, 200);
 }
 
+/// Tokens are paid for as they are shown: what opens an answer shows none of those whose text is held back.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_seen_the_head_of_an_answer_and_no_text_pays_nothing() {
+    for (script, pays) in [(Script::HeldThenFail(3), false), (Script::ThenFail(3), true)] {
+        let world = World::new(Setup::default());
+        world.script(script);
+        let answer = world.chat(true).await;
+        assert_eq!(answer.status, 200);
+        let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
+        let mut seen = String::new();
+        while !seen.contains(if pays { "ha ha ha" } else { "assistant" }) {
+            let frame = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap().unwrap();
+            let texts = String::from_utf8(frame.to_vec()).unwrap();
+            let chunks = texts.lines().filter_map(|line| line.strip_prefix("data: "));
+            for chunk in chunks.map(|data| serde_json::from_str::<serde_json::Value>(data).unwrap()) {
+                let delta = &chunk["choices"][0]["delta"];
+                seen += delta["role"].as_str().unwrap_or_default();
+                seen += delta["content"].as_str().unwrap_or_default();
+            }
+        }
+        world.engine.may_fail.store(true, Ordering::SeqCst);
+        while std::future::poll_fn(|cx| delivery.poll_frame(cx)).await.is_some_and(|frame| frame.is_ok()) {}
+        let _ = world.balance_when_idle().await;
+        let trace = world.last_trace();
+        let all = i64::try_from(trace.usage.input).unwrap() * INPUT + 3 * OUTPUT;
+        let expected = if pays { (all, 0) } else { (0, all) };
+        assert_eq!((trace.cost.get(), trace.loss.get()), expected, "{script:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_refuses_new_calls_and_cuts_off_the_rest_settled() {
     let world = World::new(Setup::default());

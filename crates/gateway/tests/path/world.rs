@@ -61,6 +61,8 @@ pub(crate) enum Script {
     ThenWait(u32),
     /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
     ThenFail(u32),
+    /// The same, of tokens whose text is held back.
+    HeldThenFail(u32),
     /// Sends so many tokens, and then its thread is gone.
     ThenDie(u32),
     /// Sends so many tokens and is then cut off by its own shutdown.
@@ -165,8 +167,9 @@ impl Engine for Scripted {
                 let (error, report) = (JobError::ShuttingDown, report(u64::from(tokens)));
                 sender.finish(Event::Failed { error, report });
             }
-            Script::ThenFail(tokens) => {
-                (0..tokens).for_each(|_| token(&sender, 0, "ha "));
+            Script::ThenFail(tokens) | Script::HeldThenFail(tokens) => {
+                let text = if matches!(script, Script::HeldThenFail(_)) { "" } else { "ha " };
+                (0..tokens).for_each(|_| token(&sender, 0, text));
                 let error = JobError::NotFinite { position: 9 };
                 let last = Event::Failed { error, report: report(u64::from(tokens)) };
                 let may_fail = Arc::clone(&self.may_fail);
