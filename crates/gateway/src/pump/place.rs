@@ -29,17 +29,10 @@ pub(crate) struct Placed(());
 /// Who was tried for each prompt, and what came of it.
 #[derive(Default)]
 pub(crate) struct Tries {
-    parts: Vec<Part>,
+    /// In the order of asking. Those that are under way stand as cut short.
     attempts: Vec<Attempt>,
-}
-
-/// The tries of a prompt.
-#[derive(Default)]
-struct Part {
-    /// Who would not do it, or could not.
-    tried: Tried,
-    /// Which of the attempts has it now.
-    open: Option<usize>,
+    /// Who would not do it, or could not, of each prompt that has moved on.
+    in_vain: Vec<(usize, Tried)>,
 }
 
 /// All that placing needs.
@@ -54,7 +47,7 @@ pub(super) struct Placing<'a> {
 impl Placing<'_> {
     /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
     pub(super) fn all(mut self) -> Result<Placed, Why> {
-        self.tries.parts.resize_with(self.work.prompts.len(), Part::default);
+        self.tries.attempts.reserve_exact(self.work.prompts.len().min(ATTEMPTS_KEPT));
         // An engine that panics here has failed by its own name, and not the call.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.prompts.len()).try_for_each(|part| self.part(part, None))
@@ -130,8 +123,11 @@ impl Placing<'_> {
     }
 
     fn candidate(&self, part: usize, keys: &PrefixKeys) -> Option<Placement> {
-        let tried = &self.tries.parts.get(part)?.tried;
-        self.work.catalog.fleet().place(&self.work.model.name, keys, tried)
+        let (fleet, model) = (self.work.catalog.fleet(), &self.work.model.name);
+        match self.tries.in_vain.iter().find(|(of, _)| *of == part) {
+            Some((_, tried)) => fleet.place(model, keys, tried),
+            None => fleet.place(model, keys, &Tried::default()),
+        }
     }
 
     fn job(&self, part: usize, prompt: &Arc<[u32]>, keys: &PrefixKeys) -> Job {
@@ -157,21 +153,18 @@ impl Placing<'_> {
 }
 
 impl Tries {
-    /// All attempts, those that go on still as cut short at `now_ns`.
+    /// All attempts; those of prompts without an answer as cut short at `now_ns`.
     pub(super) fn close(&mut self, source: &Source, now_ns: u64) -> Vec<Attempt> {
-        for part in 0..self.parts.len() {
-            match source.answered_ns(part) {
-                Some(at_ns) => self.end(part, at_ns, AttemptOutcome::Answered),
-                None => self.end(part, now_ns, AttemptOutcome::CutShort),
-            }
+        for attempt in self.attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
+            let answered_ns = source.answered_ns(attempt.prompt as usize);
+            let outcome = answered_ns.map_or(AttemptOutcome::CutShort, |_| AttemptOutcome::Answered);
+            end(attempt, answered_ns.unwrap_or(now_ns), outcome);
         }
         std::mem::take(&mut self.attempts)
     }
 
     fn begin(&mut self, part: usize, worker: Arc<str>, start_ns: u64) {
-        let Some(of) = self.parts.get_mut(part) else { return };
         if self.attempts.len() < ATTEMPTS_KEPT {
-            of.open = Some(self.attempts.len());
             let prompt = u32::try_from(part).unwrap_or(u32::MAX);
             let outcome = AttemptOutcome::CutShort;
             self.attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome });
@@ -179,18 +172,31 @@ impl Tries {
     }
 
     fn end(&mut self, part: usize, now_ns: u64, outcome: AttemptOutcome) {
-        let open = self.parts.get_mut(part).and_then(|part| part.open.take());
-        if let Some(attempt) = open.and_then(|open| self.attempts.get_mut(open)) {
-            attempt.duration_ns = now_ns.saturating_sub(attempt.start_ns);
-            attempt.outcome = outcome;
+        let of_part = |attempt: &&mut Attempt| attempt.prompt as usize == part && is_under_way(attempt);
+        if let Some(attempt) = self.attempts.iter_mut().find(of_part) {
+            end(attempt, now_ns, outcome);
         }
     }
 
     fn pass_over(&mut self, part: usize, placement: Placement) {
-        if let Some(part) = self.parts.get_mut(part) {
-            part.tried.add(placement);
+        match self.in_vain.iter_mut().find(|(of, _)| *of == part) {
+            Some((_, tried)) => tried.add(placement),
+            None => {
+                let mut tried = Tried::default();
+                tried.add(placement);
+                self.in_vain.push((part, tried));
+            }
         }
     }
+}
+
+fn is_under_way(attempt: &Attempt) -> bool {
+    attempt.outcome == AttemptOutcome::CutShort
+}
+
+fn end(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome) {
+    attempt.duration_ns = now_ns.saturating_sub(attempt.start_ns);
+    attempt.outcome = outcome;
 }
 
 /// Whether every worker would refuse the same.
