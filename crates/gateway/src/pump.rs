@@ -158,8 +158,8 @@ impl Carried {
         }
     }
 
-    /// One round, to the call's file: its prompts are placed, and what is said to them is read to its end. The call may have
-    /// another one behind it, over the same hold and on the same line.
+    /// Places the prompts of a round, reads what is said to its end, and adds the round to the call's file. Another round may
+    /// follow, over the same hold and on the same line.
     async fn round(&mut self, gateway: &Gateway) -> Ending {
         let ending = match self.round.place(gateway, &mut self.dossier) {
             Ok(placed) => self.run(gateway, &placed).await,

@@ -1,7 +1,8 @@
-//! Stage `place`: a worker for each prompt of a call. It is a loop over those who could take it, until one has given the first
-//! thing that a client could see: who refuses or fails before that is passed over, unseen. Each try is an attempt in the
-//! trace. A bounded queue refuses honestly.
+//! Stage `place`: a worker for each prompt of a call. It is a loop over the workers, until one has given the first thing that a
+//! client could see. A worker that refuses or fails before that is passed over, unseen. Each try is an attempt in the trace.
+//! A bounded queue refuses honestly. Must not know what an answer says.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +23,25 @@ use super::source::said::Lost;
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
 /// Attempts of a call that its trace tells; of more, the first.
 const ATTEMPTS_KEPT: usize = 64;
+/// Workers that may break over a prompt. After that the prompt is taken for the cause, and no other worker gets it.
+const MOST_BROKEN: usize = 2;
 
 /// Its prompts are with workers. Only who has one may wait for what they say.
 pub(crate) struct Placed(());
 
-/// Who was tried for each prompt, and what came of it.
+/// Who was tried in vain, for each prompt that has moved on. All tries stand in the call's record; one that is under way stands
+/// there as cut short.
 #[derive(Default)]
 pub(crate) struct Tries {
-    /// In the order of asking. Those that are under way stand as cut short.
-    attempts: Vec<Attempt>,
-    /// Who would not do it, or could not, of each prompt that has moved on.
-    in_vain: Vec<(usize, Tried)>,
+    in_vain: BTreeMap<usize, InVain>,
+}
+
+/// Of one prompt.
+#[derive(Default)]
+struct InVain {
+    tried: Tried,
+    /// Workers that broke while they had it.
+    broken: usize,
 }
 
 /// All that placing needs.
@@ -47,7 +56,7 @@ pub(super) struct Placing<'a> {
 impl Placing<'_> {
     /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
     pub(super) fn all(mut self) -> Result<Placed, Why> {
-        self.tries.attempts.reserve_exact(self.work.prompts.len().min(ATTEMPTS_KEPT));
+        self.dossier.record.attempts.reserve_exact(self.work.prompts.len().min(ATTEMPTS_KEPT));
         // An engine that panics here has failed by its own name, and not the call.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.prompts.len()).try_for_each(|part| self.part(part, None))
@@ -59,21 +68,26 @@ impl Placing<'_> {
         Ok(Placed(()))
     }
 
-    /// Hands a prompt that was lost before anything of it could be seen to the next worker.
+    /// Hands a lost prompt to the next worker.
     ///
     /// # Errors
-    /// What the client is told where nobody else takes it, or where trying elsewhere would show or not help.
+    /// What the client is told: where nobody else takes the prompt, and where another try would be seen, or do harm.
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
-        let Lost { part, why, cause, may_move } = lost;
+        let Lost { part, why, cause, may_move, broke } = lost;
         self.failed(part, &why, cause);
         let Some(placement) = self.source.take_back(part).filter(|_| may_move) else { return Err(why) };
-        self.tries.pass_over(part, placement);
+        let in_vain = self.tries.in_vain.entry(part).or_default();
+        in_vain.tried.add(placement);
+        in_vain.broken += usize::from(broke);
+        if in_vain.broken >= MOST_BROKEN {
+            return Err(why);
+        }
         let placed = catch_unwind(AssertUnwindSafe(|| self.part(part, Some(why))));
         placed.unwrap_or_else(|_| Err(panicked()))
     }
 
-    /// Hands a prompt to the worker that suits it best; where that one does not take it, to the next, until nobody is left.
-    /// `told` is what the client is told then, if it is known already.
+    /// Hands a prompt to the worker that suits it best. If that one does not take it, the next one is asked, until nobody is left.
+    /// The client is told `told` then, if something is to be told already.
     fn part(&mut self, part: usize, mut told: Option<Why>) -> Result<(), Why> {
         let work = self.work;
         let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
@@ -82,11 +96,11 @@ impl Placing<'_> {
             let job = self.job(part, prompt, keys);
             // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
             let submitted_ns = self.dossier.elapsed_ns();
-            // Where nobody else works for the call meanwhile, all the time until here has gone into placing it.
+            // Nobody else works for the call meanwhile: all the time until here has gone into placing it.
             if self.source.is_empty() || prompts == 1 {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
-            self.tries.begin(part, Arc::clone(placement.worker_id()), submitted_ns);
+            self.begin(part, &placement, submitted_ns);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
@@ -103,13 +117,13 @@ impl Placing<'_> {
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
             let why = Why::from(refusal);
             let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
-            self.tries.end(part, self.dossier.elapsed_ns(), outcome);
+            self.end(part, outcome);
             if !may_move {
                 return Err(why);
             }
-            self.tries.pass_over(part, placement);
+            self.tries.in_vain.entry(part).or_default().tried.add(placement);
             told = Some(match told {
-                // That waiting helps is the better news; else the word of who suited best stands.
+                // It is better news that waiting helps. Otherwise the word of the worker that suited best stands.
                 Some(first) if first.retry_after.is_some() || why.retry_after.is_none() => first,
                 _ => why,
             });
@@ -117,16 +131,33 @@ impl Placing<'_> {
         Err(told.unwrap_or_else(|| nobody(work)))
     }
 
-    fn failed(&mut self, part: usize, why: &Why, cause: String) {
-        let outcome = AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause };
-        self.tries.end(part, self.dossier.elapsed_ns(), outcome);
-    }
-
     fn candidate(&self, part: usize, keys: &PrefixKeys) -> Option<Placement> {
         let (fleet, model) = (self.work.catalog.fleet(), &self.work.model.name);
-        match self.tries.in_vain.iter().find(|(of, _)| *of == part) {
-            Some((_, tried)) => fleet.place(model, keys, tried),
+        match self.tries.in_vain.get(&part) {
+            Some(in_vain) => fleet.place(model, keys, &in_vain.tried),
             None => fleet.place(model, keys, &Tried::default()),
+        }
+    }
+
+    fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
+        let attempts = &mut self.dossier.record.attempts;
+        if attempts.len() < ATTEMPTS_KEPT {
+            let (prompt, worker) =
+                (u32::try_from(part).unwrap_or(u32::MAX), Arc::clone(placement.worker_id()));
+            let outcome = AttemptOutcome::CutShort;
+            attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome });
+        }
+    }
+
+    fn failed(&mut self, part: usize, why: &Why, cause: String) {
+        self.end(part, AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause });
+    }
+
+    fn end(&mut self, part: usize, outcome: AttemptOutcome) {
+        let now_ns = self.dossier.elapsed_ns();
+        let mut under_way = self.dossier.record.attempts.iter_mut().filter(|attempt| is_under_way(attempt));
+        if let Some(attempt) = under_way.find(|attempt| attempt.prompt as usize == part) {
+            finish(attempt, now_ns, outcome);
         }
     }
 
@@ -152,40 +183,12 @@ impl Placing<'_> {
     }
 }
 
-impl Tries {
-    /// All attempts; those of prompts without an answer as cut short at `now_ns`.
-    pub(super) fn close(&mut self, source: &Source, now_ns: u64) -> Vec<Attempt> {
-        for attempt in self.attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
-            let answered_ns = source.answered_ns(attempt.prompt as usize);
-            let outcome = answered_ns.map_or(AttemptOutcome::CutShort, |_| AttemptOutcome::Answered);
-            end(attempt, answered_ns.unwrap_or(now_ns), outcome);
-        }
-        std::mem::take(&mut self.attempts)
-    }
-
-    fn begin(&mut self, part: usize, worker: Arc<str>, start_ns: u64) {
-        if self.attempts.len() < ATTEMPTS_KEPT {
-            let prompt = u32::try_from(part).unwrap_or(u32::MAX);
-            let outcome = AttemptOutcome::CutShort;
-            self.attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome });
-        }
-    }
-
-    fn end(&mut self, part: usize, now_ns: u64, outcome: AttemptOutcome) {
-        let of_part = |attempt: &&mut Attempt| attempt.prompt as usize == part && is_under_way(attempt);
-        if let Some(attempt) = self.attempts.iter_mut().find(of_part) {
-            end(attempt, now_ns, outcome);
-        }
-    }
-
-    fn pass_over(&mut self, part: usize, placement: Placement) {
-        match self.in_vain.iter_mut().find(|(of, _)| *of == part) {
-            Some((_, tried)) => tried.add(placement),
-            None => {
-                let mut tried = Tried::default();
-                tried.add(placement);
-                self.in_vain.push((part, tried));
-            }
+/// Nothing more comes from the source: attempts that are under way have answered, or are cut short now.
+pub(super) fn close(attempts: &mut [Attempt], source: &Source, now_ns: u64) {
+    for attempt in attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
+        match source.answered_ns(attempt.prompt as usize) {
+            Some(at_ns) => finish(attempt, at_ns, AttemptOutcome::Answered),
+            None => finish(attempt, now_ns, AttemptOutcome::CutShort),
         }
     }
 }
@@ -194,7 +197,7 @@ fn is_under_way(attempt: &Attempt) -> bool {
     attempt.outcome == AttemptOutcome::CutShort
 }
 
-fn end(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome) {
+fn finish(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome) {
     attempt.duration_ns = now_ns.saturating_sub(attempt.start_ns);
     attempt.outcome = outcome;
 }

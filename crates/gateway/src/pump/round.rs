@@ -1,5 +1,5 @@
-//! A round of a call: one rendering of its prompts, and whoever answers them. What the call has but once (its file, its hold,
-//! the line to its client, its settlement) stands outside: rounds add to it. Must not know money, or what follows a round.
+//! A round of a call: one rendering of its prompts, and whoever answers them. What a call has only once (its file, its hold, the
+//! line to its client, its settlement) stands outside, and rounds add to it. Must not know money, or what follows a round.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
 
-use super::place::{Placed, Placing, Tries};
+use super::place::{self, Placed, Placing, Tries};
 use super::reply::Reply;
 use super::source::Source;
 use super::source::said::Lost;
@@ -19,11 +19,10 @@ use super::source::said::Lost;
 pub(super) struct Round {
     pub(super) work: Arc<Work>,
     pub(super) source: Source,
-    /// Who was tried for each prompt.
     tries: Tries,
     /// When the client took nothing, so that the task took no events.
     pub(super) pauses: Pauses,
-    /// It stands in the call's file.
+    /// The call's file has it.
     noted: bool,
 }
 
@@ -38,7 +37,7 @@ impl Round {
         self.placing(gateway, dossier).all()
     }
 
-    /// Hands a prompt to another worker than the one that lost it, where that cannot be seen.
+    /// Hands a lost prompt to another worker, where the client cannot see it.
     pub(super) fn place_again(
         &mut self,
         gateway: &Gateway,
@@ -53,15 +52,15 @@ impl Round {
         Placing { gateway, dossier, work, source, tries }
     }
 
-    /// Adds it to the call's file, once: what it took, who was tried, and the engine's part of the time, as its engines tell
+    /// Adds the round to the call's file, once: what it took, how the tries ended, and the engines' part of the time, as they tell
     /// it, between what was seen here.
     pub(super) fn note(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
-        let Self { source, tries, pauses, .. } = self;
+        let Self { source, pauses, .. } = self;
         let record = &mut dossier.record;
-        // First of all, and without anything that could fail: it is what is paid for.
+        // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
             engine.miss = source.first_miss().map(|(_, miss)| miss);
@@ -71,7 +70,7 @@ impl Round {
             });
         }
         let until_ns = dossier.elapsed_ns();
-        dossier.record.attempts.extend(tries.close(source, until_ns));
+        place::close(&mut dossier.record.attempts, source, until_ns);
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }

@@ -40,7 +40,7 @@ impl Source {
         source.put(part, ticket, placement, submitted_ns);
     }
 
-    /// With whom a prompt was that is lost.
+    /// The placement of a prompt that is lost.
     pub(crate) fn take_back(&mut self, part: usize) -> Option<Placement> {
         let Self::Tokens(source) = self;
         source.take_back(part)
@@ -58,13 +58,13 @@ impl Source {
         source.is_empty()
     }
 
-    /// Makes ready to read what comes: while those who took the call are at work already.
+    /// Makes ready to read. Those who took the call are at work already.
     pub(crate) fn listen(&mut self, request: RequestId) {
         let Self::Tokens(source) = self;
         source.listen(request);
     }
 
-    /// The next that is said. Reply events are added to `events`. Dropping what this returns loses nothing.
+    /// Waits for the next thing that is said, and adds its reply events to `events`. The wait may be given up at any time.
     pub(crate) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
         let Self::Tokens(source) = self;
         source.next(dossier, events).await
@@ -112,7 +112,7 @@ impl Source {
         source.postprocess_ns()
     }
 
-    /// Why something in an answer that looked like a tool call was given out as text.
+    /// Why something in an answer looked like a tool call, and was given out as text.
     pub(crate) fn fault(&self, choice: usize) -> Option<&'static str> {
         let Self::Tokens(source) = self;
         source.fault(choice)

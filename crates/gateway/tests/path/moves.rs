@@ -189,6 +189,23 @@ async fn where_nobody_is_left_the_word_of_who_suited_best_stands_unless_another_
     }
 }
 
+/// A prompt over which two workers have broken may be what breaks them; one that shuts down is not broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_breaks_two_workers_at_most() {
+    use Script::{Answer, ThenDie, ThenStop};
+    for (scripts, status, asked) in [
+        ([ThenDie(0), ThenDie(0), Answer], 503, [1, 1, 0]),
+        ([ThenStop(0), ThenStop(0), Answer], 200, [1, 1, 1]),
+        ([ThenDie(0), ThenStop(0), Answer], 200, [1, 1, 1]),
+    ] {
+        let (world, engines) = workers(&scripts);
+        let (told, text) = said(&world, Endpoint::ChatCompletions, chat_body(false)).await;
+        assert_eq!(told, status, "{scripts:?}: {text}");
+        let jobs: Vec<_> = engines.iter().map(|engine| engine.jobs.lock().unwrap().len()).collect();
+        assert_eq!(jobs, asked, "{scripts:?}");
+    }
+}
+
 /// Each prompt moves on by itself: the others keep their workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_prompts_the_lost_one_moves_on() {

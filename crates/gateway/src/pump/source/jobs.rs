@@ -28,16 +28,16 @@ struct OneJob {
     submitted_ns: u64,
     /// When all of it was answered.
     answered_ns: Option<u64>,
-    /// With whom it is, as long as it counts there.
+    /// It counts as dispatched for as long as this is here.
     placement: Option<Placement>,
-    /// It has begun, here or with whom had it before.
+    /// It has begun, with this worker or an earlier one.
     begun: bool,
-    /// Something came of it that a client may see.
+    /// Something came that a client may see.
     shown: bool,
 }
 
 impl Jobs {
-    /// The job of prompt `part`, instead of one that came to nothing. Prompts come in their order.
+    /// Takes the job of prompt `part`, in the place of one that came to nothing. Prompts come in their order.
     pub(super) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
         let (events, control) = ticket.split();
         let placement = Some(placement);
@@ -60,7 +60,7 @@ impl Jobs {
         }
     }
 
-    /// Whoever had the prompt does not count as having it any longer.
+    /// The worker that had the prompt does not count as having it any longer.
     pub(super) fn take_back(&mut self, part: usize) -> Option<Placement> {
         self.jobs.get_mut(part)?.placement.take()
     }

@@ -16,7 +16,7 @@ pub(crate) enum Said {
 
 /// What came with reply events.
 pub(crate) struct More {
-    /// What the prompt takes, as far as it shows: with the first that is said.
+    /// What the prompt takes, as far as it is known. It comes once, with the first of all.
     pub(crate) prompt: Option<Usage>,
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
@@ -24,14 +24,16 @@ pub(crate) struct More {
     pub(crate) at_ns: u64,
 }
 
-/// A part of the call that whoever had it did not answer.
+/// A part of the call that ended without its answer.
 pub(crate) struct Lost {
     /// Which prompt.
     pub(crate) part: usize,
-    /// What the client is told where nobody else answers it.
+    /// What the client is told if nobody else answers it.
     pub(crate) why: Why,
-    /// What went wrong, as who had it says.
+    /// What went wrong, in the words of the worker that had it.
     pub(crate) cause: String,
-    /// Nothing of it could be seen yet, and the call itself is not what failed: another one may answer it.
+    /// The client can have seen nothing of it, and another worker might do better.
     pub(crate) may_move: bool,
+    /// The worker broke: it did not end by itself.
+    pub(crate) broke: bool,
 }

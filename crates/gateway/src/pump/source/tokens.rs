@@ -133,7 +133,8 @@ impl TokenSource {
             None => (engine_died(), "the engine stopped without a word".to_owned()),
         };
         let may_move = !error.is_some_and(is_of_the_call) && !self.jobs.has_shown(part);
-        Lost { part, why, cause, may_move }
+        let broke = !matches!(error, Some(JobError::ShuttingDown));
+        Lost { part, why, cause, may_move, broke }
     }
 
     /// The first that is said tells what the prompt takes.
@@ -226,7 +227,7 @@ fn family(work: &Work) -> ReplyFamily {
     }
 }
 
-/// Whether it would come to the same elsewhere, or may be the call's own doing: what breaks an engine must not be handed on.
+/// Whether it would end the same elsewhere, or may be the call's own doing. A call that breaks an engine must not break the next.
 fn is_of_the_call(error: &JobError) -> bool {
     match error {
         JobError::Cancelled
