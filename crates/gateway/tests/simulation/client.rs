@@ -69,8 +69,9 @@ pub(crate) async fn call(
     mut random: Random,
 ) -> Sight {
     let streamed = random.one_in(2);
+    let prompts = if random.one_in(4) { json!([[1, 2, 3], [4, 5]]) } else { json!([[1, 2, 3]]) };
     let body = json!({
-        "model": "demo", "prompt": [[1, 2, 3]], "stream": streamed,
+        "model": "demo", "prompt": prompts, "stream": streamed,
         "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
         "headrace": {"explain": random.one_in(6)},
     });

@@ -29,6 +29,8 @@ enum Fate {
     Hangs,
     /// Its thread is gone: no terminal event.
     Dies,
+    /// It is cut off by its engine's shutdown.
+    Stops,
 }
 
 impl Engine for SimEngine {
@@ -48,6 +50,7 @@ impl Engine for SimEngine {
             0 => Fate::Hangs,
             1 | 2 => Fate::Fails,
             3 => Fate::Dies,
+            4 => Fate::Stops,
             _ => Fate::Done,
         };
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
@@ -103,6 +106,7 @@ async fn work(sender: EventSender, job: Job, fate: Fate, mut random: Random) {
 async fn end(sender: EventSender, fate: Fate, report: JobReport, random: &mut Random) {
     match fate {
         Fate::Dies => drop(sender),
+        Fate::Stops => sender.finish(Event::Failed { error: JobError::ShuttingDown, report }),
         Fate::Fails => sender.finish(Event::Failed { error: JobError::NotFinite { position: 1 }, report }),
         Fate::Done | Fate::Hangs => {
             while !sender.is_cancelled() {

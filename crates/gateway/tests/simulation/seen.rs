@@ -1,6 +1,6 @@
 //! What came up in worlds: a simulation that no longer tries something is noticed.
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{AttemptOutcome, Outcome, TraceRecord};
 
 /// How often things happened, so that a simulation that no longer tries them is noticed.
 #[derive(Debug, Default)]
@@ -45,7 +45,8 @@ impl Seen {
         match &trace.outcome {
             Outcome::Completed { .. } => {
                 self.completed += 1;
-                self.moved += u64::from(trace.attempts.len() > 1);
+                let moved = trace.attempts.iter().any(|one| one.outcome != AttemptOutcome::Answered);
+                self.moved += u64::from(moved);
             }
             Outcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
             Outcome::Cancelled { .. } => self.left += 1,
