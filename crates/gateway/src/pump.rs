@@ -196,6 +196,7 @@ impl Carried {
         // One answer, in one encoder, whatever number of rounds it takes.
         let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
         let mut events = Vec::new();
+        let mut closing = std::pin::pin!(gateway.cut_off().cancelled());
         line.content_type = reply.content_type();
         loop {
             if durable && line.may_begin() && (reply.is_meaningful() || waited >= config.first_event_wait) {
@@ -216,7 +217,7 @@ impl Carried {
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
-                () = gateway.cut_off().cancelled() => return Ending::Failed(cut_off()),
+                () = &mut closing => return Ending::Failed(cut_off()),
                 said = round.source.next(dossier, &mut events), if !full => match said {
                     Said::Over => break,
                     Said::Lost(lost) => {
