@@ -37,6 +37,12 @@ impl Gauges {
         all.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
+    /// Takes away all that have a label.
+    pub(crate) fn unregister(&self, (name, value): (&str, &str)) {
+        let name = identifier(name, false);
+        self.all.lock().retain(|gauge| !gauge.labels.iter().any(|(n, v)| *n == name && v == value));
+    }
+
     /// Writes every family whose name is not in `taken`.
     pub(crate) fn write(&self, out: &mut Exposition, taken: &[&str]) {
         let all = self.all.lock();

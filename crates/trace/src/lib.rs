@@ -10,6 +10,7 @@ mod group;
 mod histogram;
 mod intern;
 mod json;
+mod labels;
 mod lanes;
 mod metrics;
 mod recent;

@@ -1,7 +1,6 @@
 //! Every number that Prometheus reads, kept in atomics: counting a request takes no lock and allocates nothing.
-//! Labels are bounded: models are those configured (others are `other`), codes and rules those of the table of refusals.
+//! Labels are bounded: models are those served (others are `other`), codes and rules those of the table of refusals.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::exposition::{Exposition, Kind};
 use crate::gauges::{Gauges, Read};
 use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
 use crate::intern::Interned;
+use crate::labels::Labels;
 
 /// Nanoseconds to seconds.
 const NANO: u32 = 9;
@@ -59,7 +59,7 @@ impl DropReason {
 /// What the metrics need to know beforehand.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsConfig {
-    /// The models that get a label of their own: every name that configuration serves.
+    /// The models that get a label of their own from the beginning.
     pub models: Vec<String>,
     /// The program's version, for `headrace_build_info`.
     pub version: String,
@@ -68,9 +68,7 @@ pub struct MetricsConfig {
 /// The registry. One per process part that is scraped; share it with `Arc`.
 pub struct Metrics {
     version: String,
-    /// Label to index; `other` and `none` follow the last one.
-    models: HashMap<Box<str>, usize>,
-    model_names: Vec<String>,
+    models: Labels,
     codes: Interned,
     rules: Interned,
     finishes: Interned,
@@ -101,26 +99,18 @@ pub struct Metrics {
 impl Metrics {
     /// An empty registry.
     pub fn new(config: &MetricsConfig) -> Self {
-        let mut models = HashMap::new();
-        let mut model_names = Vec::new();
-        for name in &config.models {
-            if !models.contains_key(name.as_str()) {
-                models.insert(name.as_str().into(), model_names.len());
-                model_names.push(name.clone());
-            }
-        }
-        model_names.extend(["other".to_owned(), "none".to_owned()]);
+        let models = Labels::new(&config.models);
         let codes = Interned::new(names());
         let rules = Interned::new(names().chain(OTHER_RULES));
         let finishes = Interned::new([]);
         Self {
             version: config.version.clone(),
-            requests: zeros(ENDPOINTS.len() * (PLAIN_OUTCOMES + codes.len()) * model_names.len()),
+            requests: zeros(ENDPOINTS.len() * (PLAIN_OUTCOMES + codes.len()) * models.len()),
             refusals: zeros(Stage::ALL.len() * rules.len()),
             finished: zeros(finishes.len()),
-            tokens: zeros(model_names.len() * TokenClass::ALL.len()),
-            cost: zeros(model_names.len()),
-            loss: zeros(model_names.len()),
+            tokens: zeros(models.len() * TokenClass::ALL.len()),
+            cost: zeros(models.len()),
+            loss: zeros(models.len()),
             stages: std::array::from_fn(|_| Histogram::new(&DURATION_BOUNDS_NS)),
             failures: std::array::from_fn(|_| AtomicU64::new(0)),
             drops: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -135,7 +125,6 @@ impl Metrics {
             stored: AtomicU64::new(0),
             gauges: Gauges::default(),
             models,
-            model_names,
             codes,
             rules,
             finishes,
@@ -145,6 +134,11 @@ impl Metrics {
     /// How long a group commit of the ledger's journal took to become durable.
     pub fn observe_journal(&self, took: Duration) {
         self.journal.observe(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// A model that is served from now on, with a label of its own while there is room: some come later, the rest is `other`.
+    pub fn add_model(&self, name: &str) {
+        self.models.add(name);
     }
 
     /// A gauge that another room owns, read when scraped: the callback must be quick and must not call back into
@@ -157,6 +151,11 @@ impl Metrics {
     /// As [`Metrics::register_gauge`], for a number that only grows.
     pub fn register_counter(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
         self.gauges.register(name, help, Kind::Counter, labels, read);
+    }
+
+    /// Takes away every gauge and counter with that label that was registered. Their callbacks are dropped.
+    pub fn unregister(&self, label: (&str, &str)) {
+        self.gauges.unregister(label);
     }
 
     /// Counts one finished request.
@@ -214,7 +213,7 @@ impl Metrics {
             }
         };
         let hows = PLAIN_OUTCOMES + self.codes.len();
-        add(&self.requests, (endpoint * hows + how) * self.model_names.len() + model, 1);
+        add(&self.requests, (endpoint * hows + how) * self.models.len() + model, 1);
     }
 
     fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace) {
@@ -231,13 +230,7 @@ impl Metrics {
     }
 
     fn model_index(&self, record: &TraceRecord) -> usize {
-        let other = self.models.len();
-        let known = |name: &Option<String>| name.as_deref().map(|name| self.models.get(name).copied());
-        match known(&record.model_served).or_else(|| known(&record.model_asked)) {
-            Some(Some(index)) => index,
-            Some(None) => other,
-            None => other + 1,
-        }
+        self.models.index(record.model_served.as_deref().or(record.model_asked.as_deref()))
     }
 
     pub(crate) fn count_drops(&self, reason: DropReason, records: usize) {
@@ -300,7 +293,7 @@ impl Page<'_> {
 
         let name = "headrace_requests_total";
         self.family(name, "Finished requests; `code` is the error code of a refusal.", Kind::Counter);
-        let (hows, models) = (PLAIN_OUTCOMES + metrics.codes.len(), metrics.model_names.len());
+        let (hows, models) = (PLAIN_OUTCOMES + metrics.codes.len(), metrics.models.len());
         for (at, count) in nonzero(&metrics.requests) {
             let (model, how, endpoint) = (at % models, at / models % hows, at / models / hows);
             let (outcome, code) = match how {
@@ -313,7 +306,7 @@ impl Page<'_> {
                 ("endpoint", name_at(&ENDPOINTS, endpoint)),
                 ("outcome", outcome),
                 ("code", code),
-                ("model", name_at(&metrics.model_names, model)),
+                ("model", metrics.models.name(model)),
             ];
             self.out.sample(name, &labels, count);
         }
@@ -377,7 +370,7 @@ impl Page<'_> {
         let metrics = self.metrics;
         let name = "headrace_tokens_total";
         self.family(name, "Tokens by class; the classes are disjoint.", Kind::Counter);
-        for (model, model_name) in metrics.model_names.iter().enumerate() {
+        for (model, model_name) in metrics.models.all() {
             for (at, class) in TokenClass::ALL.into_iter().enumerate() {
                 let count = load(&metrics.tokens, model * TokenClass::ALL.len() + at);
                 self.out.sample(name, &[("class", class.name()), ("model", model_name)], count);
@@ -388,7 +381,7 @@ impl Page<'_> {
             ("headrace_loss_nano_dollars_total", "Computed but not charged, in nano-dollars.", &metrics.loss),
         ] {
             self.family(name, help, Kind::Counter);
-            for (model, model_name) in metrics.model_names.iter().enumerate() {
+            for (model, model_name) in metrics.models.all() {
                 self.out.sample(name, &[("model", model_name)], load(amounts, model));
             }
         }

@@ -288,6 +288,10 @@ fn gauges_of_other_rooms_are_read_when_asked() {
     assert_eq!(page.value("steps_total", &[]), Some(3e12));
     assert!(page.value("bad_name_", &[("bad_label", "x")]).is_some_and(f64::is_nan));
     assert_eq!(page.types["headrace_batch_size"], "histogram", "a taken name is not shown twice");
+    metrics.unregister(("engine", "second"));
+    let page = parse(&metrics.prometheus());
+    assert_eq!(page.value("engine_queue", &[("engine", "second")]), None);
+    assert_eq!(page.value("engine_queue", &[("engine", "a\"b\n")]), Some(1.5), "the others stay");
 }
 
 #[test]
