@@ -67,7 +67,9 @@ pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, Contr
         }
         Err(error) => return Err(io("connect to")(error)),
     };
-    stream.set_read_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
+    // A reload takes as long as models take to load. A server that ends closes the connection.
+    let patience = (!matches!(command, AdminCommand::Reload)).then_some(CALL_TIMEOUT);
+    stream.set_read_timeout(patience).map_err(io("set up"))?;
     stream.set_write_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
     let request = Request { version: VERSION, command: command.clone() };
     let mut line = serde_json::to_vec(&request).map_err(|error| protocol(&error))?;

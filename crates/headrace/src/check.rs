@@ -15,7 +15,7 @@ use crate::config::layers::{Origin, Settings};
 use crate::config::{Config, ConfigError};
 use crate::datadir;
 use crate::first_start::{self, KEY_VARIABLE};
-use crate::models::Plan;
+use crate::models::{InMemory, Plan};
 
 /// A configuration that can be served, as far as it can be known.
 pub(crate) struct Checked {
@@ -26,8 +26,8 @@ pub(crate) struct Checked {
     pub(crate) log: EnvFilter,
 }
 
-/// Checks the settings and the first key, if one was chosen. With `play_prices`, a model without a price gets the demo
-/// model's.
+/// Checks the settings and the first key, if one was chosen, beside the models that are in memory. With `play_prices`, a model
+/// without a price gets the demo model's.
 ///
 /// # Errors
 /// Everything that is wrong, at once.
@@ -35,6 +35,7 @@ pub(crate) fn check(
     settings: Settings,
     play_prices: bool,
     first_key: Option<&SecretString>,
+    present: &InMemory,
 ) -> Result<Checked, ConfigError> {
     let (config, settings) = Config::read(settings, play_prices);
     let mut faults = Faults { settings };
@@ -45,7 +46,7 @@ pub(crate) fn check(
     let mut plan = None;
     // A model that is not where it is said to be has been reported as such.
     if !faults.within("models") && !faults.within("engine") {
-        match Plan::new(&config) {
+        match Plan::new(&config, present) {
             Ok(found) => plan = Some(found),
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }

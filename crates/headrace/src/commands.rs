@@ -23,6 +23,7 @@ use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
 use crate::config::{Config, ConfigError, layered, model_flag, reference, show};
 use crate::datadir::{DataDir, DataDirError};
+use crate::models::InMemory;
 use crate::{first_start, output};
 
 /// Who acts when a command works on a stopped data directory.
@@ -83,7 +84,7 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             let settings = settings(config.as_deref(), flags);
             output::say(&show::table(&settings));
             let key = first_start::first_key();
-            match check(settings, !flags.model.is_empty(), key.as_ref()) {
+            match check(settings, !flags.model.is_empty(), key.as_ref(), &InMemory::default()) {
                 Ok(Checked { config, plan, .. }) => {
                     output::say(&format!("\n{}\nno faults\n", plan.describe(&config)));
                     ExitCode::SUCCESS

@@ -9,17 +9,8 @@ use headrace_ledger::{Health, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
 
-/// Registers everything that is read when scraped.
-pub(crate) fn register(
-    metrics: &Metrics,
-    engines: &[(String, Arc<EmbeddedEngine>)],
-    ledger: &Ledger,
-    limits: &Limits,
-) {
-    for (name, engine) in engines {
-        register_engine(metrics, name, engine);
-        register_health(metrics, name, engine);
-    }
+/// Registers what is read of books and limits when scraped.
+pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
     register_ledger(metrics, ledger);
     register_limits(metrics, limits);
 }
@@ -31,7 +22,9 @@ pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
     metrics.register_gauge("headrace_requests_in_flight", "Calls under way.", &[], Box::new(read));
 }
 
-fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+/// Registers the engine that serves a model, in place of a former one.
+pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+    register_health(metrics, name, engine);
     type Read = fn(&LoadReport) -> f64;
     let gauges: [(&str, &str, Read); 11] = [
         ("headrace_engine_running", "Sequences being computed.", |load| f64::from(load.running)),

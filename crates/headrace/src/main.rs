@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod config;
 mod datadir;
+mod engines;
 mod first_start;
 mod gauges;
 mod hardening;

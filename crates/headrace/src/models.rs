@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use headrace_checkpoint::{Checkpoint, DType};
 use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
@@ -45,13 +44,36 @@ macro_rules! demo_file {
 }
 
 /// A model that runs.
+#[derive(Clone)]
 pub(crate) struct Running {
+    /// As what it was loaded, and what of the memory it takes.
+    pub(crate) loaded: Loaded,
     /// For the gateway.
-    pub(crate) served: ServedModel,
+    pub(crate) served: Arc<ServedModel>,
     /// For the fleet.
-    pub(crate) worker: Worker,
+    pub(crate) worker: Arc<Worker>,
     /// For gauges and for the end.
     pub(crate) engine: Arc<EmbeddedEngine>,
+}
+
+/// As what a model was loaded.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub(crate) config: ModelConfig,
+    pub(crate) kv_blocks: usize,
+    /// Of weights and KV pool.
+    pub(crate) bytes: u64,
+}
+
+/// What is in memory already when models are planned. By default: nothing.
+#[derive(Default)]
+pub(crate) struct InMemory {
+    /// Models that need not be loaded again. One that is wanted no longer, or otherwise, stays until its calls have ended.
+    pub(crate) running: Vec<Loaded>,
+    /// Bytes of models that end with their last calls.
+    pub(crate) ending_bytes: u64,
+    /// The threads that arithmetic has; `None`: they are not started yet.
+    pub(crate) threads: Option<usize>,
 }
 
 /// Models that could not be loaded, each with its reason.
@@ -60,15 +82,18 @@ pub(crate) struct ModelFaults(Vec<(String, String)>);
 
 impl fmt::Display for ModelFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, why)) in self.0.iter().enumerate() {
-            let line = if index == 0 { "" } else { "\n" };
-            write!(f, "{line}model `{name}` cannot be served: {why}")?;
-        }
-        Ok(())
+        f.write_str(&self.lines().join("\n"))
     }
 }
 
 impl std::error::Error for ModelFaults {}
+
+impl ModelFaults {
+    /// One line each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.iter().map(|(name, why)| format!("model `{name}` cannot be served: {why}")).collect()
+    }
+}
 
 /// Something that keeps a model from being served.
 pub(crate) struct Fault {
@@ -96,20 +121,22 @@ struct Planned {
     created_unix_s: u64,
     max_positions: usize,
     kv_blocks: usize,
+    /// It runs as it is wanted.
+    runs: bool,
 }
 
 impl Plan {
-    /// Opens every model and parts the memory.
+    /// Opens every model and parts the memory that what is present leaves.
     ///
     /// # Errors
     /// Everything that keeps a model from being served, as far as it can be known without its weights.
-    pub(crate) fn new(config: &Config) -> Result<Self, Vec<Fault>> {
+    pub(crate) fn new(config: &Config, present: &InMemory) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
         let isa = Isa::choose(config.engine.isa.as_deref());
         let isa = isa.map_err(|error| faults.push(fault("engine.isa", error.to_string()))).ok();
         let mut models = Vec::new();
         for model in &config.models {
-            match Planned::open(model, &config.engine) {
+            match Planned::open(model, &config.engine, present) {
                 Ok(found) => models.push(found),
                 Err(why) => {
                     let why = format!("model `{}` cannot be served: {why}", model.name);
@@ -117,7 +144,8 @@ impl Plan {
                 }
             }
         }
-        part_memory(&mut models, config, &mut faults);
+        faults.extend(models.iter().filter_map(|model| too_many_threads(model, present)));
+        part_memory(&mut models, config, present, &mut faults);
         match isa {
             Some(isa) if faults.is_empty() => Ok(Self { isa, models }),
             _ => Err(faults),
@@ -134,7 +162,6 @@ impl Plan {
     pub(crate) fn describe(&self, config: &Config) -> String {
         let rows = self.models.iter().map(|model| {
             let (answer, from) = model.default_max_tokens(config);
-            let kv = u64::try_from(model.kv_blocks.saturating_mul(model.block_bytes())).unwrap_or(u64::MAX);
             let context = model.max_positions.min(model.kv_blocks.saturating_mul(BLOCK_TOKENS));
             vec![
                 model.config.name.to_string(),
@@ -142,7 +169,7 @@ impl Plan {
                 format!("{answer} tokens ({from})"),
                 format!("{}/{}", model.mode, model.kv),
                 format!("{} MiB", model.weight_bytes >> 20),
-                format!("{} MiB", kv >> 20),
+                format!("{} MiB", model.kv_bytes() >> 20),
             ]
         });
         let head =
@@ -155,6 +182,13 @@ fn fault(setting: &str, why: String) -> Fault {
     Fault { setting: setting.to_owned(), why }
 }
 
+/// A model for which more threads would have to be started than the process has.
+fn too_many_threads(model: &Planned, present: &InMemory) -> Option<Fault> {
+    let (asked, there) = (model.config.threads?, present.threads?);
+    let why = || format!("{asked} threads, and the process computes on {there}: more need a restart");
+    (!model.runs && asked > there).then(|| fault(&format!("{}.threads", model.config.setting), why()))
+}
+
 /// The threads that all models compute on: as many as configured, or as the one with the most of its own asks for.
 ///
 /// # Errors
@@ -165,10 +199,10 @@ pub(crate) fn workers(config: &Config) -> Result<Arc<Workers>, String> {
     Workers::new(most).map_err(|error| error.to_string())
 }
 
-/// Loads and starts all models over threads that they share.
+/// Loads and starts all models of a plan that do not run yet, over threads that they share.
 ///
 /// # Errors
-/// Every model that cannot be loaded, at once.
+/// Every model that cannot be loaded, at once; then none of them is in memory any longer.
 pub(crate) fn start(
     config: &Config,
     plan: Plan,
@@ -176,7 +210,7 @@ pub(crate) fn start(
     clock: &Arc<dyn Clock>,
 ) -> Result<Vec<Running>, ModelFaults> {
     let (mut faults, mut running) = (Vec::new(), Vec::new());
-    for model in plan.models {
+    for model in plan.models.into_iter().filter(|model| !model.runs) {
         let name = model.config.name.to_string();
         match run(model, config, plan.isa, workers, clock) {
             Ok(started) => running.push(started),
@@ -187,7 +221,7 @@ pub(crate) fn start(
 }
 
 impl Planned {
-    fn open(config: &ModelConfig, engine: &EngineSettings) -> Result<Self, String> {
+    fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
         let text = Words::of(&checkpoint)?;
         let arithmetic = config.arithmetic.or(engine.arithmetic);
@@ -195,12 +229,14 @@ impl Planned {
         let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
         let own = checkpoint.config().max_positions;
         let asked = config.max_positions.or(engine.max_positions);
+        let running = present.running.iter().find(|loaded| loaded.config.is_loaded_as(config));
         Ok(Self {
             config: config.clone(),
             created_unix_s: config.path.as_deref().map_or(DEMO_CREATED_UNIX_S, changed),
             weight_bytes: u64::try_from(weights).unwrap_or(u64::MAX),
             max_positions: asked.map_or(own, |asked| asked.min(own)),
-            kv_blocks: 0,
+            kv_blocks: running.map_or(0, |loaded| loaded.kv_blocks),
+            runs: running.is_some(),
             checkpoint,
             text,
             arithmetic,
@@ -211,6 +247,15 @@ impl Planned {
 
     fn block_bytes(&self) -> usize {
         kv_bytes_per_block(self.checkpoint.config(), self.kv).max(1)
+    }
+
+    fn kv_bytes(&self) -> u64 {
+        u64::try_from(self.kv_blocks.saturating_mul(self.block_bytes())).unwrap_or(u64::MAX)
+    }
+
+    /// Of weights and KV pool.
+    fn bytes(&self) -> u64 {
+        self.weight_bytes.saturating_add(self.kv_bytes())
     }
 
     /// Length of an answer whose caller names none, and the setting or file that says so.
@@ -227,52 +272,85 @@ impl Planned {
 
 /// Parts the memory between the KV pools. A pool of a configured size must hold a context and fit the machine. The others
 /// share half of what the weights and a reserve leave, each bounded by what full contexts of all running sequences could
-/// use: more would lie idle.
-fn part_memory(models: &mut [Planned], config: &Config, faults: &mut Vec<Fault>) {
+/// use: more would lie idle. Models that run keep the pools that they have, and those that are to end count until they do.
+fn part_memory(models: &mut [Planned], config: &Config, present: &InMemory, faults: &mut Vec<Fault>) {
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
     let weights = sum(&mut models.iter().map(|model| model.weight_bytes));
     let configured = |model: &Planned| model.config.kv_bytes.or(config.engine.kv_bytes);
-    let pools = sum(&mut models.iter().filter_map(configured));
-    let free = machine::known_memory_bytes().map(|memory| memory.saturating_sub(weights));
-    let shares = u64::try_from(models.len()).unwrap_or(1).max(1);
-    let left = machine::memory_bytes().saturating_sub(weights).saturating_sub(RESERVE_BYTES) / 2 / shares;
-    for model in models {
-        let block_bytes = model.block_bytes();
-        let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
-        let full = model.max_positions.div_ceil(BLOCK_TOKENS);
-        let Some(bytes) = configured(model) else {
-            let useful = full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS);
-            model.kv_blocks = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
-            continue;
-        };
-        model.kv_blocks = affordable(bytes);
-        let own = model.config.kv_bytes.is_some();
-        let setting =
-            if own { format!("{}.kv_memory", model.config.setting) } else { "engine.kv_memory".to_owned() };
-        let asked = model.config.max_positions.or(config.engine.max_positions).is_some();
-        let least = if asked { full } else { full.min(LEAST_CONTEXT_BLOCKS) };
-        if model.kv_blocks < least {
+    let goes = |loaded: &&Loaded| !config.models.iter().any(|model| loaded.config.is_loaded_as(model));
+    let going = sum(&mut present.running.iter().filter(goes).map(|loaded| loaded.bytes));
+    let kept = sum(&mut models.iter().filter(|model| model.runs).map(Planned::kv_bytes));
+    let taken = weights.saturating_add(going).saturating_add(present.ending_bytes).saturating_add(kept);
+    let pools = sum(&mut models.iter().filter(|model| !model.runs).filter_map(configured));
+    let free = machine::known_memory_bytes().map(|memory| memory.saturating_sub(taken));
+    let new = models.iter().filter(|model| !model.runs).count();
+    let shares = u64::try_from(new).unwrap_or(1).max(1);
+    let left = machine::memory_bytes().saturating_sub(taken).saturating_sub(RESERVE_BYTES) / 2 / shares;
+    for model in models.iter_mut().filter(|model| !model.runs) {
+        size_pool(model, config, left, faults);
+        if let (Some(_), Some(free)) = (configured(model), free.filter(|free| pools > *free)) {
             let why = format!(
-                "{} holds {} tokens of model `{}`; a context of {} tokens needs {}: give that much{}",
-                size(bytes),
-                model.kv_blocks.saturating_mul(BLOCK_TOKENS),
-                model.config.name,
-                least.saturating_mul(BLOCK_TOKENS),
-                size(u64::try_from(least.saturating_mul(block_bytes)).unwrap_or(u64::MAX)),
-                if asked { ", or lower `max_positions`" } else { " or more" },
-            );
-            faults.push(fault(&setting, why));
-        }
-        if let Some(free) = free.filter(|free| pools > *free) {
-            let why = format!(
-                "the KV caches of all models come to {}, and {} of memory are left beside {} of weights: give less",
+                "the KV caches of {} models come to {}, and {} of memory are left beside {} of weights{}: give less",
+                if taken > weights { "new" } else { "all" },
                 size(pools),
                 size(free),
                 size(weights),
+                if taken > weights {
+                    format!(" and {} in use", size(taken - weights))
+                } else {
+                    String::new()
+                },
             );
-            faults.push(fault(&setting, why));
+            faults.push(fault(&pool_setting(model), why));
         }
     }
+    // A server that runs is not put at risk: what is new must fit beside everything that is there.
+    let whole =
+        sum(&mut models.iter().filter(|model| !model.runs).map(Planned::kv_bytes)).saturating_add(taken);
+    let memory = machine::known_memory_bytes().filter(|memory| whole > *memory);
+    if let Some(memory) = memory.filter(|_| faults.is_empty() && new > 0 && !present.running.is_empty()) {
+        let why = format!(
+            "with what is new they need {}, of which {} are of models that end with their last calls, and the machine has \
+             {}: let those end first, or give less",
+            size(whole),
+            size(going.saturating_add(present.ending_bytes)),
+            size(memory),
+        );
+        faults.push(fault("models", why));
+    }
+}
+
+/// How many blocks a pool gets: what is configured, or at most `left` bytes.
+fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<Fault>) {
+    let block_bytes = model.block_bytes();
+    let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
+    let full = model.max_positions.div_ceil(BLOCK_TOKENS);
+    let Some(bytes) = model.config.kv_bytes.or(config.engine.kv_bytes) else {
+        let useful = full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS);
+        model.kv_blocks = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
+        return;
+    };
+    model.kv_blocks = affordable(bytes);
+    let asked = model.config.max_positions.or(config.engine.max_positions).is_some();
+    let least = if asked { full } else { full.min(LEAST_CONTEXT_BLOCKS) };
+    if model.kv_blocks < least {
+        let why = format!(
+            "{} holds {} tokens of model `{}`; a context of {} tokens needs {}: give that much{}",
+            size(bytes),
+            model.kv_blocks.saturating_mul(BLOCK_TOKENS),
+            model.config.name,
+            least.saturating_mul(BLOCK_TOKENS),
+            size(u64::try_from(least.saturating_mul(block_bytes)).unwrap_or(u64::MAX)),
+            if asked { ", or lower `max_positions`" } else { " or more" },
+        );
+        faults.push(fault(&pool_setting(model), why));
+    }
+}
+
+/// The setting that a configured pool has its size from.
+fn pool_setting(model: &Planned) -> String {
+    let own = model.config.kv_bytes.is_some();
+    if own { format!("{}.kv_memory", model.config.setting) } else { "engine.kv_memory".to_owned() }
 }
 
 /// A size for people, rounded up.
@@ -337,6 +415,7 @@ fn run(
     clock: &Arc<dyn Clock>,
 ) -> Result<Running, String> {
     let recommended = model.recommended();
+    let loaded = Loaded { config: model.config.clone(), kv_blocks: model.kv_blocks, bytes: model.bytes() };
     let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
     let options = LoadOptions {
         isa,
@@ -349,8 +428,8 @@ fn run(
     };
     let mut progress = Progress::new(&format!("loading {}", named.name));
     let told = &mut |done, total| progress.bytes(done, total);
-    let loaded = Model::load_over(workers, checkpoint, options, told);
-    let loaded = loaded.map_err(|error| error.to_string())?;
+    let forward = Model::load_over(workers, checkpoint, options, told);
+    let forward = forward.map_err(|error| error.to_string())?;
     progress.end();
     checkpoint.release_pages();
     let generation = checkpoint.generation();
@@ -365,7 +444,7 @@ fn run(
         scheduler: config.scheduler.clone(),
         clock: Arc::clone(clock),
     };
-    let engine = EmbeddedEngine::start(Box::new(loaded), Arc::clone(&text.tokenizer), engine);
+    let engine = EmbeddedEngine::start(Box::new(forward), Arc::clone(&text.tokenizer), engine);
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
@@ -388,7 +467,7 @@ fn run(
         limits: named.limits,
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
-    Ok(Running { served, worker, engine })
+    Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine })
 }
 
 /// Words to ids and back, as a checkpoint says.
@@ -418,9 +497,4 @@ impl Words {
         let template = template.map_err(|error| error.to_string())?;
         Ok(Self { tokenizer, template: Some(template), family: ReplyFamily::detect(source) })
     }
-}
-
-/// Ends all engines, cutting off what still runs.
-pub(crate) fn stop(engines: &[Arc<EmbeddedEngine>]) {
-    engines.iter().for_each(|engine| engine.shutdown(Duration::ZERO));
 }

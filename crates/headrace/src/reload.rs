@@ -9,16 +9,18 @@ use std::time::{Duration, SystemTime};
 use headrace_admin::{AdminError, DefaultLimits};
 use headrace_domain::{Clock, UnixNanos};
 use headrace_edge::Certificate;
-use headrace_gateway::{Catalog, Gateway, Offer, ServedModel};
+use headrace_fleet::Fleet;
+use headrace_gateway::{Catalog, Gateway, Offer};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;
 use tracing_subscriber::EnvFilter;
 
 use crate::check::{Checked, check};
+use crate::config::Config;
 use crate::config::fields::{FIELDS, is_live};
 use crate::config::layers::Settings;
-use crate::config::{Config, ModelConfig};
-use crate::models::Plan;
+use crate::engines::Engines;
+use crate::models::{Loaded, Plan, Running};
 use crate::output;
 
 /// Reads all layers of the configuration anew.
@@ -45,7 +47,7 @@ pub(crate) struct Reloader {
     clock: Arc<dyn Clock>,
     gateway: Weak<Gateway>,
     certificate: Option<Arc<Certificate>>,
-    models: Vec<ModelConfig>,
+    engines: Arc<Engines>,
     defaults: Mutex<DefaultLimits>,
     /// Locked for the whole of a reload.
     in_force: Mutex<Settings>,
@@ -58,8 +60,9 @@ pub(crate) struct Reloader {
 impl Reloader {
     pub(crate) fn new(
         beginning: Beginning,
-        config: &Config,
+        defaults: DefaultLimits,
         clock: Arc<dyn Clock>,
+        engines: Arc<Engines>,
         gateway: &Arc<Gateway>,
         certificate: Option<Arc<Certificate>>,
     ) -> Self {
@@ -69,8 +72,8 @@ impl Reloader {
             log: beginning.log,
             gateway: Arc::downgrade(gateway),
             certificate,
-            models: config.models.clone(),
-            defaults: Mutex::new(config.limits),
+            engines,
+            defaults: Mutex::new(defaults),
             in_force: Mutex::new(beginning.settings),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -84,7 +87,7 @@ impl Reloader {
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads again, and says on standard error what came of it. Blocks on files.
+    /// Reads again, and says on standard error what came of it. Blocks on files, and while models are loaded.
     ///
     /// # Errors
     /// Everything that is wrong with what was read; then nothing of it is in force.
@@ -121,56 +124,64 @@ impl Reloader {
     /// All of what was read, or why not.
     fn take_over(&self, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let settings = (self.source)();
-        let checked = check(settings.clone(), self.play_prices, None);
+        let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
         let Checked { mut config, plan, log } =
             checked.map_err(|error| error.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
-        let mut faults: Vec<String> =
+        let faults: Vec<String> =
             changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path)).collect();
-        faults.extend(self.other_models(&config));
         if !faults.is_empty() {
             return Err(faults);
         }
-        let Some(gateway) = self.gateway.upgrade() else {
-            return Err(vec!["the server is stopping".to_owned()]);
-        };
-        let offer = renewed(&gateway.catalog(), &mut config, &plan);
+        let stopping = || vec!["the server is stopping".to_owned()];
+        let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
+        let former = self.engines.running();
+        let mut running = staying(&former, &config, &plan);
+        // From here on a failure drops what was loaded, which ends it.
+        running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
+        let told = Self::told(&changed, &former, &running);
+        drop(former);
+        let offer = offer(&mut config, &running);
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
-        // The last that can fail, so that nothing is changed by halves.
+        // The last that can fail while the server goes on, so that nothing is changed by halves.
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
-        gateway.swap(catalog);
+        if !self.engines.replace(running, || drop(gateway.swap(catalog))) {
+            return Err(stopping());
+        }
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         if let Err(why) = (self.log)(log) {
             output::note(&format!("warning: log.filter: {why}"));
         }
-        let changed = changed.into_iter().map(str::to_owned).collect();
         *in_force = settings;
-        Ok(changed)
+        Ok(told)
     }
 
-    /// Models that were added, removed, or would have to be loaded anew.
-    fn other_models(&self, config: &Config) -> Vec<String> {
-        let find = |models: &[ModelConfig], model: &ModelConfig| {
-            models.iter().find(|other| other.name == model.name).cloned()
+    /// The settings that have changed, and of `models` what became of each.
+    fn told(changed: &[&str], former: &[Running], running: &[Running]) -> Vec<String> {
+        let find = |models: &[Running], loaded: &Loaded| {
+            models.iter().find(|other| other.loaded.config.name == loaded.config.name).cloned()
         };
-        let mut faults = Vec::new();
-        for model in &config.models {
-            match find(&self.models, model) {
-                None => faults.push(needs_restart(&format!("models: `{}` is new, which", model.name))),
-                Some(former) if !former.is_loaded_as(model) => faults.push(needs_restart(&format!(
-                    "{}: `{}` is to be loaded otherwise, which",
-                    model.setting, model.name
-                ))),
+        let mut models = Vec::new();
+        for Running { loaded, engine, .. } in running {
+            match find(former, loaded) {
+                None => models.push(format!("`{}` is new", loaded.config.name)),
+                Some(other) if !Arc::ptr_eq(&other.engine, engine) => {
+                    models.push(format!("`{}` is loaded anew", loaded.config.name));
+                }
                 Some(_) => {}
             }
         }
-        for model in self.models.iter().filter(|model| find(&config.models, model).is_none()) {
-            faults.push(needs_restart(&format!("models: `{}` is gone, which", model.name)));
+        for Running { loaded, .. } in former.iter().filter(|model| find(running, &model.loaded).is_none()) {
+            models.push(format!("`{}` is gone", loaded.config.name));
         }
-        faults
+        let tell = |path: &&str| match *path {
+            "models" if !models.is_empty() => format!("models ({})", models.join(", ")),
+            path => path.to_owned(),
+        };
+        changed.iter().map(tell).collect()
     }
 
     /// What was read again, and when.
@@ -216,32 +227,28 @@ impl Reloader {
     }
 }
 
-/// The catalogue that a configuration makes of the models that run.
-fn renewed(former: &Catalog, config: &mut Config, plan: &Plan) -> Offer {
-    let models = former.models().map(|model| {
-        let mut model = ServedModel::clone(model);
-        if let Some(named) = config.models.iter().find(|named| named.name == model.name) {
-            model.limits = named.limits;
-            model.default_max_tokens = plan.default_max_tokens(&named.name);
-        }
-        Arc::new(model)
+/// The models that run and go on, as they are served from now on.
+fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
+    let stays = running.iter().filter_map(|model| {
+        let named = config.models.iter().find(|named| model.loaded.config.is_loaded_as(named))?;
+        let mut model = model.clone();
+        model.loaded.config = named.clone();
+        let served = Arc::make_mut(&mut model.served);
+        served.limits = named.limits;
+        served.default_max_tokens = plan.default_max_tokens(&named.name);
+        Some(model)
     });
-    let models = models.collect();
-    offer(config, models, Arc::clone(former.fleet()))
+    stays.collect()
 }
 
-/// What a configuration offers by these models and workers.
-pub(crate) fn offer(
-    config: &mut Config,
-    models: Vec<Arc<ServedModel>>,
-    fleet: Arc<headrace_fleet::Fleet>,
-) -> Offer {
+/// What a configuration offers by these models.
+pub(crate) fn offer(config: &mut Config, running: &[Running]) -> Offer {
     let judge = |rules: Rules| Arc::new(rules) as Arc<dyn Judge>;
     Offer {
-        models,
+        models: running.iter().map(|model| Arc::clone(&model.served)).collect(),
         aliases: std::mem::take(&mut config.aliases),
         prices: std::mem::take(&mut config.prices),
-        fleet,
+        fleet: Arc::new(Fleet::new(running.iter().map(|model| Arc::clone(&model.worker)))),
         judge: config.rules.take().map(judge),
         weights: std::mem::take(&mut config.weights),
     }

@@ -13,8 +13,6 @@ use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
 use headrace_call_api::Front;
 use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::Edge;
-use headrace_engine::EmbeddedEngine;
-use headrace_fleet::Fleet;
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, SecretString};
 use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
@@ -30,9 +28,10 @@ use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::Config;
 use crate::datadir::{self, DataDir};
+use crate::engines::Engines;
 use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
-use crate::models::Plan;
+use crate::models::{InMemory, Plan};
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, LogFilter, Reloader};
 use crate::welcome::{Manner, Welcome};
@@ -68,7 +67,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     let hardened = hardening::harden();
     let settings = commands::settings(file, flags);
     let (first_key, play_prices) = (hardened.first_key, manner == Manner::Up);
-    let checked = match check(settings.clone(), play_prices, first_key.as_ref()) {
+    let checked = match check(settings.clone(), play_prices, first_key.as_ref(), &InMemory::default()) {
         Ok(checked) => checked,
         Err(error) => return output::refuse(&error.to_string()),
     };
@@ -131,8 +130,7 @@ struct House {
     limits: Limits,
     metrics: Arc<Metrics>,
     recorder: Arc<Recorder>,
-    engines: Vec<(String, Arc<EmbeddedEngine>)>,
-    parts: Vec<models::Running>,
+    engines: Arc<Engines>,
 }
 
 impl House {
@@ -148,12 +146,13 @@ impl House {
         let directory = data_dir.directory().map_err(text)?;
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
         let workers = models::workers(&config)?;
-        let parts = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
-        let names = parts.iter().map(|part| part.served.name.to_string()).collect();
+        let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
+        let names = running.iter().map(|model| model.served.name.to_string()).collect();
         let metrics = Arc::new(Metrics::new(&MetricsConfig {
             models: names,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }));
+        let engines = Engines::new(running, workers, Arc::clone(&clock), Arc::clone(&metrics));
         let timed = Arc::clone(&metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
         let (ledger, report, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
@@ -183,8 +182,6 @@ impl House {
         };
         let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
-        let engines =
-            parts.iter().map(|part| (part.served.name.to_string(), Arc::clone(&part.engine))).collect();
         // Longer than any call: none outlives its hold.
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
@@ -197,8 +194,7 @@ impl House {
             limits,
             metrics,
             recorder,
-            engines,
-            parts,
+            engines: Arc::new(engines),
         })
     }
 
@@ -211,8 +207,7 @@ impl House {
             return ExitCode::from(INTERRUPTED);
         }
         let Self { ledger, recorder, engines, .. } = self;
-        let engines: Vec<_> = engines.into_iter().map(|(_, engine)| engine).collect();
-        models::stop(&engines);
+        engines.stop();
         let open = ledger.open_holds();
         let closed = ledger.close();
         if !recorder.close(TRACE_CLOSE) {
@@ -236,12 +231,14 @@ impl House {
         beginning: Beginning,
     ) -> Result<End, String> {
         let models: Vec<(String, u32)> = self
-            .parts
+            .engines
+            .running()
             .iter()
-            .map(|part| (part.served.name.to_string(), part.served.lane.context_window()))
+            .map(|model| (model.served.name.to_string(), model.served.lane.context_window()))
             .collect();
         let gateway = self.gateway()?;
-        gauges::register(&self.metrics, &self.engines, &self.ledger, &self.limits);
+        gauges::register(&self.metrics, &self.ledger, &self.limits);
+        self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
         self.stores().register(&self.metrics);
         let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
@@ -256,8 +253,9 @@ impl House {
         let mut watched: Vec<PathBuf> = beginning.file.iter().cloned().collect();
         watched
             .extend(self.config.server.edge.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]));
-        let clock = Arc::clone(&self.clock);
-        let reloader = Reloader::new(beginning, &self.config, clock, &gateway, edge.certificate());
+        let (clock, engines) = (Arc::clone(&self.clock), Arc::clone(&self.engines));
+        let reloader =
+            Reloader::new(beginning, self.config.limits, clock, engines, &gateway, edge.certificate());
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
         let service = Arc::new(self.admin(&gateway, &url, &reloader));
@@ -326,9 +324,7 @@ impl House {
     fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
         let reader = reader.map_err(|error| error.to_string())?;
-        let (workers, served): (Vec<_>, Vec<_>) =
-            self.parts.drain(..).map(|part| (part.worker, Arc::new(part.served))).unzip();
-        let offer = reload::offer(&mut self.config, served, Arc::new(Fleet::new(workers)));
+        let offer = reload::offer(&mut self.config, &self.engines.running());
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
             clock: Arc::clone(&self.clock),
@@ -388,7 +384,13 @@ impl House {
                 limits.sweep(clock.now());
             }
         };
-        vec![tokio::spawn(expire), tokio::spawn(sweep), tokio::spawn(self.stores().tend())]
+        let engines = Arc::clone(&self.engines).tend();
+        vec![
+            tokio::spawn(expire),
+            tokio::spawn(sweep),
+            tokio::spawn(engines),
+            tokio::spawn(self.stores().tend()),
+        ]
     }
 
     fn stores(&self) -> Stores {
@@ -466,28 +468,42 @@ struct Signals {
     hang_up: Option<Signal>,
     manner: Manner,
     reloader: Arc<Reloader>,
+    /// The configuration is being read again, which may take as long as a model takes to load.
+    reading: Option<JoinHandle<()>>,
 }
 
 impl Signals {
     fn new(manner: Manner, reloader: Arc<Reloader>) -> std::io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Self { interrupt, terminate, hang_up, manner, reloader })
+        Ok(Self { interrupt, terminate, hang_up, manner, reloader, reading: None })
     }
 
     /// The next signal that means an end.
     async fn next(&mut self) {
         loop {
             let hang_up = async {
-                match &mut self.hang_up {
-                    Some(signal) => drop(signal.recv().await),
-                    None => std::future::pending().await,
+                match (&mut self.reading, &mut self.hang_up) {
+                    (Some(reading), _) => {
+                        // What came of it has been said. However often the signal comes meanwhile, it is read once more.
+                        let _ = reading.await;
+                        false
+                    }
+                    (None, Some(signal)) => {
+                        signal.recv().await;
+                        true
+                    }
+                    (None, None) => std::future::pending().await,
                 }
             };
-            tokio::select! {
+            let hung_up = tokio::select! {
                 _ = self.interrupt.recv() => return,
                 _ = self.terminate.recv() => return,
-                () = hang_up => {}
+                hung_up = hang_up => hung_up,
+            };
+            self.reading = None;
+            if !hung_up {
+                continue;
             }
             match self.manner {
                 // The terminal is gone, and with it whoever could press Ctrl-C. Shell and kernel may both say so: the second
@@ -498,8 +514,7 @@ impl Signals {
                 }
                 Manner::Serve => {
                     let reloader = Arc::clone(&self.reloader);
-                    // What came of it has been said.
-                    let _ = tokio::task::spawn_blocking(move || reloader.reload("SIGHUP")).await;
+                    self.reading = Some(tokio::task::spawn_blocking(move || drop(reloader.reload("SIGHUP"))));
                 }
             }
         }

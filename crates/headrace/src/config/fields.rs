@@ -525,7 +525,7 @@ pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
     ("HEADRACE_MODEL", None),
 ];
 
-/// Settings that a reload puts in force; of `models`, limits and defaults only. Others need a restart.
+/// Settings that a reload puts in force. Others need a restart.
 pub(crate) const LIVE: &[&str] = &[
     "models",
     "prices",

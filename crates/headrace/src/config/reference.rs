@@ -100,8 +100,16 @@ const RELOAD: &str = "
 `config check` would refuse is refused whole, with every reason, and the former configuration goes on. No call is dropped: one that
 runs ends by what it began with, also at the price that it was held at.
 
-Put in force are LIVE; of `models`, `limits` and `default_max_tokens` of those that run; and what the files of the certificate hold.
+Put in force are LIVE; and what the files of the certificate hold.
 `limits` are of keys, projects and organisations made from then on. Any other change is refused by its name: it needs a restart.
+
+Models may come, go, and be loaded otherwise. What is new is loaded while calls go on, and takes calls once all of it is ready; if one
+model cannot be loaded, or does not fit the memory beside those that run, everything is refused. A model that is gone, or is loaded
+anew, gets no new calls from then on; those that it has go on undisturbed, and with the last of them it ends and gives its memory
+back (`headrace_engines_ending` counts such models). Until then both are in memory. A model goes on as it was loaded while its name,
+`path`, `threads`, `kv_memory`, `max_positions`, `compute`, `kv_type` and `quantize` stay, also when its files have changed. `threads` above
+those that the process computes on need a restart.
+
 What came of it is told to whoever asked, on standard error, and by `headrace_config_reloads_total` and
 `headrace_config_last_success_timestamp_seconds`.
 ";

@@ -1,0 +1,180 @@
+//! The models that run: those that new calls reach, and those that end with the last call that was routed to them.
+//! Says what of them is in memory, and ends them. Must not know how a configuration is read, nor how a call is served.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use headrace_domain::Clock;
+use headrace_engine::EmbeddedEngine;
+use headrace_fleet::Worker;
+use headrace_kernels::pool::Workers;
+use headrace_trace::Metrics;
+
+use crate::config::Config;
+use crate::gauges;
+use crate::models::{self, InMemory, Loaded, ModelFaults, Plan, Running};
+
+/// How often it is looked whether the last call of a model that is to end has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// See the top of the file. One per server.
+pub(crate) struct Engines {
+    workers: Arc<Workers>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    desk: Mutex<Desk>,
+    /// How many end, to be read without the desk: whoever reads it may hold what those at the desk wait for.
+    ending: AtomicUsize,
+}
+
+struct Desk {
+    running: Vec<Running>,
+    ending: Vec<Ending>,
+    /// Everything is to end, and nothing new begins.
+    closed: bool,
+}
+
+/// A model that no new call reaches.
+struct Ending {
+    loaded: Loaded,
+    engine: Arc<EmbeddedEngine>,
+    /// Held by the catalogues, and each catalogue by the calls that it routed: gone with the last of them.
+    worker: Weak<Worker>,
+}
+
+impl Engines {
+    /// Of a server that begins with these models.
+    pub(crate) fn new(
+        running: Vec<Running>,
+        workers: Arc<Workers>,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        for model in &running {
+            gauges::register_engine(&metrics, model.loaded.config.name.as_str(), &model.engine);
+        }
+        let desk = Mutex::new(Desk { running, ending: Vec::new(), closed: false });
+        Self { workers, clock, metrics, desk, ending: AtomicUsize::new(0) }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The models that new calls reach.
+    pub(crate) fn running(&self) -> Vec<Running> {
+        self.desk().running.clone()
+    }
+
+    /// What is in memory, for a plan.
+    pub(crate) fn in_memory(&self) -> InMemory {
+        let desk = self.desk();
+        InMemory {
+            running: desk.running.iter().map(|model| model.loaded.clone()).collect(),
+            ending_bytes: desk
+                .ending
+                .iter()
+                .fold(0, |sum: u64, model| sum.saturating_add(model.loaded.bytes)),
+            threads: Some(self.workers.threads()),
+        }
+    }
+
+    /// Loads what of a plan does not run yet, while calls go on.
+    ///
+    /// # Errors
+    /// Every model that cannot be loaded; then none of them is in memory any longer.
+    pub(crate) fn load(&self, config: &Config, plan: Plan) -> Result<Vec<Running>, ModelFaults> {
+        models::start(config, plan, &self.workers, &self.clock)
+    }
+
+    /// These models are reached by new calls from now on, which `swap` sees to. Others end with their last calls. `false`:
+    /// everything is to end, and nothing has changed.
+    pub(crate) fn replace(&self, running: Vec<Running>, swap: impl FnOnce()) -> bool {
+        let mut desk = self.desk();
+        if desk.closed {
+            return false;
+        }
+        for model in &running {
+            self.metrics.add_model(model.loaded.config.name.as_str());
+            gauges::register_engine(&self.metrics, model.loaded.config.name.as_str(), &model.engine);
+        }
+        swap();
+        let former = std::mem::replace(&mut desk.running, running);
+        for model in former {
+            if !desk.running.iter().any(|other| Arc::ptr_eq(&other.engine, &model.engine)) {
+                let worker = Arc::downgrade(&model.worker);
+                desk.ending.push(Ending { loaded: model.loaded, engine: model.engine, worker });
+            }
+        }
+        self.ending.store(desk.ending.len(), Relaxed);
+        true
+    }
+
+    /// Ends each model whose last call has ended, until the future is dropped.
+    pub(crate) async fn tend(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let engines = Arc::clone(&self);
+            if self.desk().ending.iter().any(Ending::is_done) {
+                // What there was to end is still listed if the runtime goes down first.
+                let _ = tokio::task::spawn_blocking(move || engines.end_done()).await;
+            }
+        }
+    }
+
+    /// Ends each model whose last call has ended. Blocks for a step at most.
+    fn end_done(&self) {
+        let done: Vec<_> = {
+            let desk = self.desk();
+            let done = desk.ending.iter().filter(|model| model.is_done());
+            done.map(|model| Arc::clone(&model.engine)).collect()
+        };
+        for engine in done {
+            engine.shutdown(Duration::ZERO);
+            let mut desk = self.desk();
+            let Some(at) = desk.ending.iter().position(|model| Arc::ptr_eq(&model.engine, &engine)) else {
+                continue;
+            };
+            let ended = desk.ending.swap_remove(at);
+            self.ending.store(desk.ending.len(), Relaxed);
+            let name = ended.loaded.config.name;
+            if !desk.names().any(|other| *other == name) {
+                self.metrics.unregister(("model", name.as_str()));
+            }
+        }
+    }
+
+    /// How many models no new call reaches.
+    pub(crate) fn register(self: &Arc<Self>) {
+        let engines = Arc::downgrade(self);
+        let read = move || engines.upgrade().map_or(0.0, |engines| engines.ending.load(Relaxed) as f64);
+        let help = "Engines that no new call reaches and that end with their last calls.";
+        self.metrics.register_gauge("headrace_engines_ending", help, &[], Box::new(read));
+    }
+
+    /// Ends all of them, cutting off what still runs. Nothing is taken over afterwards.
+    pub(crate) fn stop(&self) {
+        let engines: Vec<_> = {
+            let mut desk = self.desk();
+            desk.closed = true;
+            let running = desk.running.iter().map(|model| &model.engine);
+            running.chain(desk.ending.iter().map(|model| &model.engine)).map(Arc::clone).collect()
+        };
+        engines.iter().for_each(|engine| engine.shutdown(Duration::ZERO));
+    }
+}
+
+impl Desk {
+    /// Of everything in memory.
+    fn names(&self) -> impl Iterator<Item = &headrace_domain::ModelName> {
+        let loaded = self.running.iter().map(|model| &model.loaded);
+        loaded.chain(self.ending.iter().map(|model| &model.loaded)).map(|loaded| &loaded.config.name)
+    }
+}
+
+impl Ending {
+    fn is_done(&self) -> bool {
+        self.worker.strong_count() == 0
+    }
+}
