@@ -108,7 +108,8 @@ model cannot be loaded, or does not fit the memory beside those that run, everyt
 anew, gets no new calls from then on; those that it has go on undisturbed, and with the last of them it ends and gives its memory
 back (`headrace_engines_ending` counts such models). Until then both are in memory. A model goes on as it was loaded while its name,
 `path`, `threads`, `kv_memory`, `max_positions`, `compute`, `kv_type` and `quantize` stay, also when its files have changed. `threads` above
-those that the process computes on need a restart.
+those that the process computes on need a restart. `config check` judges a server that starts: what fits beside models that run, the
+running server says.
 
 What came of it is told to whoever asked, on standard error, and by `headrace_config_reloads_total` and
 `headrace_config_last_success_timestamp_seconds`.
