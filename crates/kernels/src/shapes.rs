@@ -32,3 +32,27 @@ pub(crate) fn cut_rows(rows: usize, width: usize) -> (usize, usize) {
     let per_task = (SERIAL_ELEMENTS / width.max(1)).max(1);
     (rows.div_ceil(per_task), per_task)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The register tiles of one group among several are compiled for no others.
+    #[test]
+    fn several_groups_have_half_of_the_most_rows_or_more() {
+        for most in [2, 4, 6, 12] {
+            for m in most + 1..3_000 {
+                let groups = group_count(m, most);
+                let mut next = 0;
+                for index in 0..groups {
+                    let (first, rows) = group(m, groups, index);
+                    assert_eq!(first, next, "{m} rows");
+                    assert!(rows <= most && 2 * rows >= most, "{rows} of {m} rows, at most {most}");
+                    assert!(most != 6 || m <= 8 || rows >= 4, "{rows} of {m} rows");
+                    next = first + rows;
+                }
+                assert_eq!(next, m);
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! What the governed path costs: key, limits, hold, schema, render, tokenize, place, stream, settle and trace around an
 //! engine that answers at once, beside a bare hello-world on the same HTTP stack, in one run. A hello-world that keeps the
-//! processor busy for as long shows what of the waiting is the machine's own: whoever needs that much of a core that stutters
-//! waits as long.
+//! processor busy for as long shows what of the waiting may be the machine's own: on a core that stutters it waits,
+//! too, in some runs.
 //!
 //! `cargo bench -p headrace --bench overhead`. The server is a process of its own with one worker thread, bound to the
 //! second core with everything it starts; the load is one spinning thread bound to the first. Latencies count from the moment a request was due, so that a slow answer

@@ -132,6 +132,7 @@ impl IntTiles for Vnni512 {
         )
     }
 
+    // Nine rows and more are several groups, and none of them has fewer than four.
     #[inline(always)]
     unsafe fn among<F: Format>(rows: usize, panels: usize, tile: &IntTile<Share>) {
         by_shape!(
