@@ -327,3 +327,34 @@ impl<'t> Masker<'t> {
         Rendered::new(text, literal)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_opens_a_token_is_masked_wherever_it_stands_and_comes_back() {
+        let mut lead = vec![false; 256];
+        for byte in [b'<', b'e'].map(usize::from).into_iter().chain(usize::from(POOL_LEAD)..256) {
+            lead[byte] = true;
+        }
+        let (always, words, chars) = (vec!['<'], vec!["end".to_owned()], vec!['<', 'e']);
+        let table = MaskTable { always, words, chars, first: FIRST_MASK, lead };
+        let own = table.mask('<').unwrap();
+        let pieces = ["<", "<|", "end", "eel", "plain words, long ", "été", "\u{1f600}", &own.to_string()]
+            .map(str::to_owned);
+        // Every row of four pieces, and the same far behind a long text.
+        for row in 0..pieces.len().pow(4) {
+            let at = |digit: u32| pieces[row / pieces.len().pow(digit) % pieces.len()].as_str();
+            let short = [0, 1, 2, 3].map(at).concat();
+            for text in [short.clone(), "x".repeat(300) + &short] {
+                let masker = Masker::new(&table, [text.as_str()]).unwrap();
+                let masked = masker.mask(&text);
+                assert!(!masked.contains('<') && !masked.contains("end"), "{text:?}: {masked:?}");
+                assert_eq!(masked.chars().count(), text.chars().count(), "{text:?}");
+                let rendered = masker.unmask(masked.into_owned());
+                assert_eq!(rendered.into_text(), text);
+            }
+        }
+    }
+}
