@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{Conversation, SamplingRequest};
@@ -63,6 +64,20 @@ pub enum Prompt {
     Conversation(Conversation),
     /// One or more raw prompts, each answered `n` times.
     Raw(Vec<PromptItem>),
+    /// A body for somebody who speaks its caller's dialect, or another one.
+    Relayed(Relayed),
+}
+
+/// A body that is sent on, in its caller's dialect. What is in it means what its receiver says that it means; here only that
+/// is known which limits, money and rules need.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relayed {
+    /// The body as it came: one JSON object.
+    pub body: Bytes,
+    /// Bytes of all strings in it, about: what a prompt's tokens are estimated from.
+    pub text_bytes: usize,
+    /// Images, documents and sounds in it.
+    pub media: u32,
 }
 
 /// How a call stands to others (OpenAI's `service_tier`).

@@ -19,7 +19,7 @@ mod usage;
 
 pub use attempt::{Attempt, AttemptOutcome};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
@@ -33,4 +33,4 @@ pub use trace::{
     CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION, TraceRecord, TraceSink,
     TracedRefusal,
 };
-pub use usage::{TokenClass, Usage};
+pub use usage::{TokenClass, Usage, UsageSource};

@@ -60,6 +60,30 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
+/// How a call's tokens are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageSource {
+    /// They went through here as ids, and were counted.
+    #[default]
+    Counted,
+    /// Whoever answered said so.
+    Reported,
+    /// From the bytes that went to and fro: whoever answered did not say.
+    Estimated,
+}
+
+impl UsageSource {
+    /// The name in traces and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counted => "counted",
+            Self::Reported => "reported",
+            Self::Estimated => "estimated",
+        }
+    }
+}
+
 impl Usage {
     /// Tokens of one class.
     pub const fn of(&self, class: TokenClass) -> u64 {

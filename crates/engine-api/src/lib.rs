@@ -1,10 +1,12 @@
-//! The seam between gateway and engine: jobs in, events out, cancel, capabilities, load.
+//! The seam between gateway and engine: jobs in, events out, cancel, capabilities, load. Beside it the one between gateway and
+//! others' servers of messages (`relay`).
 //! It knows tokens, sampling and deliverable text; nothing of HTTP, keys, limits, money, KV blocks or weights.
 
 mod channel;
 mod health;
 mod job;
 mod load;
+mod relay;
 
 use std::sync::Arc;
 
@@ -12,6 +14,10 @@ pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel
 pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, LoadReport, SubmitRefusal};
+pub use relay::{
+    Abandoned, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait,
+    RelayedEvent, SharedRelay,
+};
 
 use headrace_domain::PrefixKeys;
 

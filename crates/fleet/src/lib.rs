@@ -1,5 +1,5 @@
-//! Workers: which engines serve a model, how busy they are, and which one takes a call.
-//! Knows engines only through `engine-api`; knows nothing of kernels, KV blocks, keys or money.
+//! Workers: who serves a model (engines, and servers of others), how busy they are, and which one takes a call.
+//! Knows them only through `engine-api`; knows nothing of kernels, KV blocks, keys or money.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,30 +7,67 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use headrace_domain::{BLOCK_TOKENS, ModelName, PrefixKeys};
-use headrace_engine_api::{Health, Job, SharedEngine, SubmitRefusal, Ticket};
+use headrace_engine_api::{Health, Job, LoadReport, SharedEngine, SharedRelay, SubmitRefusal, Ticket};
 
 /// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
 const BLOCKS_PER_SEQUENCE_AHEAD: u64 = 4;
 
-/// One engine that serves one model.
+/// Who computes, behind a worker.
+enum Backend {
+    /// It takes tokens.
+    Engine(SharedEngine),
+    /// It takes messages.
+    Relay(SharedRelay),
+}
+
+impl Backend {
+    fn load(&self) -> LoadReport {
+        match self {
+            Self::Engine(engine) => engine.load(),
+            Self::Relay(relay) => relay.load(),
+        }
+    }
+
+    fn health(&self) -> Health {
+        match self {
+            Self::Engine(engine) => engine.health(),
+            Self::Relay(relay) => relay.health(),
+        }
+    }
+
+    /// How many tokens of a prompt it is known to have in its cache.
+    fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        match self {
+            Self::Engine(engine) => engine.cached_prefix(keys),
+            Self::Relay(_) => 0,
+        }
+    }
+}
+
+/// One engine, or one server of others, that serves one model.
 pub struct Worker {
     /// By which operators are told of it.
     id: Arc<str>,
     model: ModelName,
-    engine: SharedEngine,
+    backend: Backend,
     /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
 }
 
 impl Worker {
-    /// A worker of the given id.
+    /// A worker of the given id that takes tokens.
     pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
-        Self { id: id.into(), model, engine, dispatched: AtomicU32::new(0) }
+        Self { id: id.into(), model, backend: Backend::Engine(engine), dispatched: AtomicU32::new(0) }
+    }
+
+    /// A worker of the given id that takes messages.
+    pub fn relay(id: &str, model: ModelName, relay: SharedRelay) -> Self {
+        Self { id: id.into(), model, backend: Backend::Relay(relay), dispatched: AtomicU32::new(0) }
     }
 
     /// The cost of sending it a prompt of which it has `cached` tokens: blocks to compute and work ahead.
     fn cost(&self, prompt_tokens: usize, cached: usize) -> u64 {
-        let load = self.engine.load();
+        let load = self.backend.load();
         let reported = u64::from(load.running) + u64::from(load.waiting);
         let ahead = reported.max(u64::from(self.dispatched.load(Ordering::Relaxed)));
         let blocks = prompt_tokens.saturating_sub(cached).div_ceil(BLOCK_TOKENS) as u64;
@@ -45,7 +82,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// A worker chosen for a prompt. Counts as dispatched until dropped.
+/// A worker chosen for a prompt, or for a call of messages. Counts as dispatched until dropped.
 #[derive(Debug)]
 pub struct Placement {
     worker: Arc<Worker>,
@@ -53,8 +90,24 @@ pub struct Placement {
 
 impl Placement {
     /// Hands it the job.
+    ///
+    /// # Errors
+    /// It does not take it; nothing was computed.
     pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
-        self.worker.engine.submit(job)
+        match &self.worker.backend {
+            Backend::Engine(engine) => engine.submit(job),
+            Backend::Relay(_) => {
+                Err(SubmitRefusal::Unavailable { why: "it takes messages, not tokens".to_owned() })
+            }
+        }
+    }
+
+    /// Who takes messages; `None`: it takes tokens.
+    pub fn relay(&self) -> Option<&SharedRelay> {
+        match &self.worker.backend {
+            Backend::Engine(_) => None,
+            Backend::Relay(relay) => Some(relay),
+        }
     }
 
     /// By which operators are told of the worker.
@@ -110,7 +163,7 @@ impl Fleet {
 
     /// The models that no worker takes calls for now, by name, and why not: of each worker, by its id.
     pub fn down(&self) -> Vec<(&ModelName, String)> {
-        let why = |worker: &Arc<Worker>| match worker.engine.health() {
+        let why = |worker: &Arc<Worker>| match worker.backend.health() {
             Health::Up => None,
             health => Some(format!("worker {}: {health}", worker.id)),
         };
@@ -127,13 +180,21 @@ impl Fleet {
     /// compute of the prompt, and what waits there already. Ties go to the one listed first, and nobody gets it who was
     /// tried. `None`: nobody is left. Where a model has but one it is that one, who says itself why it takes nothing.
     pub fn place(&self, model: &ModelName, keys: &PrefixKeys, tried: &Tried) -> Option<Placement> {
-        let workers = self.by_model.get(model)?;
-        let worker = match workers.as_slice() {
+        self.pick(model, tried, |worker| worker.cost(keys.ids().len(), worker.backend.cached_prefix(keys)))
+    }
+
+    /// As [`Self::place`], for a call of messages: by what waits there alone.
+    pub fn place_messages(&self, model: &ModelName, tried: &Tried) -> Option<Placement> {
+        self.pick(model, tried, |worker| worker.cost(0, 0))
+    }
+
+    fn pick(&self, model: &ModelName, tried: &Tried, cost: impl Fn(&Worker) -> u64) -> Option<Placement> {
+        let worker = match self.by_model.get(model)?.as_slice() {
             [only] => Some(only).filter(|worker| !tried.has(worker))?,
             many => many
                 .iter()
-                .filter(|worker| !tried.has(worker) && worker.engine.health().is_up())
-                .min_by_key(|worker| worker.cost(keys.ids().len(), worker.engine.cached_prefix(keys)))?,
+                .filter(|worker| !tried.has(worker) && worker.backend.health().is_up())
+                .min_by_key(|worker| cost(worker))?,
         };
         worker.dispatched.fetch_add(1, Ordering::Relaxed);
         Some(Placement { worker: Arc::clone(worker) })

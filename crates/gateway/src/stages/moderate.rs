@@ -51,6 +51,8 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
             let texts = headrace_prompt::texts_of(conversation);
             judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
         }
+        // Read for another lane than its model has: the stage `render` refuses it.
+        Prompt::Relayed(_) => Verdict::Clean,
         Prompt::Raw(items) => {
             let mut gravest = Verdict::Clean;
             for item in items {

@@ -87,7 +87,7 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
     let bytes = match (&call.prompt, &lane.template) {
         (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
-        (Prompt::Conversation(_), None) => 0,
+        (Prompt::Conversation(_), None) | (Prompt::Relayed(_), _) => 0,
         (Prompt::Raw(items), _) => {
             let ids =
                 items.iter().map(|item| if let PromptItem::Ids(ids) = item { ids.len() } else { 0 }).max();
@@ -144,6 +144,7 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, W
                 .map_err(|error| failed(&error.to_string()))?;
             Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()) })
         }
+        Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, index, item));
             Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None })

@@ -175,6 +175,6 @@ fn echo_bytes(work: &Work) -> u64 {
                 headrace_domain::PromptItem::Ids(ids) => most.saturating_mul(ids.len() as u64),
             })
             .sum(),
-        Prompt::Conversation(_) => 0,
+        Prompt::Conversation(_) | Prompt::Relayed(_) => 0,
     }
 }
