@@ -1,6 +1,8 @@
 //! A pull reader of untrusted JSON: typed values straight from the text, one meaning or a fault with its place.
 //! Refuses duplicate keys, lone surrogates, numbers out of range and depth; knows no dialect.
 
+mod skip;
+
 use std::borrow::Cow;
 use std::collections::HashSet;
 
@@ -351,7 +353,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes from the front that stand for themselves in a string: none is `"`, `\\` or a control character.
-fn plain_run(bytes: &[u8]) -> usize {
+pub(crate) fn plain_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
     let mut run = 0;

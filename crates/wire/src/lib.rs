@@ -16,6 +16,7 @@ mod messages;
 mod models;
 mod params;
 mod refused;
+pub mod relay;
 mod request;
 mod tools;
 

@@ -27,6 +27,8 @@ pub(crate) struct Knobs<'l> {
     top_logprobs: Option<u8>,
     pub(crate) stream: bool,
     stream_options: bool,
+    /// Whether no tokens at all may be asked for, so that the prompt alone is read: who answers knows what to do.
+    pub(crate) none_may_come: bool,
     pub(crate) include_usage: bool,
     pub(crate) return_token_ids: bool,
     pub(crate) echo: bool,
@@ -56,6 +58,7 @@ impl<'l> Knobs<'l> {
             top_logprobs: None,
             stream: false,
             stream_options: false,
+            none_may_come: false,
             include_usage: false,
             return_token_ids: false,
             echo: false,
@@ -199,7 +202,7 @@ impl<'l> Knobs<'l> {
 
     fn settle_lengths(&mut self) -> Read<()> {
         let sampling = &mut self.sampling;
-        if sampling.max_tokens == Some(0) && !self.echo {
+        if sampling.max_tokens == Some(0) && !self.echo && !self.none_may_come {
             let message = "it must be at least 1 (0 only scores a prompt: completions with `echo`)";
             return Err(Fault::at("max_tokens", Code::IntegerBelowMinValue, message));
         }

@@ -1,0 +1,6 @@
+//! Calls that are sent on to servers of others, and what comes back: read, edited, put into another dialect.
+//! Pure, as all of this room; knows no upstream, no model and no connection.
+
+mod request;
+
+pub use request::{Edits, edited, model_named, skim, texts, translated};

@@ -1,0 +1,138 @@
+//! The body that is sent to somebody who speaks its caller's dialect: what policy says is edited where it stands, and every
+//! other byte stays as it came.
+//! Must not know whose policy it is.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use headrace_domain::{Call, Code, Endpoint, Prompt};
+
+use super::fields::{Field, Fields};
+use crate::BadRequest;
+use crate::json_out::{raw, value};
+
+/// What of a body is decided on this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edits<'a> {
+    /// The model's name at the receiver.
+    pub model: &'a str,
+    /// Whether a stream of OpenAI's dialect must report its usage, asked for or not.
+    pub usage: bool,
+    /// Where the caller set no bound to an answer's tokens: in which field it is set, and to what.
+    pub max_tokens: Option<(&'static str, u32)>,
+}
+
+/// Headrace's own additions to the dialects: read here, unknown elsewhere. `cache_salt` is none of them: it is vLLM's, and
+/// leaving it out would share what the caller wants kept apart.
+pub(super) const OWN: &[&str] = &["headrace", "timeout"];
+
+/// The body of a call that [`super::skim`] read, as its receiver gets it in the same dialect: with the edits, without
+/// Headrace's own additions, and every other byte as it came.
+///
+/// # Errors
+/// The call was not read by [`super::skim`].
+pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
+    let body = body_of(call)?;
+    let cuts = Cuts::of(call, edits, body).ok_or_else(not_skimmed)?;
+    Ok(cuts.apply(body))
+}
+
+/// The body as it came.
+pub(super) fn body_of(call: &Call) -> Result<&Bytes, BadRequest> {
+    match &call.prompt {
+        Prompt::Relayed(relayed) => Ok(&relayed.body),
+        Prompt::Conversation(_) | Prompt::Raw(_) => Err(not_skimmed()),
+    }
+}
+
+fn not_skimmed() -> BadRequest {
+    let message = "the call was not read to be sent on".to_owned();
+    BadRequest { param: None, code: Code::InternalError, message }
+}
+
+/// Places of the body, first to last, and what stands there instead.
+#[derive(Default)]
+struct Cuts(Vec<(Range<usize>, BytesMut)>);
+
+impl Cuts {
+    fn of(call: &Call, edits: &Edits<'_>, body: &[u8]) -> Option<Self> {
+        let wants_usage =
+            edits.usage && call.stream && !call.include_usage && call.endpoint != Endpoint::Messages;
+        let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
+        let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
+        let find = |key: &str| fields.iter().find(|field| field.key == key);
+        let mut cuts = Self::default();
+        // What is put in follows the model's name, which every body has.
+        let mut model = BytesMut::new();
+        value(&mut model, edits.model);
+        if let Some((key, tokens)) = bound {
+            match find(key) {
+                Some(null) => cuts.replace(&null.value, &tokens.to_string()),
+                None => {
+                    raw(&mut model, ",");
+                    value(&mut model, key);
+                    raw(&mut model, ":");
+                    value(&mut model, &tokens);
+                }
+            }
+        }
+        if wants_usage {
+            match find("stream_options") {
+                Some(options) => cuts.usage(body, options)?,
+                None => raw(&mut model, ",\"stream_options\":{\"include_usage\":true}"),
+            }
+        }
+        cuts.0.push((find("model")?.value.clone(), model));
+        cuts.leave_out(&fields);
+        cuts.0.sort_unstable_by_key(|(place, _)| place.start);
+        Some(cuts)
+    }
+
+    fn replace(&mut self, place: &Range<usize>, text: &str) {
+        self.0.push((place.clone(), BytesMut::from(text)));
+    }
+
+    /// `stream_options` that do not ask for usage, so that they do.
+    fn usage(&mut self, body: &[u8], options: &Field<'_>) -> Option<()> {
+        let inside = body.get(options.value.clone())?;
+        let Some(fields) = Fields::of(inside) else {
+            self.replace(&options.value, "{\"include_usage\":true}");
+            return Some(());
+        };
+        let fields: Vec<Field<'_>> = fields.collect();
+        let start = options.value.start;
+        if let Some(off) = fields.iter().find(|field| field.key == "include_usage") {
+            self.replace(&(start + off.value.start..start + off.value.end), "true");
+        } else {
+            let comma = if fields.is_empty() { "" } else { "," };
+            self.replace(&(start + 1..start + 1), &format!("\"include_usage\":true{comma}"));
+        }
+        Some(())
+    }
+
+    /// Leaves out Headrace's own additions, each with the comma that its neighbours do not need.
+    fn leave_out(&mut self, fields: &[Field<'_>]) {
+        let own = |field: &&Field<'_>| OWN.contains(&field.key.as_ref());
+        let leading = fields.iter().take_while(own).count();
+        if let (true, Some(first), Some(kept)) = (leading > 0, fields.first(), fields.get(leading)) {
+            self.replace(&(first.start..kept.start), "");
+        }
+        let pairs = fields.iter().zip(fields.iter().skip(1)).skip(leading);
+        for (before, field) in pairs.filter(|(_, field)| own(field)) {
+            self.replace(&(before.value.end..field.value.end), "");
+        }
+    }
+
+    fn apply(self, body: &[u8]) -> Bytes {
+        let more: usize = self.0.iter().map(|(_, text)| text.len()).sum();
+        let mut out = BytesMut::with_capacity(body.len() + more);
+        let mut at = 0;
+        for (place, text) in self.0 {
+            out.put_slice(body.get(at..place.start).unwrap_or(&[]));
+            out.put_slice(&text);
+            at = place.end;
+        }
+        out.put_slice(body.get(at..).unwrap_or(&[]));
+        out.freeze()
+    }
+}

@@ -1,0 +1,177 @@
+//! The lenient reading of a call that is sent on: what limits, money and rules need is read as `parse` reads it, the rest is
+//! for its receiver to judge.
+//! Must not know what a receiver understands.
+
+use bytes::Bytes;
+use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed, ServiceTier};
+
+use super::look::{self, Look};
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::params::Knobs;
+use crate::{BadRequest, WireLimits};
+
+/// Bytes that a token id of a prompt counts for in [`Relayed::text_bytes`]: about what a token has as text.
+const BYTES_PER_ID: usize = 4;
+
+/// The call that `body`, sent to `endpoint`, stands for, to be sent on to somebody who speaks the endpoint's dialect or another.
+///
+/// Read are: the model, whether it streams and reports usage, how many answers of which length may come, and Headrace's own
+/// additions. All else, fields that nobody knows included, is left alone: it stays in the body. What the whole body is bound by
+/// is what [`crate::parse`] is bound by: one JSON object in UTF-8, no key twice in an object, depth, lengths of lists.
+///
+/// # Errors
+/// [`BadRequest`] names the first parameter at fault, as [`crate::parse`] does.
+pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
+    let mut reader = Reader::new(&body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut call = read(endpoint, &mut reader, limits)?;
+    if let Prompt::Relayed(relayed) = &mut call.prompt {
+        relayed.body = body;
+    }
+    Ok(call)
+}
+
+fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = Knobs::new(endpoint, limits);
+    // Anthropic's way to have a prompt read ahead of its call.
+    knobs.none_may_come = endpoint == Endpoint::Messages;
+    let mut size = Size::default();
+    let mut prompts = 1;
+    r.object(|r, key| {
+        let key = key.as_ref();
+        match key {
+            "messages" => look::messages(&mut size, r, limits),
+            "system" => look::content(&mut size, r, limits),
+            "tools" | "functions" => look::described(&mut size, r, limits.max_tools),
+            "prompt" if endpoint == Endpoint::Completions => {
+                prompts = r.optional(|r| self::prompts(&mut size, r, limits))?.unwrap_or(1);
+                Ok(())
+            }
+            "stream_options" if endpoint != Endpoint::Messages => {
+                knobs.include_usage = r.optional(include_usage)?.unwrap_or(false);
+                Ok(())
+            }
+            "service_tier" if endpoint != Endpoint::Messages => {
+                let flex = r.optional(|r| Ok(r.string()? == "flex"))?;
+                knobs.tier = if flex == Some(true) { ServiceTier::Flex } else { ServiceTier::Standard };
+                Ok(())
+            }
+            _ if is_read(endpoint, key) => knobs.take_openai(key, r).map(drop),
+            _ => look::free(&mut size, r),
+        }
+    })?;
+    r.end()?;
+    let settled = knobs.settle(prompts)?;
+    if endpoint == Endpoint::Messages && settled.sampling.max_tokens.is_none() {
+        return Err(Fault::missing("max_tokens"));
+    }
+    Ok(Call {
+        endpoint,
+        model: settled.model,
+        prompt: Prompt::Relayed(Relayed {
+            body: Bytes::new(),
+            text_bytes: size.text_bytes,
+            media: size.media,
+        }),
+        origins: Vec::new(),
+        sampling: settled.sampling,
+        stream: knobs.stream,
+        include_usage: knobs.include_usage || endpoint == Endpoint::Messages,
+        return_token_ids: false,
+        echo: knobs.echo,
+        explain: knobs.explain,
+        cache_salt: knobs.cache_salt,
+        timeout: knobs.timeout,
+        tier: knobs.tier,
+    })
+}
+
+/// What is read just as `parse` reads it.
+fn is_read(endpoint: Endpoint, key: &str) -> bool {
+    match key {
+        "model" | "stream" | "max_tokens" | "headrace" | "timeout" | "cache_salt" => true,
+        "n" => endpoint != Endpoint::Messages,
+        "max_completion_tokens" => endpoint == Endpoint::ChatCompletions,
+        "echo" | "best_of" => endpoint == Endpoint::Completions,
+        _ => false,
+    }
+}
+
+fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
+    let mut include = false;
+    r.object(|r, key| {
+        if key != "include_usage" {
+            return r.skip();
+        }
+        include = r.optional(Reader::bool)?.unwrap_or(false);
+        Ok(())
+    })?;
+    Ok(include)
+}
+
+/// How many prompts a completions call has.
+fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<usize> {
+    match r.kind()? {
+        Kind::String => return size.text(r).map(|()| 1),
+        Kind::Array => {}
+        _ => return look::free(size, r).map(|()| 1),
+    }
+    let (mut prompts, mut flat) = (0, 0);
+    r.array(limits.max_prompt_ids, |r, index| {
+        if r.kind()? == Kind::Number {
+            flat = 1;
+            return size.id(r);
+        }
+        if index >= limits.max_prompts {
+            let message =
+                format!("there may be at most {} prompts; send several requests", limits.max_prompts);
+            return Err(Fault::new(Code::ArrayAboveMaxLength, message).of_parent());
+        }
+        prompts += 1;
+        match r.kind()? {
+            Kind::String => size.text(r),
+            Kind::Array => r.array(limits.max_prompt_ids, |r, _| match r.kind()? {
+                Kind::Number => size.id(r),
+                _ => look::free(size, r),
+            }),
+            _ => look::free(size, r),
+        }
+    })?;
+    Ok(prompts + flat)
+}
+
+/// How large a body is for a model.
+#[derive(Debug, Default)]
+struct Size {
+    text_bytes: usize,
+    media: u32,
+}
+
+impl Size {
+    fn id(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.text_bytes += BYTES_PER_ID;
+        r.skip_scalar().map(drop)
+    }
+}
+
+impl Look for Size {
+    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.text_bytes += r.skip_string()?;
+        Ok(())
+    }
+
+    // Signatures and encrypted reasoning are read by the model that wrote them.
+    fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        self.text(r)
+    }
+
+    fn found(&mut self, text: &str) {
+        self.text_bytes += text.len();
+    }
+
+    fn key(&mut self, _key: &str) {}
+
+    fn media(&mut self) {
+        self.media = self.media.saturating_add(1);
+    }
+}

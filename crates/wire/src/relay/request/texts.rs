@@ -1,0 +1,122 @@
+//! Every text of a body that a model may read, for the rules on content.
+//! Must not know the rules.
+
+use super::look::{self, Look};
+use crate::WireLimits;
+use crate::fault::Read;
+use crate::json::{Kind, Reader};
+
+/// Parameters that no model reads: numbers, switches, labels of the call and names of what stands elsewhere in the body.
+const UNREAD: &[&str] = &[
+    "cache_control",
+    "cache_salt",
+    "headrace",
+    "metadata",
+    "modalities",
+    "model",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning_effort",
+    "safety_identifier",
+    "service_tier",
+    "stop",
+    "stop_sequences",
+    "stream_options",
+    "thinking",
+    "tool_choice",
+    "user",
+    "verbosity",
+];
+
+/// Gives every text of `body` that a model may read to `each`: contents, names, tools with their schemas' keys and words, calls
+/// and results of tools, `system`, and whatever stands in fields that are not known. Parts of one content come each by itself and
+/// joined, arguments also without the escapes of JSON. Data of images, documents and sounds is left out.
+///
+/// The body must be one that [`super::skim`] took; of another one, what stands before its first fault is given.
+pub fn texts(body: &[u8], each: &mut dyn FnMut(&str)) {
+    let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return };
+    // What is wrong with a body is said where it is read for its call.
+    let _ = read(&mut Texts { each, joined: Vec::new() }, &mut reader);
+}
+
+fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
+    let limits = WireLimits {
+        max_messages: usize::MAX,
+        max_content_parts: usize::MAX,
+        max_tool_calls: usize::MAX,
+        ..WireLimits::default()
+    };
+    r.object(|r, key| match key.as_ref() {
+        "messages" => look::messages(texts, r, &limits),
+        "system" => look::content(texts, r, &limits),
+        "tools" | "functions" | "response_format" | "output_config" => look::described(texts, r, usize::MAX),
+        "prompt" | "suffix" | "input" | "instructions" => look::free(texts, r),
+        key if UNREAD.contains(&key) => r.skip(),
+        key => match r.kind()? {
+            Kind::String | Kind::Array | Kind::Object => {
+                texts.key(key);
+                look::free(texts, r)
+            }
+            Kind::Null | Kind::Bool | Kind::Number => r.skip(),
+        },
+    })
+}
+
+struct Texts<'e> {
+    each: &'e mut dyn FnMut(&str),
+    /// Of each list of parts that is being read: its texts so far, and how many they are.
+    joined: Vec<(String, usize)>,
+}
+
+impl Look for Texts<'_> {
+    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        (self.each)(&r.string()?);
+        Ok(())
+    }
+
+    fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        let text = r.string()?;
+        (self.each)(&text);
+        if let Some((joined, parts)) = self.joined.last_mut() {
+            joined.push_str(&text);
+            *parts += 1;
+        }
+        Ok(())
+    }
+
+    fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        r.skip()
+    }
+
+    fn found(&mut self, text: &str) {
+        (self.each)(text);
+    }
+
+    fn key(&mut self, key: &str) {
+        (self.each)(key);
+    }
+
+    fn json_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        let text = r.string()?;
+        (self.each)(&text);
+        if text.contains('\\')
+            && let Ok(mut inner) = Reader::new(text.as_bytes(), usize::MAX, usize::MAX)
+        {
+            // Text that is no JSON was given as it is.
+            let _ = look::free(self, &mut inner);
+        }
+        Ok(())
+    }
+
+    fn parts_begin(&mut self) {
+        self.joined.push((String::new(), 0));
+    }
+
+    fn parts_end(&mut self) {
+        if let Some((joined, parts)) = self.joined.pop()
+            && parts > 1
+        {
+            (self.each)(&joined);
+        }
+    }
+}
