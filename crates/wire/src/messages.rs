@@ -12,7 +12,7 @@ use crate::refused::{self, Known, cache_control};
 use crate::{WireLimits, tools};
 
 /// What a failed tool's result is led by in the prompt, so that the model sees `is_error`.
-const TOOL_ERROR: &str = "Error: ";
+pub(crate) const TOOL_ERROR: &str = "Error: ";
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {

@@ -9,7 +9,7 @@ use crate::json::{Kind, Reader};
 use crate::params::label;
 
 /// What a parameter may say.
-enum Accept {
+pub(crate) enum Accept {
     /// Any short string. It labels the call and changes nothing in the answer.
     Label,
     /// A small object of strings, likewise.
@@ -168,7 +168,7 @@ pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLim
 }
 
 /// Whether the value asks for nothing that would not happen anyway.
-fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
     let kind = r.kind()?;
     Ok(match (accept, kind) {
         (Label, _) => {

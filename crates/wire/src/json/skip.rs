@@ -4,7 +4,7 @@
 use super::{Kind, Reader, plain_run};
 use crate::fault::Read;
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// Reads over a string. Returns how many bytes it has, unescaped.
     pub(crate) fn skip_string(&mut self) -> Read<usize> {
         self.require(Kind::String)?;
@@ -49,5 +49,13 @@ impl Reader<'_> {
             Kind::Object => self.object(|r, _| r.skip()),
             Kind::Null | Kind::Bool | Kind::Number => self.skip_scalar().map(drop),
         }
+    }
+
+    /// The text of the next value, just as it is written; checked as [`Self::skip`] checks it.
+    pub(crate) fn raw(&mut self) -> Read<&'a str> {
+        self.kind()?;
+        let start = self.at;
+        self.skip()?;
+        Ok(self.text.get(start..self.at).unwrap_or(""))
     }
 }

@@ -6,9 +6,19 @@ mod edit;
 mod edit_tests;
 mod fields;
 mod look;
+mod object;
+mod read_chat;
+mod read_chat_messages;
+mod read_messages;
+mod read_messages_turns;
 mod skim;
+mod talk;
 mod texts;
 mod translate;
+#[cfg(test)]
+mod translate_tests;
+mod write_chat;
+mod write_messages;
 
 pub use edit::{Edits, edited};
 pub use fields::model_named;

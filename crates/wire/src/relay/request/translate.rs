@@ -1,11 +1,14 @@
 //! The body that is sent to somebody who speaks another dialect than its caller.
 //! Must not know what comes back.
 
-use bytes::Bytes;
-use headrace_domain::{Call, Code, Dialect};
+use bytes::{Bytes, BytesMut};
+use headrace_domain::{Call, Code, Dialect, Endpoint};
 
-use super::edit::{Edits, edited};
+use super::edit::{Edits, body_of, edited};
+use super::talk::lacks;
+use super::{read_chat, read_messages, write_chat, write_messages};
 use crate::BadRequest;
+use crate::fault::Read;
 
 /// The body of a call that [`super::skim`] read, as a receiver that speaks `to` gets it, with the edits. In its caller's own
 /// dialect it is [`edited`].
@@ -16,7 +19,22 @@ pub fn translated(call: &Call, to: Dialect, edits: &Edits<'_>) -> Result<Bytes, 
     if call.endpoint.dialect() == to {
         return edited(call, edits);
     }
-    let message =
-        "the model's upstream speaks another dialect than this path; call it by its own path".to_owned();
-    Err(BadRequest { param: None, code: Code::UnsupportedValue, message })
+    Ok(put(call, body_of(call)?, to, edits)?.freeze())
+}
+
+fn put(call: &Call, body: &[u8], to: Dialect, edits: &Edits<'_>) -> Read<BytesMut> {
+    let talk = match call.endpoint {
+        Endpoint::ChatCompletions => read_chat::read(call, body, to),
+        Endpoint::Messages => read_messages::read(call, body, to),
+        Endpoint::Completions => {
+            let why = "has only conversations; use `POST /v1/chat/completions`";
+            Err(lacks(to, Code::UnsupportedValue, why))
+        }
+    }?;
+    let mut out = BytesMut::with_capacity(body.len() + body.len() / 8);
+    match to {
+        Dialect::OpenAi => write_chat::write(&talk, call, edits, &mut out),
+        Dialect::Anthropic => write_messages::write(&talk, call, edits, &mut out),
+    }?;
+    Ok(out)
 }

@@ -1,0 +1,60 @@
+//! Objects and arrays written field by field, with the commas where they belong.
+//! Knows no shapes.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::fault::Read;
+use crate::json_out::{raw, value};
+
+/// An object that is being written.
+pub(super) struct Object<'o> {
+    out: &'o mut BytesMut,
+    empty: bool,
+}
+
+/// An object with the fields that `fields` writes.
+pub(super) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) -> Read<()>) -> Read<()> {
+    out.put_u8(b'{');
+    fields(&mut Object { out, empty: true })?;
+    out.put_u8(b'}');
+    Ok(())
+}
+
+/// An array with an item for each of `items`.
+pub(super) fn array<T>(
+    out: &mut BytesMut,
+    items: impl IntoIterator<Item = T>,
+    mut each: impl FnMut(&mut BytesMut, T) -> Read<()>,
+) -> Read<()> {
+    out.put_u8(b'[');
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.put_u8(b',');
+        }
+        each(out, item)?;
+    }
+    out.put_u8(b']');
+    Ok(())
+}
+
+impl Object<'_> {
+    /// The field `key`, whose value is to be written.
+    pub(super) fn field(&mut self, key: &str) -> &mut BytesMut {
+        if !std::mem::take(&mut self.empty) {
+            self.out.put_u8(b',');
+        }
+        value(self.out, key);
+        self.out.put_u8(b':');
+        self.out
+    }
+
+    /// A field of text.
+    pub(super) fn text(&mut self, key: &str, text: &str) {
+        value(self.field(key), text);
+    }
+
+    /// A field whose value is JSON already.
+    pub(super) fn raw(&mut self, key: &str, json: &str) {
+        raw(self.field(key), json);
+    }
+}

@@ -1,0 +1,285 @@
+//! From a chat completions body to a [`Talk`]: parameters and tools. Messages are read beside it.
+//! Must not know how another dialect spells what it reads.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Code, Dialect};
+
+use super::read_chat_messages::turns;
+use super::talk::{Choice, EFFORTS, Format, Reasoning, Talk, Tier, Tool, lacks, no_such, unknown};
+use crate::WireLimits;
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
+use crate::refused::neutral;
+
+/// What no other dialect has, and what of it asks for nothing.
+pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
+    ("audio", Nothing),
+    ("best_of", Number(1.0)),
+    ("cache_salt", Nothing),
+    ("echo", Bool(false)),
+    ("frequency_penalty", Number(0.0)),
+    ("function_call", Nothing),
+    ("functions", Empty),
+    ("ignore_eos", Bool(false)),
+    ("logit_bias", Nothing),
+    ("logprobs", Bool(false)),
+    ("metadata", Nothing),
+    ("min_p", Number(0.0)),
+    ("min_tokens", Number(0.0)),
+    ("modalities", Only("text")),
+    ("moderation", Nothing),
+    ("n", Number(1.0)),
+    ("prediction", Nothing),
+    ("presence_penalty", Number(0.0)),
+    ("prompt_logprobs", Nothing),
+    ("repetition_penalty", Number(1.0)),
+    ("return_token_ids", Bool(false)),
+    ("seed", Nothing),
+    ("stop_token_ids", Empty),
+    ("store", Bool(false)),
+    ("top_logprobs", Number(0.0)),
+    ("verbosity", Words(&["medium"])),
+    ("web_search_options", Nothing),
+];
+
+/// What is not put into the other dialect because it is known already (the call has it), or because it changes no answer: hints
+/// about caches.
+pub(super) const NOT_PUT: &[&str] = &[
+    "headrace",
+    "max_completion_tokens",
+    "max_tokens",
+    "model",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "stream",
+    "timeout",
+];
+
+/// Reads the whole body.
+pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a>> {
+    let mut r = Reader::new(body, usize::MAX, usize::MAX)?;
+    let mut talk = Talk::default();
+    r.object(|r, key| {
+        match key.as_ref() {
+            "messages" => talk.turns = turns(r, to)?,
+            "tools" => talk.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
+            "tool_choice" => talk.choice = r.optional(|r| choice(r, to))?,
+            "parallel_tool_calls" => talk.parallel = r.optional(Reader::bool)?,
+            "temperature" => talk.temperature = r.optional(Reader::number)?,
+            "top_p" => talk.top_p = r.optional(Reader::number)?,
+            "top_k" => talk.top_k = r.optional(Reader::number)?.filter(|k| !k.starts_with('-') && *k != "0"),
+            "stop" => talk.stop = r.optional(stop)?.unwrap_or_default(),
+            "reasoning_effort" => talk.reasoning = r.optional(|r| effort(r, to))?,
+            "response_format" => talk.format = r.optional(|r| format(r, to))?.flatten(),
+            "user" | "safety_identifier" => user(r, &mut talk)?,
+            "service_tier" => talk.tier = r.optional(|r| tier(r, to))?,
+            "stream_options" => {
+                r.optional(|r| stream_options(r, to))?;
+            }
+            key if NOT_PUT.contains(&key) => r.skip()?,
+            key => only_here(ONLY_HERE, key, r, to)?,
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    if call.sampling.n > 1 {
+        return Err(
+            lacks(to, Code::UnsupportedValue, "gives one answer; send several requests").under_key("n")
+        );
+    }
+    Ok(talk)
+}
+
+/// A field of one dialect alone: accepted where it asks for nothing.
+pub(super) fn only_here(rows: &[(&str, Accept)], key: &str, r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+    let Some((_, accept)) = rows.iter().find(|(name, _)| *name == key) else { return Err(unknown(to)) };
+    match r.optional(|r| neutral(accept, r, &WireLimits::default()))? {
+        None | Some(true) => Ok(()),
+        Some(false) => Err(no_such(to)),
+    }
+}
+
+fn stop<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
+    if r.kind()? == Kind::String {
+        return Ok(vec![r.string()?]);
+    }
+    let mut strings = Vec::new();
+    r.array(usize::MAX, |r, _| {
+        strings.push(r.string()?);
+        Ok(())
+    })?;
+    Ok(strings)
+}
+
+fn effort(r: &mut Reader<'_>, to: Dialect) -> Read<Reasoning> {
+    let word = r.string()?;
+    if word == "none" {
+        return Ok(Reasoning::Off);
+    }
+    let known = EFFORTS.iter().find(|known| **known == word);
+    known.map(|word| Reasoning::Effort(word)).ok_or_else(|| {
+        lacks(
+            to,
+            Code::UnsupportedValue,
+            "has no such effort; there are `none`, `low`, `medium`, `high`, `xhigh` and `max`",
+        )
+    })
+}
+
+fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<Format<'a>>> {
+    let (mut kind, mut schema) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                let word = r.string()?;
+                if !matches!(word.as_ref(), "text" | "json_schema") {
+                    let why = "has no such format; there are `text` and `json_schema`";
+                    return Err(lacks(to, Code::UnsupportedValue, why));
+                }
+                kind = Some(word);
+            }
+            "json_schema" => schema = r.optional(|r| json_schema(r, to))?.flatten(),
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
+        "text" => Ok(None),
+        _ => {
+            let schema = schema.ok_or_else(|| Fault::missing("schema").under_key("json_schema"))?;
+            Ok(Some(Format { schema }))
+        }
+    }
+}
+
+fn json_schema<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<&'a str>> {
+    let mut schema = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            // A label for the schema; and whether the answer must follow it, which it always must where schemas have no label.
+            "name" => r.string().map(drop)?,
+            "strict" => r.optional(Reader::bool).map(drop)?,
+            "schema" => schema = r.optional(raw_object)?,
+            "description" => {
+                let why = "has no description beside a schema; write it into the schema";
+                r.optional(|_| Err::<(), _>(lacks(to, Code::UnsupportedParameter, why)))?;
+            }
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    Ok(schema)
+}
+
+/// An object as it is spelled.
+pub(super) fn raw_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
+    r.require(Kind::Object)?;
+    r.raw()
+}
+
+/// `safety_identifier` is the newer name of `user`.
+fn user<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>) -> Read<()> {
+    let Some(user) = r.optional(Reader::string)? else { return Ok(()) };
+    if talk.user.as_ref().is_some_and(|other| *other != user) {
+        let message = "`user` and `safety_identifier` name different users; send one of them";
+        return Err(Fault::new(Code::InvalidValue, message));
+    }
+    talk.user = Some(user);
+    Ok(())
+}
+
+fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
+    match r.string()?.as_ref() {
+        "auto" => Ok(Tier::Auto),
+        "default" => Ok(Tier::Standard),
+        _ => Err(lacks(to, Code::UnsupportedValue, "has no such tier; there are `auto` and `default`")),
+    }
+}
+
+fn stream_options(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        // Whether usage is told is up to who writes the answer.
+        "include_usage" => r.skip(),
+        "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
+            Some(true) => Err(no_such(to)),
+            _ => Ok(()),
+        },
+        _ => Err(unknown(to)),
+    })
+}
+
+fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
+    let mut tools = Vec::new();
+    r.array(usize::MAX, |r, _| {
+        let mut tool = None;
+        r.object(|r, key| {
+            match key.as_ref() {
+                "type" => {
+                    if r.string()? != "function" {
+                        let why = "has no such tool; there is `function`";
+                        return Err(lacks(to, Code::UnsupportedValue, why));
+                    }
+                }
+                "function" => tool = Some(function(r, to)?),
+                _ => return Err(unknown(to)),
+            }
+            Ok(())
+        })?;
+        tools.push(tool.ok_or_else(|| Fault::missing("function"))?);
+        Ok(())
+    })?;
+    Ok(tools)
+}
+
+fn function<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Tool<'a>> {
+    let mut tool = Tool::default();
+    r.object(|r, key| {
+        match key.as_ref() {
+            "name" => tool.name = r.string()?,
+            "description" => tool.description = r.optional(Reader::string)?,
+            "parameters" => tool.schema = r.optional(raw_object)?,
+            "strict" => tool.strict = r.optional(Reader::bool)?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    if tool.name.is_empty() {
+        return Err(Fault::missing("name"));
+    }
+    Ok(tool)
+}
+
+fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Choice<'a>> {
+    if r.kind()? == Kind::String {
+        return match r.string()?.as_ref() {
+            "auto" => Ok(Choice::Auto),
+            "none" => Ok(Choice::None),
+            "required" => Ok(Choice::Required),
+            _ => Err(Fault::new(Code::InvalidValue, "it must be `auto`, `none`, `required` or a function")),
+        };
+    }
+    let mut name = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                if r.string()? != "function" {
+                    let why = "has no such choice; there are `auto`, `none`, `required` and a function";
+                    return Err(lacks(to, Code::UnsupportedValue, why));
+                }
+            }
+            "function" => r.object(|r, key| match key.as_ref() {
+                "name" => {
+                    name = Some(r.string()?);
+                    Ok(())
+                }
+                _ => Err(unknown(to)),
+            })?,
+            _ => return Err(no_such(to)),
+        }
+        Ok(())
+    })?;
+    Ok(Choice::Named(name.ok_or_else(|| Fault::missing("name").under_key("function"))?))
+}

@@ -1,0 +1,305 @@
+//! From an Anthropic messages body to a [`Talk`]: parameters and tools. Turns are read beside it.
+//! Must not know how another dialect spells what it reads.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Code, Dialect};
+
+use super::read_chat::{only_here, raw_object};
+use super::read_messages_turns::{texts, turns};
+use super::talk::{Choice, EFFORTS, Format, Reasoning, Talk, Tier, Tool, lacks, no_such, unknown};
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::refused::Accept::{self, Empty, Nothing, Words};
+
+/// What no other dialect has, and what of it asks for nothing.
+pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
+    ("betas", Empty),
+    ("container", Nothing),
+    ("fallbacks", Empty),
+    ("inference_geo", Nothing),
+    ("mcp_servers", Empty),
+    ("speed", Words(&["standard"])),
+    ("thread", Nothing),
+    ("user_profile_id", Nothing),
+    ("workspace_id", Nothing),
+];
+
+/// What is not put into the other dialect because it is known already (the call has it), or because it changes no answer: hints
+/// about caches, and the wish to be told why a cache was missed.
+pub(super) const NOT_PUT: &[&str] =
+    &["cache_control", "diagnostics", "headrace", "max_tokens", "model", "stream", "timeout"];
+
+/// Up to so many tokens of thinking are `low` effort, and up to so many `medium`. A budget is a bound, an effort a wish: the
+/// other dialects have wishes.
+const BUDGETS: [u64; 2] = [4_096, 16_384];
+
+/// What `thinking` says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thinking {
+    Off,
+    Auto,
+    Budget(&'static str),
+}
+
+/// Reads the whole body.
+pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a>> {
+    let mut r = Reader::new(body, usize::MAX, usize::MAX)?;
+    let mut talk = Talk::default();
+    let (mut thinking, mut effort) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "messages" => talk.turns = turns(r, to)?,
+            "system" => talk.system = r.optional(|r| texts(r, to))?.unwrap_or_default(),
+            "tools" => talk.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
+            "tool_choice" => {
+                r.optional(|r| choice(r, &mut talk, to))?;
+            }
+            "temperature" => talk.temperature = r.optional(Reader::number)?,
+            "top_p" => talk.top_p = r.optional(Reader::number)?,
+            "top_k" => talk.top_k = r.optional(Reader::number)?,
+            "stop_sequences" => talk.stop = r.optional(strings)?.unwrap_or_default(),
+            "thinking" => thinking = r.optional(|r| self::thinking(r, to))?,
+            "output_config" => {
+                let config = |r: &mut Reader<'a>| output_config(r, &mut effort, &mut talk.format, to);
+                r.optional(config)?;
+            }
+            "output_format" => talk.format = r.optional(|r| format(r, to))?,
+            "metadata" => {
+                r.optional(|r| metadata(r, &mut talk, to))?;
+            }
+            "service_tier" => talk.tier = r.optional(|r| tier(r, to))?,
+            "context_management" => {
+                r.optional(|r| context_management(r, to))?;
+            }
+            "cache_salt" => talk.cache_salt = r.optional(Reader::string)?,
+            key if NOT_PUT.contains(&key) => r.skip()?,
+            key => only_here(ONLY_HERE, key, r, to)?,
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    if call.sampling.max_tokens == Some(0) {
+        let why = "has no way to read a prompt ahead; send at least 1";
+        return Err(lacks(to, Code::UnsupportedValue, why).under_key("max_tokens"));
+    }
+    talk.reasoning = reasoning(thinking, effort, to)?;
+    Ok(talk)
+}
+
+/// One wish of what `thinking` and `output_config.effort` say together.
+fn reasoning(
+    thinking: Option<Thinking>,
+    effort: Option<&'static str>,
+    to: Dialect,
+) -> Read<Option<Reasoning>> {
+    Ok(match (thinking, effort) {
+        (Some(Thinking::Off), Some(_)) => {
+            let why = "has one switch for thinking and effort; leave out one of them";
+            return Err(lacks(to, Code::UnsupportedValue, why)
+                .under_key("effort")
+                .under_key("output_config"));
+        }
+        (_, Some(word)) | (Some(Thinking::Budget(word)), None) => Some(Reasoning::Effort(word)),
+        (Some(Thinking::Off), None) => Some(Reasoning::Off),
+        (Some(Thinking::Auto), None) => Some(Reasoning::Auto),
+        (None, None) => None,
+    })
+}
+
+fn thinking(r: &mut Reader<'_>, to: Dialect) -> Read<Thinking> {
+    let (mut kind, mut budget) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                kind = Some(match r.string()?.as_ref() {
+                    "disabled" => Thinking::Off,
+                    "adaptive" | "enabled" => Thinking::Auto,
+                    _ => {
+                        let why = "has no such thinking; there are `adaptive`, `enabled` and `disabled`";
+                        return Err(lacks(to, Code::UnsupportedValue, why));
+                    }
+                });
+            }
+            "budget_tokens" => {
+                let tokens = r.number()?.parse::<u64>();
+                let tokens =
+                    tokens.map_err(|_| Fault::new(Code::InvalidType, "it must be a whole number"))?;
+                let [low, medium] = BUDGETS;
+                budget = Some(match tokens {
+                    tokens if tokens <= low => "low",
+                    tokens if tokens <= medium => "medium",
+                    _ => "high",
+                });
+            }
+            // What of its reasoning a server shows is up to the server.
+            "display" => r.skip()?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    Ok(match (kind, budget) {
+        (Thinking::Auto, Some(word)) => Thinking::Budget(word),
+        (kind, _) => kind,
+    })
+}
+
+fn output_config<'a>(
+    r: &mut Reader<'a>,
+    effort: &mut Option<&'static str>,
+    talk: &mut Option<Format<'a>>,
+    to: Dialect,
+) -> Read<()> {
+    r.object(|r, key| {
+        match key.as_ref() {
+            "effort" => {
+                let Some(word) = r.optional(Reader::string)? else { return Ok(()) };
+                let known = EFFORTS.iter().find(|known| **known == word);
+                let message = "it must be `low`, `medium`, `high`, `xhigh` or `max`";
+                *effort = Some(known.ok_or_else(|| Fault::new(Code::InvalidValue, message))?);
+            }
+            "format" => *talk = r.optional(|r| format(r, to))?,
+            "task_budget" => {
+                r.optional(|_| Err::<(), _>(no_such(to)))?;
+            }
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })
+}
+
+fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Format<'a>> {
+    let mut schema = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                if r.string()? != "json_schema" {
+                    return Err(lacks(
+                        to,
+                        Code::UnsupportedValue,
+                        "has no such format; there is `json_schema`",
+                    ));
+                }
+            }
+            "schema" => schema = Some(raw_object(r)?),
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    Ok(Format { schema: schema.ok_or_else(|| Fault::missing("schema"))? })
+}
+
+fn metadata<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>, to: Dialect) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "user_id" => {
+            talk.user = r.optional(Reader::string)?;
+            Ok(())
+        }
+        _ => Err(unknown(to)),
+    })
+}
+
+fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
+    match r.string()?.as_ref() {
+        "auto" => Ok(Tier::Auto),
+        "standard_only" => Ok(Tier::Standard),
+        _ => Err(lacks(to, Code::UnsupportedValue, "has no such tier; there are `auto` and `standard_only`")),
+    }
+}
+
+/// Edits of the conversation by the server. None are done elsewhere; to keep all of it is what happens anyway.
+fn context_management(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "edits" => r.array(usize::MAX, |r, _| {
+            let mut keeps = false;
+            r.object(|r, key| {
+                if key == "keep" && r.kind()? == Kind::String {
+                    keeps = r.string()? == "all";
+                    return Ok(());
+                }
+                r.skip()
+            })?;
+            if keeps {
+                Ok(())
+            } else {
+                Err(lacks(to, Code::UnsupportedValue, "edits no conversation; shorten it yourself"))
+            }
+        }),
+        _ => Err(unknown(to)),
+    })
+}
+
+fn strings<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
+    let mut strings = Vec::new();
+    r.array(usize::MAX, |r, _| {
+        strings.push(r.string()?);
+        Ok(())
+    })?;
+    Ok(strings)
+}
+
+fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
+    let mut tools = Vec::new();
+    r.array(usize::MAX, |r, _| {
+        let mut tool = Tool::default();
+        r.object(|r, key| {
+            match key.as_ref() {
+                "type" => {
+                    if r.optional(Reader::string)?.is_some_and(|kind| kind != "custom") {
+                        let why = "has no such tool; there is `custom`: tools that you run yourself";
+                        return Err(lacks(to, Code::UnsupportedValue, why));
+                    }
+                }
+                "name" => tool.name = r.string()?,
+                "description" => tool.description = r.optional(Reader::string)?,
+                "input_schema" => tool.schema = Some(raw_object(r)?),
+                "strict" => tool.strict = r.optional(Reader::bool)?,
+                // Hints: about caches, and that arguments may stream before they are whole, as they do anyway.
+                "cache_control" | "eager_input_streaming" => r.skip()?,
+                key => only_here(TOOL_ONLY_HERE, key, r, to)?,
+            }
+            Ok(())
+        })?;
+        if tool.name.is_empty() {
+            return Err(Fault::missing("name"));
+        }
+        tool.schema.ok_or_else(|| Fault::missing("input_schema"))?;
+        tools.push(tool);
+        Ok(())
+    })?;
+    Ok(tools)
+}
+
+/// As [`ONLY_HERE`], of a tool.
+pub(super) const TOOL_ONLY_HERE: &[(&str, Accept)] = &[
+    ("allowed_callers", Accept::Only("direct")),
+    ("defer_loading", Accept::Bool(false)),
+    ("input_examples", Empty),
+];
+
+fn choice<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>, to: Dialect) -> Read<()> {
+    let (mut kind, mut name) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "name" => name = r.optional(Reader::string)?,
+            "disable_parallel_tool_use" => {
+                talk.parallel = r.optional(Reader::bool)?.map(|disabled| !disabled);
+            }
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    talk.choice = Some(match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
+        "auto" => Choice::Auto,
+        "none" => Choice::None,
+        "any" => Choice::Required,
+        "tool" => Choice::Named(name.ok_or_else(|| Fault::missing("name"))?),
+        _ => {
+            let message = "it must be `auto`, `any`, `tool` or `none`";
+            return Err(Fault::at("type", Code::InvalidValue, message));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! The turns of an Anthropic messages body: blocks of text, images, documents, thinking, uses of tools and their results.
+//! Must not know parameters.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Code, Dialect};
+
+use super::read_chat::raw_object;
+use super::talk::{Media, Part, Turn, Who, lacks, no_such, unknown};
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+
+/// The turns. Several of one side in a row are one turn: the dialect says so.
+pub(super) fn turns<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Turn<'a>>> {
+    let mut turns: Vec<Turn<'a>> = Vec::new();
+    r.array(usize::MAX, |r, at| {
+        let (who, parts) = turn(r, to)?;
+        match turns.last_mut() {
+            Some(last) if last.who == who && who != Who::System => last.parts.extend(parts),
+            _ => turns.push(Turn { who, at, parts }),
+        }
+        Ok(())
+    })?;
+    if turns.is_empty() {
+        return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
+    }
+    Ok(turns)
+}
+
+fn turn<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Who, Vec<Part<'a>>)> {
+    let (mut who, mut parts) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "role" => {
+                who = Some(match r.string()?.as_ref() {
+                    "user" => Who::User,
+                    "assistant" => Who::Assistant,
+                    "system" => Who::System,
+                    _ => {
+                        let message = "it must be `user`, `assistant` or `system`";
+                        return Err(Fault::new(Code::InvalidValue, message));
+                    }
+                });
+            }
+            "content" => parts = Some(blocks(r, to)?),
+            "output_config" => {
+                r.optional(|_| Err::<(), _>(no_such(to)))?;
+            }
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    let who = who.ok_or_else(|| Fault::missing("role"))?;
+    let parts = parts.ok_or_else(|| Fault::missing("content"))?;
+    check(who, &parts, to).map_err(|fault| fault.under_key("content"))?;
+    Ok((who, parts))
+}
+
+/// Blocks of the other side's, and an order that other dialects cannot say.
+fn check(who: Who, parts: &[Part<'_>], to: Dialect) -> Read<()> {
+    let mut called = false;
+    for (index, part) in parts.iter().enumerate() {
+        let of = match part {
+            Part::Text(_) => who,
+            Part::Thinking { .. } | Part::Sealed(_) | Part::Call { .. } => Who::Assistant,
+            Part::Image(_) | Part::Document { .. } | Part::Paper { .. } | Part::Result { .. } => Who::User,
+        };
+        if of != who {
+            let owner = if of == Who::User { "user" } else { "assistant" };
+            let message = format!("only a message of role `{owner}` may hold such a block");
+            return Err(Fault::new(Code::InvalidValue, message).under_index(index));
+        }
+        if called && matches!(part, Part::Text(_)) {
+            let why = "has no text behind a call of a tool in one message; put it before the call";
+            return Err(lacks(to, Code::UnsupportedContent, why).under_index(index));
+        }
+        called |= matches!(part, Part::Call { .. });
+    }
+    Ok(())
+}
+
+/// `system`: a string or a list of text blocks.
+pub(super) fn texts<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Cow<'a, str>>> {
+    let parts = blocks(r, to)?;
+    let text = |(index, part)| match part {
+        Part::Text(text) => Ok(text),
+        _ => Err(Fault::new(Code::InvalidValue, "it must be a block of text").under_index(index)),
+    };
+    parts.into_iter().enumerate().map(text).collect()
+}
+
+fn blocks<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
+    if r.kind()? == Kind::String {
+        return Ok(vec![Part::Text(r.string()?)]);
+    }
+    let mut parts = Vec::new();
+    r.array(usize::MAX, |r, _| block(r, &mut parts, to))?;
+    Ok(parts)
+}
+
+/// The fields of a block as they come, before its type says which belong.
+#[derive(Default)]
+struct Draft<'a> {
+    kind: Option<Cow<'a, str>>,
+    text: Option<Cow<'a, str>>,
+    thinking: Option<Cow<'a, str>>,
+    signature: Option<Cow<'a, str>>,
+    data: Option<Cow<'a, str>>,
+    id: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+    input: Option<&'a str>,
+    tool_use_id: Option<Cow<'a, str>>,
+    content: Vec<Part<'a>>,
+    is_error: bool,
+    source: Option<Source<'a>>,
+    title: Option<Cow<'a, str>>,
+    context: Option<Cow<'a, str>>,
+}
+
+/// Where the data of an image or a document is, or what a document consists of.
+enum Source<'a> {
+    Media(Media<'a>),
+    Text(Cow<'a, str>),
+    Parts(Vec<Part<'a>>),
+    /// The name of what was found by a search.
+    Name(Cow<'a, str>),
+}
+
+/// The types that have a counterpart.
+const KINDS: &[&str] = &[
+    "text",
+    "image",
+    "document",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+    "search_result",
+];
+
+fn block<'a>(r: &mut Reader<'a>, parts: &mut Vec<Part<'a>>, to: Dialect) -> Read<()> {
+    let mut draft = Draft::default();
+    r.object(|r, key| draft.take(key, r, to))?;
+    draft.finish(parts)
+}
+
+impl<'a> Draft<'a> {
+    fn take(&mut self, key: &str, r: &mut Reader<'a>, to: Dialect) -> Read<()> {
+        match key {
+            "type" => {
+                let kind = r.string()?;
+                if !KINDS.contains(&kind.as_ref()) {
+                    let why = "has no such block; send what it says as text";
+                    return Err(lacks(to, Code::UnsupportedContent, why).of_parent());
+                }
+                self.kind = Some(kind);
+            }
+            "text" => self.text = Some(r.string()?),
+            "thinking" => self.thinking = Some(r.string()?),
+            "signature" => self.signature = r.optional(Reader::string)?.filter(|text| !text.is_empty()),
+            "data" => self.data = Some(r.string()?),
+            "id" => self.id = Some(r.string()?),
+            "name" => self.name = Some(r.string()?),
+            "input" => self.input = Some(raw_object(r)?),
+            "tool_use_id" => self.tool_use_id = Some(r.string()?),
+            "content" => self.content = r.optional(|r| blocks(r, to))?.unwrap_or_default(),
+            "is_error" => self.is_error = r.optional(Reader::bool)?.unwrap_or(false),
+            "source" => self.source = Some(source(r, to)?),
+            "title" => self.title = r.optional(Reader::string)?,
+            "context" => self.context = r.optional(Reader::string)?,
+            "citations" => {
+                r.optional(|r| citations(r, to))?;
+            }
+            "caller" => {
+                r.optional(|r| caller(r, to))?;
+            }
+            "toolset_name" | "transformations" => {
+                r.optional(|_| Err::<(), _>(no_such(to)))?;
+            }
+            // A hint where a cached prefix may end.
+            "cache_control" => r.skip()?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    }
+
+    fn finish(self, parts: &mut Vec<Part<'a>>) -> Read<()> {
+        let missing = |key: &'static str| move || Fault::missing(key);
+        let kind = self.kind.ok_or_else(missing("type"))?;
+        parts.push(match kind.as_ref() {
+            "text" => Part::Text(self.text.ok_or_else(missing("text"))?),
+            "thinking" => Part::Thinking {
+                text: self.thinking.ok_or_else(missing("thinking"))?,
+                signature: self.signature,
+            },
+            "redacted_thinking" => Part::Sealed(self.data.ok_or_else(missing("data"))?),
+            "tool_use" => Part::Call {
+                id: self.id.ok_or_else(missing("id"))?,
+                name: self.name.ok_or_else(missing("name"))?,
+                input: Cow::Borrowed(self.input.ok_or_else(missing("input"))?),
+            },
+            "tool_result" => {
+                let id = self.tool_use_id.ok_or_else(missing("tool_use_id"))?;
+                Part::Result { id, parts: self.content, is_error: self.is_error }
+            }
+            "image" => match self.source.ok_or_else(missing("source"))? {
+                Source::Media(media) => Part::Image(media),
+                _ => {
+                    let message = "an image's is of type `base64` or `url`";
+                    return Err(Fault::at("source", Code::InvalidValue, message));
+                }
+            },
+            // A search's result, and a document of blocks: what a model reads of them is text, in this order.
+            _ => match self.source.ok_or_else(missing("source"))? {
+                Source::Media(media) => Part::Document { title: self.title, context: self.context, media },
+                Source::Text(text) => Part::Paper { title: self.title, context: self.context, text },
+                Source::Parts(more) => {
+                    parts.extend([self.title, self.context].into_iter().flatten().map(Part::Text));
+                    parts.extend(more);
+                    return Ok(());
+                }
+                Source::Name(name) => {
+                    parts.extend([self.title, Some(name)].into_iter().flatten().map(Part::Text));
+                    parts.extend(self.content);
+                    return Ok(());
+                }
+            },
+        });
+        Ok(())
+    }
+}
+
+fn source<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Source<'a>> {
+    if r.kind()? == Kind::String {
+        return r.string().map(Source::Name);
+    }
+    let (mut kind, mut media_type, mut data, mut url, mut content) = (None, None, None, None, Vec::new());
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                let word = r.string()?;
+                if !matches!(word.as_ref(), "base64" | "url" | "text" | "content") {
+                    let why = "has other files than this path; send the data";
+                    return Err(lacks(to, Code::UnsupportedContent, why));
+                }
+                kind = Some(word);
+            }
+            "media_type" => media_type = Some(r.string()?),
+            "data" => data = Some(r.string()?),
+            "url" => url = Some(r.string()?),
+            "content" => content = blocks(r, to)?,
+            // The type is to blame, whichever comes first.
+            "file_id" => r.skip()?,
+            _ => return Err(unknown(to)),
+        }
+        Ok(())
+    })?;
+    let missing = |key: &'static str| move || Fault::missing(key);
+    Ok(match kind.ok_or_else(missing("type"))?.as_ref() {
+        "base64" => Source::Media(Media::Base64 {
+            media_type: media_type.ok_or_else(missing("media_type"))?,
+            data: data.ok_or_else(missing("data"))?,
+        }),
+        "url" => Source::Media(Media::Url(url.ok_or_else(missing("url"))?)),
+        "text" => Source::Text(data.ok_or_else(missing("data"))?),
+        _ => Source::Parts(content),
+    })
+}
+
+/// Of a document: whether they are asked for. Of a text: those that it has.
+fn citations(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+    if r.kind()? == Kind::Array {
+        return r.array(usize::MAX, |_, _| Err(no_such(to).of_parent()));
+    }
+    r.object(|r, key| match key.as_ref() {
+        "enabled" => match r.optional(Reader::bool)? {
+            Some(true) => Err(no_such(to)),
+            _ => Ok(()),
+        },
+        _ => Err(unknown(to)),
+    })
+}
+
+/// Who called the tool: the model itself, or code that ran at the server.
+fn caller(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "type" if r.string()? == "direct" => Ok(()),
+        "type" => Err(lacks(to, Code::UnsupportedValue, "has no such caller; there is `direct`")),
+        _ => r.skip(),
+    })
+}

@@ -1,0 +1,345 @@
+//! From a [`Talk`] to a chat completions body.
+//! Must not know from which dialect it was read.
+
+use std::borrow::Cow;
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Code, Dialect};
+
+use super::edit::Edits;
+use super::object::{Object, array, object};
+use super::talk::{Choice, Media, Part, Reasoning, Talk, Tier, Tool, Turn, Who, lacks};
+use crate::fault::Read;
+use crate::json_out::{escaped, raw, value};
+use crate::messages::TOOL_ERROR;
+
+const TO: Dialect = Dialect::OpenAi;
+
+/// Where a bound to an answer's tokens stands when nobody says where.
+const MAX_TOKENS: &str = "max_completion_tokens";
+/// What a document is called that has no title.
+const UNTITLED: &str = "document.pdf";
+/// What a tool's result says that holds no text.
+const SEE_NEXT: &str = "The result is in the next message.";
+
+/// Writes the body.
+pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut BytesMut) -> Read<()> {
+    if let Some(last) = talk.turns.last().filter(|last| last.who == Who::Assistant) {
+        let why = "does not continue a last message of the assistant; end with a message of the user";
+        return Err(lacks(TO, Code::UnsupportedValue, why).under_index(last.at).under_key("messages"));
+    }
+    object(out, |body| {
+        body.text("model", edits.model);
+        array(body.field("messages"), messages(talk)?, message)?;
+        if !talk.tools.is_empty() {
+            array(body.field("tools"), &talk.tools, tool)?;
+        }
+        choice(talk, body)?;
+        let (field, bound) = edits.max_tokens.map_or((MAX_TOKENS, None), |(field, most)| (field, Some(most)));
+        if let Some(tokens) = call.sampling.max_tokens.or(bound) {
+            value(body.field(field), &tokens);
+        }
+        talk.temperature.iter().for_each(|number| body.raw("temperature", number));
+        talk.top_p.iter().for_each(|number| body.raw("top_p", number));
+        talk.top_k.iter().for_each(|number| body.raw("top_k", number));
+        if !talk.stop.is_empty() {
+            value(body.field("stop"), &talk.stop);
+        }
+        match talk.reasoning {
+            // To think as much as is right is what happens anyway.
+            None | Some(Reasoning::Auto) => {}
+            Some(Reasoning::Off) => body.text("reasoning_effort", "none"),
+            Some(Reasoning::Effort(word)) => body.text("reasoning_effort", word),
+        }
+        if let Some(format) = &talk.format {
+            let out = body.field("response_format");
+            raw(out, r#"{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":"#);
+            raw(out, format.schema);
+            raw(out, "}}");
+        }
+        talk.user.iter().for_each(|user| body.text("user", user));
+        match talk.tier {
+            None => {}
+            Some(Tier::Auto) => body.text("service_tier", "auto"),
+            Some(Tier::Standard) => body.text("service_tier", "default"),
+        }
+        talk.cache_salt.iter().for_each(|salt| body.text("cache_salt", salt));
+        if call.stream {
+            body.raw("stream", "true");
+            if edits.usage || call.include_usage {
+                body.raw("stream_options", r#"{"include_usage":true}"#);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One message.
+enum Message<'t, 'a> {
+    Said { role: &'static str, pieces: Vec<Piece<'t, 'a>> },
+    Assistant(&'t [Part<'a>]),
+    Result { id: &'t str, pieces: Vec<Piece<'t, 'a>> },
+}
+
+/// A piece of a message's content.
+enum Piece<'t, 'a> {
+    Text(Cow<'t, str>),
+    Image(&'t Media<'a>),
+    File { title: Option<&'t str>, media_type: &'t str, data: &'t str },
+}
+
+/// The messages. Results of tools are messages of their own, before what else the user's side says; images and files in them,
+/// which such messages cannot have, follow in the user's.
+fn messages<'t, 'a>(talk: &'t Talk<'a>) -> Read<Vec<Message<'t, 'a>>> {
+    let mut messages = Vec::new();
+    if !talk.system.is_empty() {
+        let pieces = talk.system.iter().map(|text| Piece::Text(Cow::Borrowed(text.as_ref()))).collect();
+        messages.push(Message::Said { role: "system", pieces });
+    }
+    for turn in &talk.turns {
+        match turn.who {
+            Who::System => {
+                messages.push(Message::Said { role: "system", pieces: pieces(turn.at, &turn.parts)? });
+            }
+            Who::Assistant => messages.push(Message::Assistant(&turn.parts)),
+            Who::User => user(turn, &mut messages)?,
+        }
+    }
+    Ok(messages)
+}
+
+fn user<'t, 'a>(turn: &'t Turn<'a>, messages: &mut Vec<Message<'t, 'a>>) -> Read<()> {
+    let mut said = Vec::new();
+    let mut results = 0;
+    for part in &turn.parts {
+        let Part::Result { id, parts, is_error } = part else { continue };
+        results += 1;
+        let all = pieces(turn.at, parts)?;
+        let (mut texts, media): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|piece| matches!(piece, Piece::Text(_)));
+        if texts.is_empty() && !media.is_empty() {
+            texts.push(Piece::Text(Cow::Borrowed(SEE_NEXT)));
+        }
+        if *is_error {
+            match texts.first_mut() {
+                Some(Piece::Text(text)) => *text = Cow::Owned(format!("{TOOL_ERROR}{text}")),
+                _ => texts.push(Piece::Text(Cow::Borrowed(TOOL_ERROR))),
+            }
+        }
+        if !media.is_empty() {
+            said.push(Piece::Text(Cow::Owned(format!(
+                "Images and files of the result of the tool call `{id}`:"
+            ))));
+            said.extend(media);
+        }
+        messages.push(Message::Result { id, pieces: texts });
+    }
+    said.extend(pieces(turn.at, &turn.parts)?);
+    if results == 0 || !said.is_empty() {
+        messages.push(Message::Said { role: "user", pieces: said });
+    }
+    Ok(())
+}
+
+/// The pieces that the parts become, results of tools left out.
+fn pieces<'t, 'a>(at: usize, parts: &'t [Part<'a>]) -> Read<Vec<Piece<'t, 'a>>> {
+    let mut pieces = Vec::new();
+    let text = |text: &'t Cow<'a, str>| Piece::Text(Cow::Borrowed(text.as_ref()));
+    for part in parts {
+        match part {
+            Part::Text(part) => pieces.push(text(part)),
+            Part::Image(media) => pieces.push(Piece::Image(media)),
+            Part::Document { title, context, media: Media::Base64 { media_type, data } } => {
+                pieces.extend(context.iter().map(text));
+                pieces.push(Piece::File { title: title.as_deref(), media_type, data });
+            }
+            Part::Document { media: Media::Url(_), .. } => {
+                let why = "fetches no documents; send the document's data";
+                let fault = lacks(TO, Code::UnsupportedContent, why).under_key("content");
+                return Err(fault.under_index(at).under_key("messages"));
+            }
+            Part::Paper { title, context, text: paper } => {
+                pieces.extend([title, context].into_iter().flatten().map(text));
+                pieces.push(text(paper));
+            }
+            Part::Thinking { .. } | Part::Sealed(_) | Part::Call { .. } | Part::Result { .. } => {}
+        }
+    }
+    Ok(pieces)
+}
+
+fn message(out: &mut BytesMut, message: Message<'_, '_>) -> Read<()> {
+    object(out, |written| match message {
+        Message::Said { role, pieces } => {
+            written.text("role", role);
+            content(written, &pieces)
+        }
+        Message::Result { id, pieces } => {
+            written.text("role", "tool");
+            written.text("tool_call_id", id);
+            content(written, &pieces)
+        }
+        Message::Assistant(parts) => assistant(written, parts),
+    })
+}
+
+/// One text as itself, anything else as parts.
+fn content(message: &mut Object<'_>, pieces: &[Piece<'_, '_>]) -> Read<()> {
+    match pieces {
+        [] => message.text("content", ""),
+        [Piece::Text(text)] => message.text("content", text),
+        pieces => {
+            array(message.field("content"), pieces, |out, part| object(out, |written| piece(written, part)))?
+        }
+    }
+    Ok(())
+}
+
+fn piece(written: &mut Object<'_>, piece: &Piece<'_, '_>) -> Read<()> {
+    match piece {
+        Piece::Text(text) => {
+            written.text("type", "text");
+            written.text("text", text);
+            Ok(())
+        }
+        Piece::Image(media) => {
+            written.text("type", "image_url");
+            object(written.field("image_url"), |image| {
+                match media {
+                    Media::Url(url) => image.text("url", url),
+                    Media::Base64 { media_type, data } => data_url(image.field("url"), media_type, data),
+                }
+                Ok(())
+            })
+        }
+        Piece::File { title, media_type, data } => {
+            written.text("type", "file");
+            object(written.field("file"), |file| {
+                file.text("filename", title.unwrap_or(UNTITLED));
+                data_url(file.field("file_data"), media_type, data);
+                Ok(())
+            })
+        }
+    }
+}
+
+fn data_url(out: &mut BytesMut, media_type: &str, data: &str) {
+    raw(out, "\"data:");
+    escaped(out, media_type);
+    raw(out, ";base64,");
+    escaped(out, data);
+    raw(out, "\"");
+}
+
+fn assistant(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
+    written.text("role", "assistant");
+    let texts: Vec<Piece<'_, '_>> = parts
+        .iter()
+        .filter_map(|part| match part {
+            Part::Text(text) => Some(Piece::Text(Cow::Borrowed(text.as_ref()))),
+            _ => None,
+        })
+        .collect();
+    let calls: Vec<&Part<'_>> = parts.iter().filter(|part| matches!(part, Part::Call { .. })).collect();
+    if texts.is_empty() && !calls.is_empty() {
+        written.raw("content", "null");
+    } else {
+        content(written, &texts)?;
+    }
+    reasoning(written, parts)?;
+    if !calls.is_empty() {
+        array(written.field("tool_calls"), calls, call)?;
+    }
+    Ok(())
+}
+
+/// Reasoning as text, where most servers look for it; and, where its writer proves it or has sealed it, once more with all that
+/// belongs to it, in OpenRouter's shape.
+fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
+    let mut plain = String::new();
+    let mut proved = false;
+    for part in parts {
+        match part {
+            Part::Thinking { text, signature } => {
+                plain.push_str(text);
+                proved |= signature.is_some();
+            }
+            Part::Sealed(_) => proved = true,
+            _ => {}
+        }
+    }
+    if !plain.is_empty() {
+        written.text("reasoning_content", &plain);
+    }
+    if !proved {
+        return Ok(());
+    }
+    let details = parts.iter().filter(|part| matches!(part, Part::Thinking { .. } | Part::Sealed(_)));
+    array(written.field("reasoning_details"), details, |out, part| {
+        object(out, |detail| {
+            match part {
+                Part::Thinking { text, signature } => {
+                    detail.text("type", "reasoning.text");
+                    detail.text("text", text);
+                    signature.iter().for_each(|signature| detail.text("signature", signature));
+                }
+                Part::Sealed(data) => {
+                    detail.text("type", "reasoning.encrypted");
+                    detail.text("data", data);
+                }
+                _ => {}
+            }
+            Ok(())
+        })
+    })
+}
+
+fn call(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
+    let Part::Call { id, name, input } = part else { return Ok(()) };
+    object(out, |written| {
+        written.text("id", id);
+        written.text("type", "function");
+        object(written.field("function"), |function| {
+            function.text("name", name);
+            function.text("arguments", input);
+            Ok(())
+        })
+    })
+}
+
+fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
+    object(out, |written| {
+        written.text("type", "function");
+        object(written.field("function"), |function| {
+            function.text("name", &tool.name);
+            tool.description.iter().for_each(|text| function.text("description", text));
+            tool.schema.iter().for_each(|schema| function.raw("parameters", schema));
+            if let Some(strict) = tool.strict {
+                value(function.field("strict"), &strict);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Without tools there is nothing to choose, and the dialect takes no choice then.
+fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+    match &talk.choice {
+        None | Some(Choice::Auto | Choice::None) if talk.tools.is_empty() => return Ok(()),
+        None => {}
+        Some(Choice::Auto) => body.text("tool_choice", "auto"),
+        Some(Choice::None) => body.text("tool_choice", "none"),
+        Some(Choice::Required) => body.text("tool_choice", "required"),
+        Some(Choice::Named(name)) => object(body.field("tool_choice"), |choice| {
+            choice.text("type", "function");
+            object(choice.field("function"), |function| {
+                function.text("name", name);
+                Ok(())
+            })
+        })?,
+    }
+    if talk.parallel == Some(false) {
+        body.raw("parallel_tool_calls", "false");
+    }
+    Ok(())
+}

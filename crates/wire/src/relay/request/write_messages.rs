@@ -1,0 +1,311 @@
+//! From a [`Talk`] to an Anthropic messages body.
+//! Must not know from which dialect it was read.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Code, Dialect};
+
+use super::edit::Edits;
+use super::object::{Object, array, object};
+use super::talk::{Choice, Media, Part, Reasoning, Talk, Tier, Tool, Turn, Who, lacks};
+use crate::fault::{Fault, Read};
+use crate::json_out::{raw, value};
+
+const TO: Dialect = Dialect::Anthropic;
+
+/// The schema of a tool that takes nothing: the dialect wants one.
+const TAKES_NOTHING: &str = r#"{"type":"object","properties":{}}"#;
+
+/// Writes the body.
+pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut BytesMut) -> Read<()> {
+    let bound = call.sampling.max_tokens.or(edits.max_tokens.map(|(_, tokens)| tokens));
+    let bound = bound.ok_or_else(|| Fault::missing("max_tokens"))?;
+    let said = sides(talk)?;
+    object(out, |body| {
+        body.text("model", edits.model);
+        value(body.field("max_tokens"), &bound);
+        let system: Vec<&str> = said.system.into_iter().filter(|text| !text.is_empty()).collect();
+        match system.as_slice() {
+            [] => {}
+            [text] => body.text("system", text),
+            texts => array(body.field("system"), texts, |out, text| text_block(out, text))?,
+        }
+        array(body.field("messages"), said.sides, side)?;
+        if !talk.tools.is_empty() {
+            array(body.field("tools"), &talk.tools, tool)?;
+        }
+        choice(talk, body)?;
+        sampling(talk, body)?;
+        match talk.reasoning {
+            None => {}
+            Some(Reasoning::Off) => body.raw("thinking", r#"{"type":"disabled"}"#),
+            Some(Reasoning::Auto | Reasoning::Effort(_)) => body.raw("thinking", r#"{"type":"adaptive"}"#),
+        }
+        output_config(talk, body)?;
+        if let Some(user) = &talk.user {
+            object(body.field("metadata"), |metadata| {
+                metadata.text("user_id", user);
+                Ok(())
+            })?;
+        }
+        match talk.tier {
+            None => {}
+            Some(Tier::Auto) => body.text("service_tier", "auto"),
+            Some(Tier::Standard) => body.text("service_tier", "standard_only"),
+        }
+        if call.stream {
+            body.raw("stream", "true");
+        }
+        Ok(())
+    })
+}
+
+/// What one side says without a break.
+struct Side<'t, 'a> {
+    who: Who,
+    at: usize,
+    parts: Vec<&'t Part<'a>>,
+}
+
+/// The conversation as this dialect has it.
+#[derive(Default)]
+struct Said<'t, 'a> {
+    system: Vec<&'t str>,
+    sides: Vec<Side<'t, 'a>>,
+}
+
+/// Sides in turn. What the user's side says between two answers is one message, results of tools first. System texts at the
+/// beginning are the parameter `system`; later ones stand where this dialect has a place for them, behind what the user's side
+/// says before the next answer.
+fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
+    let leading = talk.turns.iter().take_while(|turn| turn.who == Who::System).count();
+    let (first, rest) = talk.turns.split_at(leading);
+    let mut said = Said { system: talk.system.iter().map(AsRef::as_ref).collect(), sides: Vec::new() };
+    for part in first.iter().flat_map(|turn| &turn.parts) {
+        if let Part::Text(text) = part {
+            said.system.push(text);
+        }
+    }
+    for run in rest.chunk_by(|left, right| (left.who == Who::Assistant) == (right.who == Who::Assistant)) {
+        said.take(run)?;
+    }
+    match said.sides.last() {
+        Some(last) if last.who == Who::Assistant => {
+            let why = "would continue a last message of the assistant; end with a message of the user";
+            Err(lacks(TO, Code::UnsupportedValue, why).under_index(last.at).under_key("messages"))
+        }
+        _ => Ok(said),
+    }
+}
+
+impl<'t, 'a> Said<'t, 'a> {
+    /// Turns of the assistant alone, or of all others.
+    fn take(&mut self, run: &'t [Turn<'a>]) -> Read<()> {
+        let of = |who: Who| run.iter().filter(move |turn| turn.who == who);
+        for who in [Who::Assistant, Who::User, Who::System] {
+            let Some(first) = of(who).next() else { continue };
+            let spoken = |part: &&Part<'_>| !matches!(part, Part::Text(text) if text.is_empty());
+            let mut parts: Vec<_> = of(who).flat_map(|turn| &turn.parts).filter(spoken).collect();
+            if parts.is_empty() {
+                let why = "takes no empty message; leave it out";
+                let fault = lacks(TO, Code::UnsupportedValue, why).under_key("content");
+                return Err(fault.under_index(first.at).under_key("messages"));
+            }
+            let after = self.sides.last().map(|side| side.who);
+            if who == Who::System && after != Some(Who::User) {
+                let why =
+                    "has a place for a system message at the beginning and behind a message of the user";
+                return Err(lacks(TO, Code::UnsupportedValue, why)
+                    .under_index(first.at)
+                    .under_key("messages"));
+            }
+            parts.sort_by_key(|part| !matches!(part, Part::Result { .. }));
+            self.sides.push(Side { who, at: first.at, parts });
+        }
+        Ok(())
+    }
+}
+
+fn side(out: &mut BytesMut, side: Side<'_, '_>) -> Read<()> {
+    object(out, |message| {
+        message.text(
+            "role",
+            match side.who {
+                Who::System => "system",
+                Who::User => "user",
+                Who::Assistant => "assistant",
+            },
+        );
+        content(message, &side.parts)
+    })
+}
+
+/// One text as itself, anything else as blocks.
+fn content(message: &mut Object<'_>, parts: &[&Part<'_>]) -> Read<()> {
+    match parts {
+        [Part::Text(text)] => message.text("content", text),
+        parts => array(message.field("content"), parts.iter().copied(), block)?,
+    }
+    Ok(())
+}
+
+fn text_block(out: &mut BytesMut, text: &str) -> Read<()> {
+    object(out, |block| {
+        block.text("type", "text");
+        block.text("text", text);
+        Ok(())
+    })
+}
+
+fn block(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
+    object(out, |block| {
+        match part {
+            Part::Text(text) => {
+                block.text("type", "text");
+                block.text("text", text);
+            }
+            Part::Image(media) => {
+                block.text("type", "image");
+                source(block, media)?;
+            }
+            Part::Document { title, context, media } => {
+                block.text("type", "document");
+                source(block, media)?;
+                about(block, title.as_deref(), context.as_deref());
+            }
+            Part::Paper { title, context, text } => {
+                block.text("type", "document");
+                object(block.field("source"), |source| {
+                    source.text("type", "text");
+                    source.text("media_type", "text/plain");
+                    source.text("data", text);
+                    Ok(())
+                })?;
+                about(block, title.as_deref(), context.as_deref());
+            }
+            Part::Thinking { text, signature } => {
+                block.text("type", "thinking");
+                block.text("thinking", text);
+                block.text("signature", signature.as_deref().unwrap_or(""));
+            }
+            Part::Sealed(data) => {
+                block.text("type", "redacted_thinking");
+                block.text("data", data);
+            }
+            Part::Call { id, name, input } => {
+                block.text("type", "tool_use");
+                block.text("id", id);
+                block.text("name", name);
+                block.raw("input", input);
+            }
+            Part::Result { id, parts, is_error } => {
+                block.text("type", "tool_result");
+                block.text("tool_use_id", id);
+                let spoken = |part: &&Part<'_>| !matches!(part, Part::Text(text) if text.is_empty());
+                let parts: Vec<_> = parts.iter().filter(spoken).collect();
+                if !parts.is_empty() {
+                    content(block, &parts)?;
+                }
+                if *is_error {
+                    block.raw("is_error", "true");
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn about(document: &mut Object<'_>, title: Option<&str>, context: Option<&str>) {
+    title.iter().for_each(|title| document.text("title", title));
+    context.iter().for_each(|context| document.text("context", context));
+}
+
+fn source(block: &mut Object<'_>, media: &Media<'_>) -> Read<()> {
+    object(block.field("source"), |source| {
+        match media {
+            Media::Url(url) => {
+                source.text("type", "url");
+                source.text("url", url);
+            }
+            Media::Base64 { media_type, data } => {
+                source.text("type", "base64");
+                source.text("media_type", media_type);
+                source.text("data", data);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
+    object(out, |written| {
+        written.text("name", &tool.name);
+        tool.description.iter().for_each(|text| written.text("description", text));
+        written.raw("input_schema", tool.schema.unwrap_or(TAKES_NOTHING));
+        if let Some(strict) = tool.strict {
+            value(written.field("strict"), &strict);
+        }
+        Ok(())
+    })
+}
+
+/// Without tools there is nothing to choose, and the dialect takes no choice then.
+fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+    let serial = talk.parallel == Some(false);
+    let choice = match &talk.choice {
+        None | Some(Choice::Auto | Choice::None) if talk.tools.is_empty() => return Ok(()),
+        None if serial => &Choice::Auto,
+        None => return Ok(()),
+        Some(choice) => choice,
+    };
+    object(body.field("tool_choice"), |written| {
+        match choice {
+            Choice::Auto => written.text("type", "auto"),
+            Choice::None => written.text("type", "none"),
+            Choice::Required => written.text("type", "any"),
+            Choice::Named(name) => {
+                written.text("type", "tool");
+                written.text("name", name);
+            }
+        }
+        if serial && !matches!(choice, Choice::None) {
+            written.raw("disable_parallel_tool_use", "true");
+        }
+        Ok(())
+    })
+}
+
+fn sampling(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+    if let Some(temperature) = talk.temperature {
+        if temperature.parse::<f64>().is_ok_and(|number| number > 1.0) {
+            let why = "has temperatures from 0 to 1";
+            return Err(lacks(TO, Code::UnsupportedValue, why).under_key("temperature"));
+        }
+        body.raw("temperature", temperature);
+    }
+    talk.top_p.iter().for_each(|number| body.raw("top_p", number));
+    talk.top_k.iter().for_each(|number| body.raw("top_k", number));
+    if !talk.stop.is_empty() {
+        value(body.field("stop_sequences"), &talk.stop);
+    }
+    Ok(())
+}
+
+fn output_config(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+    let effort = match talk.reasoning {
+        Some(Reasoning::Effort(word)) => Some(word),
+        _ => None,
+    };
+    if effort.is_none() && talk.format.is_none() {
+        return Ok(());
+    }
+    object(body.field("output_config"), |config| {
+        effort.iter().for_each(|word| config.text("effort", word));
+        if let Some(format) = &talk.format {
+            let out = config.field("format");
+            raw(out, r#"{"type":"json_schema","schema":"#);
+            raw(out, format.schema);
+            raw(out, "}");
+        }
+        Ok(())
+    })
+}
