@@ -48,6 +48,7 @@ const ROOMS: &[Room] = &[
     room("ledger", Gateway, &[]),
     room("moderation", Gateway, &[]),
     room("fleet", Gateway, &["engine-api", "wire"]),
+    room("upstream", Gateway, &["engine-api", "wire", "tokenizer"]),
     room(
         "gateway",
         Gateway,
@@ -71,6 +72,7 @@ const ROOMS: &[Room] = &[
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("client", Around, &["wire"]),
     room("bench", Around, &["client"]),
+    room("hostile", Around, &[]),
     room(
         "sim",
         Around,
@@ -113,6 +115,7 @@ const ROOMS: &[Room] = &[
             "ledger",
             "moderation",
             "fleet",
+            "upstream",
             "gateway",
             "edge",
             "trace",
@@ -130,7 +133,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "HTTP",
         &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "tower", "reqwest"],
-        &["edge", "client", "bench", "headrace"],
+        &["edge", "upstream", "client", "bench", "headrace"],
     ),
     ("TLS", &["rustls", "tokio-rustls", "rcgen"], &["edge", "headrace"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),

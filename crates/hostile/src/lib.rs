@@ -1,0 +1,200 @@
+//! An upstream for tests: it answers well, or with the fault that a request names, byte for byte. It speaks both dialects over
+//! plain HTTP/1.1 and counts what it saw. Knows no room of the house.
+
+mod answers;
+mod fault;
+mod request;
+mod script;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+
+pub use answers::{INPUT_TOKENS, OUTPUT_TOKENS, TEXT};
+pub use fault::Fault;
+pub use request::Request;
+use script::{Step, script};
+
+/// A running server on a free port of this machine. It ends when it is dropped, with all its connections.
+#[derive(Debug)]
+pub struct Hostile {
+    address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+    serving: AbortHandle,
+}
+
+/// What a server saw.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Connections that were taken.
+    pub connections: usize,
+    /// Connections that their client left in the middle of an answer, or while one was awaited.
+    pub broken_off: usize,
+    /// Requests, in the order in which they came.
+    pub requests: Vec<Request>,
+    chosen: HashMap<Fault, usize>,
+}
+
+impl Hostile {
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// Where no port can be had.
+    pub async fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let serving = tokio::spawn(serve(listener, Arc::clone(&seen))).abort_handle();
+        Ok(Self { address, seen, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its address as a base URL; each request names its fault by its model.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its address as a base URL at which every request meets one fault.
+    pub fn url_of(&self, fault: Fault) -> String {
+        format!("http://{}/{}", self.address, fault.name())
+    }
+
+    /// What it saw until now.
+    pub fn seen(&self) -> Seen {
+        self.seen.lock().clone()
+    }
+
+    /// Waits until so many answers were broken off, at most for a while. `false`: they were not.
+    pub async fn saw_broken_off(&self, count: usize, within: Duration) -> bool {
+        let watched = async {
+            while self.seen.lock().broken_off < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(within, watched).await.is_ok()
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        seen.lock().connections += 1;
+        connections.spawn(connection(stream, Arc::clone(&seen)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// How a script left its connection.
+enum Left {
+    /// The next request may come.
+    Open,
+    Closed,
+    Reset,
+    ByClient,
+}
+
+async fn connection(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let (mut from, mut to) = stream.into_split();
+    let mut held = Vec::new();
+    while let Some(request) = Request::read(&mut from, &mut held).await {
+        let fault = request.fault();
+        let count = {
+            let mut seen = seen.lock();
+            let count = seen.chosen.entry(fault).or_default();
+            *count += 1;
+            let count = *count;
+            seen.requests.push(request.clone());
+            count
+        };
+        match play(script(fault, &request, count), &mut from, &mut to, &mut held).await {
+            Left::Open => {}
+            Left::Closed => return,
+            Left::Reset => {
+                // Without lingering a close is a reset, unless the half that is dropped has said goodbye before.
+                drop(to.as_ref().set_zero_linger());
+                return to.forget();
+            }
+            Left::ByClient => {
+                seen.lock().broken_off += 1;
+                return;
+            }
+        }
+    }
+}
+
+async fn play(
+    steps: Vec<Step>,
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    held: &mut Vec<u8>,
+) -> Left {
+    for step in steps {
+        let stayed = match step {
+            Step::Send(bytes) => to.write_all(&bytes).await.is_ok(),
+            Step::Pause(time) => !left(from, held, Some(time)).await,
+            Step::Hang => !left(from, held, None).await,
+            Step::Repeat(bytes, every) => repeat(&bytes, every, from, to, held).await,
+            Step::Close => return Left::Closed,
+            Step::Reset => return Left::Reset,
+        };
+        if !stayed {
+            return Left::ByClient;
+        }
+    }
+    Left::Open
+}
+
+/// Sends the same until the client leaves.
+async fn repeat(
+    bytes: &[u8],
+    every: Duration,
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    held: &mut Vec<u8>,
+) -> bool {
+    loop {
+        if to.write_all(bytes).await.is_err() || left(from, held, Some(every)).await {
+            return false;
+        }
+    }
+}
+
+/// Waits, for ever where no time is given, and says whether the client left meanwhile.
+async fn left(from: &mut OwnedReadHalf, held: &mut Vec<u8>, time: Option<Duration>) -> bool {
+    let watch = async {
+        loop {
+            match from.read_buf(held).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    };
+    match time {
+        Some(time) => tokio::time::timeout(time, watch).await.is_ok(),
+        None => {
+            watch.await;
+            true
+        }
+    }
+}

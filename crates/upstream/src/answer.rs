@@ -1,0 +1,314 @@
+//! An answer under way: polled by whoever reads it, without a task of its own. Knows no dialect beyond the two words that end
+//! streams.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use headrace_engine_api::{RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayWait, RelayedEvent};
+use reqwest::Body;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::ask::{Begun, Form, ask, beginning};
+use crate::body::{Wait, poll_bytes};
+use crate::fault;
+use crate::gate::Place;
+use crate::server::Server;
+use crate::split::{EventSplitter, SplitEvent};
+use headrace_wire::client::SseError;
+
+/// How long, and over how many bytes, the end of the transfer is waited for behind the last event of a stream: a connection
+/// that is left before it cannot be used again.
+const TAIL_WAIT: Duration = Duration::from_millis(250);
+const TAIL_BYTES: usize = 4096;
+
+/// An answer under way. Dropping it breaks it off: the connection is closed, or the HTTP/2 stream reset.
+pub(crate) struct Answer {
+    server: Arc<Server>,
+    at: At,
+}
+
+enum At {
+    Asking(Pin<Box<dyn Future<Output = Result<Begun, RelayError>> + Send>>),
+    Events(Box<Events>),
+    Whole(Box<Whole>),
+    Over,
+}
+
+/// A stream.
+struct Events {
+    body: Body,
+    splitter: EventSplitter,
+    idle: Wait,
+    /// What came is no JSON object and no page.
+    judged: bool,
+    /// An event has come.
+    any: bool,
+    /// The event that the dialects end with has come.
+    ended: bool,
+    /// By when the answer would have to be here if it were whole.
+    deadline: Instant,
+    place: Place,
+}
+
+/// A whole answer.
+struct Whole {
+    body: Body,
+    wait: Wait,
+    /// The first piece: most answers have no other.
+    first: Bytes,
+    /// All pieces, where there are several.
+    all: BytesMut,
+    _place: Place,
+}
+
+/// What a stream brings.
+enum Step {
+    Event(RelayedEvent),
+    /// It is a whole answer all the same, and these are its first bytes.
+    Whole(Bytes),
+    End,
+}
+
+impl Answer {
+    pub(crate) fn new(server: Arc<Server>, asked: RelayAsk) -> Self {
+        server.counters.begin(asked.body.len());
+        let asking = Box::pin(ask(Arc::clone(&server), asked, Instant::now()));
+        Self { server, at: At::Asking(asking) }
+    }
+
+    fn failed(&mut self, error: RelayError) -> Option<RelayEvent> {
+        self.server.counters.failed(&error);
+        self.at = At::Over;
+        Some(RelayEvent::Failed(error))
+    }
+
+    fn begin(&mut self, begun: Begun) -> Option<RelayEvent> {
+        let spec = &self.server.spec;
+        let Begun { head, body, form, length, deadline, place } = begun;
+        if form == Form::Whole && length.is_some_and(|length| length > spec.bounds.body_bytes as u64) {
+            return self.failed(too_large(spec.bounds.body_bytes));
+        }
+        self.at = match form {
+            Form::Whole => At::Whole(Box::new(Whole::new(body, deadline, place))),
+            Form::EventsOrWhole => At::Events(Box::new(Events {
+                body,
+                splitter: EventSplitter::with_limit(spec.bounds.event_bytes),
+                idle: Wait::new(spec.timeouts.idle),
+                judged: false,
+                any: false,
+                ended: false,
+                deadline,
+                place,
+            })),
+        };
+        Some(RelayEvent::Head(head))
+    }
+
+    /// A stream that turned out to be a whole answer.
+    fn turn_whole(&mut self, first: Bytes) -> Result<(), RelayError> {
+        if let At::Events(events) = std::mem::replace(&mut self.at, At::Over) {
+            let mut whole = Whole::new(events.body, events.deadline, events.place);
+            whole.take(first, self.server.spec.bounds.body_bytes)?;
+            self.at = At::Whole(Box::new(whole));
+        }
+        Ok(())
+    }
+}
+
+impl RelayAnswer for Answer {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+        loop {
+            let result = match &mut self.at {
+                At::Over => return Poll::Ready(None),
+                At::Asking(asking) => match ready!(asking.as_mut().poll(cx)) {
+                    Ok(begun) => return Poll::Ready(self.begin(begun)),
+                    Err(error) => Err(error),
+                },
+                At::Events(events) => match ready!(events.poll(cx, &self.server)) {
+                    Ok(Step::Event(event)) => return Poll::Ready(Some(RelayEvent::Event(event))),
+                    Ok(Step::End) => {
+                        self.at = At::Over;
+                        return Poll::Ready(None);
+                    }
+                    Ok(Step::Whole(first)) => self.turn_whole(first),
+                    Err(error) => Err(error),
+                },
+                At::Whole(whole) => match ready!(whole.poll(cx, &self.server)) {
+                    Ok(body) => {
+                        self.at = At::Over;
+                        return Poll::Ready(Some(RelayEvent::Whole(body)));
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                return Poll::Ready(self.failed(error));
+            }
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let at = std::mem::replace(&mut self.at, At::Over);
+        let ended = match &at {
+            At::Over => true,
+            At::Events(events) => events.ended,
+            At::Asking(_) | At::Whole(_) => false,
+        };
+        self.server.counters.end(!ended);
+        if let (At::Events(events), true) = (at, ended) {
+            read_tail(events.body);
+        }
+    }
+}
+
+impl Events {
+    fn poll(&mut self, cx: &mut Context<'_>, server: &Server) -> Poll<Result<Step, RelayError>> {
+        loop {
+            match self.splitter.next_event() {
+                Ok(Some(event)) => return Poll::Ready(Ok(self.event(event))),
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Err(unreadable(error))),
+            }
+            let bytes = match poll_bytes(&mut self.body, cx) {
+                Poll::Ready(Some(Ok(bytes))) => bytes,
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(fault::within_the_body(&error))),
+                Poll::Ready(None) => return Poll::Ready(self.end()),
+                Poll::Pending => {
+                    let after = ready!(self.idle.poll(cx));
+                    return Poll::Ready(Err(RelayError::Timeout { what: RelayWait::Idle, after }));
+                }
+            };
+            self.idle.over();
+            server.counters.received(bytes.len());
+            match first_byte(&bytes).filter(|_| !self.judged) {
+                Some(b'{') => return Poll::Ready(Ok(Step::Whole(bytes))),
+                Some(b'<') => {
+                    let what = "a page of HTML".to_owned();
+                    let beginning = beginning(server, &bytes);
+                    return Poll::Ready(Err(RelayError::NotTheDialect { what, beginning }));
+                }
+                Some(_) => self.judged = true,
+                None => {}
+            }
+            self.splitter.push(bytes);
+        }
+    }
+
+    fn event(&mut self, event: SplitEvent) -> Step {
+        let SplitEvent { raw, name, data } = event;
+        self.any = true;
+        self.ended |= data == "[DONE]" || name == "message_stop";
+        Step::Event(RelayedEvent { raw, name, data })
+    }
+
+    /// The connection brings no more, as it should.
+    fn end(&mut self) -> Result<Step, RelayError> {
+        if let Some(event) = self.splitter.finish() {
+            return Ok(self.event(event));
+        }
+        if self.splitter.is_mid_event() {
+            return Err(RelayError::Cut { why: "it ended within an event".to_owned() });
+        }
+        if self.any {
+            return Ok(Step::End);
+        }
+        let what = if self.judged { "a stream without an event" } else { "an empty body" };
+        Err(RelayError::NotTheDialect { what: what.to_owned(), beginning: String::new() })
+    }
+}
+
+impl Whole {
+    fn new(body: Body, deadline: Instant, place: Place) -> Self {
+        let wait = Wait::new(deadline.saturating_duration_since(Instant::now()));
+        Self { body, wait, first: Bytes::new(), all: BytesMut::new(), _place: place }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, server: &Server) -> Poll<Result<Bytes, RelayError>> {
+        loop {
+            match poll_bytes(&mut self.body, cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    server.counters.received(bytes.len());
+                    if let Err(error) = self.take(bytes, server.spec.bounds.body_bytes) {
+                        return Poll::Ready(Err(error));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(fault::within_the_body(&error))),
+                Poll::Ready(None) => return Poll::Ready(self.end(server)),
+                Poll::Pending => {
+                    ready!(self.wait.poll(cx));
+                    let after = server.spec.timeouts.whole;
+                    return Poll::Ready(Err(RelayError::Timeout { what: RelayWait::Whole, after }));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: Bytes, limit: usize) -> Result<(), RelayError> {
+        if self.first.len().max(self.all.len()) + bytes.len() > limit {
+            return Err(too_large(limit));
+        }
+        if self.first.is_empty() && self.all.is_empty() {
+            self.first = bytes;
+            return Ok(());
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.all.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn end(&mut self, server: &Server) -> Result<Bytes, RelayError> {
+        let first = std::mem::take(&mut self.first);
+        let body = if first.is_empty() { std::mem::take(&mut self.all).freeze() } else { first };
+        let what = match first_byte(&body) {
+            Some(b'{') => return Ok(body),
+            Some(b'<') => "a page of HTML",
+            Some(_) => "no JSON object",
+            None => "an empty body",
+        };
+        Err(RelayError::NotTheDialect { what: what.to_owned(), beginning: beginning(server, &body) })
+    }
+}
+
+fn too_large(limit: usize) -> RelayError {
+    RelayError::TooLarge { what: "body", limit }
+}
+
+fn unreadable(error: SseError) -> RelayError {
+    match error {
+        SseError::TooLong { max_bytes } => RelayError::TooLarge { what: "event", limit: max_bytes },
+        SseError::NotUtf8 => {
+            let what = "a line that is not UTF-8".to_owned();
+            RelayError::NotTheDialect { what, beginning: String::new() }
+        }
+    }
+}
+
+fn first_byte(bytes: &[u8]) -> Option<u8> {
+    bytes.iter().copied().find(|byte| !byte.is_ascii_whitespace())
+}
+
+/// Reads what is left of a transfer whose events have ended, so that its connection serves the next call.
+fn read_tail(mut body: Body) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let mut left = TAIL_BYTES;
+        let tail = async {
+            while let Some(Ok(bytes)) = poll_fn(|cx| poll_bytes(&mut body, cx)).await {
+                match left.checked_sub(bytes.len()) {
+                    Some(rest) => left = rest,
+                    None => break,
+                }
+            }
+        };
+        drop(tokio::time::timeout(TAIL_WAIT, tail).await);
+    });
+}

@@ -1,0 +1,175 @@
+//! From a call to the head of its answer: place, connection, request, and a judgement of what the head says. Knows no events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_engine_api::{RelayAsk, RelayError, RelayHead, RelayWait};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use reqwest::{Body, Request};
+use tokio::time::Instant;
+
+use crate::address::shown;
+use crate::body::read_some;
+use crate::fault;
+use crate::gate::Place;
+use crate::retry_after::retry_after;
+use crate::server::Server;
+
+/// The longest that the body of an error is waited for.
+const ERROR_WAIT: Duration = Duration::from_secs(10);
+/// Bytes of an answer that is none, as operators are shown them.
+const BEGINNING_BYTES: usize = 512;
+/// The longest id of a request that is believed.
+const MAX_REQUEST_ID_BYTES: usize = 200;
+
+/// An answer whose head is here.
+pub(crate) struct Begun {
+    pub(crate) head: RelayHead,
+    pub(crate) body: Body,
+    pub(crate) form: Form,
+    /// Its bytes, where it says so.
+    pub(crate) length: Option<u64>,
+    /// By when a whole answer must be here.
+    pub(crate) deadline: Instant,
+    pub(crate) place: Place,
+}
+
+/// What the body is, as far as the head says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One JSON object.
+    Whole,
+    /// Events, or one JSON object all the same: the first byte tells.
+    EventsOrWhole,
+}
+
+/// Sends a call and waits for the head of its answer.
+///
+/// # Errors
+/// All that a head can be but the beginning of an answer.
+pub(crate) async fn ask(server: Arc<Server>, ask: RelayAsk, started: Instant) -> Result<Begun, RelayError> {
+    server.takes_calls()?;
+    let own = if ask.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
+    let bound = ask.head_within.map_or(own, |within| within.min(own));
+    let deadline = started + bound;
+    let place = server.gate.enter(deadline).await?;
+    let stream = ask.stream;
+    let request = request(&server, ask)?;
+    let late = |_| RelayError::Timeout { what: RelayWait::Head, after: bound };
+    let response = tokio::time::timeout_at(deadline, server.client.execute(request)).await.map_err(late)?;
+    let response = response.map_err(|error| {
+        let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
+        fault::before_the_head(&error, &server.address.authority(), timeouts.connect, bounds.head_bytes)
+    })?;
+    server.counters.received(0);
+    let length = response.content_length();
+    let (head, mut body) = http::Response::<Body>::from(response).into_parts();
+    within_bounds(&head.headers, server.spec.bounds.head_bytes)?;
+    refused(&server, head.status, &head.headers, &mut body).await?;
+    let form = match form(stream, &head.headers) {
+        Ok(form) => form,
+        Err(what) => {
+            let beginning = read_some(&mut body, BEGINNING_BYTES, ERROR_WAIT).await;
+            let beginning = server.redactor.text(&String::from_utf8_lossy(&beginning));
+            return Err(RelayError::NotTheDialect { what, beginning });
+        }
+    };
+    let head = RelayHead { request_id: request_id(&head.headers) };
+    Ok(Begun { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
+}
+
+fn request(server: &Server, ask: RelayAsk) -> Result<Request, RelayError> {
+    let mut request = Request::new(Method::POST, server.url(ask.endpoint).clone());
+    let headers = request.headers_mut();
+    *headers = server.headers(ask.endpoint.dialect());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("accept-encoding", HeaderValue::from_static("identity"));
+    let accept = if ask.stream { "text/event-stream, application/json" } else { "application/json" };
+    headers.entry(ACCEPT).or_insert(HeaderValue::from_static(accept));
+    if let Ok(id) = HeaderValue::try_from(ask.request.to_string()) {
+        headers.insert("x-request-id", id);
+    }
+    for (name, value) in ask.headers {
+        let unfit =
+            |_| RelayError::Connect { why: format!("the header `{name}` of the call cannot be sent") };
+        let value = HeaderValue::try_from(value).map_err(|_| unfit(()))?;
+        let header = HeaderName::try_from(name).map_err(|_| unfit(()))?;
+        // Lists of both sides count; of a single value the caller's does.
+        match server.has_own(name) {
+            true => drop(headers.append(header, value)),
+            false => drop(headers.insert(header, value)),
+        }
+    }
+    *request.body_mut() = Some(Body::from(ask.body));
+    Ok(request)
+}
+
+/// The library stops at a bound of its own, which is larger than any that can be configured.
+fn within_bounds(headers: &HeaderMap, limit: usize) -> Result<(), RelayError> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if bytes > limit { Err(RelayError::TooLarge { what: "headers", limit }) } else { Ok(()) }
+}
+
+/// Whatever status is no answer.
+async fn refused(
+    server: &Server,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &mut Body,
+) -> Result<(), RelayError> {
+    let code = status.as_u16();
+    match code {
+        200..=203 => Ok(()),
+        300..=399 => {
+            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).map_or("nowhere", str::trim);
+            Err(RelayError::Redirect { status: code, to: server.redactor.text(&shown(to)) })
+        }
+        400..=599 => {
+            let body = read_some(body, server.spec.bounds.error_bytes, ERROR_WAIT).await;
+            server.counters.received(body.len());
+            let body = server.redactor.bytes(body);
+            Err(RelayError::Status { status: code, body, retry_after: retry_after(code, headers) })
+        }
+        _ => {
+            let what = format!("the status {code}");
+            Err(RelayError::NotTheDialect { what, beginning: String::new() })
+        }
+    }
+}
+
+/// What the body is, or why it is nothing of ours.
+fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
+    let value = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    if let Some(coding) =
+        value(CONTENT_ENCODING).filter(|coding| !coding.trim().eq_ignore_ascii_case("identity"))
+    {
+        return Err(format!("it is compressed (`{}`), though we asked for it plain", shown(&coding)));
+    }
+    let said = value(CONTENT_TYPE).unwrap_or_default();
+    let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match kind.as_str() {
+        "text/event-stream" if stream => Ok(Form::EventsOrWhole),
+        "text/event-stream" => Err("a stream of events, though a whole answer was asked for".to_owned()),
+        // Some say nothing, or the least, of what they send.
+        "" | "application/json" | "text/plain" | "application/octet-stream" if stream => {
+            Ok(Form::EventsOrWhole)
+        }
+        "" | "application/json" | "text/plain" | "application/octet-stream" => Ok(Form::Whole),
+        "text/html" => Err("a page of HTML".to_owned()),
+        other => Err(format!("content of the type `{}`", shown(other))),
+    }
+}
+
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get("x-request-id").or_else(|| headers.get("request-id"))?.to_str().ok()?;
+    let plain = id.len() <= MAX_REQUEST_ID_BYTES && id.bytes().all(|byte| byte.is_ascii_graphic());
+    (plain && !id.is_empty()).then(|| id.to_owned())
+}
+
+/// The first bytes of what is no answer, as text.
+pub(crate) fn beginning(server: &Server, bytes: &Bytes) -> String {
+    let first = bytes.get(..BEGINNING_BYTES.min(bytes.len())).unwrap_or_default();
+    server.redactor.text(&String::from_utf8_lossy(first))
+}

@@ -1,0 +1,49 @@
+//! The HTTP client of one server: its pool, TLS, proxy and versions, built from what is said of it. Knows no calls.
+
+use std::error::Error;
+
+use reqwest::redirect::Policy;
+
+use crate::spec::{UpstreamSpec, UseHttp2, certificates, proxy};
+
+/// A client for a checked spec.
+///
+/// # Errors
+/// What keeps it from being built, in words: this machine has no authorities of its own, for instance.
+pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, String> {
+    let mut builder = reqwest::Client::builder()
+        // A key must not follow a redirect to another host.
+        .redirect(Policy::none())
+        // Whether a call is tried again is decided by those who know what it costs.
+        .retry(reqwest::retry::never())
+        .connect_timeout(spec.timeouts.connect)
+        .pool_max_idle_per_host(spec.pool.idle_connections)
+        .pool_idle_timeout(spec.pool.idle_for.unwrap_or_else(|| spec.kind.pool_idle()))
+        .tcp_nodelay(true)
+        .no_proxy();
+    builder = match spec.http2.when {
+        UseHttp2::Auto => builder,
+        UseHttp2::Off => builder.http1_only(),
+        UseHttp2::Always => builder.http2_prior_knowledge(),
+    };
+    if spec.http2.when != UseHttp2::Off {
+        let head_bytes = u32::try_from(spec.bounds.head_bytes).unwrap_or(u32::MAX);
+        builder = builder.http2_max_header_list_size(head_bytes).http2_adaptive_window(true);
+        if let Some(ping) = spec.http2.ping {
+            builder = builder.http2_keep_alive_interval(ping).http2_keep_alive_timeout(ping);
+        }
+    }
+    // Without TLS no authorities are needed: a machine without any can still speak to its neighbours.
+    builder = match &spec.extra_roots_pem {
+        Some(pem) => builder.tls_certs_merge(certificates(pem)?),
+        None if !tls => builder.tls_certs_only([]),
+        None => builder,
+    };
+    if let Some(url) = &spec.proxy {
+        builder = builder.proxy(proxy(url)?);
+    }
+    builder.build().map_err(|error| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        format!("no client for `{}` can be built: {cause}", spec.name)
+    })
+}

@@ -1,0 +1,144 @@
+//! What is counted of one server's calls. Knows no connection and no names of metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headrace_engine_api::RelayError;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Kinds of failures, as figures name them.
+pub const FAILURES: [&str; 8] =
+    ["connect", "timeout", "status", "redirect", "not_the_dialect", "too_large", "cut", "unavailable"];
+
+/// How one server's calls went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Calls under way.
+    pub in_flight: u64,
+    /// Calls that wait for a place.
+    pub waiting: u64,
+    /// Calls since the start, those under way included.
+    pub calls: u64,
+    /// Calls whose answer was given up before its end.
+    pub given_up: u64,
+    /// Failures by kind, in the order of [`FAILURES`].
+    pub failures: [u64; FAILURES.len()],
+    /// Answers with a status from 500 on: a part of `status`.
+    pub server_errors: u64,
+    /// Answers with the status 429: a part of `status`.
+    pub rate_limited: u64,
+    /// Bytes of bodies sent.
+    pub bytes_sent: u64,
+    /// Bytes of bodies received.
+    pub bytes_received: u64,
+    /// What failed last.
+    pub last_error: Option<String>,
+    /// How long ago that was.
+    pub last_error_age: Option<Duration>,
+    /// How long ago anything came from it.
+    pub last_contact_age: Option<Duration>,
+}
+
+/// The counters behind them.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    born: Instant,
+    in_flight: AtomicU64,
+    calls: AtomicU64,
+    given_up: AtomicU64,
+    failures: [AtomicU64; FAILURES.len()],
+    server_errors: AtomicU64,
+    rate_limited: AtomicU64,
+    bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+    /// Nanoseconds since `born`, plus one; 0: never.
+    last_contact: AtomicU64,
+    last_error: Mutex<Option<(String, Instant)>>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            born: Instant::now(),
+            in_flight: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            failures: Default::default(),
+            server_errors: AtomicU64::new(0),
+            rate_limited: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+            bytes_received: AtomicU64::new(0),
+            last_contact: AtomicU64::new(0),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn begin(&self, bytes: usize) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        add(&self.bytes_sent, bytes);
+    }
+
+    pub(crate) fn end(&self, given_up: bool) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        add(&self.given_up, usize::from(given_up));
+    }
+
+    /// Something came.
+    pub(crate) fn received(&self, bytes: usize) {
+        add(&self.bytes_received, bytes);
+        let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last_contact.store(now.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self, error: &RelayError) {
+        let kind = match error {
+            RelayError::Connect { .. } => 0,
+            RelayError::Timeout { .. } => 1,
+            RelayError::Status { .. } => 2,
+            RelayError::Redirect { .. } => 3,
+            RelayError::NotTheDialect { .. } => 4,
+            RelayError::TooLarge { .. } => 5,
+            RelayError::Cut { .. } => 6,
+            RelayError::Unavailable { .. } => 7,
+        };
+        if let Some(counter) = self.failures.get(kind) {
+            add(counter, 1);
+        }
+        if let RelayError::Status { status, .. } = error {
+            add(&self.server_errors, usize::from(*status >= 500));
+            add(&self.rate_limited, usize::from(*status == 429));
+        }
+        *self.last_error.lock() = Some((error.to_string(), Instant::now()));
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn read(&self, waiting: usize) -> Figures {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let last_error = self.last_error.lock().clone();
+        let contact = of(&self.last_contact).checked_sub(1).map(Duration::from_nanos);
+        let waiting = waiting as u64;
+        Figures {
+            in_flight: self.in_flight().saturating_sub(waiting),
+            waiting,
+            calls: of(&self.calls),
+            given_up: of(&self.given_up),
+            failures: self.failures.each_ref().map(of),
+            server_errors: of(&self.server_errors),
+            rate_limited: of(&self.rate_limited),
+            bytes_sent: of(&self.bytes_sent),
+            bytes_received: of(&self.bytes_received),
+            last_error_age: last_error.as_ref().map(|(_, at)| at.elapsed()),
+            last_error: last_error.map(|(text, _)| text),
+            last_contact_age: contact.map(|at| self.born.elapsed().saturating_sub(at)),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
+}

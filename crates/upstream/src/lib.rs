@@ -1,0 +1,28 @@
+//! HTTP to other people's servers: calls in their dialect behind the seam `engine_api::Relay`, the faults of their answers by
+//! name, their models and health. Knows no callers' keys, no limits, no money and no templates.
+
+mod address;
+mod answer;
+mod ask;
+mod body;
+mod client;
+mod fault;
+mod figures;
+mod gate;
+mod kind;
+mod listing;
+mod load;
+mod probe;
+mod redact;
+mod retry_after;
+mod server;
+mod spec;
+mod split;
+mod upstream;
+
+pub use figures::{FAILURES, Figures};
+pub use kind::{Kind, UnknownKind};
+pub use listing::ListedModel;
+pub use probe::ProbeError;
+pub use spec::{Bounds, Http2, Pool, Queue, Timeouts, UpstreamSpec, UseHttp2};
+pub use upstream::{RelayModel, Upstream};

@@ -1,0 +1,256 @@
+//! Questions that are no calls: which models a server has, and whether it is well. What it answers is told in words, with what
+//! may be wrong in the configuration. Knows no calls.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::Dialect;
+use headrace_engine_api::{RelayError, RelayWait};
+use http::header::ACCEPT;
+use http::{HeaderValue, Method};
+use reqwest::{Body, Request, Url};
+use serde_json::Value;
+
+use crate::address::shown;
+use crate::body::read_some;
+use crate::fault;
+use crate::kind::Kind;
+use crate::listing::{ListedModel, Page};
+use crate::server::Server;
+
+/// The longest that one question takes.
+const PROBE_WAIT: Duration = Duration::from_secs(10);
+/// The largest list of models, in bytes.
+const MAX_LIST_BYTES: usize = 8 << 20;
+/// Of a list in pages, so many are read.
+const MAX_PAGES: usize = 20;
+/// Characters of what a server said, as operators are shown them.
+const SAID_CHARS: usize = 300;
+
+/// Why a server's answer to a question is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeError {
+    /// It was not reached, or did not answer.
+    Unreachable(RelayError),
+    /// It answered with a status that is no success.
+    Status {
+        /// The status.
+        status: u16,
+        /// What it said, without the markup.
+        said: String,
+        /// What may be wrong here.
+        hint: Option<String>,
+    },
+    /// It answered something else than was asked for.
+    NotUnderstood {
+        /// What came.
+        what: String,
+        /// What may be wrong here.
+        hint: Option<String>,
+    },
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hint = match self {
+            Self::Unreachable(error) => return error.fmt(f),
+            Self::Status { status, said, hint } if said.is_empty() => {
+                write!(f, "{status}, and nothing else")?;
+                hint
+            }
+            Self::Status { status, said, hint } => {
+                write!(f, "{status}: {said}")?;
+                hint
+            }
+            Self::NotUnderstood { what, hint } => {
+                f.write_str(what)?;
+                hint
+            }
+        };
+        hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"))
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+/// The models that a server lists.
+pub(crate) async fn models(server: &Server) -> Result<Vec<ListedModel>, ProbeError> {
+    let mut models: Vec<ListedModel> = Vec::new();
+    let mut after: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let mut url = server.address.api("models");
+        if server.spec.kind == Kind::Anthropic {
+            url.query_pairs_mut().append_pair("limit", "1000");
+        }
+        if let Some(after) = &after {
+            url.query_pairs_mut().append_pair("after_id", after);
+        }
+        let page = Page::read(&json(server, url).await?, server.spec.kind)
+            .map_err(|(what, hint)| ProbeError::NotUnderstood { what, hint })?;
+        models.extend(page.models);
+        match page.next {
+            // A server that pages in a circle ends here, too.
+            Some(next) if after.as_ref() != Some(&next) => after = Some(next),
+            _ => break,
+        }
+    }
+    if let (Kind::LlamaCpp, [only]) = (server.spec.kind, models.as_mut_slice()) {
+        only.context_window = slot_window(server).await.or(only.context_window);
+    }
+    Ok(models)
+}
+
+/// Whether a server is well: asked at the place that its kind has for it.
+pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
+    let place = match server.spec.kind {
+        Kind::Vllm | Kind::Sglang | Kind::LlamaCpp => server.address.server("health"),
+        Kind::Headrace => server.address.server("readyz"),
+        Kind::OpenAi | Kind::Anthropic => server.address.api("models"),
+    };
+    get(server, place).await.map(drop)
+}
+
+/// llama.cpp lists the context that a model was trained with; what a call may use is told elsewhere.
+async fn slot_window(server: &Server) -> Option<u32> {
+    let props = json(server, server.address.server("props")).await.ok()?;
+    let window = props.get("default_generation_settings")?.get("n_ctx")?.as_u64()?;
+    u32::try_from(window).ok()
+}
+
+async fn json(server: &Server, url: Url) -> Result<Value, ProbeError> {
+    let asked = url.path().to_owned();
+    let body = get(server, url).await?;
+    if body.len() >= MAX_LIST_BYTES {
+        let error = RelayError::TooLarge { what: "body", limit: MAX_LIST_BYTES };
+        return Err(ProbeError::Unreachable(error));
+    }
+    serde_json::from_slice(&body).map_err(|_| ProbeError::NotUnderstood {
+        what: not_json(server, &body),
+        hint: Some(format!("is `{asked}` the right path, and nothing else in between?")),
+    })
+}
+
+fn not_json(server: &Server, body: &Bytes) -> String {
+    let text = server.redactor.text(&String::from_utf8_lossy(body));
+    if text.trim().is_empty() {
+        return "an empty body".to_owned();
+    }
+    match title(&text) {
+        Some(title) => format!("not JSON: an HTML page titled \"{title}\""),
+        None if text.trim_start().starts_with('<') => "not JSON: an HTML page".to_owned(),
+        None => format!("not JSON: {}", shortened(&text)),
+    }
+}
+
+/// Asks, and gives the body of a success.
+async fn get(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
+    let unreachable = ProbeError::Unreachable;
+    let asked = url.path().to_owned();
+    let mut request = Request::new(Method::GET, url);
+    *request.headers_mut() = server.headers(server.spec.kind.dialect());
+    request.headers_mut().entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
+    let wait = PROBE_WAIT.min(server.spec.timeouts.head);
+    let answer = tokio::time::timeout(wait, server.client.execute(request)).await;
+    let answer = answer
+        .map_err(|_| unreachable(RelayError::Timeout { what: RelayWait::Head, after: wait }))?
+        .map_err(|error| {
+            let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
+            let at = server.address.authority();
+            unreachable(fault::before_the_head(&error, &at, timeouts.connect, bounds.head_bytes))
+        })?;
+    server.counters.received(0);
+    let (head, mut body) = http::Response::<Body>::from(answer).into_parts();
+    let status = head.status.as_u16();
+    if let 300..=399 = status {
+        let to = head.headers.get("location").and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
+        let to = server.redactor.text(&shown(to));
+        return Err(unreachable(RelayError::Redirect { status, to }));
+    }
+    let body = read_some(&mut body, MAX_LIST_BYTES, wait).await;
+    if head.status.is_success() {
+        return Ok(body);
+    }
+    let said = said(&server.redactor.text(&String::from_utf8_lossy(&body)));
+    Err(ProbeError::Status { status, said, hint: hint(server, status, &asked, &body) })
+}
+
+/// What an error's body says, without what surrounds it.
+fn said(body: &str) -> String {
+    let value: Value = serde_json::from_str(body).unwrap_or_default();
+    let error = value.get("error").unwrap_or(&value);
+    let message = [error.get("message"), error.get("detail"), Some(error)];
+    let message = message.into_iter().flatten().find_map(Value::as_str);
+    match message.map(str::to_owned).or_else(|| title(body)) {
+        Some(message) => shortened(&message),
+        None => shortened(body),
+    }
+}
+
+/// What may be wrong in the configuration, seeing how the server refuses.
+fn hint(server: &Server, status: u16, asked: &str, body: &[u8]) -> Option<String> {
+    let kind = server.spec.kind;
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    let anthropic = value.get("type").and_then(Value::as_str) == Some("error");
+    if anthropic && kind.dialect() != Dialect::Anthropic && kind != Kind::Headrace {
+        return Some(format!("it answers as Anthropic's servers do; it is configured as `{kind}`"));
+    }
+    match status {
+        401 | 403 if server.spec.key.is_none() => Some("no key is configured for it".to_owned()),
+        401 | 403 => Some("it refuses the key that is configured".to_owned()),
+        404 | 405 => Some(format!(
+            "there is no `{asked}` there: is the address's path right, and is it of kind `{kind}`?"
+        )),
+        400 if String::from_utf8_lossy(body).contains("HTTPS port") => {
+            Some("write https:// in its address".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The title of a page of HTML.
+fn title(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let begin = lower.find("<title")?;
+    let begin = begin + lower.get(begin..)?.find('>')? + 1;
+    let end = begin + lower.get(begin..)?.find("</title")?;
+    text.get(begin..end).map(shortened)
+}
+
+/// One line of bounded length.
+fn shortened(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.extend(word.chars().filter(|c| !c.is_control()));
+        if let Some((cut, _)) = line.char_indices().nth(SAID_CHARS) {
+            line.truncate(cut);
+            line.push('…');
+            break;
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_said_is_told_in_one_line() {
+        for (body, told) in [
+            ("", ""),
+            (r#"{"error":{"message":"no\n such  key","type":"x"}}"#, "no such key"),
+            (r#"{"error":"flat"}"#, "flat"),
+            (r#"{"detail":"Not Found"}"#, "Not Found"),
+            (r#"{"message":"top"}"#, "top"),
+            ("<html><head><TITLE lang=en> 502 Bad\nGateway</TITLE></head>", "502 Bad Gateway"),
+            ("plain\ttext", "plain text"),
+        ] {
+            assert_eq!(said(body), told, "{body}");
+        }
+        assert_eq!(said(&"é".repeat(1000)).chars().count(), SAID_CHARS + 1);
+    }
+}

@@ -1,0 +1,134 @@
+//! What all calls of one server share: client, address, headers, places, counters, and whether it is drained. Knows no single
+//! call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use headrace_domain::{Dialect, Endpoint};
+use headrace_engine_api::{Health, RelayError};
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::Url;
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::address::Address;
+use crate::client::client;
+use crate::figures::Counters;
+use crate::gate::Gate;
+use crate::kind::Kind;
+use crate::redact::Redactor;
+use crate::spec::UpstreamSpec;
+
+/// The version of Anthropic's API that is spoken where the caller names none.
+const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
+
+/// One server.
+pub(crate) struct Server {
+    pub(crate) spec: UpstreamSpec,
+    pub(crate) client: reqwest::Client,
+    pub(crate) address: Address,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) counters: Counters,
+    pub(crate) redactor: Redactor,
+    /// Headers of every call.
+    headers: HeaderMap,
+    /// Where calls go, by endpoint.
+    chat: Url,
+    completions: Url,
+    messages: Url,
+    drained: AtomicBool,
+}
+
+impl Server {
+    /// Builds what a spec says.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, in words.
+    pub(crate) fn new(spec: UpstreamSpec) -> Result<Self, Vec<String>> {
+        let wrong = spec.check();
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let one = |error| vec![error];
+        let address = Address::parse(&spec.url).map_err(one)?;
+        let client = client(&spec, address.is_tls()).map_err(one)?;
+        let secrets = spec.key.iter().chain(spec.headers.iter().map(|(_, value)| value)).cloned();
+        Ok(Self {
+            client,
+            gate: Arc::new(Gate::new(spec.queue)),
+            counters: Counters::new(),
+            redactor: Redactor::new(secrets),
+            headers: headers(&spec).map_err(one)?,
+            chat: address.api("chat/completions"),
+            completions: address.api("completions"),
+            messages: address.api("messages"),
+            drained: AtomicBool::new(false),
+            address,
+            spec,
+        })
+    }
+
+    pub(crate) fn url(&self, endpoint: Endpoint) -> &Url {
+        match endpoint {
+            Endpoint::ChatCompletions => &self.chat,
+            Endpoint::Completions => &self.completions,
+            Endpoint::Messages => &self.messages,
+        }
+    }
+
+    /// Headers of a call in a dialect, with the key.
+    pub(crate) fn headers(&self, dialect: Dialect) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        if dialect == Dialect::Anthropic {
+            headers.entry("anthropic-version").or_insert(ANTHROPIC_VERSION);
+        }
+        headers
+    }
+
+    /// Whether the configuration names a header itself.
+    pub(crate) fn has_own(&self, header: &str) -> bool {
+        self.spec.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header))
+    }
+
+    pub(crate) fn set_drained(&self, drained: bool) {
+        self.drained.store(drained, Ordering::Release);
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if self.drained.load(Ordering::Acquire) { Health::Draining } else { Health::Up }
+    }
+
+    /// # Errors
+    /// [`RelayError::Unavailable`] while it is drained.
+    pub(crate) fn takes_calls(&self) -> Result<(), RelayError> {
+        if self.health().is_up() {
+            return Ok(());
+        }
+        let why = format!("`{}` is drained by an operator", self.spec.name);
+        Err(RelayError::Unavailable { why, retry_after: None })
+    }
+}
+
+fn headers(spec: &UpstreamSpec) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("headrace/", env!("CARGO_PKG_VERSION"))));
+    if let Some(key) = &spec.key {
+        match spec.kind {
+            Kind::Anthropic => headers.insert("x-api-key", secret(key)?),
+            _ => headers.insert(AUTHORIZATION, secret(&format!("Bearer {}", key.expose_secret()).into())?),
+        };
+    }
+    for (name, value) in &spec.headers {
+        let name =
+            HeaderName::try_from(name.as_str()).map_err(|_| format!("`{name}` is no name of a header"))?;
+        headers.insert(name, secret(value)?);
+    }
+    Ok(headers)
+}
+
+fn secret(value: &SecretString) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_str(value.expose_secret());
+    let mut value = value.map_err(|_| "a key or header has characters that no header may have".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}

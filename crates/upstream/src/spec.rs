@@ -1,0 +1,335 @@
+//! What is said of a server of others before anything is built: plain data, with its defaults and its check. Knows no files,
+//! no environment and no connection.
+
+use std::time::Duration;
+
+use headrace_engine_api::Abandoned;
+use http::{HeaderName, HeaderValue};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::address::Address;
+use crate::kind::Kind;
+
+/// One server.
+#[derive(Debug, Clone)]
+pub struct UpstreamSpec {
+    /// Its name in our configuration.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Its address, with or without `/v1`.
+    pub url: String,
+    /// The key that it knows us by. It goes out in `x-api-key` to Anthropic's kind and as a bearer token to all others.
+    pub key: Option<SecretString>,
+    /// Headers of every call beside ours. Their values may be secret.
+    pub headers: Vec<(String, SecretString)>,
+    /// How long is waited.
+    pub timeouts: Timeouts,
+    /// Whose certificates are trusted beside those of this machine's authorities: PEM.
+    pub extra_roots_pem: Option<Vec<u8>>,
+    /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password where it wants them. The environment's are not used.
+    pub proxy: Option<SecretString>,
+    /// Connections that wait for the next call.
+    pub pool: Pool,
+    /// HTTP/2.
+    pub http2: Http2,
+    /// Calls at once.
+    pub queue: Queue,
+    /// How much is taken of an answer.
+    pub bounds: Bounds,
+    /// What becomes of an answer whose client goes away.
+    pub abandoned: Abandoned,
+}
+
+/// How long is waited for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a connection with TLS.
+    pub connect: Duration,
+    /// For the head of a stream, from the call on.
+    pub head: Duration,
+    /// For the end of a whole answer, from the call on.
+    pub whole: Duration,
+    /// For the next bytes of a stream.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            head: Duration::from_secs(60),
+            whole: Duration::from_secs(600),
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Connections that wait for the next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// So many at most.
+    pub idle_connections: usize,
+    /// So long; `None`: as the kind's servers do ([`Kind::pool_idle`]).
+    pub idle_for: Option<Duration>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { idle_connections: 64, idle_for: None }
+    }
+}
+
+/// When HTTP/2 is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UseHttp2 {
+    /// Where TLS agrees on it.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Always, also without TLS.
+    Always,
+}
+
+/// HTTP/2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2 {
+    /// When it is spoken.
+    pub when: UseHttp2,
+    /// How often a connection with calls on it is pinged; one that does not answer for as long is closed. `None`: never.
+    pub ping: Option<Duration>,
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        Self { when: UseHttp2::default(), ping: Some(Duration::from_secs(20)) }
+    }
+}
+
+/// Calls at once, and those that wait for a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queue {
+    /// Calls under way; `None`: without a bound.
+    pub in_flight: Option<usize>,
+    /// Calls that wait for a place, first come, first served. Beyond that they are refused.
+    pub waiting: usize,
+    /// How long one waits.
+    pub wait: Duration,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { in_flight: None, waiting: 256, wait: Duration::from_secs(10) }
+    }
+}
+
+/// How much is taken of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of its header section, at most [`Bounds::MOST_HEAD_BYTES`].
+    pub head_bytes: usize,
+    /// Bytes of one event of a stream.
+    pub event_bytes: usize,
+    /// Bytes of a whole answer.
+    pub body_bytes: usize,
+    /// Bytes of the body of an error. More is left unread.
+    pub error_bytes: usize,
+}
+
+impl Bounds {
+    /// More bytes of headers are never read, whatever is configured.
+    pub const MOST_HEAD_BYTES: usize = 400 << 10;
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { head_bytes: 64 << 10, event_bytes: 8 << 20, body_bytes: 64 << 20, error_bytes: 64 << 10 }
+    }
+}
+
+/// Headers that are ours to say.
+const RESERVED: [&str; 8] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "accept-encoding",
+    "x-request-id",
+];
+
+impl UpstreamSpec {
+    /// A server with the defaults of everything else.
+    pub fn new(name: &str, kind: Kind, url: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            url: url.to_owned(),
+            key: None,
+            headers: Vec::new(),
+            timeouts: Timeouts::default(),
+            extra_roots_pem: None,
+            proxy: None,
+            pool: Pool::default(),
+            http2: Http2::default(),
+            queue: Queue::default(),
+            bounds: Bounds::default(),
+            abandoned: Abandoned::default(),
+        }
+    }
+
+    /// Everything that is wrong with it, in words. Nothing is asked of the server.
+    pub fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.name.is_empty() {
+            wrong.push("an upstream needs a name".to_owned());
+        }
+        wrong.extend(Address::parse(&self.url).err());
+        if let Some(key) = &self.key {
+            wrong.extend(check_key(key));
+        }
+        for (name, value) in &self.headers {
+            wrong.extend(self.check_header(name, value));
+        }
+        if let Some(pem) = &self.extra_roots_pem {
+            wrong.extend(certificates(pem).err());
+        }
+        if let Some(url) = &self.proxy {
+            wrong.extend(proxy(url).err());
+        }
+        self.check_times(&mut wrong);
+        self.check_bounds(&mut wrong);
+        wrong
+    }
+
+    fn check_header(&self, name: &str, value: &SecretString) -> Option<String> {
+        let Ok(parsed) = HeaderName::try_from(name) else {
+            return Some(format!("`{name}` is no name of a header"));
+        };
+        if HeaderValue::from_str(value.expose_secret()).is_err() {
+            return Some(format!("the value of the header `{name}` has characters that no header may have"));
+        }
+        if RESERVED.contains(&parsed.as_str()) {
+            return Some(format!("the header `{name}` is ours to say; leave it out"));
+        }
+        let is_key = matches!(parsed.as_str(), "authorization" | "x-api-key");
+        (is_key && self.key.is_some())
+            .then(|| format!("there is a key and a header `{name}` as well; give one of them"))
+    }
+
+    fn check_times(&self, wrong: &mut Vec<String>) {
+        let Timeouts { connect, head, whole, idle } = self.timeouts;
+        let times = [
+            ("timeouts.connect", Some(connect)),
+            ("timeouts.head", Some(head)),
+            ("timeouts.whole", Some(whole)),
+            ("timeouts.idle", Some(idle)),
+            ("http2.ping", self.http2.ping),
+        ];
+        for (what, time) in times {
+            if time.is_some_and(|time| time.is_zero()) {
+                wrong.push(format!("`{what}` is 0, and nothing would ever come in time"));
+            }
+        }
+    }
+
+    fn check_bounds(&self, wrong: &mut Vec<String>) {
+        let Bounds { head_bytes, event_bytes, body_bytes, error_bytes } = self.bounds;
+        let most = Bounds::MOST_HEAD_BYTES;
+        for (what, bytes, least, most) in [
+            ("head_bytes", head_bytes, 1 << 10, most),
+            ("event_bytes", event_bytes, 1 << 10, usize::MAX),
+            ("body_bytes", body_bytes, 1 << 10, usize::MAX),
+            ("error_bytes", error_bytes, 256, usize::MAX),
+        ] {
+            if bytes < least || bytes > most {
+                wrong.push(format!("`bounds.{what}` is {bytes}; it must be from {least} to {most}"));
+            }
+        }
+        if self.queue.in_flight == Some(0) {
+            wrong.push("`queue.in_flight` is 0: no call could ever be made".to_owned());
+        }
+    }
+}
+
+fn check_key(key: &SecretString) -> Option<String> {
+    let key = key.expose_secret();
+    if key.is_empty() {
+        return Some("the key is empty".to_owned());
+    }
+    let fits = key.bytes().all(|byte| byte.is_ascii_graphic());
+    (!fits).then(|| "the key has characters that no key has (a blank, or the end of a line?)".to_owned())
+}
+
+/// The certificates of a PEM text.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, String> {
+    let found = reqwest::Certificate::from_pem_bundle(pem).ok().filter(|found| !found.is_empty());
+    found.ok_or_else(|| "the file of the authority holds no certificate in PEM".to_owned())
+}
+
+/// The proxy of an address.
+pub(crate) fn proxy(url: &SecretString) -> Result<reqwest::Proxy, String> {
+    let text = url.expose_secret();
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    if !["http", "https", "socks5", "socks5h"].contains(&scheme) {
+        return Err(
+            "the proxy's address must begin with http://, https://, socks5:// or socks5h://".to_owned()
+        );
+    }
+    reqwest::Proxy::all(text).map_err(|_| "the proxy's address is none".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_of_defaults_is_right() {
+        for kind in Kind::ALL {
+            assert_eq!(UpstreamSpec::new("a", kind, "http://127.0.0.1:8000").check(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once_and_no_secret_with_it() {
+        let mut spec = UpstreamSpec::new("", Kind::OpenAi, "ftp://h");
+        spec.key = Some("sk-secret\n".into());
+        spec.headers = vec![
+            ("bad name".into(), "v".into()),
+            ("x-good".into(), "secret\0".into()),
+            ("Host".into(), "h".into()),
+            ("Authorization".into(), "Bearer secret".into()),
+        ];
+        spec.extra_roots_pem = Some(b"no pem".to_vec());
+        spec.proxy = Some("gopher://me:secret@h".into());
+        spec.timeouts.idle = Duration::ZERO;
+        spec.http2.ping = Some(Duration::ZERO);
+        spec.bounds.head_bytes = 1 << 30;
+        spec.bounds.error_bytes = 0;
+        spec.queue.in_flight = Some(0);
+        let wrong = spec.check();
+        for (fault, words) in wrong.iter().zip([
+            "needs a name",
+            "must begin with http://",
+            "the key has characters",
+            "`bad name` is no name",
+            "the value of the header `x-good`",
+            "the header `Host` is ours",
+            "a key and a header `Authorization`",
+            "no certificate in PEM",
+            "the proxy's address must begin",
+            "`timeouts.idle` is 0",
+            "`http2.ping` is 0",
+            "`bounds.head_bytes` is 1073741824",
+            "`bounds.error_bytes` is 0",
+            "`queue.in_flight` is 0",
+        ]) {
+            assert!(fault.contains(words), "{fault} should say {words}");
+        }
+        assert_eq!(wrong.len(), 14, "{wrong:#?}");
+        let shown = format!("{spec:?}{wrong:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

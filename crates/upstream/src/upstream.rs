@@ -1,0 +1,141 @@
+//! One server of others, and one model there behind the seam. What they do for a call stands in `answer`; here is who they are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
+
+use crate::answer::Answer;
+use crate::figures::Figures;
+use crate::kind::Kind;
+use crate::listing::ListedModel;
+use crate::load;
+use crate::probe::{self, ProbeError};
+use crate::server::Server;
+use crate::spec::UpstreamSpec;
+
+/// One server. Cheap to clone: all clones are the same one.
+#[derive(Clone)]
+pub struct Upstream {
+    server: Arc<Server>,
+}
+
+impl Upstream {
+    /// Builds what a spec says. Nothing is asked of the server.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the spec, in words.
+    pub fn new(spec: UpstreamSpec) -> Result<Self, Vec<String>> {
+        Ok(Self { server: Arc::new(Server::new(spec)?) })
+    }
+
+    /// Its name in our configuration.
+    pub fn name(&self) -> &str {
+        &self.server.spec.name
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.server.spec.kind
+    }
+
+    /// From what it was built.
+    pub fn spec(&self) -> &UpstreamSpec {
+        &self.server.spec
+    }
+
+    /// Host and port.
+    pub fn authority(&self) -> String {
+        self.server.address.authority()
+    }
+
+    /// Takes no new calls from now on; those under way go on.
+    pub fn drain(&self) {
+        self.server.set_drained(true);
+    }
+
+    /// Takes calls again.
+    pub fn resume(&self) {
+        self.server.set_drained(false);
+    }
+
+    /// Whether it takes calls.
+    pub fn health(&self) -> Health {
+        self.server.health()
+    }
+
+    /// The models that it lists, asked now.
+    ///
+    /// # Errors
+    /// What it answered instead, or why it did not, in words that name what may be wrong in the configuration.
+    pub async fn models(&self) -> Result<Vec<ListedModel>, ProbeError> {
+        probe::models(&self.server).await
+    }
+
+    /// Whether it is well, asked now at the place that its kind has for it.
+    ///
+    /// # Errors
+    /// What it answered instead, or why it did not.
+    pub async fn probe(&self) -> Result<(), ProbeError> {
+        probe::health(&self.server).await
+    }
+
+    /// How its calls went.
+    pub fn figures(&self) -> Figures {
+        self.server.counters.read(self.server.gate.waiting())
+    }
+
+    /// One of its models.
+    pub fn model(&self, model: &str, context_window: Option<u32>) -> RelayModel {
+        let spec = &self.server.spec;
+        let facts = RelayFacts {
+            upstream: spec.name.as_str().into(),
+            dialect: spec.kind.dialect(),
+            model: model.into(),
+            max_tokens_field: spec.kind.max_tokens_field(),
+            context_window,
+            abandoned: spec.abandoned,
+        };
+        RelayModel { server: Arc::clone(&self.server), facts }
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream")
+            .field("name", &self.name())
+            .field("kind", &self.kind())
+            .field("at", &self.authority())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One model at a server, reached by messages.
+pub struct RelayModel {
+    server: Arc<Server>,
+    facts: RelayFacts,
+}
+
+impl Relay for RelayModel {
+    fn facts(&self) -> &RelayFacts {
+        &self.facts
+    }
+
+    fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+        Box::new(Answer::new(Arc::clone(&self.server), ask))
+    }
+
+    fn load(&self) -> LoadReport {
+        load::seen_here(&self.server)
+    }
+
+    fn health(&self) -> Health {
+        self.server.health()
+    }
+}
+
+impl fmt::Debug for RelayModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayModel").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}

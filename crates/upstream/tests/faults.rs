@@ -1,0 +1,221 @@
+//! Every fault of a hostile server, in both dialects, streamed and whole: what comes of it, and that the next call works.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Endpoint, RequestId};
+use headrace_engine_api::{Relay, RelayAsk, RelayError, RelayEvent, RelayWait};
+use headrace_hostile::{Fault, Hostile};
+use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+
+const KEY: &str = "sk-canary-0123456789";
+
+/// What is expected of a fault.
+enum Expected {
+    /// An answer that the transport finds nothing wrong with.
+    Through,
+    /// A whole answer, though a stream was asked for.
+    Whole,
+    /// This error, by the beginning of its text, after so many events.
+    Failed(usize, &'static str),
+    /// For a kind of error with a text that is long, the check.
+    Is(usize, fn(&RelayError) -> bool),
+}
+
+use Expected::{Failed, Is, Through, Whole};
+
+fn spec(url: &str, kind: Kind) -> UpstreamSpec {
+    let mut spec = UpstreamSpec::new("hostile", kind, url);
+    spec.key = Some(KEY.into());
+    spec.timeouts.head = Duration::from_millis(800);
+    spec.timeouts.idle = Duration::from_millis(400);
+    spec.timeouts.whole = Duration::from_millis(1500);
+    spec.bounds.event_bytes = 1 << 20;
+    spec.bounds.body_bytes = 1 << 20;
+    spec
+}
+
+fn ask(endpoint: Endpoint, model: &str, stream: bool) -> RelayAsk {
+    RelayAsk {
+        request: RequestId::from_bits(7),
+        endpoint,
+        body: Bytes::from(format!(r#"{{"model":"{model}","stream":{stream},"messages":[]}}"#)),
+        stream,
+        headers: Vec::new(),
+        head_within: None,
+    }
+}
+
+async fn all(upstream: &Upstream, ask: RelayAsk) -> Vec<RelayEvent> {
+    let model = upstream.model("any", None);
+    let mut answer = model.send(ask);
+    let mut events = Vec::new();
+    while let Some(event) = answer.next().await {
+        events.push(event);
+    }
+    assert_eq!(answer.next().await, None, "nothing comes after the end");
+    events
+}
+
+fn streamed(fault: Fault) -> Expected {
+    match fault {
+        Fault::Stall => Failed(2, "the next bytes of its answer did not come within 0.4 s"),
+        Fault::Cut | Fault::Short => {
+            Failed(2, "its answer broke off: the connection ended before the answer did")
+        }
+        Fault::Reset => Failed(2, "its answer broke off: the connection was reset"),
+        Fault::CutClean => Failed(2, "its answer broke off: it ended within an event"),
+        Fault::BadChunk => Failed(2, "its answer broke off: "),
+        Fault::HtmlInDisguise => Failed(0, "its answer is not of its dialect: a page of HTML"),
+        Fault::EndlessComments => Through,
+        Fault::TenMbLine | Fault::EndlessBody => Failed(2, "its answer's event has more than 1048576 bytes"),
+        Fault::NotUtf8 => Failed(2, "its answer is not of its dialect: a line that is not UTF-8"),
+        Fault::AlwaysWhole => Whole,
+        _ => common(fault),
+    }
+}
+
+fn whole(fault: Fault) -> Expected {
+    match fault {
+        Fault::Stall | Fault::EndlessComments => Failed(0, "the end of its answer did not come within 1.5 s"),
+        Fault::Cut | Fault::Short => {
+            Failed(0, "its answer broke off: the connection ended before the answer did")
+        }
+        Fault::Reset => Failed(0, "its answer broke off: the connection was reset"),
+        Fault::BadChunk => Failed(0, "its answer broke off: "),
+        Fault::HtmlInDisguise => Failed(0, "its answer is not of its dialect: a page of HTML"),
+        Fault::EndlessBody => Failed(0, "its answer's body has more than 1048576 bytes"),
+        Fault::AlwaysStream => Failed(0, "its answer is not of its dialect: a stream of events"),
+        _ => common(fault),
+    }
+}
+
+fn common(fault: Fault) -> Expected {
+    match fault {
+        Fault::Html => Is(0, |error| {
+            matches!(error, RelayError::NotTheDialect { what, beginning }
+                if what == "a page of HTML" && beginning.contains("Welcome to nginx!"))
+        }),
+        Fault::Empty => Failed(0, "its answer is not of its dialect: an empty body"),
+        Fault::NoContent => Failed(0, "its answer is not of its dialect: the status 204"),
+        Fault::Redirect => Is(0, |error| {
+            *error == RelayError::Redirect { status: 307, to: "http://127.0.0.1:1/v1/elsewhere".into() }
+        }),
+        Fault::EndlessHeaders | Fault::HugeHeaders => {
+            Failed(0, "its answer's headers has more than 65536 bytes")
+        }
+        Fault::DrippingHeaders | Fault::EndlessInterim | Fault::NoHead => {
+            Is(0, |error| matches!(error, RelayError::Timeout { what: RelayWait::Head, .. }))
+        }
+        Fault::CloseBeforeHead => {
+            Failed(0, "its answer broke off: the connection was closed before the answer began")
+        }
+        Fault::ResetBeforeHead => Is(0, |error| matches!(error, RelayError::Cut { .. })),
+        Fault::RateLimited => Is(0, |error| status(error) == Some((429, Some(7000)))),
+        Fault::LimitHeaders => Is(0, |error| status(error) == Some((429, Some(90_000)))),
+        Fault::Unauthorized => Is(0, |error| status(error) == Some((401, None))),
+        Fault::NotFound => Is(0, |error| status(error) == Some((404, None))),
+        Fault::TooLong => Is(0, |error| status(error) == Some((400, None))),
+        Fault::ServerError | Fault::Flaky => Is(0, |error| status(error) == Some((500, None))),
+        Fault::EndlessError => Is(
+            0,
+            |error| matches!(error, RelayError::Status { status: 503, body, .. } if body.len() == 64 << 10),
+        ),
+        Fault::Gzip => Failed(0, "its answer is not of its dialect: it is compressed (`gzip`)"),
+        Fault::NotHttp => Failed(0, "its answer broke off: what came is no HTTP"),
+        // What is wrong with these is for those to find who know the dialect.
+        _ => Through,
+    }
+}
+
+fn status(error: &RelayError) -> Option<(u16, Option<u128>)> {
+    match error {
+        RelayError::Status { status, retry_after, .. } => {
+            Some((*status, retry_after.map(|wait| wait.as_millis())))
+        }
+        _ => None,
+    }
+}
+
+async fn check(upstream: &Upstream, endpoint: Endpoint, fault: Fault, stream: bool) {
+    let shown = format!("{} at {} stream={stream}", fault.name(), endpoint.name());
+    let events =
+        tokio::time::timeout(Duration::from_secs(5), all(upstream, ask(endpoint, fault.name(), stream)));
+    let events = events.await.unwrap_or_else(|_| panic!("{shown}: it takes too long"));
+    let text = format!("{events:?}");
+    assert!(!text.contains(KEY), "{shown}: {text}");
+    let count = events.iter().filter(|event| matches!(event, RelayEvent::Event(_))).count();
+    let failed = events.last().and_then(|event| match event {
+        RelayEvent::Failed(error) => Some(error),
+        _ => None,
+    });
+    let has_whole = matches!(events.last(), Some(RelayEvent::Whole(_)));
+    match (if stream { streamed(fault) } else { whole(fault) }, failed) {
+        (Through, None) => {
+            assert!(
+                matches!(events.first(), Some(RelayEvent::Head(head)) if head.request_id.as_deref() == Some("hostile-1")
+                || !text.contains("hostile-1")),
+                "{shown}: {text}"
+            );
+            assert!(if stream { count > 0 } else { has_whole }, "{shown}: {text}");
+        }
+        (Whole, None) => assert!(has_whole && count == 0, "{shown}: {text}"),
+        (Failed(after, words), Some(error)) => {
+            assert!(
+                error.to_string().starts_with(words) && count == after,
+                "{shown}: {error}, {count} events"
+            );
+        }
+        (Is(after, check), Some(error)) => assert!(check(error) && count == after, "{shown}: {error:?}"),
+        _ => panic!("{shown}: {text}"),
+    }
+}
+
+/// The table above, for every fault there is, each at a server's client of its own, and each twice. A stream of comments alone
+/// never ends: it is broken off elsewhere.
+async fn every_fault(kind: Kind, endpoint: Endpoint) {
+    let hostile = Hostile::start().await.unwrap();
+    let mut tables = tokio::task::JoinSet::new();
+    for fault in Fault::ALL.iter().copied() {
+        let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
+        tables.spawn(async move {
+            for stream in [true, false] {
+                if (fault, stream) != (Fault::EndlessComments, true) {
+                    check(&upstream, endpoint, fault, stream).await;
+                    check(&upstream, endpoint, Fault::Good, stream).await;
+                }
+                if fault == Fault::Flaky {
+                    // The second try of what is flaky is good.
+                    let events = all(&upstream, ask(endpoint, fault.name(), stream)).await;
+                    assert!(
+                        events.len() > 1 && matches!(events.first(), Some(RelayEvent::Head(_))),
+                        "{events:?}"
+                    );
+                }
+            }
+            let figures = upstream.figures();
+            assert_eq!((figures.in_flight, figures.waiting), (0, 0), "{figures:?}");
+            assert!(!format!("{figures:?}{upstream:?}{:?}", upstream.spec()).contains(KEY));
+        });
+    }
+    while let Some(done) = tables.join_next().await {
+        done.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_fault_of_chats_has_its_name_and_leaves_the_next_call_working() {
+    every_fault(Kind::Vllm, Endpoint::ChatCompletions).await;
+}
+
+#[tokio::test]
+async fn every_fault_of_completions_has_its_name_and_leaves_the_next_call_working() {
+    every_fault(Kind::OpenAi, Endpoint::Completions).await;
+}
+
+#[tokio::test]
+async fn every_fault_of_messages_has_its_name_and_leaves_the_next_call_working() {
+    every_fault(Kind::Anthropic, Endpoint::Messages).await;
+}
