@@ -91,7 +91,7 @@ pub enum ReplyEvent {
         /// One per id where asked for, else empty.
         logprobs: Vec<TokenLogprob>,
     },
-    /// Text of a reasoning section. Dialects can write it; no reply is parsed into it yet.
+    /// Text of a reasoning section.
     Reasoning {
         /// Which answer.
         choice: u32,
@@ -101,6 +101,21 @@ pub enum ReplyEvent {
         ids: Vec<u32>,
         /// One per id where asked for, else empty.
         logprobs: Vec<TokenLogprob>,
+    },
+    /// The end of a reasoning section, with what vouches for it: opaque, and given back with the section in the next turn
+    /// (Anthropic's `signature`). A section may have no text.
+    ReasoningSignature {
+        /// Which answer.
+        choice: u32,
+        /// The signature.
+        signature: String,
+    },
+    /// A whole reasoning section that only the model's own server can read (Anthropic's `redacted_thinking`).
+    RedactedReasoning {
+        /// Which answer.
+        choice: u32,
+        /// The section, encrypted.
+        data: String,
     },
     /// A tool call begins.
     ToolCallStart {

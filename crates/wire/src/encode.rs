@@ -10,6 +10,7 @@ mod encoder;
 mod frame;
 mod openai_stream;
 mod openai_whole;
+mod reasoning_details;
 
 #[cfg(test)]
 mod equality_tests;

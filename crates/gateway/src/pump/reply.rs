@@ -60,7 +60,9 @@ impl Written {
             | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 (*choice, ids.len(), self.with_ids || !text.is_empty() || !logprobs.is_empty())
             }
-            ReplyEvent::ToolCallStart { choice, .. }
+            ReplyEvent::ReasoningSignature { choice, .. }
+            | ReplyEvent::RedactedReasoning { choice, .. }
+            | ReplyEvent::ToolCallStart { choice, .. }
             | ReplyEvent::ToolCallArguments { choice, .. }
             | ReplyEvent::Finish { choice, .. } => (*choice, 0, true),
             ReplyEvent::Prompt { .. } => return,
@@ -203,7 +205,10 @@ impl Reply {
                 ReplyEvent::Text { ids, logprobs, .. } | ReplyEvent::Reasoning { ids, logprobs, .. } => {
                     self.taken_in += ids.len() + scores(logprobs);
                 }
-                ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallArguments { .. } => {}
+                ReplyEvent::ReasoningSignature { .. }
+                | ReplyEvent::RedactedReasoning { .. }
+                | ReplyEvent::ToolCallStart { .. }
+                | ReplyEvent::ToolCallArguments { .. } => {}
             }
         }
         if weight <= ENCODED_INLINE {

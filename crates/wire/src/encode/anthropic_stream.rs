@@ -31,6 +31,7 @@ pub(super) struct AnthropicStream {
 enum Kind {
     Text,
     Thinking,
+    RedactedThinking,
     ToolUse,
 }
 
@@ -69,6 +70,23 @@ impl AnthropicStream {
             raw(out, "}\n\n");
             self.index = self.index.saturating_add(1);
         }
+    }
+
+    /// The end of a block of thinking, which may have no text.
+    fn signature(&mut self, signature: &str, out: &mut BytesMut) {
+        self.continue_block(Kind::Thinking, out);
+        write_delta(out, self.index, "\"signature_delta\",\"signature\":", signature);
+        self.close_block(out);
+    }
+
+    /// A block that comes whole.
+    fn redacted(&mut self, data: &str, out: &mut BytesMut) {
+        self.close_block(out);
+        self.start_block(Kind::RedactedThinking, out);
+        raw(out, "{\"type\":\"redacted_thinking\",\"data\":");
+        value(out, data);
+        raw(out, "}}\n\n");
+        self.close_block(out);
     }
 
     fn text(&mut self, kind: Kind, text: &str, out: &mut BytesMut) {
@@ -154,6 +172,8 @@ impl ReplyEncoder for AnthropicStream {
             ReplyEvent::Prompt { .. } => {}
             ReplyEvent::Text { text, .. } => self.text(Kind::Text, text, out),
             ReplyEvent::Reasoning { text, .. } => self.text(Kind::Thinking, text, out),
+            ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature, out),
+            ReplyEvent::RedactedReasoning { data, .. } => self.redacted(data, out),
             ReplyEvent::ToolCallStart { index, id, name, .. } => {
                 self.close_block(out);
                 self.start_block(Kind::ToolUse, out);

@@ -21,8 +21,15 @@ pub(super) struct AnthropicWhole {
 
 enum Block {
     Text(String),
-    Thinking(String),
-    ToolUse { index: u32, id: String, name: String, input: String },
+    /// Its text and, once it is over, its signature.
+    Thinking(String, Option<String>),
+    RedactedThinking(String),
+    ToolUse {
+        index: u32,
+        id: String,
+        name: String,
+        input: String,
+    },
 }
 
 impl AnthropicWhole {
@@ -41,8 +48,15 @@ impl AnthropicWhole {
     fn thinking(&mut self, text: &str) {
         match self.blocks.last_mut() {
             _ if text.is_empty() => {}
-            Some(Block::Thinking(open)) => open.push_str(text),
-            _ => self.blocks.push(Block::Thinking(text.to_owned())),
+            Some(Block::Thinking(open, None)) => open.push_str(text),
+            _ => self.blocks.push(Block::Thinking(text.to_owned(), None)),
+        }
+    }
+
+    fn signature(&mut self, signature: &str) {
+        match self.blocks.last_mut() {
+            Some(Block::Thinking(_, open @ None)) => *open = Some(signature.to_owned()),
+            _ => self.blocks.push(Block::Thinking(String::new(), Some(signature.to_owned()))),
         }
     }
 
@@ -64,10 +78,15 @@ impl Block {
                 raw(out, "{\"type\":\"text\",\"text\":");
                 value(out, text);
             }
-            Self::Thinking(text) => {
+            Self::Thinking(text, signature) => {
                 raw(out, "{\"type\":\"thinking\",\"thinking\":");
                 value(out, text);
-                raw(out, ",\"signature\":\"\"");
+                raw(out, ",\"signature\":");
+                value(out, signature.as_deref().unwrap_or_default());
+            }
+            Self::RedactedThinking(data) => {
+                raw(out, "{\"type\":\"redacted_thinking\",\"data\":");
+                value(out, data);
             }
             Self::ToolUse { id, name, input, .. } => {
                 raw(out, "{\"type\":\"tool_use\",\"id\":");
@@ -106,6 +125,10 @@ impl ReplyEncoder for AnthropicWhole {
             ReplyEvent::Prompt { .. } => {}
             ReplyEvent::Text { text, .. } => self.text(text),
             ReplyEvent::Reasoning { text, .. } => self.thinking(text),
+            ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature),
+            ReplyEvent::RedactedReasoning { data, .. } => {
+                self.blocks.push(Block::RedactedThinking(data.clone()));
+            }
             ReplyEvent::ToolCallStart { index, id, name, .. } => self.blocks.push(Block::ToolUse {
                 index: *index,
                 id: id.clone(),

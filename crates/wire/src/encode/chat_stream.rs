@@ -2,12 +2,15 @@
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>.
 
+use std::collections::BTreeMap;
+
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, TokenLogprob};
 
 use super::encoder::{ReplyMeta, Wanted};
 use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
+use super::reasoning_details::{Detail, write_details};
 use crate::json_out::{chat_logprobs, raw, value};
 
 pub(super) struct ChatStream {
@@ -15,12 +18,28 @@ pub(super) struct ChatStream {
     /// Choices whose role was sent.
     opened: Vec<u32>,
     prompt_sent: bool,
+    /// By choice, once it has reasoning.
+    reasoning: BTreeMap<u32, Reasoning>,
+}
+
+/// The reasoning of a choice.
+#[derive(Default)]
+struct Reasoning {
+    /// The text of the section that is under way: the detail that ends it holds all of it.
+    text: String,
+    /// Details written.
+    details: usize,
 }
 
 impl ChatStream {
     /// The encoder of a call's answer.
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
-        let choices = Self { wanted: Wanted::of(call), opened: Vec::new(), prompt_sent: false };
+        let choices = Self {
+            wanted: Wanted::of(call),
+            opened: Vec::new(),
+            prompt_sent: false,
+            reasoning: BTreeMap::new(),
+        };
         OpenAiStream::new(call, meta, "chat.completion.chunk", choices)
     }
 
@@ -80,6 +99,25 @@ impl ChatStream {
         frame.close(out);
     }
 
+    /// A chunk with a detail of the reasoning: what ends a section, or a section that nobody can read.
+    fn detail(
+        &mut self,
+        frame: &Frame,
+        choice: u32,
+        detail: impl FnOnce(String) -> Detail,
+        out: &mut BytesMut,
+    ) {
+        self.open(frame, choice, None, out);
+        let reasoning = self.reasoning.entry(choice).or_default();
+        let detail = detail(std::mem::take(&mut reasoning.text));
+        frame.open(out, choice);
+        raw(out, ",\"delta\":{");
+        write_details(out, reasoning.details, std::slice::from_ref(&detail));
+        raw(out, "},\"logprobs\":null,\"finish_reason\":null");
+        frame.close(out);
+        reasoning.details += 1;
+    }
+
     /// A chunk with a piece of a tool call.
     fn tool(
         &mut self,
@@ -108,7 +146,16 @@ impl Choices for ChatStream {
                 self.text(frame, *choice, ("content", text), (ids, logprobs), out);
             }
             ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
+                self.reasoning.entry(*choice).or_default().text.push_str(text);
                 self.text(frame, *choice, ("reasoning_content", text), (ids, logprobs), out);
+            }
+            ReplyEvent::ReasoningSignature { choice, signature } => {
+                let signature = signature.clone();
+                self.detail(frame, *choice, |text| Detail::Signed { text, signature }, out);
+            }
+            ReplyEvent::RedactedReasoning { choice, data } => {
+                let data = data.clone();
+                self.detail(frame, *choice, |_| Detail::Encrypted { data }, out);
             }
             ReplyEvent::ToolCallStart { choice, index, id, name } => {
                 self.tool(frame, (*choice, *index), out, |out| {

@@ -86,6 +86,8 @@ impl Choices for CompletionsStream {
             }
             // A raw completion is not parsed: its producer finds no tool calls in it.
             ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallArguments { .. } => {}
+            // Nor does its dialect have a place for what vouches for reasoning.
+            ReplyEvent::ReasoningSignature { .. } | ReplyEvent::RedactedReasoning { .. } => {}
             ReplyEvent::Finish { choice, reason } => {
                 frame.open(out, *choice);
                 raw(out, ",\"text\":\"\",\"logprobs\":null");

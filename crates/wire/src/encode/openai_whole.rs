@@ -13,6 +13,7 @@ use super::encoder::{JSON, ReplyEncoder, ReplyMeta, Wanted};
 use super::frame::{
     PromptFields, write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
 };
+use super::reasoning_details::{Detail, write_details};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{chat_logprobs, escaped, list, raw, value};
@@ -31,6 +32,9 @@ struct Choice {
     prompt: Option<Arc<ShownPrompt>>,
     text: String,
     reasoning: String,
+    /// Where in it the section under way begins.
+    section: usize,
+    details: Vec<Detail>,
     calls: BTreeMap<u32, ToolCall>,
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
@@ -129,6 +133,12 @@ impl OpenAiWhole {
 }
 
 impl Choice {
+    /// The text of the reasoning section that ends here.
+    fn end_section(&mut self) -> String {
+        let from = std::mem::replace(&mut self.section, self.reasoning.len());
+        self.reasoning.get(from..).unwrap_or_default().to_owned()
+    }
+
     fn write_message(&self, out: &mut BytesMut) {
         raw(out, "{\"role\":\"assistant\",\"content\":");
         if self.text.is_empty() && !self.calls.is_empty() {
@@ -140,6 +150,10 @@ impl Choice {
         if !self.reasoning.is_empty() {
             raw(out, ",\"reasoning_content\":");
             value(out, &self.reasoning);
+        }
+        if !self.details.is_empty() {
+            raw(out, ",");
+            write_details(out, 0, &self.details);
         }
         if !self.calls.is_empty() {
             raw(out, ",\"tool_calls\":[");
@@ -174,6 +188,16 @@ impl ReplyEncoder for OpenAiWhole {
             ReplyEvent::Text { choice, text, ids, logprobs }
             | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 self.tokens(*choice, ids, logprobs).text.push_str(text);
+            }
+            ReplyEvent::ReasoningSignature { choice, signature } => {
+                let (answer, signature) = (self.choice(*choice), signature.clone());
+                let text = answer.end_section();
+                answer.details.push(Detail::Signed { text, signature });
+            }
+            ReplyEvent::RedactedReasoning { choice, data } => {
+                let (answer, data) = (self.choice(*choice), data.clone());
+                answer.end_section();
+                answer.details.push(Detail::Encrypted { data });
             }
             ReplyEvent::ToolCallStart { choice, index, id, name } => {
                 let call = ToolCall { id: id.clone(), name: name.clone(), arguments: String::new() };
