@@ -2,7 +2,11 @@
 //! Pure, as all of this room; knows no upstream, no model and no connection.
 
 mod events;
+mod failure;
+mod reply;
 mod request;
 
 pub use events::{EventSplitter, SplitEvent};
+pub use failure::{FailureClass, UpstreamFailure, failure};
+pub use reply::{EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage};
 pub use request::{Edits, edited, model_named, skim, texts, translated};

@@ -32,6 +32,9 @@ fn split(chunks: &[&[u8]], limit: usize) -> (Split, Result<bool, SseError>) {
     (events, Ok(cut))
 }
 
+/// The same of one event, as tables have it.
+type Row = (&'static str, &'static str, &'static str);
+
 /// The stream in one piece, byte by byte, and cut in two at every place: all the same.
 fn at_every_cut(stream: &[u8], limit: usize) -> (Split, Result<bool, SseError>) {
     let whole = split(&[stream], limit);
@@ -46,7 +49,7 @@ fn at_every_cut(stream: &[u8], limit: usize) -> (Split, Result<bool, SseError>) 
 
 #[test]
 fn streams_of_every_kind_at_every_cut() {
-    let rows: &[(&str, &[(&str, &str, &str)])] = &[
+    let rows: &[(&str, &[Row])] = &[
         ("data: a\n\n", &[("data: a\n\n", "", "a")]),
         ("data:a\r\n\r\n", &[("data:a\r\n\r\n", "", "a")]),
         ("data:  a\r\rdata: b\n\r\n", &[("data:  a\r\r", "", " a"), ("data: b\n\r", "", "b")]),

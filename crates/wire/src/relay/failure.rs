@@ -1,0 +1,307 @@
+//! What an upstream says when it refuses or fails, in whatever shape: its words, and what kind of failure that is.
+//! Decides nothing: not whether to try again, not what the caller is told.
+
+use headrace_domain::Dialect;
+use serde_json::Value;
+
+/// What kind of failure an upstream reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FailureClass {
+    /// Prompt and answer do not fit the model's context window.
+    ContextTooLong,
+    /// Too many requests or tokens a minute.
+    RateLimited,
+    /// It has no room now, or is not ready yet.
+    Overloaded,
+    /// A filter refused what the caller wrote.
+    ContentRefused,
+    /// Some other fault of the request.
+    BadRequest,
+    /// Our own key is wrong or may not do this. Its words are never for the caller.
+    AuthOfOurs,
+    /// No such model or endpoint.
+    NotFound,
+    /// Our account there has no credit left.
+    Quota,
+    /// The body is too large.
+    TooLarge,
+    /// It took too long there.
+    Timeout,
+    /// Its own fault.
+    ServerError,
+}
+
+impl FailureClass {
+    /// Every class.
+    pub const ALL: [Self; 11] = [
+        Self::ContextTooLong,
+        Self::RateLimited,
+        Self::Overloaded,
+        Self::ContentRefused,
+        Self::BadRequest,
+        Self::AuthOfOurs,
+        Self::NotFound,
+        Self::Quota,
+        Self::TooLarge,
+        Self::Timeout,
+        Self::ServerError,
+    ];
+
+    /// The name in configuration, traces and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ContextTooLong => "context_too_long",
+            Self::RateLimited => "rate_limited",
+            Self::Overloaded => "overloaded",
+            Self::ContentRefused => "content_refused",
+            Self::BadRequest => "bad_request",
+            Self::AuthOfOurs => "auth",
+            Self::NotFound => "not_found",
+            Self::Quota => "quota",
+            Self::TooLarge => "too_large",
+            Self::Timeout => "timeout",
+            Self::ServerError => "server_error",
+        }
+    }
+
+    /// Whether the same request may go well at the same upstream a little later.
+    pub const fn is_passing(self) -> bool {
+        matches!(self, Self::RateLimited | Self::Overloaded | Self::Timeout | Self::ServerError)
+    }
+}
+
+/// An upstream's failure in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamFailure {
+    /// Its words: at most [`MESSAGE_BYTES`], on one line, what looks like a key masked.
+    pub message: String,
+    /// Its name for the rule: `code`, else `type`.
+    pub code: Option<String>,
+    /// The parameter at fault.
+    pub param: Option<String>,
+    /// What kind of failure that is.
+    pub class: FailureClass,
+}
+
+/// Longest message that is kept, in bytes.
+const MESSAGE_BYTES: usize = 1024;
+/// Longest code or parameter that is kept, in bytes.
+const WORD_BYTES: usize = 128;
+
+/// Reads the body of an answer with an error status.
+pub fn failure(dialect: Dialect, status: u16, body: &[u8]) -> UpstreamFailure {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(value) => of_json(dialect, status, &value),
+        Err(_) => of_text(status, body),
+    }
+}
+
+/// Reads an error that stands in an answer whose status told of none: `value` is the whole body or event.
+pub(super) fn inside(dialect: Dialect, value: &Value) -> UpstreamFailure {
+    // Some servers put the status here that they could not send any more.
+    let error = error_of(value);
+    let status = [error.get("code"), error.get("status"), error.get("status_code")]
+        .into_iter()
+        .flatten()
+        .find_map(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()))
+        .and_then(|code| u16::try_from(code).ok())
+        .filter(|code| (400..600).contains(code));
+    of_json(dialect, status.unwrap_or(0), value)
+}
+
+fn of_json(dialect: Dialect, status: u16, body: &Value) -> UpstreamFailure {
+    let error = error_of(body);
+    let words = words_of(error).or_else(|| words_of(body)).unwrap_or_default();
+    let text = |name| error.get(name).and_then(Value::as_str).filter(|text: &&str| !text.is_empty());
+    let (kind, code) = (text("type"), text("code"));
+    // Azure names the rule inside.
+    let inner = error.pointer("/innererror/code").and_then(Value::as_str);
+    let class = named(dialect, [inner, code, kind])
+        .filter(|class| *class != FailureClass::BadRequest)
+        .or_else(|| by_words(status, &words))
+        .or_else(|| by_status(status))
+        .or_else(|| named(dialect, [inner, code, kind]))
+        .unwrap_or(if status == 0 { FailureClass::ServerError } else { FailureClass::BadRequest });
+    let named_code = code.or(kind).map(|code| bounded(code, WORD_BYTES));
+    let message = if words.is_empty() { format!("status {status} without a message") } else { words };
+    UpstreamFailure {
+        message: presentable(&message),
+        code: named_code.map(|code| masked(&code)),
+        param: text("param").map(|param| masked(&bounded(param, WORD_BYTES))),
+        class,
+    }
+}
+
+/// The object that has the message: most servers nest it, some do not.
+fn error_of(body: &Value) -> &Value {
+    let body = body.as_array().and_then(|list| list.first()).unwrap_or(body);
+    match body.get("error") {
+        Some(error) if error.is_object() => error,
+        _ => body,
+    }
+}
+
+/// The words of an error object, under the names that servers have for them.
+fn words_of(error: &Value) -> Option<String> {
+    let said = ["message", "detail", "error", "msg", "error_message"]
+        .into_iter()
+        .filter_map(|name| error.get(name))
+        .chain(error.is_string().then_some(error))
+        .find(|value| !value.is_null())?;
+    match said {
+        Value::String(text) => Some(text.clone()),
+        // FastAPI's list of faults.
+        Value::Array(list) => Some(
+            list.iter()
+                .filter_map(|each| each.get("msg").or(Some(each)).and_then(Value::as_str))
+                .collect::<Vec<_>>()
+                .join("; "),
+        ),
+        other => words_of(other).or_else(|| Some(other.to_string())),
+    }
+    .filter(|words| !words.is_empty())
+}
+
+fn of_text(status: u16, body: &[u8]) -> UpstreamFailure {
+    let start = body.get(..MESSAGE_BYTES).unwrap_or(body);
+    let text = String::from_utf8_lossy(start);
+    let text = text.trim();
+    let message = if text.is_empty() {
+        format!("status {status} with an empty body")
+    } else if text.starts_with('<') {
+        format!("status {status} with a page of HTML")
+    } else {
+        text.to_owned()
+    };
+    let class = by_words(status, text).or_else(|| by_status(status)).unwrap_or(FailureClass::ServerError);
+    UpstreamFailure { message: presentable(&message), code: None, param: None, class }
+}
+
+/// By what the upstream calls it, the most exact name first.
+fn named(dialect: Dialect, names: [Option<&str>; 3]) -> Option<FailureClass> {
+    names.into_iter().flatten().find_map(|name| by_name(dialect, name))
+}
+
+fn by_name(dialect: Dialect, name: &str) -> Option<FailureClass> {
+    Some(match name {
+        "context_length_exceeded" | "exceed_context_size_error" | "model_context_window_exceeded" => {
+            FailureClass::ContextTooLong
+        }
+        "insufficient_quota" | "billing_error" | "billing_hard_limit_reached" | "billing_not_active" => {
+            FailureClass::Quota
+        }
+        "rate_limit_exceeded" | "rate_limit_error" | "RateLimitError" | "RateLimitReached" => {
+            FailureClass::RateLimited
+        }
+        "overloaded_error" | "unavailable_error" | "ServiceUnavailableError" | "engine_overloaded" => {
+            FailureClass::Overloaded
+        }
+        "content_filter" | "content_policy_violation" | "ResponsibleAIPolicyViolation" => {
+            FailureClass::ContentRefused
+        }
+        "moderation_blocked" | "data_inspection_failed" => FailureClass::ContentRefused,
+        // Reasoning models: the prompt was flagged.
+        "invalid_prompt" if dialect == Dialect::OpenAi => FailureClass::ContentRefused,
+        "model_not_found" | "not_found_error" | "NotFoundError" | "DeploymentNotFound" => {
+            FailureClass::NotFound
+        }
+        "authentication_error" | "permission_error" | "invalid_api_key" | "AuthenticationError" => {
+            FailureClass::AuthOfOurs
+        }
+        "PermissionDeniedError" | "invalid_authentication_error" => FailureClass::AuthOfOurs,
+        "request_too_large" => FailureClass::TooLarge,
+        "timeout_error" | "TimeoutError" => FailureClass::Timeout,
+        "api_error" | "server_error" | "InternalServerError" | "internal_server_error" => {
+            FailureClass::ServerError
+        }
+        "invalid_request_error" | "BadRequestError" | "Bad Request" => FailureClass::BadRequest,
+        _ => return None,
+    })
+}
+
+/// Words by which servers say that a prompt is too long, having no name of its own for it.
+const TOO_LONG: [&str; 9] = [
+    "context length",
+    "context window",
+    "context size",
+    "context limit",
+    "maximum model length",
+    "prompt is too long",
+    "input is too long",
+    "exceeds the maximum number of tokens",
+    "maximum sequence length",
+];
+
+fn by_words(status: u16, words: &str) -> Option<FailureClass> {
+    // A server's own failure may speak of anything; some say it of a prompt that is too long.
+    if !matches!(status, 0 | 400 | 403 | 413 | 422 | 500) {
+        return None;
+    }
+    let words = words.to_ascii_lowercase();
+    if TOO_LONG.iter().any(|phrase| words.contains(phrase)) {
+        return Some(FailureClass::ContextTooLong);
+    }
+    if words.contains("credit balance is too low") {
+        return Some(FailureClass::Quota);
+    }
+    None
+}
+
+const fn by_status(status: u16) -> Option<FailureClass> {
+    Some(match status {
+        401 | 403 | 407 => FailureClass::AuthOfOurs,
+        402 => FailureClass::Quota,
+        404 | 405 | 410 => FailureClass::NotFound,
+        408 | 504 | 524 => FailureClass::Timeout,
+        413 => FailureClass::TooLarge,
+        429 => FailureClass::RateLimited,
+        // 529: Anthropic's own number for it.
+        503 | 529 => FailureClass::Overloaded,
+        500..=599 => FailureClass::ServerError,
+        _ => return None,
+    })
+}
+
+/// On one line, without what steers a terminal, bounded, keys masked.
+pub(super) fn presentable(text: &str) -> String {
+    let line: String =
+        bounded(text, MESSAGE_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    masked(line.trim())
+}
+
+/// At most so many bytes of a text, whole characters; told by an ellipsis.
+fn bounded(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let mut kept = text.get(..text.floor_char_boundary(bytes)).unwrap_or_default().to_owned();
+    kept.push('…');
+    kept
+}
+
+/// How keys of well-known services begin.
+const KEY_STARTS: [&str; 9] = ["sk-", "sk_", "hf_", "gsk_", "xai-", "AIza", "pplx-", "key-", "ghp_"];
+/// Shorter words are no keys.
+const KEY_BYTES: usize = 9;
+
+/// A text in which whatever looks like a key is cut to how it begins.
+fn masked(text: &str) -> String {
+    let in_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.');
+    let mut out = String::with_capacity(text.len());
+    let mut bearer = false;
+    for word in text.split_inclusive(|c| !in_key(c)) {
+        let body = word.trim_end_matches(|c| !in_key(c));
+        let key = KEY_STARTS.iter().find(|start| body.starts_with(**start) && body.len() >= KEY_BYTES);
+        match key {
+            Some(start) => out.push_str(start),
+            None if bearer && !body.is_empty() => {}
+            None => out.push_str(body),
+        }
+        if key.is_some() || (bearer && !body.is_empty()) {
+            out.push_str("***");
+        }
+        out.push_str(word.get(body.len()..).unwrap_or_default());
+        bearer = body.eq_ignore_ascii_case("bearer") || (bearer && body.is_empty());
+    }
+    out
+}

@@ -1,0 +1,145 @@
+//! Reads an upstream's answer, event by event or whole: what it used, how it ended, what is wrong with it, and, where its bytes
+//! are not passed on as they are, what it says, as reply events. Knows no transport and no price.
+
+mod answer;
+mod anthropic;
+mod calls;
+mod facts;
+mod fault;
+mod finish;
+mod lenient;
+mod openai;
+mod usage;
+
+#[cfg(test)]
+mod round_trip_tests;
+
+pub use facts::{EventFacts, EventKind};
+pub use fault::{FaultKind, ReplyFault};
+pub use usage::ReportedUsage;
+
+use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
+
+use answer::{Answer, Reading};
+use anthropic::Blocks;
+
+/// Reads one answer.
+#[derive(Debug)]
+pub struct ReplyReader {
+    endpoint: Endpoint,
+    stream: bool,
+    answer: Answer,
+    blocks: Blocks,
+}
+
+impl ReplyReader {
+    /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
+    pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
+        let choices = if endpoint == Endpoint::Messages { 1 } else { choices };
+        Self { endpoint, stream, answer: Answer::new(choices), blocks: Blocks::default() }
+    }
+
+    /// Takes one event of a stream. With `out` it also gives what the event says, as reply events; without, nothing is copied,
+    /// and pieces of tool calls are not put in order. An answer is read in one of the two ways from beginning to end.
+    ///
+    /// Token ids and log-probabilities of OpenAI's dialect do not become part of the reply events: Anthropic's has no place for
+    /// them, and an answer in the caller's own dialect is passed on as it is.
+    ///
+    /// # Errors
+    /// A fault that ends the answer. One that is put up with stands in [`Self::notes`].
+    pub fn event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        out: Option<&mut Vec<ReplyEvent>>,
+    ) -> Result<EventFacts, ReplyFault> {
+        self.delivered(true);
+        let mut reading = Reading::new(out);
+        match self.endpoint {
+            Endpoint::ChatCompletions | Endpoint::Completions => {
+                openai::event(name, data, &mut self.answer, &mut reading)?;
+            }
+            Endpoint::Messages => {
+                anthropic::event(name, data, &mut self.blocks, &mut self.answer, &mut reading)?;
+            }
+        }
+        self.answer.generated += reading.facts.tokens;
+        Ok(reading.facts)
+    }
+
+    /// Takes a body that is no stream, whatever was asked for.
+    ///
+    /// # Errors
+    /// As [`Self::event`].
+    pub fn whole(
+        &mut self,
+        body: &[u8],
+        out: Option<&mut Vec<ReplyEvent>>,
+    ) -> Result<EventFacts, ReplyFault> {
+        self.delivered(false);
+        let mut reading = Reading::new(out);
+        match self.endpoint {
+            Endpoint::ChatCompletions | Endpoint::Completions => {
+                openai::whole(body, &mut self.answer, &mut reading)?;
+            }
+            Endpoint::Messages => anthropic::whole(body, &mut self.answer, &mut reading)?,
+        }
+        self.answer.generated += reading.facts.tokens;
+        Ok(reading.facts)
+    }
+
+    fn delivered(&mut self, as_stream: bool) {
+        if self.stream != as_stream {
+            let what = if as_stream { "a stream where a whole body" } else { "a whole body where a stream" };
+            self.answer.notes.add(FaultKind::OtherDelivery, || format!("{what} was asked for"));
+        }
+    }
+
+    /// The transport ended.
+    ///
+    /// # Errors
+    /// Nothing came, or the answer broke off.
+    pub fn end(&mut self) -> Result<(), ReplyFault> {
+        self.answer.end()
+    }
+
+    /// What the upstream reported so far, in the classes that have prices. Before the end it may be the prompt's part only.
+    pub fn usage(&self) -> Option<Usage> {
+        self.reported().map(ReportedUsage::usage)
+    }
+
+    /// What the upstream reported so far, in every class.
+    pub fn reported(&self) -> Option<&ReportedUsage> {
+        self.answer.usage.reported()
+    }
+
+    /// Tokens generated so far, all answers together; estimated where the upstream does not send ids.
+    pub fn generated(&self) -> u64 {
+        self.answer.generated
+    }
+
+    /// Why a choice ended.
+    pub fn finish(&self, choice: u32) -> Option<&FinishReason> {
+        self.answer.finish_of(choice)
+    }
+
+    /// The model that answered, as the upstream names it.
+    pub fn model(&self) -> Option<&str> {
+        self.answer.model.as_deref()
+    }
+
+    /// The upstream's id of the answer.
+    pub fn upstream_id(&self) -> Option<&str> {
+        self.answer.id.as_deref()
+    }
+
+    /// Whether the stream's own end came.
+    pub fn is_over(&self) -> bool {
+        self.answer.over
+    }
+
+    /// Faults that were put up with, the first of each kind.
+    pub fn notes(&self) -> &[ReplyFault] {
+        self.answer.notes.all()
+    }
+}

@@ -1,0 +1,371 @@
+//! Events and whole messages of Anthropic's dialect into an [`Answer`].
+//!
+//! Source: <https://docs.anthropic.com/en/api/messages-streaming>. Events of unknown types are left out, as it says there.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, Reading, Spoken};
+use super::calls::Piece;
+use super::facts::EventKind;
+use super::fault::{self, FaultKind, ReplyFault, unreadable};
+use super::lenient::{Count, Text, or_default};
+
+/// An event of a stream.
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(default, borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(default)]
+    index: Count,
+    #[serde(default, borrow)]
+    message: Option<Message<'a>>,
+    #[serde(default, borrow)]
+    content_block: Option<Block<'a>>,
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    delta: Delta<'a>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// A whole message, or the beginning of one.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(default, borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    id: Text<'a>,
+    #[serde(default, borrow)]
+    model: Text<'a>,
+    #[serde(default, borrow)]
+    content: Option<Vec<Block<'a>>>,
+    #[serde(default, borrow)]
+    stop_reason: Text<'a>,
+    #[serde(default, borrow)]
+    stop_sequence: Text<'a>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(default, borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    text: Text<'a>,
+    #[serde(default, borrow)]
+    thinking: Text<'a>,
+    #[serde(default, borrow)]
+    signature: Text<'a>,
+    #[serde(default, borrow)]
+    data: Text<'a>,
+    #[serde(default, borrow)]
+    id: Text<'a>,
+    #[serde(default, borrow)]
+    name: Text<'a>,
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    text: Text<'a>,
+    #[serde(default, borrow)]
+    thinking: Text<'a>,
+    #[serde(default, borrow)]
+    signature: Text<'a>,
+    #[serde(default, borrow)]
+    partial_json: Text<'a>,
+    #[serde(default, borrow)]
+    stop_reason: Text<'a>,
+    #[serde(default, borrow)]
+    stop_sequence: Text<'a>,
+}
+
+/// The blocks of a message that are open; by the dialect's rules at most one is.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    open: Vec<Open>,
+    /// Tool calls that began.
+    calls: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    index: u64,
+    kind: Kind,
+    /// Which tool call it is, where it is one.
+    call: Option<u64>,
+    /// The input that came with a call's beginning: it counts where no piece follows.
+    input: String,
+    signature: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    Redacted,
+    ToolUse,
+    /// One that only this dialect has.
+    Other,
+}
+
+impl Kind {
+    fn of(name: &str) -> Self {
+        match name {
+            "text" => Self::Text,
+            "thinking" => Self::Thinking,
+            "redacted_thinking" => Self::Redacted,
+            "tool_use" => Self::ToolUse,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A message is one answer.
+const ONLY: u32 = 0;
+
+/// Reads one event of a stream.
+pub(super) fn event(
+    name: &[u8],
+    data: &[u8],
+    blocks: &mut Blocks,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    if answer.over {
+        answer.notes.add(FaultKind::AfterEnd, || format!("an event of {} bytes", data.len()));
+        return Ok(());
+    }
+    answer.begun = true;
+    let event: Event<'_> = serde_json::from_slice(data).map_err(|error| match name {
+        b"error" => error_inside(data),
+        _ => unreadable(data, &error),
+    })?;
+    // Servers that leave one of the two out exist; they do not contradict each other.
+    let kind = event.kind.given().map_or(name, str::as_bytes);
+    match kind {
+        b"message_start" => start(&event, blocks, answer, reading)?,
+        b"content_block_start" => {
+            reading.facts.kind = EventKind::Content;
+            if let Some(block) = &event.content_block {
+                blocks.open(event.index, block, answer, reading)?;
+            }
+        }
+        b"content_block_delta" => {
+            reading.facts.kind = EventKind::Content;
+            blocks.delta(event.index, &event.delta, answer, reading)?;
+        }
+        b"content_block_stop" => {
+            reading.facts.kind = EventKind::Content;
+            blocks.close(event.index, answer, reading)?;
+        }
+        b"message_delta" => {
+            reading.facts.kind = EventKind::Content;
+            take_usage(event.usage, answer);
+            if let Some(reason) = event.delta.stop_reason.given() {
+                blocks.close_all(answer, reading)?;
+                answer.finished(ONLY, reason, event.delta.stop_sequence.given(), reading)?;
+            }
+        }
+        b"message_stop" => {
+            reading.facts.kind = EventKind::End;
+            answer.over = true;
+            answer.is_over()?;
+        }
+        b"ping" => reading.facts.kind = EventKind::Ping,
+        b"error" => return Err(error_inside(data)),
+        _ if event.error.is_some() => return Err(error_inside(data)),
+        other => {
+            let shown = || format!("an event {:?}", bounded_name(other));
+            answer.notes.add(FaultKind::UnknownEvent, shown);
+        }
+    }
+    Ok(())
+}
+
+/// Reads a message that is no stream.
+pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let message: Message<'_> = serde_json::from_slice(data).map_err(|error| unreadable(data, &error))?;
+    if message.error.is_some() || message.kind.as_str() == "error" {
+        return Err(error_inside(data));
+    }
+    answer.begun = true;
+    answer.over = true;
+    reading.facts.kind = EventKind::Content;
+    answer.named(message.model.given(), message.id.given());
+    take_usage(message.usage, answer);
+    let Some(content) = &message.content else {
+        return Err(ReplyFault::new(FaultKind::Misshapen, "it has no `content`"));
+    };
+    let mut blocks = Blocks::default();
+    for (index, block) in content.iter().enumerate() {
+        blocks.open(Count::Is(index as u64), block, answer, reading)?;
+        blocks.close_all(answer, reading)?;
+    }
+    match message.stop_reason.given() {
+        Some(reason) => answer.finished(ONLY, reason, message.stop_sequence.given(), reading),
+        None => answer.ended_silently(ONLY, reading),
+    }
+}
+
+fn start(
+    event: &Event<'_>,
+    blocks: &mut Blocks,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    let Some(message) = &event.message else { return Ok(()) };
+    answer.named(message.model.given(), message.id.given());
+    take_usage(message.usage, answer);
+    for (index, block) in message.content.iter().flatten().enumerate() {
+        blocks.open(Count::Is(index as u64), block, answer, reading)?;
+        blocks.close_all(answer, reading)?;
+    }
+    Ok(())
+}
+
+fn take_usage(usage: Option<&RawValue>, answer: &mut Answer) {
+    if let Some(usage) = usage {
+        answer.usage.anthropic(usage, &mut answer.notes);
+    }
+}
+
+fn error_inside(data: &[u8]) -> ReplyFault {
+    fault::error_inside(headrace_domain::Dialect::Anthropic, data)
+}
+
+/// A name that an upstream made up, for a note.
+fn bounded_name(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.get(..64).unwrap_or(name)).into_owned()
+}
+
+impl Blocks {
+    fn open(
+        &mut self,
+        index: Count,
+        block: &Block<'_>,
+        answer: &mut Answer,
+        reading: &mut Reading<'_>,
+    ) -> Result<(), ReplyFault> {
+        let index = index.given().unwrap_or(0);
+        if !self.open.is_empty() {
+            answer.notes.add(FaultKind::OutOfOrder, || format!("block {index} began before another ended"));
+            self.close_all(answer, reading)?;
+        }
+        let kind = Kind::of(block.kind.as_str());
+        let mut open = Open {
+            index,
+            kind,
+            call: None,
+            input: String::new(),
+            signature: block.signature.as_str().to_owned(),
+        };
+        match kind {
+            Kind::Text => answer.said(ONLY, Spoken::Answer, block.text.as_str(), reading),
+            Kind::Thinking => answer.said(ONLY, Spoken::Reasoning, block.thinking.as_str(), reading),
+            Kind::Redacted => answer.redacted(ONLY, block.data.as_str(), reading),
+            Kind::ToolUse => {
+                block.input.map_or("", RawValue::get).clone_into(&mut open.input);
+                let (id, name) = (block.id.as_str(), block.name.as_str());
+                open.call = Some(self.calls);
+                self.calls += 1;
+                let piece = Piece { key: open.call, id, name, ..Piece::default() };
+                answer.called(ONLY, piece, reading)?;
+            }
+            Kind::Other => {
+                let name = block.kind.as_str();
+                let shown = || format!("a block of type {:?}", bounded_name(name.as_bytes()));
+                answer.notes.add(FaultKind::NotCarried, shown);
+            }
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn delta(
+        &mut self,
+        index: Count,
+        delta: &Delta<'_>,
+        answer: &mut Answer,
+        reading: &mut Reading<'_>,
+    ) -> Result<(), ReplyFault> {
+        let index = index.given().unwrap_or(0);
+        let open = self.open.iter_mut().find(|open| open.index == index);
+        if open.is_none() {
+            answer
+                .notes
+                .add(FaultKind::OutOfOrder, || format!("a piece of block {index}, which is not open"));
+        }
+        match delta.kind.as_str() {
+            "text_delta" => answer.said(ONLY, Spoken::Answer, delta.text.as_str(), reading),
+            "thinking_delta" => answer.said(ONLY, Spoken::Reasoning, delta.thinking.as_str(), reading),
+            "signature_delta" => match open {
+                Some(open) => open.signature.push_str(delta.signature.as_str()),
+                None => answer.signed(ONLY, delta.signature.as_str(), reading),
+            },
+            "input_json_delta" => {
+                let arguments = delta.partial_json.as_str();
+                let key = match open {
+                    // The input of a tool that runs at the upstream.
+                    Some(open) if open.kind != Kind::ToolUse => return Ok(()),
+                    Some(open) => {
+                        if !arguments.is_empty() {
+                            open.input.clear();
+                        }
+                        open.call
+                    }
+                    // No call has this number.
+                    None => Some(u64::MAX),
+                };
+                answer.called(ONLY, Piece { key, arguments, ..Piece::default() }, reading)?;
+            }
+            other => {
+                let shown = || format!("a piece of type {:?}", bounded_name(other.as_bytes()));
+                answer.notes.add(FaultKind::NotCarried, shown);
+            }
+        }
+        Ok(())
+    }
+
+    fn close(
+        &mut self,
+        index: Count,
+        answer: &mut Answer,
+        reading: &mut Reading<'_>,
+    ) -> Result<(), ReplyFault> {
+        let index = index.given().unwrap_or(0);
+        match self.open.iter().position(|open| open.index == index) {
+            Some(at) => self.open.swap_remove(at).close(answer, reading),
+            None => Ok(()),
+        }
+    }
+
+    fn close_all(&mut self, answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+        self.open.drain(..).try_for_each(|open| open.close(answer, reading))
+    }
+}
+
+impl Open {
+    fn close(self, answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+        if !self.signature.is_empty() {
+            answer.signed(ONLY, &self.signature, reading);
+        }
+        if !self.input.is_empty() {
+            let piece = Piece { key: self.call, arguments: &self.input, ..Piece::default() };
+            answer.called(ONLY, piece, reading)?;
+        }
+        if self.call.is_some() {
+            answer.call_over(ONLY, self.call, reading);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! Tool calls in pieces: which piece belongs to which call, and one call after the other in what goes on, whatever order an
+//! upstream has. Knows no dialect.
+
+use headrace_domain::ReplyEvent;
+
+use super::fault::{FaultKind, Notes, ReplyFault};
+
+/// Most bytes of calls that wait for their turn.
+const MOST_HELD: usize = 8 << 20;
+/// Longest part of the answer's id within a made one, in bytes: OpenAI takes ids up to 40.
+const SEED_BYTES: usize = 24;
+
+/// A piece of a tool call. Empty strings say nothing.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Piece<'a> {
+    /// The upstream's number of the call.
+    pub(super) key: Option<u64>,
+    pub(super) id: &'a str,
+    pub(super) name: &'a str,
+    /// JSON text to be joined.
+    pub(super) arguments: &'a str,
+}
+
+/// The calls of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// In the order in which they appeared; a call's place is its index in what goes on.
+    calls: Vec<Call>,
+    /// The one whose pieces go on as they come.
+    current: usize,
+    held: usize,
+}
+
+#[derive(Debug)]
+struct Call {
+    key: Option<u64>,
+    /// As the upstream gave it.
+    id: String,
+    name: String,
+    /// Arguments that wait.
+    waiting: String,
+    shown: bool,
+    /// The upstream said that no more of it comes.
+    over: bool,
+    extent: Extent,
+}
+
+impl Call {
+    /// Nothing more of it is taken.
+    fn is_whole(&self) -> bool {
+        self.over || self.extent.is_whole()
+    }
+}
+
+/// Whose events these are, and where they go.
+pub(super) struct Target<'a> {
+    pub(super) choice: u32,
+    /// The answer's id, for ids that have to be made.
+    pub(super) seed: &'a str,
+    pub(super) notes: &'a mut Notes,
+    pub(super) out: &'a mut Vec<ReplyEvent>,
+}
+
+impl Calls {
+    /// Whether a call is under way, of which more has to come before anything else.
+    pub(super) fn is_open(&self) -> bool {
+        self.calls.get(self.current).is_some_and(|call| call.shown && !call.is_whole())
+    }
+
+    /// Takes the next piece.
+    ///
+    /// # Errors
+    /// Arguments of a call that never began; too many bytes that wait.
+    pub(super) fn piece(&mut self, piece: Piece<'_>, target: &mut Target<'_>) -> Result<(), ReplyFault> {
+        let at = match self.find(&piece, target.notes) {
+            Some(at) => at,
+            None if piece.name.is_empty() && piece.id.is_empty() => {
+                let message = format!("arguments of call {:?}, which never began", piece.key);
+                return Err(ReplyFault::new(FaultKind::UnknownCall, message));
+            }
+            None => self.begin(piece.key, target.notes),
+        };
+        let current = self.current;
+        let Some(call) = self.calls.get_mut(at) else { return Ok(()) };
+        for (slot, given) in [(&mut call.name, piece.name), (&mut call.id, piece.id)] {
+            if slot.is_empty() {
+                given.clone_into(slot);
+            }
+        }
+        if at < current || call.is_whole() {
+            if !piece.arguments.trim().is_empty() {
+                target.notes.add(FaultKind::ExtraArguments, || {
+                    format!("{} bytes after the arguments of call {at} were whole", piece.arguments.len())
+                });
+            }
+            return Ok(());
+        }
+        call.waiting.push_str(piece.arguments);
+        self.held = self.held.saturating_add(piece.arguments.len());
+        self.go_on(target, false);
+        if self.held > MOST_HELD {
+            let message = format!("{} bytes of tool calls wait for others to end", self.held);
+            return Err(ReplyFault::new(FaultKind::TooMuchHeld, message));
+        }
+        Ok(())
+    }
+
+    /// Which call a piece belongs to; `None`: one that begins with it.
+    fn find(&self, piece: &Piece<'_>, notes: &mut Notes) -> Option<usize> {
+        let by_id = || self.calls.iter().rposition(|call| call.id == piece.id);
+        match piece.key {
+            Some(_) => {
+                let at = self.calls.iter().rposition(|call| call.key == piece.key)?;
+                let call = self.calls.get(at)?;
+                let another = !piece.id.is_empty() && !call.id.is_empty() && call.id != piece.id;
+                if another && !piece.name.is_empty() {
+                    notes.add(FaultKind::OutOfOrder, || format!("two calls have the index {:?}", piece.key));
+                    return by_id();
+                }
+                Some(at)
+            }
+            None if !piece.id.is_empty() => by_id(),
+            None if !piece.name.is_empty() => None,
+            None => self.calls.len().checked_sub(1),
+        }
+    }
+
+    fn begin(&mut self, key: Option<u64>, notes: &mut Notes) -> usize {
+        let at = self.calls.len();
+        if key.is_some_and(|key| key != at as u64) {
+            notes.add(FaultKind::OutOfOrder, || format!("call {at} has the index {key:?}"));
+        }
+        let (id, name, waiting) = (String::new(), String::new(), String::new());
+        self.calls.push(Call {
+            key,
+            id,
+            name,
+            waiting,
+            shown: false,
+            over: false,
+            extent: Extent::default(),
+        });
+        at
+    }
+
+    /// Sends on what may go now: of the current call everything, and then the next. At the end, everything.
+    fn go_on(&mut self, target: &mut Target<'_>, at_end: bool) {
+        while let Some(call) = self.calls.get(self.current) {
+            if !call.shown {
+                if call.name.is_empty() {
+                    return;
+                }
+                self.show(target);
+            }
+            let last = self.current + 1 >= self.calls.len();
+            let Some(call) = self.calls.get_mut(self.current) else { break };
+            let over = at_end || call.over;
+            if !call.waiting.is_empty() || (over && !call.extent.begun) {
+                let mut fragment = std::mem::take(&mut call.waiting);
+                self.held = self.held.saturating_sub(fragment.len());
+                if over && !call.extent.begun && fragment.trim().is_empty() {
+                    // No arguments are an empty object: what is joined must be JSON.
+                    fragment = "{}".to_owned();
+                }
+                call.extent.take(&fragment);
+                let (choice, index) = (target.choice, u32::try_from(self.current).unwrap_or(u32::MAX));
+                target.out.push(ReplyEvent::ToolCallArguments { choice, index, fragment });
+            }
+            if !at_end && (last || !call.is_whole()) {
+                break;
+            }
+            self.current += 1;
+        }
+    }
+
+    /// The current call begins for whoever reads on.
+    fn show(&mut self, target: &mut Target<'_>) {
+        let index = u32::try_from(self.current).unwrap_or(u32::MAX);
+        let (before, rest) = self.calls.split_at_mut(self.current);
+        let Some(call) = rest.first_mut() else { return };
+        let taken = before.iter().any(|earlier| earlier.id == call.id);
+        if call.id.is_empty() || taken {
+            target.notes.add(FaultKind::CallIdMade, || format!("call {index} has no id of its own"));
+        }
+        let id = if call.id.is_empty() || taken {
+            made_id(target.seed, target.choice, index)
+        } else {
+            call.id.clone()
+        };
+        call.shown = true;
+        let (choice, name) = (target.choice, call.name.clone());
+        target.out.push(ReplyEvent::ToolCallStart { choice, index, id, name });
+    }
+
+    /// No more of a call comes.
+    pub(super) fn over(&mut self, key: Option<u64>, target: &mut Target<'_>) {
+        if let Some(call) = self.calls.iter_mut().rfind(|call| call.key == key) {
+            call.over = true;
+            self.go_on(target, false);
+        }
+    }
+
+    /// The answer is over: what waits goes on.
+    ///
+    /// # Errors
+    /// A call whose name never came.
+    pub(super) fn end(&mut self, target: &mut Target<'_>) -> Result<(), ReplyFault> {
+        if let Some(at) = self.calls.iter().position(|call| call.name.is_empty()) {
+            let message = format!("call {at} has no name");
+            return Err(ReplyFault::new(FaultKind::CallWithoutName, message));
+        }
+        self.go_on(target, true);
+        Ok(())
+    }
+}
+
+/// An id for a call that has none: unlike those of other answers as far as the answer's id is.
+fn made_id(seed: &str, choice: u32, index: u32) -> String {
+    let letters: Vec<char> = seed.chars().filter(char::is_ascii_alphanumeric).collect();
+    let kept = letters.len().saturating_sub(SEED_BYTES);
+    let seed: String = letters.into_iter().skip(kept).collect();
+    format!("call_{seed}_{choice}_{index}")
+}
+
+/// How far a JSON object or list in pieces has come.
+#[derive(Debug, Default)]
+struct Extent {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// Something but blanks came.
+    begun: bool,
+    /// An object or list began.
+    opened: bool,
+}
+
+impl Extent {
+    const fn is_whole(&self) -> bool {
+        self.opened && self.depth == 0
+    }
+
+    fn take(&mut self, text: &str) {
+        self.begun |= !text.trim().is_empty();
+        for byte in text.bytes() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => {
+                    self.opened = true;
+                    self.depth += 1;
+                }
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Chunks and whole bodies of OpenAI's dialect, as OpenAI writes them and as others do, into an [`Answer`].
+//!
+//! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>; reasoning as vLLM, SGLang, llama.cpp, DeepSeek and
+//! OpenRouter have it. Log-probabilities are not read: the other dialect has no place for them.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, Reading, Spoken};
+use super::calls::Piece;
+use super::facts::EventKind;
+use super::fault::{self, FaultKind, ReplyFault, unreadable};
+use super::lenient::{Content, Count, Length, Text, or_default};
+
+/// A chunk, or a whole body.
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(default, borrow)]
+    id: Text<'a>,
+    #[serde(default, borrow)]
+    model: Text<'a>,
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    choices: Vec<ChoiceBody<'a>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    service_tier: Text<'a>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+    /// `error` in the flat shape of SGLang and of old vLLMs.
+    #[serde(default, borrow)]
+    object: Text<'a>,
+}
+
+#[derive(Deserialize)]
+struct ChoiceBody<'a> {
+    #[serde(default)]
+    index: Count,
+    /// Of a chunk.
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    delta: MessageBody<'a>,
+    /// Of a whole body.
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    message: MessageBody<'a>,
+    /// Of text completions.
+    #[serde(default, borrow)]
+    text: Text<'a>,
+    #[serde(default, borrow)]
+    finish_reason: Text<'a>,
+    /// vLLM: the stop string, or the stop token's id.
+    #[serde(default, borrow)]
+    stop_reason: Option<&'a RawValue>,
+    /// The same of SGLang.
+    #[serde(default, borrow)]
+    matched_stop: Option<&'a RawValue>,
+    /// vLLM, where asked for: ids generated since the last chunk.
+    #[serde(default)]
+    token_ids: Length,
+}
+
+#[derive(Default, Deserialize)]
+struct MessageBody<'a> {
+    #[serde(default, borrow)]
+    content: Content<'a>,
+    /// DeepSeek, SGLang, llama.cpp.
+    #[serde(default, borrow)]
+    reasoning_content: Text<'a>,
+    /// vLLM, OpenRouter.
+    #[serde(default, borrow)]
+    reasoning: Text<'a>,
+    /// OpenRouter, and other Headraces: what vouches for the reasoning.
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    reasoning_details: Vec<DetailBody<'a>>,
+    #[serde(default, borrow)]
+    refusal: Text<'a>,
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    tool_calls: Vec<CallBody<'a>>,
+    /// The form before tools.
+    #[serde(default, borrow)]
+    function_call: Option<FunctionBody<'a>>,
+}
+
+/// Of a stream, pieces; their text stands in the reasoning too.
+#[derive(Deserialize)]
+struct DetailBody<'a> {
+    #[serde(default, borrow)]
+    text: Text<'a>,
+    #[serde(default, borrow)]
+    signature: Text<'a>,
+    #[serde(default, borrow)]
+    data: Text<'a>,
+}
+
+#[derive(Deserialize)]
+struct CallBody<'a> {
+    #[serde(default)]
+    index: Count,
+    #[serde(default, borrow)]
+    id: Text<'a>,
+    #[serde(default, borrow, deserialize_with = "or_default")]
+    function: FunctionBody<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionBody<'a> {
+    #[serde(default, borrow)]
+    name: Text<'a>,
+    /// A string of JSON; of some servers the JSON itself.
+    #[serde(default, borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// The data that ends a stream.
+const DONE: &[u8] = b"[DONE]";
+
+/// Reads one event of a stream.
+pub(super) fn event(
+    name: &[u8],
+    data: &[u8],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    let data = data.trim_ascii();
+    if data.is_empty() {
+        // Some servers keep the connection alive so.
+        reading.facts.kind = EventKind::Ping;
+        return Ok(());
+    }
+    if answer.over {
+        answer.notes.add(FaultKind::AfterEnd, || format!("an event of {} bytes", data.len()));
+        return Ok(());
+    }
+    answer.begun = true;
+    if data == DONE {
+        answer.over = true;
+        reading.facts.kind = EventKind::End;
+        return answer.is_over();
+    }
+    let body = read(data)?;
+    if name == b"error" {
+        return Err(error_inside(data));
+    }
+    let usage = body.usage.is_some();
+    answer.named(body.model.given(), body.id.given());
+    for choice in &body.choices {
+        reading.facts.kind = EventKind::Content;
+        let index = index_of(choice);
+        piece(index, choice, &choice.delta, answer, reading)?;
+        if let Some(reason) = choice.finish_reason.given() {
+            answer.finished(index, reason, stop_string(choice).as_deref(), reading)?;
+        }
+    }
+    take_usage(&body, answer);
+    if body.choices.is_empty() && usage {
+        reading.facts.kind = EventKind::UsageOnly;
+    }
+    Ok(())
+}
+
+/// Reads a body that is no stream.
+pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let body = read(data)?;
+    answer.begun = true;
+    answer.over = true;
+    reading.facts.kind = EventKind::Content;
+    answer.named(body.model.given(), body.id.given());
+    take_usage(&body, answer);
+    if body.choices.is_empty() {
+        return Err(ReplyFault::new(FaultKind::Misshapen, "its `choices` are empty or missing"));
+    }
+    for choice in &body.choices {
+        let index = index_of(choice);
+        piece(index, choice, &choice.message, answer, reading)?;
+        match choice.finish_reason.given() {
+            Some(reason) => answer.finished(index, reason, stop_string(choice).as_deref(), reading)?,
+            None => answer.ended_silently(index, reading)?,
+        }
+    }
+    answer.is_over()
+}
+
+fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
+    let body: Body<'_> = serde_json::from_slice(data).map_err(|error| {
+        // An error may have any shape.
+        if holds_error(data) { error_inside(data) } else { unreadable(data, &error) }
+    })?;
+    let flat = body.choices.is_empty() && body.usage.is_none() && holds_error(data);
+    if body.error.is_some() || body.object.as_str() == "error" || flat {
+        return Err(error_inside(data));
+    }
+    Ok(body)
+}
+
+/// Whether a body that is no answer speaks of an error.
+fn holds_error(data: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(data).is_ok_and(|value| {
+        ["error", "detail", "message"].iter().any(|name| value.get(name).is_some_and(|said| !said.is_null()))
+            && value.get("choices").is_none()
+    })
+}
+
+fn error_inside(data: &[u8]) -> ReplyFault {
+    fault::error_inside(headrace_domain::Dialect::OpenAi, data)
+}
+
+fn take_usage(body: &Body<'_>, answer: &mut Answer) {
+    if let Some(tier) = body.service_tier.given() {
+        answer.usage.tier(tier);
+    }
+    if let Some(usage) = body.usage {
+        answer.usage.openai(usage, &mut answer.notes);
+    }
+}
+
+/// Without a number it is the first.
+fn index_of(choice: &ChoiceBody<'_>) -> u32 {
+    match choice.index {
+        Count::Absent => 0,
+        Count::Absurd => u32::MAX,
+        Count::Is(index) => u32::try_from(index).unwrap_or(u32::MAX),
+    }
+}
+
+/// What is new in a choice.
+fn piece(
+    index: u32,
+    choice: &ChoiceBody<'_>,
+    message: &MessageBody<'_>,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    let before = reading.facts.tokens;
+    // Where a server sends both names, they say the same.
+    let reasoning = message.reasoning_content.given().unwrap_or(message.reasoning.as_str());
+    reason(index, reasoning, &message.reasoning_details, answer, reading);
+    answer.said(index, Spoken::Reasoning, &message.content.reasoning, reading);
+    answer.said(index, Spoken::Answer, &message.content.text, reading);
+    answer.said(index, Spoken::Refusal, message.refusal.as_str(), reading);
+    answer.said(index, Spoken::Answer, choice.text.as_str(), reading);
+    for call in &message.tool_calls {
+        call_piece(index, call.index.given(), call.id.as_str(), &call.function, answer, reading)?;
+    }
+    if let Some(function) = &message.function_call {
+        call_piece(index, Some(0), "", function, answer, reading)?;
+    }
+    if let Some(ids) = choice.token_ids.0 {
+        reading.facts.tokens = before + ids;
+    }
+    Ok(())
+}
+
+/// Reasoning with what vouches for its sections. A whole message has the text of all sections in one; each detail says which
+/// part of it is its own.
+fn reason(
+    index: u32,
+    mut text: &str,
+    details: &[DetailBody<'_>],
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) {
+    for detail in details {
+        let own = detail.text.as_str();
+        if let Some(at) = text.find(own).filter(|_| !own.is_empty()) {
+            let (section, rest) = text.split_at(at + own.len());
+            answer.said(index, Spoken::Reasoning, section, reading);
+            text = rest;
+        }
+        if let Some(signature) = detail.signature.given() {
+            answer.signed(index, signature, reading);
+        }
+        if let Some(data) = detail.data.given() {
+            answer.redacted(index, data, reading);
+        }
+    }
+    answer.said(index, Spoken::Reasoning, text, reading);
+}
+
+fn call_piece(
+    choice: u32,
+    key: Option<u64>,
+    id: &str,
+    function: &FunctionBody<'_>,
+    answer: &mut Answer,
+    reading: &mut Reading<'_>,
+) -> Result<(), ReplyFault> {
+    let arguments = match function.arguments {
+        None => Text::default(),
+        Some(json) if json.get().starts_with('"') => serde_json::from_str(json.get()).unwrap_or_default(),
+        Some(json) => Text(json.get().into()),
+    };
+    let piece = Piece { key, id, name: function.name.as_str(), arguments: arguments.as_str() };
+    answer.called(choice, piece, reading)
+}
+
+/// The stop string that matched, where the server names it; a number is a token's id.
+fn stop_string(choice: &ChoiceBody<'_>) -> Option<String> {
+    [choice.stop_reason, choice.matched_stop]
+        .into_iter()
+        .flatten()
+        .find_map(|json| serde_json::from_str::<String>(json.get()).ok())
+}
