@@ -24,9 +24,27 @@ pub struct Capabilities {
     pub kv_tokens: u64,
 }
 
+/// Of when a report is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reported {
+    /// Of this moment.
+    #[default]
+    Now,
+    /// It came from elsewhere, so long ago.
+    Ago {
+        /// How long, in nanoseconds.
+        nanos: u64,
+    },
+    /// Never: nothing is known. That is not the same as idle.
+    Never,
+}
+
 /// How busy an engine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadReport {
+    /// Of when it is. Whoever passes a report on says how old it is by then: it does not travel along.
+    #[serde(skip)]
+    pub reported: Reported,
     /// Sequences being computed.
     pub running: u32,
     /// Sequences that stand still until their readers have caught up.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
-use headrace_engine_api::{Capabilities, Health, Job, LoadReport, Priority, SubmitRefusal, Ticket, channel};
+use headrace_engine_api::{
+    Capabilities, Health, Job, LoadReport, Priority, Reported, SubmitRefusal, Ticket, channel,
+};
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
 use parking_lot::{Condvar, Mutex};
@@ -163,6 +165,7 @@ impl Intake {
             (desk.scheduler.load(), desk.times, desk.restarts)
         };
         LoadReport {
+            reported: Reported::Now,
             running: to_u32(load.running),
             paused: to_u32(load.paused),
             waiting: to_u32(load.waiting),
