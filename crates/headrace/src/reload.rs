@@ -142,7 +142,7 @@ impl Reloader {
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
         let told = Self::told(&changed, &former, &running);
         drop(former);
-        let offer = offer(&mut config, &running);
+        let offer = offer(&mut config, &running, &self.clock);
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
         // The last that can fail while the server goes on, so that nothing is changed by halves.
         if let Some(certificate) = &self.certificate {
@@ -242,13 +242,14 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
 }
 
 /// What a configuration offers by these models.
-pub(crate) fn offer(config: &mut Config, running: &[Running]) -> Offer {
+pub(crate) fn offer(config: &mut Config, running: &[Running], clock: &Arc<dyn Clock>) -> Offer {
     let judge = |rules: Rules| Arc::new(rules) as Arc<dyn Judge>;
+    let workers = running.iter().map(|model| Arc::clone(&model.worker));
     Offer {
         models: running.iter().map(|model| Arc::clone(&model.served)).collect(),
         aliases: std::mem::take(&mut config.aliases),
         prices: std::mem::take(&mut config.prices),
-        fleet: Arc::new(Fleet::new(running.iter().map(|model| Arc::clone(&model.worker)))),
+        fleet: Arc::new(Fleet::with(workers, Arc::clone(clock), clock.now().get())),
         judge: config.rules.take().map(judge),
         weights: std::mem::take(&mut config.weights),
     }

@@ -324,7 +324,7 @@ impl House {
     fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
         let reader = reader.map_err(|error| error.to_string())?;
-        let offer = reload::offer(&mut self.config, &self.engines.running());
+        let offer = reload::offer(&mut self.config, &self.engines.running(), &self.clock);
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
             clock: Arc::clone(&self.clock),

@@ -1,0 +1,239 @@
+//! A breaker: after failures nobody is sent there for a while, then one call tries. Pure: time and randomness are arguments.
+//! Must not know what a call is, nor who asks.
+
+use crate::random::unit;
+use crate::window::Window;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Failures one after the other that open it.
+const FAILURES_IN_A_ROW: u32 = 5;
+/// Calls of the last ten seconds, at least, from which a rate of failures says something.
+const LEAST_CALLS: f64 = 20.0;
+/// The share of them that opens it.
+const FAILED_SHARE: f64 = 0.5;
+const RATE_SPAN_NS: u64 = 10 * SECOND_NS;
+/// How long it stays open the first time. Each trial that fails doubles it.
+const FIRST_OPEN_NS: u64 = SECOND_NS;
+/// How long it stays open at most, before the jitter.
+const LONGEST_OPEN_NS: u64 = 30 * SECOND_NS;
+/// Up to this part is taken from a time at random, so that many do not try at once.
+const JITTER: f64 = 0.2;
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: State,
+    in_a_row: u32,
+    calls: Window<11>,
+    failures: Window<11>,
+    /// How often it was opened since it was closed last.
+    opened: u32,
+    /// How often it was opened, ever.
+    trips: u64,
+}
+
+/// How a breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Calls go through.
+    Closed,
+    /// None does, until then; after that the next one tries.
+    Open { until_ns: u64 },
+    /// One call tries; `out`: it is under way.
+    HalfOpen { out: bool },
+}
+
+/// Whether a call may go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// It may.
+    Free,
+    /// It may, as the one that tries.
+    Trial,
+    /// Not before then.
+    NotBefore(u64),
+    /// Not before the call that tries has ended.
+    TrialIsOut,
+}
+
+impl Breaker {
+    pub(crate) const fn new() -> Self {
+        let (calls, failures) = (Window::new(SECOND_NS), Window::new(SECOND_NS));
+        Self { state: State::Closed, in_a_row: 0, calls, failures, opened: 0, trips: 0 }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    pub(crate) fn trips(&self) -> u64 {
+        self.trips
+    }
+
+    /// Whether a call may go through now. Takes nothing.
+    pub(crate) fn leave(&self, now_ns: u64) -> Leave {
+        match self.state {
+            State::Closed => Leave::Free,
+            State::Open { until_ns } if now_ns < until_ns => Leave::NotBefore(until_ns),
+            State::Open { .. } | State::HalfOpen { out: false } => Leave::Trial,
+            State::HalfOpen { out: true } => Leave::TrialIsOut,
+        }
+    }
+
+    /// A call goes through, if it may. Whoever gets [`Leave::Trial`] has to tell how it ended, or that it came to nothing.
+    pub(crate) fn enter(&mut self, now_ns: u64) -> Leave {
+        let leave = self.leave(now_ns);
+        if leave == Leave::Trial {
+            self.state = State::HalfOpen { out: true };
+        }
+        leave
+    }
+
+    /// A call was answered. If it was the one that tried, everybody goes through again.
+    pub(crate) fn succeeded(&mut self, now_ns: u64, trial: bool) {
+        self.in_a_row = 0;
+        self.calls.add(now_ns, 1);
+        if trial {
+            self.close();
+        }
+    }
+
+    /// A call failed. Opens it, if there were too many. One that was under way since before it opened says nothing new.
+    pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, random: u64) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.calls.add(now_ns, 1);
+        self.failures.add(now_ns, 1);
+        if trial || (self.is_closed() && self.is_too_much(now_ns)) {
+            self.open(now_ns, random);
+        }
+    }
+
+    /// The call that tried says nothing: the next one tries.
+    pub(crate) fn came_to_nothing(&mut self) {
+        if self.state == (State::HalfOpen { out: true }) {
+            self.state = State::HalfOpen { out: false };
+        }
+    }
+
+    /// There is reason to believe that it works again: the next call tries, and need not wait.
+    pub(crate) fn need_not_wait(&mut self) {
+        if matches!(self.state, State::Open { .. }) {
+            self.state = State::HalfOpen { out: false };
+        }
+    }
+
+    fn is_too_much(&self, now_ns: u64) -> bool {
+        let calls = self.calls.within(now_ns, RATE_SPAN_NS);
+        let failures = self.failures.within(now_ns, RATE_SPAN_NS);
+        self.in_a_row >= FAILURES_IN_A_ROW || (calls >= LEAST_CALLS && failures >= calls * FAILED_SHARE)
+    }
+
+    fn open(&mut self, now_ns: u64, random: u64) {
+        let doubled = FIRST_OPEN_NS.saturating_mul(1u64.checked_shl(self.opened).unwrap_or(u64::MAX));
+        let open_ns = doubled.min(LONGEST_OPEN_NS) as f64 * (1.0 - JITTER * unit(random));
+        self.state = State::Open { until_ns: now_ns.saturating_add(open_ns as u64) };
+        // A shift by more than this is beyond the longest time anyway.
+        self.opened = (self.opened + 1).min(32);
+        self.trips += 1;
+    }
+
+    fn close(&mut self) {
+        self.state = State::Closed;
+        self.opened = 0;
+        // What was before says nothing of it now.
+        self.calls.clear();
+        self.failures.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn open(breaker: &mut Breaker, now_ns: u64) -> u64 {
+        (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(now_ns, false, 0));
+        let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
+        until_ns
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_a_success_between_them_does_not_let_them() {
+        let mut breaker = Breaker::new();
+        for at in 0..40 {
+            // Four of five fail, but slowly: too few calls for a rate.
+            let now_ns = at * SECOND_NS;
+            match at % 5 {
+                4 => breaker.succeeded(now_ns, false),
+                _ => breaker.failed(now_ns, false, 0),
+            }
+            assert_eq!(breaker.leave(now_ns), Leave::Free, "{at}");
+        }
+        let until_ns = open(&mut breaker, 50 * SECOND_NS);
+        assert_eq!((until_ns, breaker.trips()), (51 * SECOND_NS, 1));
+        assert_eq!(breaker.leave(until_ns - 1), Leave::NotBefore(until_ns));
+    }
+
+    #[test]
+    fn a_rate_opens_it_once_there_were_enough_calls() {
+        let mut breaker = Breaker::new();
+        let mut calls = 0;
+        while breaker.is_closed() {
+            match calls % 2 {
+                0 => breaker.succeeded(calls * MS, false),
+                _ => breaker.failed(calls * MS, false, 0),
+            }
+            calls += 1;
+        }
+        assert_eq!(calls, 20);
+        let mut spread = Breaker::new();
+        for at in 0..200 {
+            // Never twenty within ten seconds.
+            match at % 2 {
+                0 => spread.succeeded(at * SECOND_NS, false),
+                _ => spread.failed(at * SECOND_NS, false, 0),
+            }
+        }
+        assert!(spread.is_closed());
+    }
+
+    #[test]
+    fn one_call_tries_at_a_time_and_says_how_it_goes_on() {
+        let mut breaker = Breaker::new();
+        let mut until_ns = open(&mut breaker, 0);
+        for seconds in [2, 4, 8, 16, 30, 30, 30] {
+            assert_eq!(breaker.enter(until_ns), Leave::Trial);
+            assert_eq!(breaker.enter(until_ns), Leave::TrialIsOut);
+            // Those that were under way when it opened decide nothing.
+            breaker.succeeded(until_ns, false);
+            breaker.failed(until_ns, false, 0);
+            assert_eq!(breaker.leave(until_ns), Leave::TrialIsOut);
+            // One that came to nothing gives its leave to the next.
+            breaker.came_to_nothing();
+            assert_eq!(breaker.enter(until_ns), Leave::Trial);
+            let from_ns = until_ns;
+            breaker.failed(from_ns, true, 0);
+            until_ns = from_ns + seconds * SECOND_NS;
+            assert_eq!(breaker.state(), State::Open { until_ns });
+        }
+        assert_eq!(breaker.enter(until_ns), Leave::Trial);
+        breaker.succeeded(until_ns, true);
+        assert_eq!(breaker.leave(until_ns), Leave::Free);
+        assert_eq!(open(&mut breaker, until_ns), until_ns + SECOND_NS, "it begins with the first time again");
+    }
+
+    #[test]
+    fn times_are_jittered_and_good_news_ends_them() {
+        let mut breaker = Breaker::new();
+        (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(0, false, u64::MAX));
+        let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
+        assert!((800 * MS..801 * MS).contains(&until_ns), "{until_ns}");
+        breaker.need_not_wait();
+        assert_eq!((breaker.enter(1), breaker.enter(1)), (Leave::Trial, Leave::TrialIsOut));
+    }
+}

@@ -1,0 +1,75 @@
+//! How many calls may be sent a second time: a part of all calls, so that retries never multiply a load that is too much.
+
+use parking_lot::Mutex;
+
+/// A retry in the unit of the budget; a call pays in [`CALL`].
+const RETRY: u64 = 10;
+/// A tenth of a retry.
+const CALL: u64 = 1;
+/// Retries that it begins with: where one of three upstreams dies, a third of what is under way moves at once.
+const BEGINNING: u64 = 100 * RETRY;
+/// Retries that are saved up at most.
+const MOST: u64 = 1000 * RETRY;
+/// Below so many retries one comes back each second, so that a lone call may be retried, too.
+const FLOOR: u64 = 10 * RETRY;
+const REFILL_NS: u64 = 1_000_000_000;
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    level: Mutex<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    units: u64,
+    refilled_ns: u64,
+}
+
+impl Budget {
+    pub(crate) const fn new() -> Self {
+        Self { level: Mutex::new(Level { units: BEGINNING, refilled_ns: 0 }) }
+    }
+
+    /// A call is sent for the first time.
+    pub(crate) fn pay_in(&self) {
+        let mut level = self.level.lock();
+        level.units = (level.units + CALL).min(MOST);
+    }
+
+    /// Takes leave for a retry.
+    pub(crate) fn take(&self, now_ns: u64) -> bool {
+        let mut level = self.level.lock();
+        let periods = now_ns.saturating_sub(level.refilled_ns) / REFILL_NS;
+        if periods > 0 {
+            level.refilled_ns = now_ns;
+            let refilled = level.units.saturating_add(periods.saturating_mul(RETRY)).min(FLOOR);
+            level.units = level.units.max(refilled);
+        }
+        match level.units.checked_sub(RETRY) {
+            Some(left) => {
+                level.units = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_a_tenth_of_calls_beyond_what_it_begins_with_and_a_floor() {
+        let budget = Budget::new();
+        let take = |now_ns| (0..10_000).take_while(|_| budget.take(now_ns)).count();
+        assert_eq!(take(0), 100);
+        (0..1000).for_each(|_| budget.pay_in());
+        assert_eq!(take(0), 100);
+        assert_eq!((take(REFILL_NS - 1), take(REFILL_NS), take(REFILL_NS)), (0, 1, 0));
+        assert_eq!(take(1000 * REFILL_NS), 10);
+        (0..100_000).for_each(|_| budget.pay_in());
+        assert_eq!(take(2000 * REFILL_NS), 1000);
+    }
+}

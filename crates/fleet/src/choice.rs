@@ -1,0 +1,203 @@
+//! Which of several workers takes a call. Pure: what is known of them, and randomness, are arguments.
+//! Must not know whether they take calls at all.
+
+use std::sync::Arc;
+
+use headrace_domain::BLOCK_TOKENS;
+use headrace_engine_api::Reported;
+
+use crate::figures::{FLOW_NS, Flow};
+use crate::random::Random;
+use crate::remembered::Marks;
+use crate::worker::Worker;
+
+/// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
+const BLOCKS_PER_SEQUENCE_AHEAD: f64 = 4.0;
+/// Workers whose work differs by no more than this, in blocks, are alike where reports are not of this moment: among them chance
+/// decides, so that not everybody who read the same report goes the same way.
+const ALIKE_BLOCKS: f64 = 2.0 * BLOCKS_PER_SEQUENCE_AHEAD;
+/// Workers whose expected times differ by no more than this part are alike.
+const ALIKE_TIMES: f64 = 1.25;
+/// A conversation stays where it was as long as that is not expected to take so many times longer than elsewhere.
+const STAYS_UP_TO: f64 = 2.0;
+/// How many others there may be, at most, for each call of ours: beyond that the ratio is noise.
+const MOST_OTHERS: f64 = 16.0;
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) marks: Marks<'a>,
+}
+
+/// A worker that could take it, and what is known of it at this moment.
+pub(crate) struct Candidate<'a> {
+    pub(crate) worker: &'a Arc<Worker>,
+    weight: f64,
+    in_flight: f64,
+    load: Load,
+    /// Tokens of the prompt that are likely to be in its cache.
+    cached: usize,
+    /// What to expect for the first thing of an answer; known only where it is judged.
+    expected_ns: Option<f64>,
+}
+
+/// What is known of its load.
+enum Load {
+    Unknown,
+    Known {
+        /// Sequences that run or wait there.
+        sequences: f64,
+        /// Blocks of prompts that wait to be computed.
+        blocks: f64,
+        /// Of ours since then; `None`: it is of this moment.
+        since: Option<Flow>,
+    },
+}
+
+impl<'a> Candidate<'a> {
+    pub(crate) fn of(worker: &'a Arc<Worker>, ask: &Ask<'_>, now_ns: u64) -> Self {
+        let report = worker.backend.load();
+        let age_ns = match report.reported {
+            Reported::Now => Some(0),
+            Reported::Ago { nanos } if nanos <= FLOW_NS => Some(nanos),
+            Reported::Ago { .. } | Reported::Never => None,
+        };
+        let (mut since, mut expected_ns) = (None, None);
+        if worker.is_judged() {
+            let figures = worker.figures();
+            since = age_ns.filter(|&age_ns| age_ns > 0).map(|age_ns| figures.since(now_ns, age_ns));
+            expected_ns = figures.first.expected_ns(now_ns);
+        }
+        let load = match age_ns {
+            None => Load::Unknown,
+            Some(_) => Load::Known {
+                sequences: f64::from(report.running) + f64::from(report.waiting),
+                blocks: report.waiting_tokens.div_ceil(BLOCK_TOKENS as u64) as f64,
+                since,
+            },
+        };
+        Self {
+            worker,
+            weight: f64::from(worker.weight()),
+            in_flight: f64::from(worker.in_flight()),
+            load,
+            cached: worker.cached(ask.marks, ask.prompt_tokens),
+            expected_ns,
+        }
+    }
+
+    /// Blocks of a prompt that it would have to compute.
+    pub(crate) fn blocks(&self, ask: &Ask<'_>) -> u64 {
+        ask.prompt_tokens.saturating_sub(self.cached).div_ceil(BLOCK_TOKENS) as u64
+    }
+
+    /// The work that is ahead of a call there, in blocks; `None`: unknown.
+    fn ahead(&self, others: f64) -> Option<f64> {
+        let Load::Known { sequences, blocks, since } = &self.load else { return None };
+        let flow = since.unwrap_or_default();
+        let sequences = (sequences + others * (flow.started - flow.ended)).max(self.in_flight);
+        let blocks = (blocks + others * flow.blocks).max(0.0);
+        Some(blocks + sequences * BLOCKS_PER_SEQUENCE_AHEAD)
+    }
+}
+
+/// The candidate that takes it; `None`: there is none.
+pub(crate) fn choose(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
+    if let [_] = candidates {
+        return Some(0);
+    }
+    if candidates.iter().all(|candidate| matches!(candidate.load, Load::Unknown)) {
+        return by_time(candidates, random);
+    }
+    by_work(candidates, ask, random)
+}
+
+/// The least work before the first token: what it would have to compute of the prompt, and what is ahead there.
+fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
+    let others = others(candidates);
+    let mean_weight = mean(candidates.iter().map(|candidate| candidate.weight));
+    // An unknown load is not an idle one.
+    let most = candidates.iter().filter_map(|candidate| candidate.ahead(others)).fold(0.0, f64::max);
+    let work = |candidate: &Candidate<'_>| {
+        let own = candidate.in_flight * BLOCKS_PER_SEQUENCE_AHEAD;
+        let ahead = candidate.ahead(others).unwrap_or_else(|| most.max(own));
+        candidate.blocks(ask) as f64 + ahead * mean_weight / candidate.weight
+    };
+    let is_exact = |candidate: &Candidate<'_>| matches!(candidate.load, Load::Known { since: None, .. });
+    let alike = if candidates.iter().all(is_exact) { 0.0 } else { ALIKE_BLOCKS };
+    let least = candidates.iter().map(work).fold(f64::INFINITY, f64::min);
+    let near = candidates.iter().enumerate().filter(|(_, candidate)| work(candidate) <= least + alike);
+    let has_shares = candidates.iter().any(|candidate| candidate.weight != mean_weight);
+    if alike > 0.0 || has_shares {
+        by_chance(near.map(|(at, candidate)| (at, candidate.weight)), random)
+    } else {
+        // Of reports of this moment the first one will do: the next call sees that it went there.
+        near.map(|(at, _)| at).next()
+    }
+}
+
+/// How many calls all senders together have there for each of ours. What they sent since a report is not known: they are taken
+/// to have done as we did.
+fn others(candidates: &[Candidate<'_>]) -> f64 {
+    let (mut all, mut ours) = (0.0, 0.0);
+    for candidate in candidates {
+        if let Load::Known { sequences, since: Some(flow), .. } = &candidate.load {
+            all += sequences;
+            ours += (candidate.in_flight - flow.started + flow.ended).max(0.0);
+        }
+    }
+    if ours < 1.0 { 1.0 } else { (all / ours).clamp(1.0, MOST_OTHERS) }
+}
+
+/// Power of two choices: of two at random the one with the shorter expected time. A conversation stays where it was, unless that
+/// takes much longer.
+fn by_time(candidates: &[Candidate<'_>], random: &Random) -> Option<usize> {
+    let weighted = || candidates.iter().enumerate().map(|(at, candidate)| (at, candidate.weight));
+    let a = by_chance(weighted(), random)?;
+    let b = by_chance(weighted().filter(|&(at, _)| at != a), random)?;
+    let (left, right) = (candidates.get(a)?, candidates.get(b)?);
+    let (left_time, right_time) = times(left, right);
+    let (least, most) = (left_time.min(right_time), left_time.max(right_time));
+    let winner = if most <= least * ALIKE_TIMES {
+        by_chance([(a, left.weight), (b, right.weight)].into_iter(), random)?
+    } else if left_time < right_time {
+        a
+    } else {
+        b
+    };
+    let best = candidates.get(winner)?;
+    let was = candidates.iter().enumerate().max_by_key(|(_, candidate)| candidate.cached);
+    let stays = was.filter(|(_, candidate)| candidate.cached > best.cached).filter(|(_, candidate)| {
+        let (there, elsewhere) = times(candidate, best);
+        there <= elsewhere * STAYS_UP_TO
+    });
+    Some(stays.map_or(winner, |(at, _)| at))
+}
+
+/// What to expect of two. A time that is not known is taken for the other's.
+fn times(left: &Candidate<'_>, right: &Candidate<'_>) -> (f64, f64) {
+    let known = left.expected_ns.or(right.expected_ns).unwrap_or(1.0).max(1.0);
+    let time = |candidate: &Candidate<'_>| {
+        candidate.expected_ns.unwrap_or(known).max(1.0) * (candidate.in_flight / candidate.weight + 1.0)
+    };
+    (time(left), time(right))
+}
+
+/// One of them, each as likely as its weight says.
+fn by_chance(of: impl Iterator<Item = (usize, f64)>, random: &Random) -> Option<usize> {
+    // One pass: each takes the place of the one before with its part of the weight so far.
+    let (mut chosen, mut sum) = (None, 0.0);
+    for (at, weight) in of {
+        sum += weight;
+        if chosen.is_none() || random.unit() * sum < weight {
+            chosen = Some(at);
+        }
+    }
+    chosen
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 1.0 }
+}

@@ -1,0 +1,115 @@
+//! Who is much worse than the others of a model is left out for a while, though no breaker finds a fault with it: a machine that is
+//! throttled, a card with errors. Passive: by the calls that it had. Time is an argument.
+
+use std::cmp::Ordering::Equal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use crate::figures::Sample;
+use crate::worker::Worker;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How often workers are compared.
+const EVERY_NS: u64 = 5 * SECOND_NS;
+/// Calls of a worker, at least, by which it is compared; until it has them they are collected.
+const LEAST_CALLS: u32 = 20;
+/// But not for longer than this.
+const COLLECTED_NS: u64 = 60 * SECOND_NS;
+/// Workers, at least, that have so many: of two nobody knows which is the odd one.
+const LEAST_WORKERS: usize = 3;
+/// By how much its share of failures may be above the median.
+const WORSE_SHARE: f64 = 0.2;
+/// How many times the median its first thing may take, and by how much it may be above that.
+const SLOWER_TIMES: f64 = 3.0;
+const SLOWER_NS: f64 = 20e6;
+/// For how long it is left out; each time in a row for as much longer.
+const EJECTED_NS: u64 = 10 * SECOND_NS;
+const EJECTED_MOST: u64 = 30;
+
+/// When the workers of a model are compared next.
+#[derive(Debug, Default)]
+pub(crate) struct Outliers {
+    due_ns: AtomicU64,
+    /// Since when calls are collected.
+    since_ns: AtomicU64,
+}
+
+impl Outliers {
+    /// Compares them, if it is time to.
+    pub(crate) fn look(&self, workers: &[Arc<Worker>], now_ns: u64) {
+        let due_ns = self.due_ns.load(Ordering::Relaxed);
+        if now_ns < due_ns || workers.len() < LEAST_WORKERS {
+            return;
+        }
+        let next_ns = now_ns.saturating_add(EVERY_NS);
+        if self.due_ns.compare_exchange(due_ns, next_ns, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let compared = compare(workers, now_ns);
+        let collected_ns = now_ns.saturating_sub(self.since_ns.load(Ordering::Relaxed));
+        if compared || collected_ns >= COLLECTED_NS {
+            workers.iter().for_each(|worker| worker.figures().sample = Sample::default());
+            self.since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Seen<'a> {
+    worker: &'a Worker,
+    failed: f64,
+    first_ns: f64,
+}
+
+/// `false`: too few calls.
+fn compare(workers: &[Arc<Worker>], now_ns: u64) -> bool {
+    let seen: SmallVec<[Seen<'_>; 16]> = workers.iter().filter_map(seen).collect();
+    if seen.len() < LEAST_WORKERS {
+        return false;
+    }
+    let failed = median(seen.iter().map(|seen| seen.failed));
+    let first_ns = median(seen.iter().map(|seen| seen.first_ns));
+    let is_far_off = |seen: &Seen<'_>| {
+        seen.failed > failed + WORSE_SHARE
+            || (seen.first_ns > first_ns * SLOWER_TIMES && seen.first_ns > first_ns + SLOWER_NS)
+    };
+    let is_out = |worker: &&Arc<Worker>| worker.ejected_until_ns.load(Ordering::Relaxed) > now_ns;
+    let mut out = workers.iter().filter(is_out).count();
+    let (mut far_off, fine): (SmallVec<[&Seen<'_>; 16]>, SmallVec<[&Seen<'_>; 16]>) =
+        seen.iter().partition(|seen| is_far_off(seen));
+    for seen in fine {
+        let less = |times: u32| Some(times.saturating_sub(1));
+        let _ = seen.worker.ejections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+    // The worst first: there may not be room for all.
+    let badness = |seen: &Seen<'_>| (seen.failed, seen.first_ns);
+    far_off.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(Equal));
+    for seen in far_off {
+        if (out + 1) * 2 > workers.len() {
+            break;
+        }
+        out += 1;
+        let times = u64::from(seen.worker.ejections.fetch_add(1, Ordering::Relaxed));
+        let ejected_ns = EJECTED_NS.saturating_mul((times + 1).min(EJECTED_MOST));
+        seen.worker.ejected_until_ns.store(now_ns.saturating_add(ejected_ns), Ordering::Relaxed);
+    }
+    true
+}
+
+fn seen(worker: &Arc<Worker>) -> Option<Seen<'_>> {
+    let sample = worker.figures().sample;
+    if !worker.is_judged() || sample.calls < LEAST_CALLS {
+        return None;
+    }
+    let failed = f64::from(sample.failures) / f64::from(sample.calls);
+    let first_ns = if sample.firsts > 0 { sample.first_sum_ns / f64::from(sample.firsts) } else { 0.0 };
+    Some(Seen { worker, failed, first_ns })
+}
+
+/// Of an even number the lower one.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: SmallVec<[f64; 16]> = values.collect();
+    values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Equal));
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,33 @@
+//! A hash for what is random already: keys of blocks, which are keyed hashes themselves. Nobody outside can choose them.
+
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+pub(crate) type Plain = BuildHasherDefault<Fold>;
+
+/// Folds what it is given into 64 bits.
+#[derive(Debug, Default)]
+pub(crate) struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(8) {
+            let word = piece.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+            self.write_u64(word);
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// A key in 64 bits: enough for a hint.
+pub(crate) fn mark(key: &impl Hash) -> u64 {
+    let mut fold = Fold::default();
+    key.hash(&mut fold);
+    fold.finish()
+}

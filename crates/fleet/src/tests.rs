@@ -1,0 +1,419 @@
+//! How a fleet chooses, and what it learns from how calls end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{CacheSalt, ManualClock, ModelName, PrefixKeys};
+use headrace_engine_api::{Capabilities, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket};
+
+use crate::worker::Worker;
+use crate::{Failure, Fleet, Outcome, Placement, Site, Standing, Trail, Tried};
+
+/// An engine with a fixed load and cache.
+struct Fixed {
+    capabilities: Capabilities,
+    load: LoadReport,
+    cached: usize,
+    health: Health,
+}
+
+impl headrace_engine_api::Engine for Fixed {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+    fn submit(&self, _job: Job) -> Result<Ticket, SubmitRefusal> {
+        Err(SubmitRefusal::Unavailable { why: "a test".into() })
+    }
+    fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        self.cached.min(keys.ids().len())
+    }
+    fn load(&self) -> LoadReport {
+        self.load
+    }
+    fn health(&self) -> Health {
+        self.health.clone()
+    }
+}
+
+fn worker(id: &str, waiting_tokens: u64, running: u32, cached: usize) -> Worker {
+    worker_that_is(Health::Up, id, waiting_tokens, running, cached)
+}
+
+fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, cached: usize) -> Worker {
+    let capabilities = Capabilities {
+        model: "m".into(),
+        compute_mode: "exact".into(),
+        numerics: String::new(),
+        vocab: 1,
+        context_window: 1,
+        max_logprobs: 0,
+        kv_tokens: 1,
+    };
+    let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
+    let model = ModelName::new("m").unwrap();
+    Worker::new(id, model, Arc::new(Fixed { capabilities, load, cached, health }))
+}
+
+fn keys(len: usize) -> PrefixKeys {
+    PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &vec![1; len].into())
+}
+
+/// Whom a prompt that nobody was tried with goes to.
+fn first_of(fleet: &Fleet, model: &ModelName, prompt: usize) -> Option<Placement> {
+    fleet.place(model, &keys(prompt), &Tried::default())
+}
+
+#[test]
+fn the_least_work_before_the_first_token_wins() {
+    let model = ModelName::new("m").unwrap();
+    for (workers, expected) in [
+        (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160)], "b"),
+        (vec![worker("a", 0, 0, 0), worker("b", 0, 3, 160)], "a"),
+        (vec![worker("a", 640, 0, 0), worker("b", 0, 0, 0)], "b"),
+        (vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)], "a"),
+    ] {
+        let fleet = Fleet::new(workers);
+        assert_eq!(first_of(&fleet, &model, 320).unwrap().worker_id().as_ref(), expected);
+    }
+}
+
+#[test]
+fn what_was_dispatched_counts_before_the_engine_reports_it() {
+    let model = ModelName::new("m").unwrap();
+    let fleet = Fleet::new(vec![worker("a", 0, 0, 0), worker("b", 0, 0, 0)]);
+    let first = first_of(&fleet, &model, 1).unwrap();
+    let second = first_of(&fleet, &model, 1).unwrap();
+    assert_eq!((&first.worker_id()[..], &second.worker_id()[..]), ("a", "b"));
+    drop(first);
+    assert_eq!(first_of(&fleet, &model, 1).unwrap().worker_id().as_ref(), "a");
+    assert!(first_of(&fleet, &ModelName::new("none").unwrap(), 1).is_none());
+}
+
+#[test]
+fn a_worker_that_takes_no_calls_is_passed_over_and_a_model_without_another_is_down() {
+    let model = ModelName::new("m").unwrap();
+    let dead = |id| worker_that_is(Health::Dead { why: "a test".into() }, id, 0, 0, 320);
+    let fleet = Fleet::new(vec![dead("a"), worker("b", 640, 3, 0)]);
+    assert_eq!(first_of(&fleet, &model, 320).unwrap().worker_id().as_ref(), "b");
+    assert_eq!(fleet.down(), []);
+    let fleet = Fleet::new(vec![dead("a"), worker_that_is(Health::Draining, "b", 0, 0, 0)]);
+    assert!(first_of(&fleet, &model, 320).is_none());
+    let [(name, why)] = &fleet.down()[..] else { panic!("one model is down") };
+    assert!(
+        **name == model && why.contains("worker a: it broke") && why.contains("worker b: it is shutting"),
+        "{why}"
+    );
+}
+
+#[test]
+fn who_was_tried_is_passed_over_until_nobody_is_left() {
+    let model = ModelName::new("m").unwrap();
+    let three = vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160), worker("c", 0, 3, 0)];
+    for (workers, expected) in [(three, "b a c"), (vec![worker("a", 0, 0, 0)], "a")] {
+        let (fleet, mut tried, mut order) = (Fleet::new(workers), Tried::default(), Vec::new());
+        while let Some(placement) = fleet.place(&model, &keys(320), &tried) {
+            order.push(placement.worker_id().to_string());
+            tried.add(placement);
+        }
+        assert_eq!(order.join(" "), expected);
+        assert!(fleet.workers().all(|worker| worker.in_flight() == 0));
+    }
+}
+
+/// Of workers that are judged: at a site each, all `waiting` as given and reported so.
+struct Team {
+    fleet: Fleet,
+    clock: Arc<ManualClock>,
+    sites: Vec<Arc<Site>>,
+    workers: Vec<Arc<Worker>>,
+    model: ModelName,
+}
+
+impl Team {
+    fn of(loads: &[(Reported, u32, u32)]) -> Self {
+        Self::over(
+            &(0..loads.len()).map(|at| Arc::new(Site::new(&format!("s{at}")))).collect::<Vec<_>>(),
+            loads,
+        )
+    }
+
+    /// Of each worker: when its report is of, how many it runs, its weight.
+    fn over(sites: &[Arc<Site>], loads: &[(Reported, u32, u32)]) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Duration::from_secs(100));
+        let model = ModelName::new("m").unwrap();
+        let each = loads.iter().enumerate().map(|(at, &(reported, running, weight))| {
+            let load = LoadReport { reported, running, ..LoadReport::default() };
+            let engine = Arc::new(Fixed { load, ..fixed() });
+            Arc::new(Worker::new(&format!("w{at}"), model.clone(), engine).at(&sites[at]).weighted(weight))
+        });
+        let workers: Vec<_> = each.collect();
+        let fleet = Fleet::with(workers.iter().map(Arc::clone), clock.clone(), 7);
+        Self { fleet, clock, sites: sites.to_vec(), workers, model }
+    }
+
+    fn place(&self) -> Option<Placement> {
+        self.fleet.place_messages(&self.model, &Tried::default())
+    }
+
+    /// A call that ends at once, and with whom.
+    fn call(&self, outcome: impl Fn(&str) -> Outcome) -> Option<String> {
+        let mut placement = self.place()?;
+        let id = placement.worker_id().to_string();
+        placement.ended(&outcome(&id));
+        Some(id)
+    }
+
+    fn standing(&self, at: usize) -> Standing {
+        self.fleet.status().remove(at).standing
+    }
+
+    fn pass(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+    }
+
+    /// How many of `calls` each worker gets, all answered in `ms` by its index.
+    fn shares(&self, calls: usize, ms: impl Fn(usize) -> u64) -> Vec<usize> {
+        let mut shares = vec![0; self.workers.len()];
+        for _ in 0..calls {
+            let mut placement = self.place().unwrap();
+            let at = self.workers.iter().position(|worker| worker.id() == placement.worker_id()).unwrap();
+            self.pass(ms(at));
+            placement.ended(&Outcome::Answered);
+            shares[at] += 1;
+        }
+        shares
+    }
+}
+
+const UNKNOWN: (Reported, u32, u32) = (Reported::Never, 0, 1);
+const OLD: Reported = Reported::Ago { nanos: 1_000_000_000 };
+
+fn fixed() -> Fixed {
+    let capabilities = Capabilities {
+        model: "m".into(),
+        compute_mode: "exact".into(),
+        numerics: String::new(),
+        vocab: 1,
+        context_window: 1,
+        max_logprobs: 0,
+        kv_tokens: 1 << 20,
+    };
+    Fixed { capabilities, load: LoadReport::default(), cached: 0, health: Health::Up }
+}
+
+fn broke(failure: Failure) -> Outcome {
+    Outcome::Failed { failure, why: "a test".to_owned() }
+}
+
+#[test]
+fn failures_open_a_worker_and_one_trial_closes_it() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN]);
+    let outcome = |id: &str| if id == "w0" { broke(Failure::Status(500)) } else { Outcome::Answered };
+    while team.standing(0) == Standing::Ready {
+        team.call(outcome);
+    }
+    assert!(matches!(team.standing(0), Standing::Open(left) if left > Duration::from_millis(700)));
+    let of_w0 = team.fleet.status().remove(0);
+    assert_eq!((of_w0.totals.calls, of_w0.totals.failures, of_w0.breaker.trips), (5, 5, 1));
+    assert_eq!((of_w0.failed_last_minute, of_w0.failed_last_5_minutes), (Some(1.0), Some(1.0)));
+    assert_eq!(of_w0.last_error.as_deref(), Some("status 500: a test"));
+    // An error of its own says that the server is there.
+    assert_eq!(team.fleet.site_status(&team.sites[0]).breaker.state, "closed");
+    for _ in 0..20 {
+        assert_eq!(team.call(outcome).unwrap(), "w1");
+    }
+    team.pass(1000);
+    let mut trial = team.place().unwrap();
+    assert_eq!(
+        (&trial.worker_id()[..], trial.is_trial(), team.standing(0)),
+        ("w0", true, Standing::TrialIsOut)
+    );
+    assert_eq!(team.call(outcome).unwrap(), "w1");
+    trial.began();
+    assert_eq!(team.standing(0), Standing::Ready, "the first thing of an answer is enough");
+    drop(trial);
+    assert_eq!(team.fleet.status()[0].in_flight, 0);
+}
+
+#[test]
+fn a_trial_that_comes_to_nothing_gives_its_leave_to_the_next() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN]);
+    (0..50).for_each(|_| {
+        drop(team.call(|id| if id == "w0" { broke(Failure::Broke) } else { Outcome::Answered }))
+    });
+    team.pass(1000);
+    for outcome in [None, Some(Outcome::Cancelled), Some(Outcome::CallersFault)] {
+        let mut trial = team.place().unwrap();
+        assert!(trial.is_trial());
+        if let Some(outcome) = outcome {
+            trial.ended(&outcome);
+        }
+    }
+    assert_eq!(team.standing(0), Standing::Trial);
+}
+
+#[test]
+fn a_dead_server_opens_all_its_models_and_a_probe_lets_them_try_early() {
+    let site = Arc::new(Site::new("shared"));
+    let other = Arc::new(Site::new("other"));
+    let team = Team::over(&[Arc::clone(&site), Arc::clone(&site), other], &[UNKNOWN, UNKNOWN, UNKNOWN]);
+    let outcome = |id: &str| if id == "w2" { Outcome::Answered } else { broke(Failure::Connect) };
+    while team.fleet.site_status(&site).breaker.trips == 0 {
+        team.call(outcome);
+    }
+    assert!(matches!((team.standing(0), team.standing(1)), (Standing::Open(_), Standing::Open(_))));
+    assert_eq!(team.call(outcome).unwrap(), "w2");
+    let readiness = team.fleet.readiness(&team.model).unwrap();
+    assert!(readiness.ready && readiness.words.contains("worker w1: too many calls failed"), "{readiness:?}");
+    team.fleet.probed(&site, Ok(()));
+    assert_eq!((team.standing(0), team.standing(1)), (Standing::Trial, Standing::Trial));
+    let trial = team.place().unwrap();
+    assert!(trial.is_trial());
+    assert_eq!(team.call(outcome).unwrap(), "w2", "one tries for the whole of it");
+    drop(trial);
+    (0..5).for_each(|_| team.fleet.probed(&team.sites[2], Err("no answer")));
+    assert!(matches!(team.standing(2), Standing::Open(_)), "probes alone open it");
+}
+
+#[test]
+fn who_has_too_much_to_do_is_left_alone_until_it_said_and_is_not_ill() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN]);
+    let busy = |seconds: Option<u64>| {
+        move |id: &str| match id {
+            "w0" => Outcome::Refused { retry_after: seconds.map(Duration::from_secs) },
+            _ => Outcome::Answered,
+        }
+    };
+    while team.call(busy(Some(7))).unwrap() != "w0" {}
+    assert_eq!(team.standing(0), Standing::Cooling(Duration::from_secs(7)));
+    assert!((0..30).all(|_| team.call(busy(None)).unwrap() == "w1"));
+    team.pass(7000);
+    assert_eq!(team.standing(0), Standing::Ready);
+    (0..50).for_each(|_| {
+        team.call(busy(Some(0)));
+    });
+    let status = team.fleet.status().remove(0);
+    assert!(status.totals.refusals > 10 && status.totals.failures == 0 && status.breaker.trips == 0);
+    let alone = Team::of(&[UNKNOWN]);
+    alone.call(busy(Some(3)));
+    assert!(alone.place().is_none());
+    let readiness = alone.fleet.readiness(&alone.model).unwrap();
+    assert_eq!((readiness.ready, readiness.retry_after), (false, Some(Duration::from_secs(3))));
+}
+
+#[test]
+fn a_drained_worker_gets_nothing_new_until_it_resumes() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN]);
+    team.workers[0].drain();
+    assert!((0..30).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w1"));
+    team.sites[1].drain();
+    assert!(team.place().is_none());
+    let words = team.fleet.readiness(&team.model).unwrap().words;
+    assert_eq!(words, "worker w0: an operator drained it; worker w1: an operator drained it");
+    team.workers[0].resume();
+    assert!((0..30).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w0"));
+    let alone = Fleet::new([worker("a", 0, 0, 0)]);
+    alone.workers().for_each(|worker| worker.drain());
+    assert!(alone.place_messages(&team.model, &Tried::default()).is_none());
+}
+
+#[test]
+fn shares_follow_weights_where_workers_are_alike() {
+    for reported in [Reported::Now, OLD, Reported::Never] {
+        let team = Team::of(&[(reported, 0, 3), (reported, 0, 1), (reported, 0, 1)]);
+        let shares = team.shares(5000, |_| 10);
+        let part = shares[0] as f64 / 5000.0;
+        // Of two at random the heavy one is nearly always there, and then it wins three of four.
+        let expected = if reported == Reported::Never { 0.55..0.75 } else { 0.58..0.62 };
+        assert!(expected.contains(&part), "{reported:?}: {shares:?}");
+        assert!(shares.iter().all(|&share| share > 500), "{shares:?}");
+    }
+}
+
+#[test]
+fn an_unknown_load_is_not_an_idle_one() {
+    let team = Team::of(&[(OLD, 4, 1), (OLD, 9, 1), UNKNOWN]);
+    assert!((0..50).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w0"));
+    // Older than anything is known of what was sent since.
+    let ancient = Reported::Ago { nanos: 60_000_000_000 };
+    let team = Team::of(&[(OLD, 4, 1), (ancient, 0, 1)]);
+    let first: Vec<_> = (0..50).map(|_| team.call(|_| Outcome::Answered).unwrap()).collect();
+    assert!(first.iter().any(|id| id == "w0"), "{first:?}");
+}
+
+#[test]
+fn of_two_the_faster_is_taken_and_a_slow_one_is_asked_again_in_time() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN, UNKNOWN]);
+    let shares = team.shares(6000, |at| if at == 0 { 400 } else { 20 });
+    assert!(shares[0] < 60 && shares[1] > 2000 && shares[2] > 2000, "{shares:?}");
+    assert!(shares[0] > 2, "it is not left out for good: {shares:?}");
+}
+
+#[test]
+fn a_conversation_stays_where_it_was_unless_that_takes_much_longer() {
+    let team = Team::of(&[UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]);
+    let near = |marks: &[u64]| {
+        team.fleet.place_near(&team.model, Trail { marks, tokens: 1000 }, &Tried::default()).unwrap()
+    };
+    for conversation in 0..20u64 {
+        let (system, turns) = (conversation * 100, 10);
+        let mut first = near(&[system, system + 1]);
+        let home = first.worker_id().to_string();
+        first.ended(&Outcome::Answered);
+        for turn in 2..turns {
+            let marks: Vec<u64> = (0..=turn).map(|at| system + at).collect();
+            let mut placement = near(&marks);
+            assert_eq!(placement.worker_id()[..], home);
+            placement.ended(&Outcome::Answered);
+        }
+        let held: Vec<_> = (0..3).map(|_| near(&[system, system + 1])).collect();
+        assert!(held.iter().any(|placement| placement.worker_id()[..] != home), "it is too busy now");
+    }
+}
+
+#[test]
+fn who_is_far_off_is_left_out_for_a_while_and_never_more_than_half() {
+    for (bad, expected) in [(vec![2], 1), (vec![1, 2], 2), (vec![0, 1, 2], 0)] {
+        let team = Team::of(&[(OLD, 0, 1), (OLD, 0, 1), (OLD, 0, 1), (OLD, 0, 1)]);
+        // Slow to begin, never failing.
+        let mut under_way = Vec::new();
+        for _ in 0..1200 {
+            let placement = team.place().unwrap();
+            let at: usize = placement.worker_id()[1..].parse().unwrap();
+            under_way.push((if bad.contains(&at) { 40 } else { 2 }, placement));
+            team.pass(10);
+            for (left, placement) in &mut under_way {
+                *left -= 1;
+                if *left == 0 {
+                    placement.ended(&Outcome::Answered);
+                }
+            }
+            under_way.retain(|(left, _)| *left > 0);
+        }
+        let out = |at: &usize| matches!(team.standing(*at), Standing::Ejected(_));
+        let ejected: Vec<_> = (0..4).filter(out).collect();
+        assert_eq!(ejected.len(), expected, "{bad:?}: {ejected:?}");
+        assert!(ejected.iter().all(|at| bad.contains(at)));
+        drop(under_way);
+        team.pass(11_000);
+        assert!((0..4).all(|at| team.standing(at) == Standing::Ready));
+    }
+}
+
+#[test]
+fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
+    let team = Team::of(&[(OLD, 0, 1), (OLD, 0, 1)]);
+    let keys = keys(320);
+    let place = || team.fleet.place(&team.model, &keys, &Tried::default()).unwrap();
+    let home = place().worker_id().to_string();
+    assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there");
+    let at = usize::from(home == "w1");
+    *team.workers[at].told() = Some(crate::PrefixIndex::new(100));
+    let mut index = crate::PrefixIndex::new(100);
+    index.stored(None, keys.keys()).unwrap();
+    *team.workers[1 - at].told() = Some(index);
+    assert!((0..20).all(|_| place().worker_id()[..] != home), "the other one says that it has it");
+    team.workers.iter().for_each(|worker| worker.forget());
+    assert_eq!(team.fleet.status().iter().map(|status| status.remembered).sum::<usize>(), 0);
+}

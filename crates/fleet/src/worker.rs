@@ -1,0 +1,373 @@
+//! A worker: one engine, or one model at somebody's server, with all that is known of it. That outlives fleets: a catalogue that
+//! is made anew takes over its workers. Must not know how they are chosen.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use headrace_domain::{BLOCK_TOKENS, ModelName, PrefixKeys};
+use headrace_engine_api::{Health, LoadReport, SharedEngine, SharedRelay};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::breaker::Leave;
+use crate::budget::Budget;
+use crate::door::{Door, Verdict};
+use crate::figures::{Figures, MINUTE_NS};
+use crate::outcome::Outcome;
+use crate::prefix_index::PrefixIndex;
+use crate::remembered::{Marks, Remembered, USUAL_MARKS};
+use crate::site::Site;
+use crate::status::{BreakerStatus, Standing, WorkerStatus};
+
+/// For how long one that refuses without a word on that is left alone.
+const COOLING_UNTOLD: Duration = Duration::from_secs(1);
+/// For how long one is left alone at most, whatever it says.
+const COOLING_MOST: Duration = Duration::from_mins(10);
+
+/// Who computes, behind a worker.
+pub(crate) enum Backend {
+    /// It takes tokens.
+    Engine(SharedEngine),
+    /// It takes messages.
+    Relay(SharedRelay),
+}
+
+impl Backend {
+    pub(crate) fn load(&self) -> LoadReport {
+        match self {
+            Self::Engine(engine) => engine.load(),
+            Self::Relay(relay) => relay.load(),
+        }
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        match self {
+            Self::Engine(engine) => engine.health(),
+            Self::Relay(relay) => relay.health(),
+        }
+    }
+
+    /// How many tokens of a prompt it says that it has in its cache.
+    fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
+        match self {
+            Self::Engine(engine) => engine.cached_prefix(keys),
+            Self::Relay(_) => 0,
+        }
+    }
+}
+
+/// One engine, or one server of others, that serves one model.
+pub struct Worker {
+    id: Arc<str>,
+    model: ModelName,
+    pub(crate) backend: Backend,
+    site: Option<Arc<Site>>,
+    weight: u32,
+    /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
+    dispatched: AtomicU32,
+    drained: AtomicBool,
+    door: Door,
+    /// By the fleet's clock.
+    cooling_until_ns: AtomicU64,
+    pub(crate) ejected_until_ns: AtomicU64,
+    /// How often it was ejected in a row.
+    pub(crate) ejections: AtomicU32,
+    /// Of its model, if it is listed first.
+    pub(crate) retries: Budget,
+    figures: Mutex<Figures>,
+    remembered: Mutex<Remembered>,
+    /// What it tells of its cache by events, as long as none was missed.
+    told: Mutex<Option<PrefixIndex>>,
+}
+
+/// As which a call was let in: as the one that tries the worker, or the upstream, or as one of many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Trials {
+    own: bool,
+    site: bool,
+}
+
+impl Trials {
+    pub(crate) fn any(self) -> bool {
+        self.own || self.site
+    }
+}
+
+impl Worker {
+    /// A worker of the given id that takes tokens. As long as it is at no [`Site`] it is in this process and knows itself how
+    /// it is: no breaker stands before it, and nobody guesses what it has in its cache.
+    pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
+        let tokens = engine.capabilities().kv_tokens;
+        Self::of(id, model, Backend::Engine(engine), Remembered::of_tokens(tokens))
+    }
+
+    /// A worker of the given id that takes messages.
+    pub fn relay(id: &str, model: ModelName, relay: SharedRelay) -> Self {
+        Self::of(id, model, Backend::Relay(relay), Remembered::of_marks(USUAL_MARKS))
+    }
+
+    fn of(id: &str, model: ModelName, backend: Backend, remembered: Remembered) -> Self {
+        Self {
+            id: id.into(),
+            model,
+            backend,
+            site: None,
+            weight: 1,
+            dispatched: AtomicU32::new(0),
+            drained: AtomicBool::new(false),
+            door: Door::new(),
+            cooling_until_ns: AtomicU64::new(0),
+            ejected_until_ns: AtomicU64::new(0),
+            ejections: AtomicU32::new(0),
+            retries: Budget::new(),
+            figures: Mutex::new(Figures::new()),
+            remembered: Mutex::new(remembered),
+            told: Mutex::new(None),
+        }
+    }
+
+    /// It is one model of this upstream.
+    #[must_use]
+    pub fn at(mut self, site: &Arc<Site>) -> Self {
+        self.site = Some(Arc::clone(site));
+        self
+    }
+
+    /// Its share of the calls, relative to the 1 of every worker that is not given another one; at least 1.
+    #[must_use]
+    pub fn weighted(mut self, weight: u32) -> Self {
+        self.weight = weight.max(1);
+        self
+    }
+
+    /// By which operators are told of it.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// What it serves.
+    pub fn model(&self) -> &ModelName {
+        &self.model
+    }
+
+    /// The upstream behind it.
+    pub fn site(&self) -> Option<&Arc<Site>> {
+        self.site.as_ref()
+    }
+
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// Nothing new goes to it. What runs goes on.
+    pub fn drain(&self) {
+        self.drained.store(true, Ordering::Relaxed);
+    }
+
+    /// It takes calls again.
+    pub fn resume(&self) {
+        self.drained.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether an operator drained it, or its upstream.
+    pub fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Relaxed) || self.site.as_ref().is_some_and(|site| site.is_drained())
+    }
+
+    /// What it tells of its cache goes here; `None`: it tells nothing, or something was missed, and what was sent to it has to
+    /// do.
+    pub fn told(&self) -> MutexGuard<'_, Option<PrefixIndex>> {
+        self.told.lock()
+    }
+
+    /// It has lost what was in its cache, as after a restart.
+    pub fn forget(&self) {
+        self.remembered.lock().clear();
+        *self.told.lock() = None;
+    }
+
+    /// Whether it is judged by how calls end: who is in this process says itself how it is.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.site.is_some() || matches!(self.backend, Backend::Relay(_))
+    }
+
+    /// Calls sent to it that have not ended.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.dispatched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock()
+    }
+
+    /// How many of a prompt's tokens are likely to be in its cache.
+    pub(crate) fn cached(&self, marks: Marks<'_>, prompt_tokens: usize) -> usize {
+        let said = match marks {
+            Marks::Keys(keys) => self.backend.cached_prefix(keys),
+            Marks::Trail(_) => 0,
+        };
+        if !self.is_judged() {
+            return said;
+        }
+        if let (Marks::Keys(keys), Some(index)) = (marks, &*self.told.lock()) {
+            return said.max(index.held(keys.keys()) * BLOCK_TOKENS);
+        }
+        let held = self.remembered.lock().held(marks);
+        said.max(marks.tokens(held, prompt_tokens)).min(prompt_tokens)
+    }
+
+    /// Whether it gets calls now.
+    pub(crate) fn standing(&self, now_ns: u64) -> Standing {
+        if self.is_drained() {
+            return Standing::Drained;
+        }
+        let health = self.backend.health();
+        if !health.is_up() {
+            return Standing::Down(health);
+        }
+        if !self.is_judged() {
+            return Standing::Ready;
+        }
+        let left =
+            |until: &AtomicU64| until.load(Ordering::Relaxed).checked_sub(now_ns).filter(|&left| left > 0);
+        let site = self.site.as_ref().map_or(Leave::Free, |site| site.leave(now_ns));
+        let open = |until_ns: u64| Standing::Open(Duration::from_nanos(until_ns.saturating_sub(now_ns)));
+        match (self.door.leave(now_ns), site) {
+            (Leave::NotBefore(own_ns), Leave::NotBefore(site_ns)) => return open(own_ns.max(site_ns)),
+            (Leave::NotBefore(until_ns), _) | (_, Leave::NotBefore(until_ns)) => return open(until_ns),
+            (Leave::TrialIsOut, _) | (_, Leave::TrialIsOut) => return Standing::TrialIsOut,
+            (own, site) => {
+                if let Some(left) = left(&self.cooling_until_ns) {
+                    return Standing::Cooling(Duration::from_nanos(left));
+                }
+                if own == Leave::Trial || site == Leave::Trial {
+                    return Standing::Trial;
+                }
+            }
+        }
+        match left(&self.ejected_until_ns) {
+            Some(left) => Standing::Ejected(Duration::from_nanos(left)),
+            None => Standing::Ready,
+        }
+    }
+
+    /// A call goes to it. `None`: another one was faster where but one may try.
+    pub(crate) fn enter(&self, now_ns: u64) -> Option<Trials> {
+        if !self.is_judged() {
+            self.dispatched.fetch_add(1, Ordering::Relaxed);
+            return Some(Trials::default());
+        }
+        let lets_in = |leave| matches!(leave, Leave::Free | Leave::Trial);
+        let own = self.door.enter(now_ns);
+        if !lets_in(own) {
+            return None;
+        }
+        let site = self.site.as_ref().map_or(Leave::Free, |site| site.enter(now_ns));
+        if !lets_in(site) {
+            self.door.told(now_ns, Verdict::Nothing, own == Leave::Trial, 0);
+            return None;
+        }
+        self.dispatched.fetch_add(1, Ordering::Relaxed);
+        if let Some(site) = &self.site {
+            site.count();
+        }
+        Some(Trials { own: own == Leave::Trial, site: site == Leave::Trial })
+    }
+
+    /// A prompt was sent to it, with so many blocks to compute.
+    pub(crate) fn sent(&self, now_ns: u64, marks: Marks<'_>, blocks: u64) {
+        if self.is_judged() {
+            self.figures.lock().start(now_ns, blocks);
+            if marks.len() > 0 {
+                self.remembered.lock().sent(marks);
+            }
+        }
+    }
+
+    /// The first thing of a call came. One that tries has shown that it works.
+    pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: Trials) {
+        self.figures.lock().began(now_ns, after_ns, blocks);
+        if trials.own {
+            self.door.told(now_ns, Verdict::Good, true, 0);
+        }
+        if let Some(site) = self.site.as_ref().filter(|_| trials.site) {
+            site.shows_life(now_ns);
+        }
+    }
+
+    /// A call ended.
+    pub(crate) fn ended(&self, now_ns: u64, took_ns: u64, outcome: &Outcome, trials: Trials, random: u64) {
+        self.figures.lock().end(now_ns, took_ns, outcome);
+        if !self.is_judged() {
+            return;
+        }
+        let verdict = match outcome {
+            // Who has too much to do is there.
+            Outcome::Answered | Outcome::Refused { .. } => Verdict::Good,
+            Outcome::Failed { .. } => Verdict::Bad,
+            Outcome::CallersFault | Outcome::Cancelled => Verdict::Nothing,
+        };
+        if let Outcome::Refused { retry_after } = outcome {
+            let cooling = retry_after.unwrap_or(COOLING_UNTOLD).min(COOLING_MOST);
+            let until_ns = now_ns.saturating_add(u64::try_from(cooling.as_nanos()).unwrap_or(u64::MAX));
+            self.cooling_until_ns.fetch_max(until_ns, Ordering::Relaxed);
+        }
+        self.door.told(now_ns, verdict, trials.own, random);
+        if let Some(site) = &self.site {
+            site.told(now_ns, outcome, trials.site, random);
+        }
+    }
+
+    /// A call does not count as sent to it any longer, and with it so many blocks that still waited.
+    pub(crate) fn let_go(&self, now_ns: u64, blocks: u64) {
+        self.dispatched.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_judged() {
+            return;
+        }
+        self.figures.lock().let_go(now_ns, blocks);
+        if let Some(site) = &self.site {
+            site.let_go();
+        }
+    }
+
+    /// There is reason to believe that it works again: the next call tries.
+    pub(crate) fn need_not_wait(&self) {
+        self.door.need_not_wait();
+    }
+
+    /// All that operators may see of it.
+    pub(crate) fn status(&self, now_ns: u64) -> WorkerStatus {
+        let remembered = match &*self.told.lock() {
+            Some(index) => index.len(),
+            None => self.remembered.lock().blocks(),
+        };
+        let nanos = |nanos: f64| Duration::from_nanos(nanos as u64);
+        let (standing, load) = (self.standing(now_ns), self.backend.load());
+        let figures = self.figures.lock();
+        WorkerStatus {
+            id: Arc::clone(&self.id),
+            model: self.model.clone(),
+            site: self.site.as_ref().map(|site| Arc::clone(site.name())),
+            standing,
+            breaker: BreakerStatus::of(self.door.state(), now_ns),
+            health: self.backend.health(),
+            load,
+            weight: self.weight,
+            in_flight: self.in_flight(),
+            totals: figures.totals,
+            failed_last_minute: figures.failed_share(now_ns, MINUTE_NS),
+            failed_last_5_minutes: figures.failed_share(now_ns, 5 * MINUTE_NS),
+            first: figures.first.last_ns().map(nanos),
+            whole: figures.whole.last_ns().map(nanos),
+            last_error: figures.last_error.clone(),
+            remembered,
+        }
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("id", &self.id).field("model", &self.model).finish_non_exhaustive()
+    }
+}
