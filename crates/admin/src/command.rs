@@ -17,6 +17,12 @@ pub enum AdminCommand {
     Status,
     /// Reads the configuration again, as far as it may change while calls run.
     Reload,
+    /// The servers that calls are sent on to, after what is to be done with one.
+    Upstreams {
+        /// What is to be done; `None`: nothing.
+        #[serde(default)]
+        act: Option<UpstreamAct>,
+    },
     /// Creates a key.
     CreateKey {
         /// The project it belongs to; its organisation follows from that.
@@ -156,6 +162,8 @@ pub enum AdminReply {
         /// The settings that changed.
         changed: Vec<String>,
     },
+    /// The servers that calls are sent on to, in the order of the configuration.
+    Upstreams(Vec<UpstreamView>),
     /// A key was created; this is the only time that its secret is shown.
     KeyCreated {
         /// The key.
@@ -252,6 +260,67 @@ impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretText([redacted])")
     }
+}
+
+/// What is to be done with a server that calls are sent on to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum UpstreamAct {
+    /// It takes no new calls; those under way go on.
+    Drain {
+        /// Its name.
+        upstream: String,
+    },
+    /// It takes calls again.
+    Resume {
+        /// Its name.
+        upstream: String,
+    },
+    /// It is asked now what it serves.
+    Probe {
+        /// Its name.
+        upstream: String,
+    },
+}
+
+impl UpstreamAct {
+    /// With which server.
+    pub fn upstream(&self) -> &str {
+        match self {
+            Self::Drain { upstream } | Self::Resume { upstream } | Self::Probe { upstream } => upstream,
+        }
+    }
+}
+
+/// A server that calls are sent on to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamView {
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it is: `openai`, `vllm`.
+    pub kind: String,
+    /// Host and port.
+    pub at: String,
+    /// Whether it takes calls, in words.
+    pub state: String,
+    /// What it said when it was last asked what it serves.
+    pub said: String,
+    /// Calls under way.
+    pub in_flight: u64,
+    /// Calls that wait for a place.
+    pub waiting: u64,
+    /// Calls so far.
+    pub calls: u64,
+    /// Of those, the ones that came to nothing by its fault.
+    pub failed: u64,
+    /// Of those, the ones that it turned away for their number.
+    pub rate_limited: u64,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// Seconds since then.
+    pub last_error_age_s: Option<u64>,
+    /// Seconds since it last answered anything.
+    pub last_contact_age_s: Option<u64>,
 }
 
 /// What a project can spend.

@@ -9,10 +9,11 @@ mod service;
 
 pub use command::{
     AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
-    StoreView, TotalsView,
+    StoreView, TotalsView, UpstreamAct, UpstreamView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
 pub use service::{
     AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, ReloadSource, StatusSource,
+    UpstreamSource,
 };

@@ -12,7 +12,9 @@ use headrace_identity::{
 use headrace_ledger::{Command, Ledger, Receipt};
 use parking_lot::Mutex;
 
-use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
+use crate::command::{
+    AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus, UpstreamAct, UpstreamView,
+};
 use crate::error::AdminError;
 
 /// Most rows of the audit log in one reply.
@@ -41,6 +43,10 @@ pub type DefaultsSource = Box<dyn Fn() -> DefaultLimits + Send + Sync>;
 /// Reads the configuration again and puts it in force, all of it or nothing: the settings that changed, or why not. It blocks.
 pub type ReloadSource = Box<dyn Fn() -> Result<Vec<String>, AdminError> + Send + Sync>;
 
+/// Does something with a server that calls are sent on to, if anything, and says how all of them are. It blocks.
+pub type UpstreamSource =
+    Box<dyn Fn(Option<UpstreamAct>) -> Result<Vec<UpstreamView>, AdminError> + Send + Sync>;
+
 /// Says whether the ledger's journal has a grant after a row, for acts that a crash cut short. It blocks.
 pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
 
@@ -53,6 +59,8 @@ pub struct AdminService {
     status: StatusSource,
     /// `None`: no server runs.
     reload: Option<ReloadSource>,
+    /// `None`: no server runs.
+    upstreams: Option<UpstreamSource>,
     /// Locked for the whole of an act on money.
     money: Mutex<()>,
 }
@@ -72,12 +80,26 @@ impl AdminService {
         defaults: DefaultsSource,
         status: StatusSource,
     ) -> Self {
-        Self { directory, ledger, history, defaults, status, reload: None, money: Mutex::new(()) }
+        Self {
+            directory,
+            ledger,
+            history,
+            defaults,
+            status,
+            reload: None,
+            upstreams: None,
+            money: Mutex::new(()),
+        }
     }
 
     /// The same of a server that runs, and so can read its configuration again.
     pub fn with_reload(self, reload: ReloadSource) -> Self {
         Self { reload: Some(reload), ..self }
+    }
+
+    /// The same of a server that runs, and so sends calls on.
+    pub fn with_upstreams(self, upstreams: UpstreamSource) -> Self {
+        Self { upstreams: Some(upstreams), ..self }
     }
 
     /// Opens the ledger account of every project that has none: one was created and the process ended before its
@@ -139,6 +161,10 @@ impl AdminService {
             })),
             AdminCommand::Reload => match &self.reload {
                 Some(reload) => reload().map(|changed| AdminReply::Reloaded { changed }),
+                None => Err(not_running()),
+            },
+            AdminCommand::Upstreams { act } => match &self.upstreams {
+                Some(upstreams) => upstreams(act).map(AdminReply::Upstreams),
                 None => Err(not_running()),
             },
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
@@ -287,7 +313,7 @@ impl AdminService {
 const NAMED: usize = 5;
 
 fn not_running() -> AdminError {
-    let message = "no server runs on this data directory: it reads its configuration when it starts";
+    let message = "no server runs on this data directory: it reads its configuration, and asks its upstreams, when it starts";
     AdminError::new("not_running", message, "")
 }
 

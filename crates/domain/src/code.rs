@@ -126,7 +126,7 @@ mod tests {
                 ErrorKind::Timeout => &[408, 504],
                 ErrorKind::Overloaded => &[503],
                 // A model without a price is the operator's fault, and mended without a restart.
-                ErrorKind::Internal => &[500, 503],
+                ErrorKind::Internal => &[500, 502, 503],
                 ErrorKind::ContentPolicy => &[400],
             };
             assert!(statuses.contains(&code.status()), "{code}: {}", code.status());

@@ -32,6 +32,8 @@ pub enum Stage {
     Hold,
     /// Which worker.
     Place,
+    /// Waiting for the first words of somebody else's server, which does not tell its queue and its prefill apart.
+    Upstream,
     /// Waiting in the scheduler.
     Queue,
     /// Computing the prompt.
@@ -52,7 +54,7 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in the order of declaration, which is that of the path (`handover` and `reader` may come up twice).
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Connect,
         Self::Authenticate,
         Self::Receive,
@@ -64,6 +66,7 @@ impl Stage {
         Self::Cache,
         Self::Hold,
         Self::Place,
+        Self::Upstream,
         Self::Queue,
         Self::Prefill,
         Self::Decode,
@@ -88,6 +91,7 @@ impl Stage {
             Self::Cache => "cache",
             Self::Hold => "hold",
             Self::Place => "place",
+            Self::Upstream => "upstream",
             Self::Queue => "queue",
             Self::Prefill => "prefill",
             Self::Decode => "decode",

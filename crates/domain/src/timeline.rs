@@ -103,6 +103,19 @@ impl Timeline {
         self.mark_if_any(Stage::Handover, until);
     }
 
+    /// Lays the part of somebody else's server, from here to when the task had taken the last of it: `upstream` until its first
+    /// token, `decode` from there on. What the task waited for its reader meanwhile is a share of that.
+    pub fn upstream(&mut self, seen: &EngineSeen<'_>) {
+        let from = self.end_ns;
+        let until = seen.until_ns.max(from);
+        let first = seen.first_token_ns.map_or(until, |first| first.clamp(from, until));
+        self.mark(Stage::Upstream, first);
+        if seen.first_token_ns.is_some() {
+            self.mark(Stage::Decode, until);
+        }
+        self.share(Stage::Reader, Stage::Decode, seen.pauses.within(from, until));
+    }
+
     /// Says that `duration_ns` were spent on `stage` inside the last span of another stage, beside what that span is named
     /// after. Returns what does not fit there beside the shares that it has already.
     pub fn share(&mut self, stage: Stage, inside: Stage, duration_ns: u64) -> u64 {

@@ -1,12 +1,14 @@
 //! The trace record: one versioned record per request, with every stage's start and duration, and the seam that takes it.
 //! No prompt, no answer, no key's secret ever stands in one.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::Attempt;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
-use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage};
+use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage, UsageSource};
 
 /// The version that this program writes. Older ones stay readable; a newer one is refused.
 ///
@@ -76,6 +78,10 @@ impl EngineTrace {
             ..self
         }
     }
+}
+
+fn is_counted(source: &UsageSource) -> bool {
+    *source == UsageSource::Counted
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -276,6 +282,15 @@ pub struct TraceRecord {
     pub stages: Vec<StageSpan>,
     /// Tokens by class.
     pub usage: Usage,
+    /// How they are known.
+    #[serde(default, skip_serializing_if = "is_counted")]
+    pub usage_source: UsageSource,
+    /// Whose server answered, by its name in the configuration; `None`: an engine of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<Arc<str>>,
+    /// The model that it says answered, which may be a dated version of the one that it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_model: Option<String>,
     /// Who was asked to answer its prompts, in the order of asking. Empty where it never got there, and in records of programs
     /// that asked only once. Of very many, the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

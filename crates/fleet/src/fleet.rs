@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use headrace_domain::{Clock, ModelName, PrefixKeys, SystemClock};
-use headrace_engine_api::Health;
+use headrace_engine_api::{Health, SharedRelay};
 use smallvec::SmallVec;
 
 use crate::choice::{Ask, Candidate, choose};
@@ -115,6 +115,11 @@ impl Fleet {
     /// How an upstream stands.
     pub fn site_status(&self, site: &Site) -> SiteStatus {
         site.status(self.now_ns())
+    }
+
+    /// Those who take messages for `model`.
+    pub fn relays(&self, model: &ModelName) -> impl Iterator<Item = &SharedRelay> {
+        self.of(model).into_iter().flatten().filter_map(|worker| worker.backend.relay())
     }
 
     /// All workers.

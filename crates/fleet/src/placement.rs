@@ -64,10 +64,7 @@ impl Placement {
 
     /// Who takes messages; `None`: it takes tokens.
     pub fn relay(&self) -> Option<&SharedRelay> {
-        match &self.worker.backend {
-            Backend::Engine(_) => None,
-            Backend::Relay(relay) => Some(relay),
-        }
+        self.worker.backend.relay()
     }
 
     /// By which operators are told of the worker.

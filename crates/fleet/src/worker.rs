@@ -41,6 +41,14 @@ impl Backend {
         }
     }
 
+    /// Who takes messages; `None`: it takes tokens.
+    pub(crate) fn relay(&self) -> Option<&SharedRelay> {
+        match self {
+            Self::Engine(_) => None,
+            Self::Relay(relay) => Some(relay),
+        }
+    }
+
     pub(crate) fn health(&self) -> Health {
         match self {
             Self::Engine(engine) => engine.health(),

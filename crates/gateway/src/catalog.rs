@@ -52,6 +52,8 @@ pub struct Catalog {
     fleet: Arc<Fleet>,
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
+    /// Some model is spoken to in messages.
+    messages: bool,
     /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
     free_model: bool,
 }
@@ -93,7 +95,8 @@ impl Catalog {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, free_model }))
+        let messages = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages());
+        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, messages, free_model }))
     }
 
     /// The served models, in no order.
@@ -121,6 +124,15 @@ impl Catalog {
     /// The model served under a name or alias.
     pub(crate) fn resolve(&self, name: &ModelName) -> Option<&Arc<ServedModel>> {
         self.models.get(self.aliases.get(name).unwrap_or(name))
+    }
+
+    /// Whether a body is for a model that is spoken to in messages. It is looked at only where there is such a model.
+    pub(crate) fn is_for_messages(&self, body: &[u8]) -> bool {
+        let named = || {
+            let name = headrace_wire::relay::model_named(body)?;
+            self.resolve(&ModelName::new(&name).ok()?)
+        };
+        self.messages && named().is_some_and(|model| model.lane.is_messages())
     }
 
     pub(crate) fn prices(&self) -> &PriceList {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use headrace_call_api::Head;
 use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord,
-    UnixNanos, Usage,
+    UnixNanos, Usage, UsageSource,
 };
 
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
@@ -94,6 +94,9 @@ impl Dossier {
             stream: false,
             stages: Vec::new(),
             usage: Usage::default(),
+            usage_source: UsageSource::Counted,
+            upstream: None,
+            upstream_model: None,
             attempts: Vec::new(),
             engine: None,
             held: NanoDollars::ZERO,

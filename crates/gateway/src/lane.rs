@@ -9,14 +9,13 @@ use headrace_prompt::{ChatTemplate, ReplyFamily};
 use headrace_tokenizer::Tokenizer;
 
 /// In what terms a model is spoken to.
-///
-/// Who asks for what only one lane has takes it out of the enum by a pattern without an alternative. Another lane (messages in
-/// a dialect, sent to others as they are) breaks each of these patterns, and so shows every place that has to decide.
 #[derive(Clone)]
 pub enum Lane {
     /// In tokens: ids go to an engine and ids come back. Templates, counts, stop strings and the parsing of replies are the
     /// house's.
     Tokens(TokenLane),
+    /// In messages: a body in a dialect goes to somebody else's server, and an answer in that dialect comes back.
+    Messages(MessageLane),
 }
 
 /// Words to ids and back, and what the model's engines can do.
@@ -34,16 +33,40 @@ pub struct TokenLane {
     pub capabilities: Capabilities,
 }
 
+/// What is known of a model that somebody else's server has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MessageLane {
+    /// The most tokens, prompt and answer together; `None`: nobody has said.
+    pub context_window: Option<u32>,
+}
+
 impl Lane {
-    /// The most tokens, prompt and answer together, of one sequence.
-    pub fn context_window(&self) -> u32 {
-        let Self::Tokens(lane) = self;
-        lane.capabilities.context_window
+    /// The most tokens, prompt and answer together, of one sequence, as far as it is known.
+    pub fn context_window(&self) -> Option<u32> {
+        match self {
+            Self::Tokens(lane) => Some(lane.capabilities.context_window),
+            Self::Messages(lane) => lane.context_window,
+        }
     }
 
-    /// What decides the bits of an answer, as far as it is known before anybody answers.
+    /// What decides the bits of an answer, as far as it is known before anybody answers. Empty: nothing is.
     pub(crate) fn numerics(&self) -> &str {
-        let Self::Tokens(lane) = self;
-        &lane.capabilities.numerics
+        match self {
+            Self::Tokens(lane) => &lane.capabilities.numerics,
+            Self::Messages(_) => "",
+        }
+    }
+
+    /// Whether calls go in messages.
+    pub(crate) const fn is_messages(&self) -> bool {
+        matches!(self, Self::Messages(_))
+    }
+
+    /// The token lane, where it is that.
+    pub(crate) const fn tokens(&self) -> Option<&TokenLane> {
+        match self {
+            Self::Tokens(lane) => Some(lane),
+            Self::Messages(_) => None,
+        }
     }
 }

@@ -31,6 +31,6 @@ pub use catalog::{Catalog, GatewayError, Offer, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Records, Stored};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
-pub use lane::{Lane, TokenLane};
+pub use lane::{Lane, MessageLane, TokenLane};
 pub use memory::MemoryBounds;
 pub use stages::Entered;

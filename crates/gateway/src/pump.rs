@@ -24,6 +24,8 @@ mod round;
 
 mod place;
 
+mod asking;
+
 mod source;
 
 mod line;
@@ -225,6 +227,11 @@ impl Carried {
                             return Ending::Failed(why);
                         }
                     }
+                    Said::Passed(passed) => {
+                        reply.pass(&passed, dossier);
+                        silent = Duration::ZERO;
+                        reply.hand_over(&line.sender, dossier);
+                    }
                     Said::More(more) => {
                         reply.take(&more, &mut events, dossier).await;
                         silent = Duration::ZERO;
@@ -340,9 +347,10 @@ impl Carried {
     /// How each choice ended; behind a colon, why something that looked like a tool call was given out as text.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
-        let told = |(choice, name): (usize, &&'static str)| match self.round.source.fault(choice) {
+        let source = &self.round.source;
+        let told = |(choice, name): (usize, &&'static str)| match source.fault(choice) {
             Some(fault) => format!("{name}:{fault}"),
-            None => (*name).to_owned(),
+            None => source.finish_name(choice).unwrap_or(name).to_owned(),
         };
         names.iter().enumerate().map(told).collect()
     }

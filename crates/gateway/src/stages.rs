@@ -145,7 +145,7 @@ pub(crate) async fn decide(
         // May this key use the name that it asked for: before the name is resolved, so that an alias cannot widen it.
         .authorize(dossier)?
         // The name to the model that serves: prices and tokenizers hang on it.
-        .route(gateway, dossier)?
+        .route(dossier)?
         // Everything the caller wrote against the rules: before the template adds words of its own.
         .moderate(dossier)
         .await?

@@ -9,6 +9,7 @@ use headrace_call_api::{Credentials, Reserved};
 use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
+use headrace_wire::BadRequest;
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::pump::settle::Settlement;
@@ -67,6 +68,8 @@ pub(crate) struct Parsed {
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
+    /// What it is served by, to its end: whatever takes its place meanwhile.
+    pub(crate) catalog: Arc<Catalog>,
 }
 
 /// Its caller may use the model that it names.
@@ -74,6 +77,7 @@ pub(crate) struct Authorized {
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) asked: ModelName,
 }
 
@@ -82,7 +86,6 @@ pub(crate) struct Routed {
     pub(crate) principal: Caller,
     pub(crate) call: Call,
     pub(crate) taken: Taken,
-    /// What it is served by, to its end.
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
 }
@@ -90,7 +93,7 @@ pub(crate) struct Routed {
 /// Its input may pass.
 pub(crate) struct Moderated(pub(crate) Routed);
 
-/// Its prompts are token ids.
+/// What is sent to those who answer is ready: token ids, or a body in their dialect.
 pub(crate) struct Rendered {
     pub(crate) principal: Caller,
     pub(crate) work: Work,
@@ -105,8 +108,10 @@ pub(crate) struct Work {
     pub(crate) memory: Arc<Reserved>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
-    /// One per prompt, in the caller's order.
+    /// One per prompt, in the caller's order. None where the call is sent on in messages.
     pub(crate) prompts: Vec<Arc<[u32]>>,
+    /// What is sent on, where the model is spoken to in messages.
+    pub(crate) messages: Option<Messages>,
     /// What the template made of a conversation.
     pub(crate) text: Option<String>,
     pub(crate) sampling: Sampling,
@@ -118,6 +123,16 @@ pub(crate) struct Work {
     pub(crate) weight: u32,
 }
 
+/// A call as others' servers are sent it.
+pub(crate) struct Messages {
+    /// Its prompt in tokens, estimated upward: for limits and the hold, never for a bill.
+    pub(crate) most_prompt_tokens: u64,
+    /// The same, estimated as well as it can be: where nobody reports what a call took.
+    pub(crate) likely_prompt_tokens: u64,
+    /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it.
+    pub(crate) translated: Option<Result<Call, BadRequest>>,
+}
+
 /// Its limits and its money are taken.
 pub(crate) struct Funded {
     pub(crate) work: Work,
@@ -127,19 +142,25 @@ pub(crate) struct Funded {
 }
 
 impl Work {
-    /// All prompt tokens.
+    /// All prompt tokens; of a call in messages, the most that they may be.
     pub(crate) fn prompt_tokens(&self) -> u64 {
-        self.prompts.iter().map(|ids| ids.len() as u64).sum()
+        let counted: u64 = self.prompts.iter().map(|ids| ids.len() as u64).sum();
+        self.messages.as_ref().map_or(counted, |messages| messages.most_prompt_tokens)
+    }
+
+    /// In how many parts it is put to those who answer.
+    pub(crate) fn parts(&self) -> usize {
+        if self.messages.is_some() { 1 } else { self.prompts.len() }
     }
 
     /// How many answers it has: each prompt's, one after the other.
     pub(crate) fn choices(&self) -> u32 {
-        u32::try_from(self.prompts.len()).unwrap_or(u32::MAX).saturating_mul(self.sampling.n)
+        u32::try_from(self.parts()).unwrap_or(u32::MAX).saturating_mul(self.sampling.n)
     }
 
     /// The most tokens that may be generated over all choices.
     pub(crate) fn most_output_tokens(&self) -> u64 {
-        u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.prompts.len() as u64
+        u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.parts() as u64
     }
 }
 

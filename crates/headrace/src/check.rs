@@ -9,12 +9,15 @@ use std::net::TcpListener;
 use headrace_domain::{Clock, ModelName, SystemClock};
 use headrace_edge::EdgeError;
 use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
+use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::layers::{Origin, Settings};
+use crate::config::relayed::find_upstream;
 use crate::config::{Config, ConfigError};
 use crate::datadir;
-use crate::first_start::{self, KEY_VARIABLE};
+use crate::first_start::KEY_VARIABLE;
+use crate::key_text::read_key;
 use crate::models::{InMemory, Plan};
 
 /// A configuration that can be served, as far as it can be known.
@@ -123,10 +126,23 @@ fn names(config: &Config, faults: &mut Faults) {
     if faults.within("models") {
         return;
     }
-    let served = |name: &ModelName| config.models.iter().any(|model| model.name == *name);
+    for model in &config.relayed {
+        for target in
+            model.targets.iter().filter(|target| find_upstream(&config.upstreams, &target.upstream).is_none())
+        {
+            let known: Vec<&str> =
+                config.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let why = format!("there is no upstream `{}`; there is {known}", target.upstream);
+            faults.add(&format!("{}.targets", model.setting), why);
+        }
+    }
+    let here = config.models.iter().map(|model| &model.name);
+    let names: Vec<&ModelName> = here.chain(config.relayed.iter().map(|model| &model.name)).collect();
+    let served = |name: &ModelName| names.contains(&name);
     for (alias, target) in &config.aliases {
-        if !served(target) {
-            let known: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
+        if !served(target) && !may_be_listed(config, target) {
+            let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
             faults.add(
                 "aliases",
                 format!("`{alias}` points to `{target}`, which is not served; there is {}", known.join(", ")),
@@ -139,10 +155,18 @@ fn names(config: &Config, faults: &mut Faults) {
         return;
     }
     let now = SystemClock::new().now();
-    for model in config.models.iter().filter(|model| config.prices.quote(&model.name, now).is_none()) {
-        let why = format!("the prices of `{}` all begin later: give one that applies today", model.name);
-        faults.add("prices", why);
+    // What is wrong with them has been reported.
+    let Ok(prices) = PriceList::from_config(&config.prices) else { return };
+    for name in names.iter().filter(|name| prices.quote(name, now).is_none()) {
+        faults.add("prices", format!("the prices of `{name}` all begin later: give one that applies today"));
     }
+}
+
+/// Whether a name may be that of a model that an upstream lists once it is asked.
+pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
+    let upstream =
+        name.as_str().split_once('/').and_then(|(upstream, _)| find_upstream(&config.upstreams, upstream));
+    upstream.is_some_and(|upstream| upstream.serve)
 }
 
 /// Files with secrets.
@@ -164,7 +188,7 @@ fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults)
             faults.settings.problem("the first key", origin, why);
         }
     } else if let Some(file) = config.first_start.key_file.as_deref().filter(|_| first) {
-        match first_start::read_key(file) {
+        match read_key(file) {
             Ok(key) => unfit(&key).into_iter().for_each(|why| faults.add("first_start.key_file", why)),
             Err(why) => faults.add("first_start.key_file", why),
         }

@@ -30,6 +30,8 @@ const EXAMPLES: &str = "\
 Examples:
   headrace up                                 start with the built-in demo model; prints a key and what to try
   headrace up --model ~/models/Qwen3-0.6B     serve a Hugging Face directory instead
+  headrace up --upstream gpu=vllm:http://10.0.0.7:8000
+                                              put keys, limits, prices and traces in front of a server of yours
   headrace serve --config headrace.toml       the same with everything configurable
   headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Status(At),
     /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
     Reload(At),
+    /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
+    Upstreams(UpstreamsArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal
@@ -96,9 +100,14 @@ pub(crate) struct Flags {
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
-    /// A Hugging Face directory or GGUF file to serve instead of the demo model; may be given several times
-    #[arg(long, value_name = "PATH|NAME=PATH")]
+    /// A Hugging Face directory or GGUF file to serve instead of the demo model, or a name for models of upstreams, such as
+    /// best=gpu1/qwen,gpu2/qwen; may be given several times
+    #[arg(long, value_name = "PATH|NAME=PATH|NAME=UPSTREAM/MODEL,…")]
     pub(crate) model: Vec<String>,
+    /// A server to send calls on to, with every model that it lists as NAME/MODEL: openai, anthropic, vllm, sglang, llamacpp or
+    /// headrace. Its key: HEADRACE_UPSTREAM_<NAME>_KEY. May be given several times
+    #[arg(long, value_name = "NAME=KIND:URL")]
+    pub(crate) upstream: Vec<String>,
     /// Threads that compute [default: the processors that may be used]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
@@ -129,6 +138,33 @@ pub(crate) struct ServeArgs {
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) flags: Flags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpstreamsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: Option<UpstreamsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpstreamsCommand {
+    /// Send it no new calls; those under way go on
+    Drain {
+        /// Its name
+        upstream: String,
+    },
+    /// Send it calls again
+    Resume {
+        /// Its name
+        upstream: String,
+    },
+    /// Ask it now what it serves
+    Probe {
+        /// Its name
+        upstream: String,
+    },
 }
 
 #[derive(Debug, Args)]

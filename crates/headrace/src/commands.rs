@@ -8,6 +8,7 @@ pub(crate) mod money;
 pub(crate) mod places;
 pub(crate) mod status;
 pub(crate) mod trace;
+pub(crate) mod upstreams;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +22,9 @@ use headrace_identity::Revocation;
 use crate::check::{Checked, check};
 use crate::cli::{At, ConfigArgs, ConfigCommand, Flags};
 use crate::config::layers::Settings;
-use crate::config::{Config, ConfigError, layered, model_flag, reference, show};
+use crate::config::upstreams::{targets_flag, upstream_flag};
+use crate::config::value::Parsed;
+use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference, show};
 use crate::datadir::{DataDir, DataDirError};
 use crate::models::InMemory;
 use crate::{first_start, output};
@@ -48,12 +51,24 @@ pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Setting
             settings.flag(path, flag, text);
         }
     }
+    upstream_flags(&mut settings, flags);
+    let names = upstream_names(&settings);
     let mut models = Vec::new();
+    let mut paths = 0;
     for text in &flags.model {
+        if let Some(table) = targets_flag(text, &names) {
+            models.push(toml::Value::Table(table));
+            continue;
+        }
+        paths += 1;
         match model_flag(text) {
             Ok(table) => models.push(toml::Value::Table(table)),
             Err(why) => settings.flag_problem("models", "--model", why),
         }
+    }
+    if !models.is_empty() && paths == 0 {
+        // Names for what others serve take nothing away: what is served here without them stays.
+        models.extend(settings.get("models").is_none().then(demo_table));
     }
     if !models.is_empty() {
         settings.flag_value("models", "--model", &toml::Value::Array(models));
@@ -65,6 +80,40 @@ pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Setting
         }
     }
     settings
+}
+
+fn demo_table() -> toml::Value {
+    let text = |text: &str| toml::Value::String(text.to_owned());
+    let entries = [("name", text(DEMO_NAME)), ("path", text(DEMO_PATH))];
+    toml::Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// The servers that `--upstream` names, beside those of the file.
+fn upstream_flags(settings: &mut Settings, flags: &Flags) {
+    let mut upstreams = tables(settings, "upstreams");
+    let before = upstreams.len();
+    for text in &flags.upstream {
+        match upstream_flag(text) {
+            Ok(table) => upstreams.push(toml::Value::Table(table)),
+            Err(why) => settings.flag_problem("upstreams", "--upstream", why),
+        }
+    }
+    if upstreams.len() > before {
+        settings.flag_value("upstreams", "--upstream", &toml::Value::Array(upstreams));
+    }
+}
+
+/// The tables of a list, as they stand.
+fn tables(settings: &Settings, path: &str) -> Vec<toml::Value> {
+    match settings.get(path).map(|setting| &setting.value) {
+        Some(Parsed::Raw(toml::Value::Array(items))) => items.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn upstream_names(settings: &Settings) -> Vec<String> {
+    let named = |table: &toml::Value| table.get("name")?.as_str().map(str::to_owned);
+    tables(settings, "upstreams").iter().filter_map(named).collect()
 }
 
 fn variables() -> impl Iterator<Item = (String, String)> {

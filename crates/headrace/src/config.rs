@@ -5,8 +5,12 @@ pub(crate) mod arithmetic;
 pub(crate) mod fields;
 pub(crate) mod layers;
 mod lists;
+mod prices;
 pub(crate) mod reference;
+pub(crate) mod relayed;
 pub(crate) mod show;
+mod table;
+pub(crate) mod upstreams;
 pub(crate) mod value;
 
 use std::collections::BTreeMap;
@@ -20,7 +24,7 @@ use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_gateway::{GatewayConfig, MemoryBounds};
 use headrace_identity::RateLimits;
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
 use headrace_scheduler::SchedulerConfig;
@@ -29,6 +33,7 @@ use headrace_wire::WireLimits;
 
 use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
+use relayed::{RelayedConfig, UpstreamConfig};
 use value::Parsed;
 
 /// The demo model's path in `[[models]]`.
@@ -42,10 +47,17 @@ const AFTER_STALL: Duration = Duration::from_secs(5);
 pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     pub(crate) server: ServerConfig,
+    /// What engines here serve.
     pub(crate) models: Vec<ModelConfig>,
+    /// What others' servers answer for.
+    pub(crate) relayed: Vec<RelayedConfig>,
+    /// Servers that calls are sent on to.
+    pub(crate) upstreams: Vec<UpstreamConfig>,
     pub(crate) engine: EngineSettings,
     pub(crate) scheduler: SchedulerConfig,
-    pub(crate) prices: PriceList,
+    pub(crate) prices: Vec<PriceConfig>,
+    /// Models without a price of their own have the demo model's.
+    pub(crate) play_prices: bool,
     pub(crate) aliases: BTreeMap<ModelName, ModelName>,
     /// Shares of an engine; 1 where none stands.
     pub(crate) weights: BTreeMap<OrgId, u32>,
@@ -146,8 +158,9 @@ impl Config {
     /// was refused.
     pub(crate) fn read(settings: Settings, play_prices: bool) -> (Self, Settings) {
         let mut read = Reader { settings };
-        let models = read.models();
-        let prices = read.prices(&models, play_prices);
+        let upstreams = read.upstreams();
+        let (models, relayed) = read.models();
+        let prices = read.prices(&models, &relayed, &upstreams, play_prices);
         let config = Self {
             data_dir: read.path("data_dir").unwrap_or_default(),
             server: read.server(),
@@ -168,7 +181,10 @@ impl Config {
             log_filter: read.text("log.filter").unwrap_or_default(),
             watch: read.duration("reload.watch"),
             models,
+            relayed,
+            upstreams,
             prices,
+            play_prices,
         };
         (config, read.settings)
     }

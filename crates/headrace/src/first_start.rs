@@ -1,15 +1,14 @@
 //! The first key, and what an empty data directory is set up with: organisation and project `default`, play credit. Each
 //! step is done only where it is missing, so that a start that was cut short is finished by the next.
 
-use std::path::Path;
 
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};
 use headrace_ledger::{GrantKind, Ledger};
-use secrecy::zeroize::Zeroize;
 
 use crate::config::FirstStart;
+use crate::key_text::{read_key, trimmed};
 
 /// The variable that chooses the first key.
 pub(crate) const KEY_VARIABLE: &str = "HEADRACE_BOOTSTRAP_KEY";
@@ -152,21 +151,4 @@ pub(crate) fn first_key() -> Option<SecretString> {
     let text = std::env::var_os(KEY_VARIABLE).filter(|text| !text.is_empty())?;
     // Text that is not UTF-8 is no key, and is refused as one that is not well formed.
     Some(trimmed(text.into_string().unwrap_or_else(|_| "?".to_owned())))
-}
-
-/// The key that a file holds.
-///
-/// # Errors
-/// In words.
-pub(crate) fn read_key(path: &Path) -> Result<SecretString, String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read the first key from {}: {error}", path.display()))?;
-    Ok(trimmed(text))
-}
-
-/// A secret without the white space around it; what it was cut out of is wiped.
-fn trimmed(mut text: String) -> SecretString {
-    let secret = SecretString::from(text.trim());
-    text.zeroize();
-    secret
 }

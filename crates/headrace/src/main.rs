@@ -13,6 +13,7 @@ mod first_start;
 mod gauges;
 mod hardening;
 mod health;
+mod key_text;
 mod machine;
 mod models;
 mod output;
@@ -20,6 +21,8 @@ mod progress;
 mod records;
 mod reload;
 mod server;
+mod signals;
+mod upstreams;
 mod welcome;
 
 use std::process::ExitCode;
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => commands::trace::run(&args),
         Command::Status(at) => commands::status::run(&at),
         Command::Reload(at) => commands::status::reload(&at),
+        Command::Upstreams(args) => commands::upstreams::run(args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Bench(args) => commands::bench::run(&args),

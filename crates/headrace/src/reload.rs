@@ -1,27 +1,31 @@
 //! Reads the configuration again while calls run, and puts in force what may change: all of it, or nothing. Says what came of
 //! it to whoever asked, to the log and in metrics. Must not know how a call is served.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use headrace_admin::{AdminError, DefaultLimits};
-use headrace_domain::{Clock, UnixNanos};
+use headrace_domain::{Clock, ModelName, UnixNanos};
 use headrace_edge::Certificate;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Catalog, Gateway, Offer};
+use headrace_ledger::prices::{PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;
+use tokio::runtime::Handle;
 use tracing_subscriber::EnvFilter;
 
-use crate::check::{Checked, check};
+use crate::check::{Checked, check, may_be_listed};
 use crate::config::Config;
 use crate::config::fields::{FIELDS, is_live};
 use crate::config::layers::Settings;
 use crate::engines::Engines;
 use crate::models::{Loaded, Plan, Running};
 use crate::output;
+use crate::upstreams::{Fronted, Listed, Site, Upstreams, asked};
 
 /// Reads all layers of the configuration anew.
 pub(crate) type Source = Box<dyn Fn() -> Settings + Send + Sync>;
@@ -39,6 +43,15 @@ pub(crate) struct Beginning {
     pub(crate) log: LogFilter,
 }
 
+/// What runs, and is changed by a reload.
+pub(crate) struct Runs {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) engines: Arc<Engines>,
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) runtime: Handle,
+}
+
 /// See the top of the file. One per server.
 pub(crate) struct Reloader {
     source: Source,
@@ -48,6 +61,9 @@ pub(crate) struct Reloader {
     gateway: Weak<Gateway>,
     certificate: Option<Arc<Certificate>>,
     engines: Arc<Engines>,
+    upstreams: Arc<Upstreams>,
+    metrics: Arc<Metrics>,
+    runtime: Handle,
     defaults: Mutex<DefaultLimits>,
     /// Locked for the whole of a reload.
     in_force: Mutex<Settings>,
@@ -61,11 +77,11 @@ impl Reloader {
     pub(crate) fn new(
         beginning: Beginning,
         defaults: DefaultLimits,
-        clock: Arc<dyn Clock>,
-        engines: Arc<Engines>,
+        runs: Runs,
         gateway: &Arc<Gateway>,
         certificate: Option<Arc<Certificate>>,
     ) -> Self {
+        let Runs { clock, engines, upstreams, metrics, runtime } = runs;
         Self {
             source: beginning.source,
             play_prices: beginning.play_prices,
@@ -73,6 +89,9 @@ impl Reloader {
             gateway: Arc::downgrade(gateway),
             certificate,
             engines,
+            upstreams,
+            metrics,
+            runtime,
             defaults: Mutex::new(defaults),
             in_force: Mutex::new(beginning.settings),
             applied: AtomicU64::new(0),
@@ -93,7 +112,7 @@ impl Reloader {
     /// Everything that is wrong with what was read; then nothing of it is in force.
     pub(crate) fn reload(&self, asked_by: &str) -> Result<Vec<String>, AdminError> {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.take_over(&mut in_force) {
+        match self.take_over((self.source)(), &mut in_force) {
             Ok(changed) => {
                 self.applied.fetch_add(1, Relaxed);
                 self.since.store(seconds(self.clock.now()), Relaxed);
@@ -121,9 +140,25 @@ impl Reloader {
         }
     }
 
+    /// Puts the settings in force once more, as an upstream serves other models than before.
+    pub(crate) fn relist(&self, upstream: &str) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = in_force.clone();
+        match self.take_over(settings, &mut in_force) {
+            Ok(_) => {
+                output::note(&format!("upstream `{upstream}` serves other models than before, and so do we"))
+            }
+            Err(faults) => {
+                let faults = faults.join("\n  ");
+                output::note(&format!(
+                    "upstream `{upstream}` serves other models than before; they are not served:\n  {faults}"
+                ));
+            }
+        }
+    }
+
     /// All of what was read, or why not.
-    fn take_over(&self, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
-        let settings = (self.source)();
+    fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
         let Checked { mut config, plan, log } =
             checked.map_err(|error| error.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
@@ -142,13 +177,23 @@ impl Reloader {
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
         let told = Self::told(&changed, &former, &running);
         drop(former);
-        let offer = offer(&mut config, &running, &self.clock);
+        let sites = self.upstreams.sites_of(&config)?;
+        let fronted = self.upstreams.fronted(&config, self.runtime.block_on(ask_new(sites)));
+        let offer = offer(&mut config, &running, &fronted, &self.clock)
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
         // The last that can fail while the server goes on, so that nothing is changed by halves.
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
-        if !self.engines.replace(running, || drop(gateway.swap(catalog))) {
+        let names: Vec<String> = fronted.models.iter().map(|model| model.name.to_string()).collect();
+        fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
+        let swap = || {
+            names.iter().for_each(|name| self.metrics.add_model(name));
+            drop(gateway.swap(catalog));
+            self.upstreams.take_over(fronted);
+        };
+        if !self.engines.replace(running, swap) {
             return Err(stopping());
         }
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
@@ -242,17 +287,38 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
 }
 
 /// What a configuration offers by these models.
-pub(crate) fn offer(config: &mut Config, running: &[Running], clock: &Arc<dyn Clock>) -> Offer {
+///
+/// # Errors
+/// Everything that is wrong with the prices.
+pub(crate) fn offer(
+    config: &mut Config,
+    running: &[Running],
+    fronted: &Fronted,
+    clock: &Arc<dyn Clock>,
+) -> Result<Offer, Vec<PriceError>> {
     let judge = |rules: Rules| Arc::new(rules) as Arc<dyn Judge>;
-    let workers = running.iter().map(|model| Arc::clone(&model.worker));
-    Offer {
-        models: running.iter().map(|model| Arc::clone(&model.served)).collect(),
-        aliases: std::mem::take(&mut config.aliases),
-        prices: std::mem::take(&mut config.prices),
-        fleet: Arc::new(Fleet::with(workers, Arc::clone(clock), clock.now().get())),
+    let models: Vec<_> = running.iter().map(|model| &model.served).chain(&fronted.models).cloned().collect();
+    let served: BTreeSet<&ModelName> = models.iter().map(|model| &model.name).collect();
+    let mut aliases = std::mem::take(&mut config.aliases);
+    // What an upstream does not list now it may list in a moment.
+    aliases.retain(|_, target| served.contains(target) || !may_be_listed(config, target));
+    let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();
+    let workers = running.iter().map(|model| &model.worker).chain(&fronted.workers);
+    Ok(Offer {
+        aliases,
+        prices: PriceList::from_config(&prices)?,
+        fleet: Arc::new(Fleet::with(workers.map(Arc::clone), Arc::clone(clock), clock.now().get())),
         judge: config.rules.take().map(judge),
         weights: std::mem::take(&mut config.weights),
-    }
+        models,
+    })
+}
+
+/// Asks those servers what they serve that have not been asked.
+pub(crate) async fn ask_new(sites: Vec<Site>) -> Vec<Site> {
+    let (new, known): (Vec<Site>, Vec<Site>) =
+        sites.into_iter().partition(|site| matches!(site.listed, Listed::NotAsked));
+    known.into_iter().chain(asked(new).await).collect()
 }
 
 fn needs_restart(what: &str) -> String {

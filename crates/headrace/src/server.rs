@@ -20,7 +20,6 @@ use headrace_limits::Limits;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
 use secrecy::zeroize::Zeroizing;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
@@ -33,7 +32,9 @@ use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::models::{InMemory, Plan};
 use crate::records::StoredRecords;
-use crate::reload::{Beginning, LogFilter, Reloader};
+use crate::reload::{Beginning, LogFilter, Reloader, Runs};
+use crate::signals::Signals;
+use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Welcome};
 use crate::{commands, gauges, hardening, machine, models, output, reload};
 
@@ -131,6 +132,7 @@ struct House {
     metrics: Arc<Metrics>,
     recorder: Arc<Recorder>,
     engines: Arc<Engines>,
+    upstreams: Arc<Upstreams>,
 }
 
 impl House {
@@ -186,6 +188,7 @@ impl House {
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
+            upstreams: Arc::new(Upstreams::new(Arc::clone(&clock))),
             clock,
             data_dir,
             directory,
@@ -230,13 +233,14 @@ impl House {
         start: Start,
         beginning: Beginning,
     ) -> Result<End, String> {
-        let models: Vec<(String, u32)> = self
-            .engines
-            .running()
-            .iter()
-            .map(|model| (model.served.name.to_string(), model.served.lane.context_window()))
-            .collect();
-        let gateway = self.gateway()?;
+        let fronted = self.front(runtime)?;
+        let running = self.engines.running();
+        let served = running.iter().map(|model| &model.served).chain(&fronted.models);
+        let models: Vec<(String, Option<u32>)> =
+            served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
+        drop(running);
+        let gateway = self.gateway(&fronted)?;
+        self.upstreams.take_over(fronted);
         gauges::register(&self.metrics, &self.ledger, &self.limits);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
@@ -253,12 +257,17 @@ impl House {
         let mut watched: Vec<PathBuf> = beginning.file.iter().cloned().collect();
         watched
             .extend(self.config.server.edge.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]));
-        let (clock, engines) = (Arc::clone(&self.clock), Arc::clone(&self.engines));
-        let reloader =
-            Reloader::new(beginning, self.config.limits, clock, engines, &gateway, edge.certificate());
+        let runs = Runs {
+            clock: Arc::clone(&self.clock),
+            engines: Arc::clone(&self.engines),
+            upstreams: Arc::clone(&self.upstreams),
+            metrics: Arc::clone(&self.metrics),
+            runtime: runtime.handle().clone(),
+        };
+        let reloader = Reloader::new(beginning, self.config.limits, runs, &gateway, edge.certificate());
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
-        let service = Arc::new(self.admin(&gateway, &url, &reloader));
+        let service = Arc::new(self.admin(runtime, &gateway, &url, &reloader));
         let keys = self.keys(&service, &start)?;
         let address = edge.local_addr().to_string();
         let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
@@ -282,6 +291,9 @@ impl House {
             if !every.is_zero() {
                 ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, every)));
             }
+            let lister = Arc::clone(&reloader);
+            let relist = move |upstream: String| lister.relist(&upstream);
+            ticks.push(tokio::spawn(Arc::clone(&self.upstreams).tend(Arc::downgrade(&gateway), relist)));
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
             let end = self.attend(edge, &gateway, welcome, start.manner, reloader).await;
             if !matches!(end, Ok(End::Interrupted)) {
@@ -321,10 +333,31 @@ impl House {
         Ok(keys)
     }
 
-    fn gateway(&mut self) -> Result<Arc<Gateway>, String> {
+    /// Asks the upstreams what they serve, and says what is wrong with them: that stops none of the others.
+    fn front(&self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
+        let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
+        let sites = runtime.block_on(reload::ask_new(sites));
+        for site in &sites {
+            if let Listed::Failed(why) = &site.listed {
+                let (name, kind) = (site.upstream.name(), site.upstream.kind());
+                let at = site.upstream.authority();
+                output::note(&format!(
+                    "warning: upstream `{name}` ({kind} at {at}) does not say what it serves: {why}; it is asked again"
+                ));
+            }
+        }
+        let fronted = self.upstreams.fronted(&self.config, sites);
+        fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
+        fronted.models.iter().for_each(|model| self.metrics.add_model(model.name.as_str()));
+        Ok(fronted)
+    }
+
+    fn gateway(&mut self, fronted: &Fronted) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::open(&datadir::trace_file(self.data_dir.path()));
         let reader = reader.map_err(|error| error.to_string())?;
-        let offer = reload::offer(&mut self.config, &self.engines.running(), &self.clock);
+        let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
+        let offer =
+            offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
             clock: Arc::clone(&self.clock),
@@ -339,13 +372,21 @@ impl House {
         Gateway::new(parts, catalog, self.config.gateway.clone()).map_err(|error| error.to_string())
     }
 
-    fn admin(&self, gateway: &Arc<Gateway>, url: &str, reloader: &Arc<Reloader>) -> AdminService {
+    fn admin(
+        &self,
+        runtime: &tokio::runtime::Runtime,
+        gateway: &Arc<Gateway>,
+        url: &str,
+        reloader: &Arc<Reloader>,
+    ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
         let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
         let status = move || {
             status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() })
         };
         let (defaults, reload) = (Arc::clone(reloader), Arc::clone(reloader));
+        let lister = Arc::clone(reloader);
+        let relist = move |upstream: String| lister.relist(&upstream);
         AdminService::new(
             Arc::clone(&self.directory),
             self.ledger.clone(),
@@ -354,6 +395,7 @@ impl House {
             Box::new(status),
         )
         .with_reload(Box::new(move || reload.reload("headrace reload")))
+        .with_upstreams(self.upstreams.source(runtime.handle().clone(), relist))
     }
 
     /// What happens by the clock.
@@ -458,67 +500,6 @@ enum End {
     Drained,
     /// By a second signal.
     Interrupted,
-}
-
-/// The signals that end a server, and the one that does not.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    /// `None`: it was ignored from the beginning, as `nohup` does, and stays so.
-    hang_up: Option<Signal>,
-    manner: Manner,
-    reloader: Arc<Reloader>,
-    /// The configuration is being read again, which may take as long as a model takes to load.
-    reading: Option<JoinHandle<()>>,
-}
-
-impl Signals {
-    fn new(manner: Manner, reloader: Arc<Reloader>) -> std::io::Result<Self> {
-        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Self { interrupt, terminate, hang_up, manner, reloader, reading: None })
-    }
-
-    /// The next signal that means an end.
-    async fn next(&mut self) {
-        loop {
-            let hang_up = async {
-                match (&mut self.reading, &mut self.hang_up) {
-                    (Some(reading), _) => {
-                        // What came of it has been said. However often the signal comes meanwhile, it is read once more.
-                        let _ = reading.await;
-                        false
-                    }
-                    (None, Some(signal)) => {
-                        signal.recv().await;
-                        true
-                    }
-                    (None, None) => std::future::pending().await,
-                }
-            };
-            let hung_up = tokio::select! {
-                _ = self.interrupt.recv() => return,
-                _ = self.terminate.recv() => return,
-                hung_up = hang_up => hung_up,
-            };
-            self.reading = None;
-            if !hung_up {
-                continue;
-            }
-            match self.manner {
-                // The terminal is gone, and with it whoever could press Ctrl-C. Shell and kernel may both say so: the second
-                // time is no wish to stop at once.
-                Manner::Up => {
-                    self.hang_up = None;
-                    return;
-                }
-                Manner::Serve => {
-                    let reloader = Arc::clone(&self.reloader);
-                    self.reading = Some(tokio::task::spawn_blocking(move || drop(reloader.reload("SIGHUP"))));
-                }
-            }
-        }
-    }
 }
 
 fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {

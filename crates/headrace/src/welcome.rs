@@ -26,24 +26,29 @@ pub(crate) struct Welcome<'a> {
     pub(crate) metrics: Option<String>,
     pub(crate) data_dir: &'a Path,
     /// Names and contexts, in tokens.
-    pub(crate) models: &'a [(String, u32)],
+    pub(crate) models: &'a [(String, Option<u32>)],
     pub(crate) keys: &'a Keys,
     pub(crate) manner: Manner,
     /// Since the process began.
     pub(crate) took: Duration,
 }
 
+/// The most models that are named.
+const MODELS_NAMED: usize = 12;
 /// A question that the demo model was taught.
 const QUESTION: &str = "What happens when I call an LLM API?";
 
 impl Welcome<'_> {
     /// The text.
     pub(crate) fn text(&self) -> Zeroizing<String> {
-        let models: Vec<String> = self
-            .models
-            .iter()
-            .map(|(name, context)| format!("{name} ({context} tokens of context)"))
-            .collect();
+        let described = |(name, context): &(String, Option<u32>)| match context {
+            Some(context) => format!("{name} ({context} tokens of context)"),
+            None => name.clone(),
+        };
+        let mut models: Vec<String> = self.models.iter().take(MODELS_NAMED).map(described).collect();
+        if self.models.len() > MODELS_NAMED {
+            models.push(format!("and {} more", self.models.len() - MODELS_NAMED));
+        }
         let mut text = Zeroizing::new(format!(
             "headrace {} is ready at {} after {} ms\n\n  models   {}\n  data     {}\n",
             env!("CARGO_PKG_VERSION"),
@@ -149,7 +154,7 @@ mod tests {
     use headrace_domain::NanoDollars;
 
     fn welcome(keys: &Keys, manner: Manner) -> String {
-        let models = [("m".to_owned(), 8)];
+        let models = [("m".to_owned(), Some(8))];
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
         let welcome =

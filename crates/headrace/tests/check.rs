@@ -75,10 +75,7 @@ const BAD: &[(&str, &[&str])] = &[
     ),
     ("[secrets]\nkey_hash_file = \"DIR/none\"", &["secrets.key_hash_file: cannot read the secret DIR/none"]),
     ("[secrets]\ncache_salt_file = \"DIR/text\"", &["secrets.cache_salt_file: DIR/text does not hold 64"]),
-    (
-        "[first_start]\nkey_file = \"DIR/none\"",
-        &["first_start.key_file: cannot read the first key from DIR/none"],
-    ),
+    ("[first_start]\nkey_file = \"DIR/none\"", &["first_start.key_file: cannot read a key from DIR/none"]),
     ("[first_start]\nkey_file = \"DIR/text\"", &["first_start.key_file: is no API key"]),
     (
         "[gateway]\nstall_timeout = \"0s\"\nhold_lifetime = \"0s\"\ndelivery_buffer = 0",

@@ -40,7 +40,7 @@ fn group_of(span: &StageSpan, last: Group, handed_over: bool) -> Group {
     match span.stage {
         _ if span.inside.is_some() => last,
         Stage::Receive | Stage::Reader => Group::Client,
-        Stage::Queue | Stage::Prefill | Stage::Decode => Group::Engine,
+        Stage::Upstream | Stage::Queue | Stage::Prefill | Stage::Decode => Group::Engine,
         Stage::Postprocess | Stage::Deliver | Stage::Settle => Group::Back,
         Stage::Handover if handed_over => Group::Back,
         _ => Group::Gateway,

@@ -32,7 +32,9 @@ pub fn operator_json(record: &TraceRecord) -> Value {
 /// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
 /// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
 /// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
-/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it.
+/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it. Where somebody else's
+/// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
+/// or `estimated`).
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -46,7 +48,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
             })
         })
         .collect();
-    json!({
+    let mut whole = json!({
         "id": record.request_id.to_string(),
         "object": "request.trace",
         "version": record.version,
@@ -84,7 +86,15 @@ pub fn record_json(record: &TraceRecord) -> Value {
         },
         "moderation": record.moderation,
         "outcome": outcome(&record.outcome),
-    })
+    });
+    if let Some(upstream) = &record.upstream {
+        whole["upstream"] = json!({
+            "name": &**upstream,
+            "model": record.upstream_model,
+            "usage": record.usage_source.name(),
+        });
+    }
+    whole
 }
 
 /// The record as an answer carries it before its last word: [`record_json`] but for what is known only when the call is over.

@@ -240,6 +240,16 @@ impl Drawing<'_> {
             self.fact("tokens", &tokens_text(record));
         }
         self.attempts();
+        if let Some(upstream) = &record.upstream {
+            let model = record
+                .upstream_model
+                .as_deref()
+                .map_or_else(String::new, |model| format!(" · {}", plain(model)));
+            self.fact(
+                "upstream",
+                &format!("{}{model} · tokens {}", plain(upstream), record.usage_source.name()),
+            );
+        }
         if let Some(engine) = &record.engine {
             let why = engine.miss.map(|miss| miss_text(&miss));
             if engine.prompt_blocks > 0 {

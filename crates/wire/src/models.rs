@@ -15,8 +15,8 @@ pub struct ModelCard {
     pub created: u64,
     /// Who made or serves it.
     pub owned_by: String,
-    /// Tokens of prompt and answer together.
-    pub context_window: u32,
+    /// Tokens of prompt and answer together; `None`: whoever serves it has not said.
+    pub context_window: Option<u32>,
     /// Most tokens of one answer, where that is less than the context window.
     pub max_output_tokens: Option<u32>,
 }
@@ -54,8 +54,10 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
             raw(out, ",\"owned_by\":");
             value(out, &model.owned_by);
             // vLLM's name for the same number; its benchmark tools read it.
-            raw(out, ",\"max_model_len\":");
-            value(out, &model.context_window);
+            if let Some(window) = model.context_window {
+                raw(out, ",\"max_model_len\":");
+                value(out, &window);
+            }
         }
         Dialect::Anthropic => {
             raw(out, ",\"type\":\"model\",\"display_name\":");
@@ -65,8 +67,10 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
             value(out, &Rfc3339(created).to_string());
         }
     }
-    raw(out, ",\"context_window\":");
-    value(out, &model.context_window);
+    if let Some(window) = model.context_window {
+        raw(out, ",\"context_window\":");
+        value(out, &window);
+    }
     if let Some(max) = model.max_output_tokens {
         raw(out, ",\"max_output_tokens\":");
         value(out, &max);
@@ -84,7 +88,7 @@ mod tests {
             id: "demo".into(),
             created: 1_700_000_000,
             owned_by: "headrace".into(),
-            context_window: 2048,
+            context_window: Some(2048),
             max_output_tokens: None,
         };
         let models = [model.clone(), ModelCard { id: "b".into(), max_output_tokens: Some(9), ..model }];

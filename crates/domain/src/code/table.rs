@@ -360,6 +360,30 @@ codes! {
     EngineUnavailable "engine_unavailable" Place (503 Overloaded)
         "No worker serves the model now, or it is stopping."
         "Nothing was charged before the first byte.";
+    UpstreamUnreachable "upstream_unreachable" Place (502 Internal)
+        "No connection to the upstream that answers for this model came about, nor to another one of its targets."
+        "Nothing was charged. Operators: `headrace upstreams` shows what each one said last.";
+    UpstreamMisconfigured "upstream_misconfigured" Upstream (502 Internal)
+        "The upstream does not take the key that is configured for it, or has no model of the name that is."
+        "Nothing was charged, and waiting does not help. Operators: `headrace upstreams` and the call's attempts in its trace \
+         have the upstream's own words, which callers are not told.";
+    UpstreamOverloaded "upstream_overloaded" Upstream (503 Overloaded)
+        "The upstream turned the call away because it, or our share of it, is full, and no other target took it."
+        "Nothing was charged. `Retry-After` is what the upstream said, where it did.";
+    UpstreamTimeout "upstream_timeout" Upstream (504 Timeout)
+        "The upstream took longer than is waited for it: for a connection, for the head of its answer, or between two \
+         pieces of it."
+        "What was not delivered is not charged. The bounds are the upstream's `timeouts`.";
+    UpstreamRefused "upstream_refused" Upstream (400 InvalidRequest)
+        "The upstream found fault with the request; the message has its words."
+        "Nothing was charged. The fault is as a rule in a parameter that is sent on as it came.";
+    UpstreamFailed "upstream_failed" Upstream (502 Internal)
+        "The upstream failed: an error, an answer that broke off or was none of its dialect's, a redirect."
+        "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
+    Untranslatable "untranslatable" Render (400 InvalidRequest)
+        "The endpoint has no counterpart in the dialect of the model's upstreams."
+        "The message says which endpoint they have. A parameter that cannot be carried over is refused by its name, as \
+         `unsupported_parameter`.";
     EngineFailed "engine_failed" Decode (500 Internal)
         "The computation of this call failed; others go on."
         "What was not delivered is not charged: it goes to the loss account.";

@@ -89,6 +89,9 @@ impl Line {
         let now_ns = dossier.clock.monotonic_nanos();
         let mut headers = std::mem::take(&mut self.headers);
         headers.extend(dossier.id_headers());
+        if let Some(upstream) = &dossier.record.upstream {
+            headers.push(("x-headrace-upstream", upstream.to_string()));
+        }
         if self.streamed {
             headers.push(("cache-control", "no-cache".to_owned()));
         }

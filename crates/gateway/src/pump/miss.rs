@@ -9,7 +9,7 @@ use headrace_domain::{
 use headrace_prompt::{Part, Place, RenderOptions};
 use headrace_tokenizer::Tokenizer;
 
-use crate::lane::{Lane, TokenLane};
+use crate::lane::TokenLane;
 use crate::state::Work;
 
 /// A tail of undecoded bytes (one broken character, replaced) by which a decoded text may differ from what was encoded.
@@ -36,7 +36,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
     let token = miss.token as usize;
     let tokens = work.prompts.get(prompt)?;
     let before = tokens.get(..token)?;
-    let Lane::Tokens(TokenLane { tokenizer, template, .. }) = &work.model.lane;
+    let TokenLane { tokenizer, template, .. } = work.model.lane.tokens()?;
     let in_common = || match (miss.other, tokens.get(token)) {
         (Some(other), Some(own)) => bytes_in_common(tokenizer, before, *own, other),
         _ => 0,

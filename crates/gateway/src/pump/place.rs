@@ -14,9 +14,11 @@ use headrace_fleet::{Placement, Tried};
 use crate::Gateway;
 use crate::dossier::Dossier;
 use crate::refused::Why;
-use crate::state::Work;
+use crate::state::{Messages, Work};
 
+use super::asking;
 use super::source::Source;
+use super::source::messages::Asked;
 use super::source::said::Lost;
 
 /// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
@@ -56,10 +58,10 @@ pub(super) struct Placing<'a> {
 impl Placing<'_> {
     /// Hands every prompt to a worker. After an error some may have been taken all the same: cancel the source.
     pub(super) fn all(mut self) -> Result<Placed, Why> {
-        self.dossier.record.attempts.reserve_exact(self.work.prompts.len().min(ATTEMPTS_KEPT));
+        self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
         // An engine that panics here has failed by its own name, and not the call.
         let placed = catch_unwind(AssertUnwindSafe(|| {
-            (0..self.work.prompts.len()).try_for_each(|part| self.part(part, None))
+            (0..self.work.parts()).try_for_each(|part| self.part(part, None))
         }));
         if let Err(why) = placed.unwrap_or_else(|_| Err(panicked())) {
             self.dossier.mark(Stage::Place);
@@ -90,6 +92,9 @@ impl Placing<'_> {
     /// The client is told `told` then, if something is to be told already.
     fn part(&mut self, part: usize, mut told: Option<Why>) -> Result<(), Why> {
         let work = self.work;
+        if let Some(messages) = &work.messages {
+            return self.messages(messages, told);
+        }
         let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
         let prompts = work.prompts.len();
         while let Some(placement) = self.candidate(part, keys) {
@@ -129,6 +134,38 @@ impl Placing<'_> {
             });
         }
         Err(told.unwrap_or_else(|| nobody(work)))
+    }
+
+    /// Asks the target that suits a call in messages best. Whether it answers shows later.
+    fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
+        let work = self.work;
+        loop {
+            let tried = &self.tries.in_vain.entry(0).or_default().tried;
+            let Some(placement) = work.catalog.fleet().place_messages(&work.model.name, tried) else {
+                return Err(told.unwrap_or_else(|| nobody(work)));
+            };
+            let submitted_ns = self.dossier.elapsed_ns();
+            self.dossier.line.mark(Stage::Place, submitted_ns);
+            self.begin(0, &placement, submitted_ns);
+            let Some(relay) = placement.relay().map(Arc::clone) else {
+                self.failed(0, &nobody(work), "it takes tokens, not messages".to_owned());
+                self.tries.in_vain.entry(0).or_default().tried.add(placement);
+                continue;
+            };
+            match asking::ask(self.dossier, work, messages, &*relay) {
+                Ok(asking) => {
+                    self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
+                    self.source.ask(Asked::new(relay.facts(), asking, placement));
+                    return Ok(());
+                }
+                Err(why) => {
+                    let (code, why_not) = (why.code.name().to_owned(), why.message.clone());
+                    self.end(0, AttemptOutcome::Refused { code, why: why_not });
+                    told = told.or(Some(why));
+                }
+            }
+            self.tries.in_vain.entry(0).or_default().tried.add(placement);
+        }
     }
 
     fn candidate(&self, part: usize, keys: &PrefixKeys) -> Option<Placement> {

@@ -9,7 +9,7 @@ use crate::delivery::DeliverySender;
 use crate::dossier::Dossier;
 use crate::state::Work;
 
-use super::source::said::More;
+use super::source::said::{More, Passed};
 
 /// Log-probabilities and ids that are written as JSON on the event loop; more of them take milliseconds.
 const ENCODED_INLINE: usize = 4096;
@@ -30,6 +30,8 @@ pub(super) struct Reply {
     taken_in: usize,
     content_type: &'static str,
     deliver_ns: u64,
+    /// What ends an answer that is passed on as it came; `None`: the encoder writes the answer.
+    passed_end: Option<BytesMut>,
 }
 
 /// What the encoder wrote, and how many tokens of the answer it completes.
@@ -101,6 +103,7 @@ impl Reply {
             written: Written::of(&work.call, choices),
             taken_in: 0,
             deliver_ns: 0,
+            passed_end: None,
         }
     }
 
@@ -112,6 +115,16 @@ impl Reply {
         self.meaningful |= more.meaningful;
         self.write_events(events).await;
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(more.at_ns);
+    }
+
+    /// Takes a piece of an answer that is in the caller's dialect already. Its end is kept for the answer's.
+    pub(super) fn pass(&mut self, passed: &Passed, dossier: &Dossier) {
+        let end = self.passed_end.get_or_insert_default();
+        let bytes = if passed.last { end } else { &mut self.written.bytes };
+        bytes.extend_from_slice(&passed.bytes);
+        self.written.tokens = passed.tokens;
+        self.meaningful |= passed.meaningful;
+        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(passed.at_ns);
     }
 
     /// Gives what is encoded to the transport. Of a whole answer nothing is, before its end.
@@ -133,6 +146,10 @@ impl Reply {
 
     /// The end of an answer that ended well; of a whole answer, all of it.
     pub(super) async fn finish(&mut self, usage: &Usage, explained: Option<serde_json::Value>) -> BytesMut {
+        if let Some(end) = self.passed_end.take() {
+            self.encoder = None;
+            return end;
+        }
         self.begin(&Usage { output: 0, reasoning: 0, ..*usage });
         let usage = *usage;
         // A stream has written what it took in; a whole answer is written here.

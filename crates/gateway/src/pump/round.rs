@@ -62,6 +62,8 @@ impl Round {
         let record = &mut dossier.record;
         // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
+        record.usage_source = source.usage_source();
+        record.upstream_model = source.answered_as().map(str::to_owned);
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
             engine.miss = source.first_miss().map(|(_, miss)| miss);
             record.engine = Some(match record.engine.take() {
@@ -76,7 +78,11 @@ impl Round {
         }
         let first_token_ns = source.first_token_ns();
         dossier.record.first_token_ns = dossier.record.first_token_ns.or(first_token_ns);
-        dossier.line.engine(source.runs(), &EngineSeen { first_token_ns, until_ns, pauses });
+        let seen = EngineSeen { first_token_ns, until_ns, pauses };
+        match source.runs() {
+            Some(runs) => dossier.line.engine(runs, &seen),
+            None => dossier.line.upstream(&seen),
+        }
         let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, Reply::take_deliver_ns));
         // Done beside decoding, and what is left when that ended, after it.
         for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {

@@ -3,20 +3,24 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, EngineRun, EngineTrace, ReplyEvent, RequestId, Usage};
+use headrace_domain::{CacheMiss, EngineRun, EngineTrace, ReplyEvent, RequestId, Usage, UsageSource};
 use headrace_engine_api::Ticket;
 use headrace_fleet::Placement;
 
 use crate::dossier::Dossier;
-use crate::lane::Lane;
 use crate::state::Work;
 
 pub(crate) mod said;
+
+pub(super) mod messages;
 
 mod tokens;
 
 mod jobs;
 
+mod faults;
+
+use messages::{Asked, MessageSource};
 use said::Said;
 use tokens::TokenSource;
 
@@ -24,97 +28,158 @@ use tokens::TokenSource;
 pub(crate) enum Source {
     /// Engines that give ids and text: their replies are parsed here.
     Tokens(TokenSource),
+    /// Somebody else's server, which answers in a dialect.
+    Messages(Box<MessageSource>),
 }
 
 impl Source {
     /// Of a call that nobody works on yet.
     pub(crate) fn new(work: &Arc<Work>) -> Self {
-        let Lane::Tokens(_) = &work.model.lane;
-        Self::Tokens(TokenSource::new(Arc::clone(work)))
+        match work.messages {
+            None => Self::Tokens(TokenSource::new(Arc::clone(work))),
+            Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work)))),
+        }
     }
 
     /// A worker has taken a prompt of the call, `submitted_ns` after its first byte. Prompts come in their order; one that was
     /// lost is put once more.
     pub(crate) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
-        let Self::Tokens(source) = self;
-        source.put(part, ticket, placement, submitted_ns);
+        if let Self::Tokens(source) = self {
+            source.put(part, ticket, placement, submitted_ns);
+        }
+    }
+
+    /// Somebody's server was asked, after nobody or somebody who gave nothing.
+    pub(crate) fn ask(&mut self, asked: Asked) {
+        if let Self::Messages(source) = self {
+            source.ask(asked);
+        }
     }
 
     /// The placement of a prompt that is lost.
     pub(crate) fn take_back(&mut self, part: usize) -> Option<Placement> {
-        let Self::Tokens(source) = self;
-        source.take_back(part)
+        match self {
+            Self::Tokens(source) => source.take_back(part),
+            Self::Messages(source) => source.take_back(),
+        }
     }
 
     /// When a prompt was answered to its end, in nanoseconds from the call's first byte.
     pub(crate) fn answered_ns(&self, part: usize) -> Option<u64> {
-        let Self::Tokens(source) = self;
-        source.answered_ns(part)
+        match self {
+            Self::Tokens(source) => source.answered_ns(part),
+            Self::Messages(source) => source.answered_ns(),
+        }
     }
 
     /// Whether nobody has taken any part of the call.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self::Tokens(source) = self;
-        source.is_empty()
+        match self {
+            Self::Tokens(source) => source.is_empty(),
+            Self::Messages(source) => source.is_empty(),
+        }
     }
 
     /// Makes ready to read. Those who took the call are at work already.
     pub(crate) fn listen(&mut self, request: RequestId) {
-        let Self::Tokens(source) = self;
-        source.listen(request);
+        if let Self::Tokens(source) = self {
+            source.listen(request);
+        }
     }
 
     /// Waits for the next thing that is said, and adds its reply events to `events`. The wait may be given up at any time.
     pub(crate) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
-        let Self::Tokens(source) = self;
-        source.next(dossier, events).await
+        match self {
+            Self::Tokens(source) => source.next(dossier, events).await,
+            Self::Messages(source) => source.next(dossier, events).await,
+        }
     }
 
     /// Cancels what still runs, and waits a bounded time until it is let go of.
     pub(crate) async fn cancel(&mut self) {
-        let Self::Tokens(source) = self;
-        source.cancel().await;
+        match self {
+            Self::Tokens(source) => source.cancel().await,
+            Self::Messages(source) => source.cancel().await,
+        }
     }
 
     /// What the call took, as far as it is known.
     pub(crate) fn usage(&self) -> Usage {
-        let Self::Tokens(source) = self;
-        source.usage()
+        match self {
+            Self::Tokens(source) => source.usage(),
+            Self::Messages(source) => source.usage(),
+        }
+    }
+
+    /// How that is known.
+    pub(crate) fn usage_source(&self) -> UsageSource {
+        match self {
+            Self::Tokens(_) => UsageSource::Counted,
+            Self::Messages(source) => source.usage_source(),
+        }
     }
 
     /// What engines saw of the call.
     pub(crate) fn engine(&self) -> Option<EngineTrace> {
-        let Self::Tokens(source) = self;
-        source.engine()
+        match self {
+            Self::Tokens(source) => source.engine(),
+            Self::Messages(_) => None,
+        }
     }
 
-    /// How engines timed what has ended.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
-        let Self::Tokens(source) = self;
-        source.runs()
+    /// How engines timed what has ended; `None`: no engine of ours answers.
+    pub(crate) fn runs(&self) -> Option<impl Iterator<Item = EngineRun> + Clone> {
+        match self {
+            Self::Tokens(source) => Some(source.runs()),
+            Self::Messages(_) => None,
+        }
     }
 
     /// The first prompt whose blocks were not all in the cache, and why.
     pub(crate) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
-        let Self::Tokens(source) = self;
-        source.first_miss()
+        match self {
+            Self::Tokens(source) => source.first_miss(),
+            Self::Messages(_) => None,
+        }
     }
 
     /// When the first token was here, in nanoseconds from the call's first byte.
     pub(crate) fn first_token_ns(&self) -> Option<u64> {
-        let Self::Tokens(source) = self;
-        source.first_token_ns()
+        match self {
+            Self::Tokens(source) => source.first_token_ns(),
+            Self::Messages(source) => source.first_token_ns(),
+        }
     }
 
     /// Nanoseconds spent on parsing what was said.
     pub(crate) fn postprocess_ns(&self) -> u64 {
-        let Self::Tokens(source) = self;
-        source.postprocess_ns()
+        match self {
+            Self::Tokens(source) => source.postprocess_ns(),
+            Self::Messages(source) => source.postprocess_ns(),
+        }
     }
 
     /// Why something in an answer looked like a tool call, and was given out as text.
     pub(crate) fn fault(&self, choice: usize) -> Option<&'static str> {
-        let Self::Tokens(source) = self;
-        source.fault(choice)
+        match self {
+            Self::Tokens(source) => source.fault(choice),
+            Self::Messages(_) => None,
+        }
+    }
+
+    /// How a choice ended that was passed on as it came.
+    pub(crate) fn finish_name(&self, choice: usize) -> Option<&'static str> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.finish_name(choice),
+        }
+    }
+
+    /// The model that somebody else's server says answered.
+    pub(crate) fn answered_as(&self) -> Option<&str> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.answered_as(),
+        }
     }
 }

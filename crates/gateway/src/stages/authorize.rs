@@ -19,8 +19,8 @@ impl Parsed {
             EntitlementRefusal::Model => unknown_model(&self.call.model),
         })?;
         dossier.mark(Stage::Authorize);
-        let Self { principal, call, taken } = self;
-        Ok(Authorized { principal, call, taken, asked })
+        let Self { principal, call, taken, catalog } = self;
+        Ok(Authorized { principal, call, taken, catalog, asked })
     }
 }
 

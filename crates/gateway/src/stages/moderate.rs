@@ -8,7 +8,6 @@ use headrace_moderation::{Judge, Verdict};
 
 use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
-use crate::lane::Lane;
 use crate::refused::Why;
 use crate::state::{Moderated, Routed};
 
@@ -45,20 +44,29 @@ impl Routed {
 /// judged with the caller's, and a rule on `user` would turn every call away.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
     could_fit(model, call)?;
-    let Lane::Tokens(lane) = &model.lane;
     Ok(match &call.prompt {
         Prompt::Conversation(conversation) => {
             let texts = headrace_prompt::texts_of(conversation);
             judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
         }
-        // Read for another lane than its model has: the stage `render` refuses it.
-        Prompt::Relayed(_) => Verdict::Clean,
+        Prompt::Relayed(relayed) => {
+            let mut gravest = Verdict::Clean;
+            headrace_wire::relay::texts(&relayed.body, &mut |text| {
+                if !gravest.is_blocked() {
+                    gravest = std::mem::replace(&mut gravest, Verdict::Clean).graver(judge.judge(text));
+                }
+            });
+            gravest
+        }
         Prompt::Raw(items) => {
             let mut gravest = Verdict::Clean;
             for item in items {
                 gravest = gravest.graver(match item {
                     PromptItem::Text(text) => judge.judge(text),
-                    PromptItem::Ids(ids) => judge.judge(&lane.tokenizer.decode(ids, false)),
+                    PromptItem::Ids(ids) => match model.lane.tokens() {
+                        Some(lane) => judge.judge(&lane.tokenizer.decode(ids, false)),
+                        None => Verdict::Clean,
+                    },
                 });
                 if gravest.is_blocked() {
                     break;

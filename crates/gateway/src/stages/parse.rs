@@ -1,6 +1,8 @@
 //! Stage `parse`: the body's one meaning. All rules are `wire`'s; here only the trace learns of it.
 
-use headrace_domain::{Code, KeyId, Stage};
+use bytes::Bytes;
+use headrace_domain::{Call, Code, Endpoint, KeyId, Stage};
+use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -14,24 +16,34 @@ impl Received {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
         let taken = take(gateway, &principal.key, body.len()).await?;
+        let catalog = gateway.catalog();
+        // What is sent on means what its receiver says: of that only what limits, money and rules need is read.
+        let read = if catalog.is_for_messages(&body) { sent_on } else { strictly };
         let (parsed, taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there while it is read, also when the client goes away.
             let limits = config.wire.clone();
             let parsing = tokio::task::spawn_blocking(move || {
-                let parsed = headrace_wire::parse(endpoint, &body, &limits);
-                drop(body);
+                let parsed = read(endpoint, body, &limits);
                 (parsed, taken)
             });
             parsing.await.map_err(|_| stopped())?
         } else {
-            (headrace_wire::parse(endpoint, &body, &config.wire), taken)
+            (read(endpoint, body, &config.wire), taken)
         };
         let call = parsed?;
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
-        Ok(Parsed { principal, call, taken })
+        Ok(Parsed { principal, call, taken, catalog })
     }
+}
+
+fn strictly(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
+    headrace_wire::parse(endpoint, &body, limits)
+}
+
+fn sent_on(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
+    headrace_wire::relay::skim(endpoint, body, limits)
 }
 
 /// The memory for reading a body and, for a long one, its turn.

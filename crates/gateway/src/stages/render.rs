@@ -1,20 +1,24 @@
 //! Stage `render`: template and tokenizer make ids of the caller's words; the context window is checked with counts.
-//! Control ids come only from the template: message text is encoded as literal text.
+//! Control ids come only from the template: message text is encoded as literal text. What goes in messages is put into the
+//! dialect of those who answer (`messages`).
 
 use std::sync::Arc;
 
 use headrace_domain::{CacheSalt, Call, Code, Prompt, PromptItem, Stage, ToolChoice, UnixNanos};
 use headrace_engine_api::Tenant;
+use headrace_fleet::Fleet;
 use headrace_prompt::RenderOptions;
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
-use crate::lane::Lane;
+use crate::lane::{Lane, TokenLane};
 use crate::refused::Why;
-use crate::state::{Moderated, Rendered, Routed, Taken, Work};
+use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
 pub(super) mod estimate;
+
+mod messages;
 
 use estimate::Estimate;
 
@@ -22,23 +26,28 @@ impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
         let Routed { principal, call, taken, catalog, model } = self.0;
         let now = gateway.parts().clock.now();
+        let bound = messages::bound(gateway, &model);
         let (call, encoded, taken) = if taken.turn.is_some() {
             // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there meanwhile, also when the client goes away.
             let model = Arc::clone(&model);
+            let fleet = Arc::clone(catalog.fleet());
             let rendering = tokio::task::spawn_blocking(move || {
-                let encoded = encode(&model, &call, now);
+                let encoded = encode(&model, &fleet, &call, bound, now);
                 (call, encoded, taken)
             });
             rendering.await.map_err(|_| failed("the rendering was stopped"))?
         } else {
-            let encoded = encode(&model, &call, now);
+            let encoded = encode(&model, catalog.fleet(), &call, bound, now);
             (call, encoded, taken)
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let Encoded { prompts, text } = encoded?;
-        let sampling = resolve(gateway, &model, &call, &prompts, dossier.id.bits())?;
+        let Encoded { prompts, text, messages } = encoded?;
+        let sampling = match &model.lane {
+            Lane::Tokens(lane) => resolve(gateway, &model, lane, &call, &prompts, dossier.id.bits())?,
+            Lane::Messages(_) => messages::resolve(gateway, &model, &call),
+        };
         let salt = CacheSalt::derive(
             &gateway.parts().cache_secret,
             principal.project.as_str(),
@@ -56,6 +65,7 @@ impl Moderated {
             catalog,
             model,
             prompts,
+            messages,
             text,
             sampling,
             salt,
@@ -82,7 +92,7 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
 /// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
 /// that rendering takes would be for nothing.
 pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
-    let Lane::Tokens(lane) = &model.lane;
+    let Some(lane) = model.lane.tokens() else { return Ok(()) };
     let window = lane.capabilities.context_window;
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
     let bytes = match (&call.prompt, &lane.template) {
@@ -109,16 +119,34 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     ))
 }
 
-/// Prompts as ids.
+/// What is sent to those who answer.
 struct Encoded {
+    /// Prompts as ids.
     prompts: Vec<Arc<[u32]>>,
     /// A conversation as the template wrote it.
     text: Option<String>,
+    /// What goes in messages.
+    messages: Option<Messages>,
 }
 
-fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
+fn encode(
+    model: &ServedModel,
+    fleet: &Fleet,
+    call: &Call,
+    bound: u32,
+    now: UnixNanos,
+) -> Result<Encoded, Why> {
+    match &model.lane {
+        Lane::Tokens(lane) => tokens(model, lane, call, now),
+        Lane::Messages(_) => {
+            let messages = Some(messages::prepare(model, fleet, call, bound)?);
+            Ok(Encoded { prompts: Vec::new(), text: None, messages })
+        }
+    }
+}
+
+fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
     could_fit(model, call)?;
-    let Lane::Tokens(lane) = &model.lane;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let Some(template) = &lane.template else {
@@ -142,25 +170,29 @@ fn encode(model: &ServedModel, call: &Call, now: UnixNanos) -> Result<Encoded, W
                 .tokenizer
                 .encode_segments(&rendered.segments(), false)
                 .map_err(|error| failed(&error.to_string()))?;
-            Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()) })
+            Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()), messages: None })
         }
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let each = items.iter().enumerate().map(|(index, item)| encode_item(model, index, item));
-            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None })
+            let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
+            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, messages: None })
         }
     }
 }
 
-fn encode_item(model: &ServedModel, index: usize, item: &PromptItem) -> Result<Arc<[u32]>, Why> {
-    let Lane::Tokens(lane) = &model.lane;
+fn encode_item(
+    model: &ServedModel,
+    lane: &TokenLane,
+    index: usize,
+    item: &PromptItem,
+) -> Result<Arc<[u32]>, Why> {
     let ids: Arc<[u32]> = match item {
         PromptItem::Text(text) => {
             lane.tokenizer.encode_plain(text, true).map_err(|error| failed(&error.to_string()))?.into()
         }
         PromptItem::Ids(ids) => {
             if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
-                return Err(out_of_vocabulary("prompt", *id, model));
+                return Err(out_of_vocabulary("prompt", *id, model, lane));
             }
             ids.as_slice().into()
         }
@@ -176,11 +208,11 @@ fn encode_item(model: &ServedModel, index: usize, item: &PromptItem) -> Result<A
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
+    lane: &TokenLane,
     call: &Call,
     prompts: &[Arc<[u32]>],
     request_bits: u128,
 ) -> Result<headrace_domain::Sampling, Why> {
-    let Lane::Tokens(lane) = &model.lane;
     let window = lane.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
@@ -210,10 +242,10 @@ fn resolve(
     }
     let vocab = lane.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {
-        return Err(out_of_vocabulary("logit_bias", *id, model));
+        return Err(out_of_vocabulary("logit_bias", *id, model, lane));
     }
     if let Some(id) = call.sampling.stop_token_ids.iter().find(|id| **id >= vocab) {
-        return Err(out_of_vocabulary("stop_token_ids", *id, model));
+        return Err(out_of_vocabulary("stop_token_ids", *id, model, lane));
     }
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
@@ -234,7 +266,7 @@ fn prompt_param(call: &Call) -> &'static str {
 }
 
 fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
-    let (name, window) = (&model.name, model.lane.context_window());
+    let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
     let message = format!(
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
          Shorten the prompt."
@@ -242,8 +274,7 @@ fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
     Why::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
-fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel) -> Why {
-    let Lane::Tokens(lane) = &model.lane;
+fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
     let last = lane.capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);

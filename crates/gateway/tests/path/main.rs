@@ -12,6 +12,7 @@ mod moves;
 mod panics;
 mod places;
 mod refusals;
+mod relays;
 mod swaps;
 mod times;
 mod world;

@@ -65,6 +65,11 @@ const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
 const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 
+/// Where the key of an upstream may stand: `HEADRACE_UPSTREAM_NAME_KEY`.
+pub(crate) const KEY_PREFIX: &str = "HEADRACE_UPSTREAM_";
+/// See [`KEY_PREFIX`].
+pub(crate) const KEY_SUFFIX: &str = "_KEY";
+
 /// The sections, in the order of the reference, and what they are about.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("", "At the top of the file"),
@@ -72,6 +77,11 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
         "models",
         "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",
+    ),
+    (
+        "upstreams",
+        "Servers that calls are sent on to: one `[[upstreams]]` table for each. Their keys stand in files, or in variables named \
+         `HEADRACE_UPSTREAM_NAME_KEY`",
     ),
     ("engine", "The embedded engine, for every model that does not say otherwise"),
     ("scheduler", "Batching and queueing within each engine"),
@@ -212,7 +222,13 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`.",
+    ),
+    field(
+        "upstreams",
+        Kind::Tables,
+        "",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
     ),
     field(
         "engine.threads",
@@ -528,6 +544,7 @@ pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
 /// Settings that a reload puts in force. Others need a restart.
 pub(crate) const LIVE: &[&str] = &[
     "models",
+    "upstreams",
     "prices",
     "aliases",
     "scheduler.weights",

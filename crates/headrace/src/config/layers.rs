@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::fields::{FIELDS, Field, OTHER_VARIABLES, find};
+use super::fields::{FIELDS, Field, KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, find};
 use super::value::Parsed;
 
 /// Where a value came from.
@@ -118,7 +118,9 @@ impl Settings {
         let mut variables: Vec<_> = variables.into_iter().collect();
         variables.sort();
         for (name, text) in variables {
-            if !name.starts_with("HEADRACE_") {
+            // Keys of upstreams are secrets, and no settings.
+            let is_key = name.starts_with(KEY_PREFIX) && name.ends_with(KEY_SUFFIX);
+            if !name.starts_with("HEADRACE_") || is_key {
                 continue;
             }
             let other = OTHER_VARIABLES.iter().find(|(known, _)| *known == name);

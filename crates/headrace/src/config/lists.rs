@@ -11,18 +11,15 @@ use headrace_moderation::{RuleConfig, Rules};
 use serde::Deserialize;
 
 use super::arithmetic::{Arithmetic, KV_TYPES, MODES, QUANTIZED};
-use super::fields::find;
-use super::layers::{Origin, Problem, unknown};
+use super::prices::{play_price, prices_of};
+use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
+use super::table::Table;
+use super::upstreams;
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
 /// The greatest weight of an organisation.
 const MOST_WEIGHT: u32 = 1000;
-/// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
-/// and what `up --model` charges where nothing is configured.
-const PLAY_INPUT: i64 = 100_000_000;
-/// The keys of a `[[prices]]` table that are prices.
-const PRICED: [&str; 5] = ["input", "cached_input", "cache_write", "output", "reasoning"];
 
 /// One `[[scheduler.weights]]` table.
 #[derive(Deserialize)]
@@ -32,74 +29,9 @@ struct WeightTable {
     weight: u32,
 }
 
-/// One table of a list, whose keys are taken out one after another.
-struct Table {
-    /// Such as `models[0]`.
-    what: String,
-    origin: Origin,
-    left: toml::Table,
-    known: Vec<&'static str>,
-    problems: Vec<Problem>,
-}
-
-impl Table {
-    fn problem(&mut self, key: &str, why: String) {
-        let what = if key.is_empty() { self.what.clone() } else { format!("{}.{key}", self.what) };
-        self.problems.push(Problem { what, origin: self.origin.clone(), why });
-    }
-
-    fn raw(&mut self, key: &'static str) -> Option<toml::Value> {
-        self.known.push(key);
-        self.left.remove(key)
-    }
-
-    /// The value of a key, if it stands there and is right.
-    fn take(&mut self, key: &'static str, kind: Kind) -> Option<Parsed> {
-        let value = self.raw(key)?;
-        kind.parse(&value).map_err(|why| self.problem(key, why)).ok()
-    }
-
-    /// The same, of the kind and within the bounds of a setting.
-    fn take_as(&mut self, key: &'static str, setting: &str) -> Option<u64> {
-        match self.take(key, find(setting)?.kind) {
-            Some(Parsed::Count(count)) => Some(count),
-            _ => None,
-        }
-    }
-
-    fn take_text(&mut self, key: &'static str, kind: Kind) -> Option<String> {
-        if let Some(Parsed::Text(text)) = self.take(key, kind) { Some(text) } else { None }
-    }
-
-    /// A text that must stand there.
-    fn need(&mut self, key: &'static str) -> Option<String> {
-        if !self.left.contains_key(key) {
-            self.known.push(key);
-            self.problem(key, "is missing".to_owned());
-            return None;
-        }
-        self.take_text(key, Kind::Text)
-    }
-
-    fn need_name(&mut self, key: &'static str) -> Option<ModelName> {
-        let text = self.need(key)?;
-        ModelName::new(&text).map_err(|error| self.problem(key, error.to_string())).ok()
-    }
-
-    /// What is wrong with it, keys that nobody asked for included.
-    fn end(mut self) -> Vec<Problem> {
-        let strange: Vec<String> = self.left.keys().cloned().collect();
-        for key in strange {
-            let why = unknown(&key, self.known.iter().map(|known| (*known).to_owned()));
-            self.problem(&key, why);
-        }
-        self.problems
-    }
-}
-
 impl Reader {
     /// The tables of a list, to be taken apart.
-    fn list(&self, path: &str) -> Vec<Table> {
+    pub(super) fn list(&self, path: &str) -> Vec<Table> {
         let Some(Parsed::Raw(toml::Value::Array(items))) = self.parsed(path) else { return Vec::new() };
         let origin = self.settings.origin(path);
         let tables = items.iter().filter_map(toml::Value::as_table).enumerate();
@@ -129,34 +61,49 @@ impl Reader {
         read
     }
 
-    pub(super) fn models(&mut self) -> Vec<ModelConfig> {
+    /// The models of engines here, and those that others' servers answer for. Where none is named that an engine here would
+    /// have, nor any server to send on to, it is the demo model.
+    pub(super) fn models(&mut self) -> (Vec<ModelConfig>, Vec<RelayedConfig>) {
+        let demo = || ModelName::new(DEMO_NAME).ok().map(demo_model).into_iter().collect();
         if self.settings.get("models").is_none() {
-            return ModelName::new(DEMO_NAME).ok().map(demo_model).into_iter().collect();
+            return (demo(), Vec::new());
         }
         let tables = self.list("models");
         if tables.is_empty() {
             self.fault("models", "is empty: name a model, or leave it out to serve the demo model");
         }
-        let mut models: Vec<ModelConfig> = Vec::new();
+        let (mut models, mut relayed): (Vec<ModelConfig>, Vec<RelayedConfig>) = (Vec::new(), Vec::new());
         for mut table in tables {
-            if let Some(model) = model(&mut table) {
-                if models.iter().any(|other| other.name == model.name) {
-                    table.problem("name", format!("`{}` is named twice", model.name));
-                }
-                models.push(model);
+            let name = table.need_name("name");
+            let here = models.iter().map(|other| &other.name);
+            let twice =
+                here.chain(relayed.iter().map(|other| &other.name)).any(|other| Some(other) == name.as_ref());
+            if let Some(name) = name.as_ref().filter(|_| twice) {
+                table.problem("name", format!("`{name}` is named twice"));
+            }
+            if table.left.contains_key("targets") {
+                relayed.extend(upstreams::relayed(&mut table, name));
+            } else {
+                models.extend(model(&mut table, name));
             }
             self.settings.problems.extend(table.end());
         }
-        models
+        (models, relayed)
     }
 
     /// The prices; with `play_prices`, a model without one gets the demo model's.
-    pub(super) fn prices(&mut self, models: &[ModelConfig], play_prices: bool) -> PriceList {
+    pub(super) fn prices(
+        &mut self,
+        models: &[ModelConfig],
+        relayed: &[RelayedConfig],
+        upstreams: &[UpstreamConfig],
+        play_prices: bool,
+    ) -> Vec<PriceConfig> {
         let mut prices = Vec::new();
         let mut named = Vec::new();
         for mut table in self.list("prices") {
             let model = table.need_name("model");
-            prices.extend(model.clone().and_then(|model| price(&mut table, model)));
+            prices.extend(model.clone().and_then(|model| prices_of(&mut table, model)));
             named.extend(model);
             self.settings.problems.extend(table.end());
         }
@@ -171,10 +118,24 @@ impl Reader {
             );
             self.fault("prices", why);
         }
-        PriceList::from_config(&prices).unwrap_or_else(|errors| {
+        for model in relayed.iter().filter(|model| !named.contains(&model.name)) {
+            let first = model.targets.first().and_then(|target| find_upstream(upstreams, &target.upstream));
+            match first.and_then(|upstream| upstream.price_of(&model.name, play_prices)) {
+                Some(price) => prices.push(price),
+                None => {
+                    let why = format!(
+                        "model `{0}` has no price and would be refused: add [[prices]] with model = \"{0}\", or a \
+                         `price` to its upstream",
+                        model.name
+                    );
+                    self.fault("prices", why);
+                }
+            }
+        }
+        if let Err(errors) = PriceList::from_config(&prices) {
             errors.iter().for_each(|error| self.fault("prices", error));
-            PriceList::default()
-        })
+        }
+        prices
     }
 
     pub(super) fn aliases(&mut self) -> BTreeMap<ModelName, ModelName> {
@@ -217,8 +178,7 @@ impl Reader {
 }
 
 /// A `[[models]]` table; `None` where nothing could be called by it.
-fn model(table: &mut Table) -> Option<ModelConfig> {
-    let name = table.need_name("name");
+fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let path = table.need("path");
     let path = path.filter(|path| path != DEMO_PATH).map(PathBuf::from);
     if let Some(why) = path.as_deref().and_then(not_a_model) {
@@ -250,59 +210,6 @@ fn model(table: &mut Table) -> Option<ModelConfig> {
     })
 }
 
-/// A `[[prices]]` table; `None` where a key of it could not be read.
-fn price(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
-    let from = table.take_text("from", Kind::Text);
-    let per = table.take_text("per", Kind::Choice(&["million", "thousand"]));
-    let thousand = per.as_deref() == Some("thousand");
-    for key in ["input", "output"] {
-        if !table.left.contains_key(key) {
-            table.problem(key, "is missing: write \"0\" if it is meant to be free".to_owned());
-        }
-    }
-    let [input, cached_input, cache_write, output, reasoning] = PRICED.map(|key| {
-        let value = table.raw(key)?;
-        nano_dollars_per_million(&value, thousand).map_err(|why| table.problem(key, why)).ok()
-    });
-    let price = PriceConfig { model, from, input, cached_input, cache_write, output, reasoning };
-    table.problems.is_empty().then_some(price)
-}
-
-/// A price: text is dollars per million tokens (or per thousand), an integer is nano-dollars per million.
-fn nano_dollars_per_million(value: &toml::Value, per_thousand: bool) -> Result<i64, String> {
-    match value {
-        toml::Value::String(text) if per_thousand => dollars(&times_thousand(text), text),
-        toml::Value::String(text) => dollars(text, text),
-        toml::Value::Integer(nanos) if !per_thousand => Ok(*nanos),
-        toml::Value::Integer(_) => Err(format!(
-            "{value} is a whole number, which means nano-dollars per million tokens: with per = \"thousand\" write dollars in quotes, such as \"0.0001\""
-        )),
-        toml::Value::Float(_) => Err(format!("{value} must stand in quotes to be exact: \"{value}\"")),
-        _ => Err(format!("{value} is no price: write dollars in quotes, such as \"0.10\"")),
-    }
-}
-
-fn dollars(text: &str, written: &str) -> Result<i64, String> {
-    headrace_domain::NanoDollars::from_dollars(text).map(headrace_domain::NanoDollars::get).map_err(|_| {
-        format!(
-            "\"{written}\" is no price: write dollars, such as \"0.10\", that come to whole nano-dollars per \
-             million tokens (nine decimals; twelve per thousand tokens)"
-        )
-    })
-}
-
-/// The decimal point three digits further to the right; what is no decimal number stays none.
-fn times_thousand(text: &str) -> String {
-    const PLACES: usize = 3;
-    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
-    if whole.is_empty() || !fraction.is_ascii() {
-        return text.to_owned();
-    }
-    let padded = format!("{fraction:0<PLACES$}");
-    let (moved, rest) = padded.split_at(PLACES);
-    format!("{whole}{moved}.{rest}")
-}
-
 fn demo_model(name: ModelName) -> ModelConfig {
     ModelConfig {
         setting: "models".to_owned(),
@@ -314,18 +221,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
         arithmetic: Arithmetic::default(),
-    }
-}
-
-fn play_price(model: ModelName) -> PriceConfig {
-    PriceConfig {
-        model,
-        from: None,
-        input: Some(PLAY_INPUT),
-        cached_input: Some(PLAY_INPUT / 10),
-        cache_write: None,
-        output: Some(PLAY_INPUT * 4),
-        reasoning: None,
     }
 }
 
@@ -348,42 +243,4 @@ fn not_a_model(path: &Path) -> Option<String> {
     (!path.join("config.json").exists() && !holds_gguf()).then(|| {
         format!("{shown}: holds neither config.json nor a .gguf file; give a model directory or a GGUF file")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prices_are_exact_or_refused() {
-        let text = |text: &str| toml::Value::String(text.to_owned());
-        let rows = [
-            (text("0.10"), false, Some(100_000_000)),
-            (text("$3"), false, Some(3_000_000_000)),
-            (text("0.000000001"), false, Some(1)),
-            (text("0.0000000001"), false, None),
-            (text("0.0001"), true, Some(100_000_000)),
-            (text("2"), true, Some(2_000_000_000_000)),
-            (text(".5"), false, None),
-            (text(".5"), true, None),
-            (text("0.000000000001"), true, Some(1)),
-            (text("0.0000000000001"), true, None),
-            (text("-1"), false, Some(-1_000_000_000)),
-            (text("99999999999"), false, None),
-            (text("9999999999"), true, None),
-            (text("one"), true, None),
-            (text("0.é"), true, None),
-            (text(""), true, None),
-            (toml::Value::Integer(7), false, Some(7)),
-            (toml::Value::Integer(7), true, None),
-            (toml::Value::Float(0.1), false, None),
-            (toml::Value::Boolean(true), false, None),
-        ];
-        for (value, per_thousand, expected) in rows {
-            let read = nano_dollars_per_million(&value, per_thousand);
-            assert_eq!(read.clone().ok(), expected, "{value} {per_thousand}: {read:?}");
-        }
-        let quoted = nano_dollars_per_million(&toml::Value::Float(0.1), false).unwrap_err();
-        assert!(quoted.contains("in quotes to be exact: \"0.1\""), "{quoted}");
-    }
 }

@@ -32,7 +32,7 @@ fn the_defaults_are_the_rooms_own() {
     assert_eq!(config.server.edge, headrace_edge::EdgeConfig::new(([127, 0, 0, 1], 8080).into()));
     let names: Vec<_> = config.models.iter().map(|model| model.name.as_str()).collect();
     assert_eq!(names, [DEMO_NAME]);
-    assert!(config.prices.models().any(|model| model.as_str() == DEMO_NAME));
+    assert!(config.prices.iter().any(|price| price.model.as_str() == DEMO_NAME));
 }
 
 #[test]
@@ -187,7 +187,8 @@ fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
             format!("[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n[[prices]]\nmodel = \"m\"\n{text}");
         read(&text).map(|config| {
             let model = ModelName::new("m").unwrap();
-            let quote = config.prices.quote(&model, headrace_domain::UnixNanos::new(1)).unwrap();
+            let prices = headrace_ledger::prices::PriceList::from_config(&config.prices).unwrap();
+            let quote = prices.quote(&model, headrace_domain::UnixNanos::new(1)).unwrap();
             quote.hold_for(1_000_000, 1_000_000).unwrap().get()
         })
     };

@@ -1,5 +1,6 @@
 //! What a source says, piece by piece. Must not know who says it, nor who listens.
 
+use bytes::Bytes;
 use headrace_domain::Usage;
 
 use crate::refused::Why;
@@ -8,6 +9,8 @@ use crate::refused::Why;
 pub(crate) enum Said {
     /// More of the answer. Its reply events stand with those that wait.
     More(More),
+    /// More of the answer, in the caller's dialect already.
+    Passed(Passed),
     /// A part of the call has ended without its answer.
     Lost(Lost),
     /// All parts have ended well.
@@ -21,6 +24,20 @@ pub(crate) struct More {
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
     /// When its events were there, in nanoseconds of the clock's monotonic time.
+    pub(crate) at_ns: u64,
+}
+
+/// What goes to the client as it came.
+pub(crate) struct Passed {
+    /// A whole event of a stream, or a whole answer.
+    pub(crate) bytes: Bytes,
+    /// Tokens of the answer, from its start, that are whole with it.
+    pub(crate) tokens: u64,
+    /// It ends the answer: it goes out when the call is settled.
+    pub(crate) last: bool,
+    /// There is something to show to the client.
+    pub(crate) meaningful: bool,
+    /// When it was here, in nanoseconds of the clock's monotonic time.
     pub(crate) at_ns: u64,
 }
 

@@ -12,7 +12,6 @@ use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
 
 use crate::dossier::Dossier;
-use crate::lane::Lane;
 use crate::refused::Why;
 use crate::state::Work;
 
@@ -195,8 +194,7 @@ impl TokenSource {
     /// The prompt of a job, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
         let work = &self.work;
-        let Some(ids) = work.prompts.get(job) else { return };
-        let Lane::Tokens(lane) = &work.model.lane;
+        let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
         let text = match &work.call.prompt {
             Prompt::Raw(items) if work.call.echo => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
@@ -214,7 +212,7 @@ impl TokenSource {
 
 /// Tool calls are looked for only where tools were offered: elsewhere the same text is just text.
 fn family(work: &Work) -> ReplyFamily {
-    let Lane::Tokens(lane) = &work.model.lane;
+    let Some(lane) = work.model.lane.tokens() else { return ReplyFamily::Plain };
     match &work.call.prompt {
         Prompt::Conversation(conversation)
             if work.call.endpoint != Endpoint::Completions

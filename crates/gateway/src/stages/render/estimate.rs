@@ -4,7 +4,6 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use crate::lane::Lane;
 use crate::memory::mib;
 use crate::refused::Why;
 use crate::state::Work;
@@ -70,7 +69,7 @@ impl Estimate {
     /// Of `work`, of which each job's events and the answer's bytes wait for a reader up to `unread` bytes.
     pub(crate) fn of(work: &Work, unread: usize) -> Self {
         let (call, sampling) = (&work.call, &work.sampling);
-        let prompts = work.prompts.len() as u64;
+        let prompts = work.parts() as u64;
         let n = u64::from(sampling.n);
         let at_each = |top: Option<u8>| top.map_or(0, |top| u64::from(top).saturating_add(1));
         let asked = Asked {
@@ -107,7 +106,7 @@ impl Estimate {
     /// The refusal of a call for which one may have `bound` bytes: it names the parameter that makes it large.
     pub(crate) fn refusal(&self, work: &Work, bound: u64) -> Why {
         let (n, sampling) = (work.sampling.n, &work.sampling);
-        let words = if matches!(work.call.prompt, Prompt::Conversation(_)) { "messages" } else { "prompt" };
+        let words = if work.call.endpoint == Endpoint::Completions { "prompt" } else { "messages" };
         let scores =
             if work.call.endpoint == Endpoint::ChatCompletions { "top_logprobs" } else { "logprobs" };
         let of_prompt =
@@ -165,7 +164,7 @@ impl Asked {
 
 /// Bytes of all prompts as text.
 fn echo_bytes(work: &Work) -> u64 {
-    let Lane::Tokens(lane) = &work.model.lane;
+    let Some(lane) = work.model.lane.tokens() else { return 0 };
     let most = lane.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
     match &work.call.prompt {
         Prompt::Raw(items) => items

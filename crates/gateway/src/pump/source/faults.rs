@@ -1,0 +1,149 @@
+//! What goes wrong with somebody else's server, and what the client is told of it. A client learns what it can mend; of what is
+//! between us and the upstream (keys, names, addresses) it learns that it is so. Must not know who else could answer.
+
+use std::time::Duration;
+
+use headrace_domain::{Code, Dialect, Stage};
+use headrace_engine_api::{RelayError, RelayWait};
+use headrace_fleet::{Failure, Outcome};
+use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
+
+use crate::refused::Why;
+
+/// What went wrong.
+pub(super) struct Fault {
+    /// What the client is told if nobody else answers it.
+    pub(super) why: Why,
+    /// For operators, in the upstream's words.
+    pub(super) cause: String,
+    /// Another target might do better.
+    pub(super) may_move: bool,
+    /// The server broke over it, as it might over the same elsewhere.
+    pub(super) broke: bool,
+}
+
+impl Fault {
+    fn moving(code: Code, message: &str, cause: String) -> Self {
+        let message = format!("{message} What was not delivered is not charged.");
+        Self { why: Why::new(code, message), cause, may_move: true, broke: false }
+    }
+
+    fn retry_after(mut self, wait: Option<Duration>) -> Self {
+        if let Some(wait) = wait {
+            self.why = self.why.retry_after(wait);
+        }
+        self
+    }
+}
+
+/// Of what came, or did not, before anything of it was read.
+pub(super) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
+    let cause = error.to_string();
+    match error {
+        RelayError::Connect { .. } => {
+            Fault::moving(Code::UpstreamUnreachable, "The upstream of the model cannot be reached.", cause)
+        }
+        RelayError::Timeout { what: RelayWait::Connect, .. } => Fault::moving(
+            Code::UpstreamUnreachable,
+            "The upstream of the model cannot be reached in time.",
+            cause,
+        ),
+        RelayError::Timeout { what, after } => {
+            let message = format!(
+                "The upstream of the model took too long: {what} did not come within {} s.",
+                after.as_secs()
+            );
+            Fault::moving(Code::UpstreamTimeout, &message, cause)
+        }
+        RelayError::Unavailable { retry_after, .. } => {
+            let message = "The upstream of the model takes no calls now.";
+            Fault::moving(Code::UpstreamOverloaded, message, cause)
+                .retry_after(Some(retry_after.unwrap_or(Duration::from_secs(1))))
+        }
+        RelayError::Status { status, body, retry_after } => of_status(*status, body, *retry_after, dialect),
+        RelayError::Redirect { .. }
+        | RelayError::NotTheDialect { .. }
+        | RelayError::TooLarge { .. }
+        | RelayError::Cut { .. } => Fault::moving(
+            Code::UpstreamFailed,
+            "The answer of the model's upstream broke off, or was none.",
+            cause,
+        ),
+    }
+}
+
+/// Of an answer that is an error.
+fn of_status(status: u16, body: &[u8], retry_after: Option<Duration>, dialect: Dialect) -> Fault {
+    let told = failure(dialect, status, body);
+    let cause = format!("status {status}: {}", told.message);
+    of_class(told.class, &told.message, cause, told.param.as_deref()).retry_after(retry_after)
+}
+
+fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>) -> Fault {
+    let caller = |code: Code| {
+        let mut why =
+            Why::new(code, format!("The upstream turned the request down: {words}")).at(Stage::Upstream);
+        // Its words may repeat the caller's.
+        why = why.keeping("The upstream turned the request down.");
+        why.param = param.map(str::to_owned);
+        // Its words may be the caller's, which no trace keeps.
+        let cause = cause.split(": ").next().unwrap_or_default().to_owned();
+        Fault { why, cause, may_move: false, broke: false }
+    };
+    match class {
+        FailureClass::BadRequest => caller(Code::UpstreamRefused),
+        FailureClass::ContextTooLong => caller(Code::ContextLengthExceeded),
+        FailureClass::ContentRefused => caller(Code::ContentPolicy),
+        FailureClass::TooLarge => caller(Code::RequestTooLarge),
+        FailureClass::RateLimited | FailureClass::Overloaded => Fault::moving(
+            Code::UpstreamOverloaded,
+            "The upstream of the model is full, or our share of it.",
+            cause,
+        ),
+        FailureClass::AuthOfOurs | FailureClass::NotFound | FailureClass::Quota => Fault::moving(
+            Code::UpstreamMisconfigured,
+            "The upstream of the model does not serve us: its operator has to look.",
+            cause,
+        ),
+        FailureClass::Timeout => {
+            Fault::moving(Code::UpstreamTimeout, "The upstream of the model gave up in time.", cause)
+        }
+        FailureClass::ServerError => Fault {
+            broke: true,
+            ..Fault::moving(Code::UpstreamFailed, "The upstream of the model failed.", cause)
+        },
+    }
+}
+
+/// What a fault of an answer says of the server that gave it.
+pub(super) fn outcome_of(fault: &ReplyFault) -> Outcome {
+    let why = fault.to_string();
+    let failed = |failure| Outcome::Failed { failure, why };
+    match fault.kind {
+        FaultKind::ErrorInside(class) => match class {
+            FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Quota => {
+                Outcome::Refused { retry_after: None }
+            }
+            FailureClass::ServerError => failed(Failure::Status(500)),
+            FailureClass::Timeout => failed(Failure::Timeout),
+            FailureClass::AuthOfOurs | FailureClass::NotFound => failed(Failure::Status(401)),
+            FailureClass::ContextTooLong
+            | FailureClass::ContentRefused
+            | FailureClass::BadRequest
+            | FailureClass::TooLarge => Outcome::CallersFault,
+        },
+        FaultKind::BrokeOff | FaultKind::GaveUp => failed(Failure::Broke),
+        _ => failed(Failure::NoAnswer),
+    }
+}
+
+/// Of what an answer says.
+pub(super) fn of_reply(fault: &ReplyFault) -> Fault {
+    match fault.kind {
+        FaultKind::ErrorInside(class) => of_class(class, &fault.message, fault.to_string(), None),
+        _ => {
+            let message = "The answer of the model's upstream broke off, or was none.";
+            Fault::moving(Code::UpstreamFailed, message, fault.to_string())
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The message source: somebody else's server, and what it says. An answer in the caller's dialect is passed on as it came; one
+//! in another dialect is read into reply events. Either way its usage, its end and its faults are seen here.
+//! Must not know sockets or money.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{FinishReason, ReplyEvent, Usage, UsageSource};
+use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
+use headrace_fleet::{Outcome, Placement};
+use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader};
+
+use crate::dossier::Dossier;
+use crate::pump::asking::Asking;
+use crate::state::Work;
+
+use super::faults;
+use super::said::{Lost, More, Passed, Said};
+
+/// How long a server may take to close what it has ended: only then can its connection be used again.
+const CLOSING: Duration = Duration::from_millis(20);
+/// How long an answer that nobody waits for is read on, where its upstream wants that.
+const DRAINING: Duration = Duration::from_secs(30);
+
+/// See the top of the file.
+pub(crate) struct MessageSource {
+    work: Arc<Work>,
+    /// Who was asked last.
+    asked: Option<Asked>,
+    /// What the prompt takes has been told.
+    begun: bool,
+    first_token_ns: Option<u64>,
+    postprocess_ns: u64,
+}
+
+/// A server that was asked, and how far its answer came.
+pub(crate) struct Asked {
+    facts: RelayFacts,
+    answer: Option<Box<dyn RelayAnswer>>,
+    reader: ReplyReader,
+    placement: Option<Placement>,
+    answered_ns: Option<u64>,
+    /// What comes goes to the client as it is.
+    as_is: bool,
+    /// It has begun to answer: what it computes is paid for.
+    heard: bool,
+    /// Something came that a client may see.
+    shown: bool,
+    /// Its last event is here.
+    ended: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(facts: &RelayFacts, asking: Asking, placement: Placement) -> Self {
+        let Asking { answer, reader, as_is } = asking;
+        Self {
+            facts: facts.clone(),
+            answer: Some(answer),
+            reader,
+            placement: Some(placement),
+            answered_ns: None,
+            as_is,
+            heard: false,
+            shown: false,
+            ended: false,
+        }
+    }
+
+    /// The next thing that came. Behind the end of an answer it is waited for a moment only.
+    async fn next(&mut self) -> Option<RelayEvent> {
+        let answer = self.answer.as_mut()?;
+        if self.ended {
+            return tokio::time::timeout(CLOSING, answer.next()).await.unwrap_or_default();
+        }
+        answer.next().await
+    }
+
+    /// Whoever chooses among servers learns how it went.
+    fn ended_as(&mut self, outcome: &Outcome) {
+        if let Some(placement) = &mut self.placement {
+            placement.ended(outcome);
+        }
+    }
+
+    /// Whether the last word on its tokens is the upstream's own.
+    fn is_reported(&self) -> bool {
+        self.reader.usage().is_some() && self.ended
+    }
+}
+
+impl MessageSource {
+    pub(super) fn new(work: Arc<Work>) -> Self {
+        Self { work, asked: None, begun: false, first_token_ns: None, postprocess_ns: 0 }
+    }
+
+    pub(super) fn ask(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+    }
+
+    pub(super) fn take_back(&mut self) -> Option<Placement> {
+        let asked = self.asked.as_mut()?;
+        asked.answer = None;
+        asked.placement.take()
+    }
+
+    pub(super) fn answered_ns(&self) -> Option<u64> {
+        self.asked.as_ref()?.answered_ns
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_none()
+    }
+
+    /// Waits for the next thing that the server says and takes it in. Waiting may be given up at any time.
+    pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        loop {
+            let Some(asked) = &mut self.asked else { return Said::Over };
+            let came = asked.next().await;
+            let from = dossier.clock.monotonic_nanos();
+            let said = self.take(came, dossier, events);
+            self.postprocess_ns += dossier.clock.monotonic_nanos().saturating_sub(from);
+            if let Some(said) = said {
+                return said;
+            }
+        }
+    }
+
+    /// `None`: nothing of it is for the client.
+    fn take(
+        &mut self,
+        came: Option<RelayEvent>,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Option<Said> {
+        let asked = self.asked.as_mut()?;
+        match came {
+            Some(RelayEvent::Head(_)) => {
+                asked.heard = true;
+                None
+            }
+            // What comes behind the end of an answer is none of it.
+            Some(RelayEvent::Event(_) | RelayEvent::Whole(_)) if asked.ended => None,
+            Some(RelayEvent::Event(event)) => self.event(&event, dossier, events),
+            Some(RelayEvent::Whole(body)) => {
+                // A server that does not stream has its answer told as a stream.
+                asked.as_is &= !self.work.call.stream;
+                let out = (!asked.as_is).then_some(&mut *events);
+                match asked.reader.whole(&body, out) {
+                    Ok(facts) => {
+                        asked.ended = true;
+                        Some(self.told(&facts, body, dossier))
+                    }
+                    Err(fault) => Some(Said::Lost(self.misread(&fault))),
+                }
+            }
+            Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
+            Some(RelayEvent::Failed(error)) => {
+                let lost = faults::of_relay(&error, asked.facts.dialect);
+                asked.ended_as(&Outcome::from(&error));
+                Some(Said::Lost(self.lost(lost)))
+            }
+            None => match asked.reader.end() {
+                Ok(()) => Some(self.over(dossier)),
+                Err(fault) => Some(Said::Lost(self.misread(&fault))),
+            },
+        }
+    }
+
+    fn event(
+        &mut self,
+        event: &RelayedEvent,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Option<Said> {
+        let asked = self.asked.as_mut()?;
+        let out = (!asked.as_is).then_some(events);
+        let facts = match asked.reader.event(&event.name, &event.data, out) {
+            Ok(facts) => facts,
+            Err(fault) => return Some(Said::Lost(self.misread(&fault))),
+        };
+        asked.ended |= facts.kind == EventKind::End;
+        // It was asked for in the caller's place: for the bill.
+        let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
+        (!for_us).then(|| self.told(&facts, event.raw.clone(), dossier))
+    }
+
+    /// What the client gets of it.
+    fn told(&mut self, facts: &EventFacts, bytes: bytes::Bytes, dossier: &Dossier) -> Said {
+        let at_ns = dossier.clock.monotonic_nanos();
+        let meaningful = facts.meaningful;
+        if meaningful && self.first_token_ns.is_none() {
+            self.first_token_ns = Some(dossier.elapsed_ns());
+        }
+        let likely = self.likely_prompt();
+        let Some(asked) = &mut self.asked else { return Said::Over };
+        asked.shown |= meaningful;
+        if meaningful && let Some(placement) = &mut asked.placement {
+            placement.began();
+        }
+        if asked.as_is {
+            let (tokens, last) = (asked.reader.generated(), asked.ended);
+            // Whatever goes out by itself has been seen.
+            asked.shown |= !last;
+            return Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns });
+        }
+        let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
+            let known = asked.reader.usage().unwrap_or(likely);
+            Usage { output: 0, reasoning: 0, ..known }
+        });
+        Said::More(More { prompt, meaningful, at_ns })
+    }
+
+    fn over(&mut self, dossier: &Dossier) -> Said {
+        let now_ns = dossier.elapsed_ns();
+        if let Some(asked) = &mut self.asked {
+            asked.ended = true;
+            asked.answered_ns = Some(now_ns);
+            asked.answer = None;
+            asked.ended_as(&Outcome::Answered);
+        }
+        Said::Over
+    }
+
+    /// Something is wrong with what was said.
+    fn misread(&mut self, fault: &ReplyFault) -> Lost {
+        if let Some(asked) = &mut self.asked {
+            asked.ended_as(&faults::outcome_of(fault));
+        }
+        self.lost(faults::of_reply(fault))
+    }
+
+    fn lost(&self, fault: faults::Fault) -> Lost {
+        let faults::Fault { why, cause, may_move, broke } = fault;
+        let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
+        Lost { part: 0, why, cause, may_move: may_move && !shown, broke }
+    }
+
+    /// Lets go of an answer that nobody waits for any more.
+    pub(super) async fn cancel(&mut self) {
+        let Some(asked) = &mut self.asked else { return };
+        let drained = asked.facts.abandoned == Abandoned::Drain && asked.heard && !asked.ended;
+        if drained {
+            let reading = async {
+                while let Some(came) = asked.next().await {
+                    match came {
+                        RelayEvent::Event(event) => {
+                            match asked.reader.event(&event.name, &event.data, None) {
+                                Ok(facts) => asked.ended |= facts.kind == EventKind::End,
+                                Err(_) => break,
+                            }
+                        }
+                        RelayEvent::Whole(body) => asked.ended = asked.reader.whole(&body, None).is_ok(),
+                        RelayEvent::Head(_) => {}
+                        RelayEvent::Failed(_) => break,
+                    }
+                }
+            };
+            // What is known by then is what is billed.
+            let _ = tokio::time::timeout(DRAINING, reading).await;
+        }
+        asked.answer = None;
+    }
+
+    fn likely_prompt(&self) -> Usage {
+        let input = self.work.messages.as_ref().map_or(0, |messages| messages.likely_prompt_tokens);
+        Usage { input, ..Usage::default() }
+    }
+
+    /// What the upstream reports. Where it has not, or not to the end, what its bytes look like.
+    pub(super) fn usage(&self) -> Usage {
+        let Some(asked) = &self.asked else { return Usage::default() };
+        let (reported, generated) = (asked.reader.usage(), asked.reader.generated());
+        match reported {
+            Some(reported) if asked.ended => reported,
+            Some(reported) => {
+                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
+                Usage { output, ..reported }
+            }
+            None if asked.heard => Usage { output: generated, ..self.likely_prompt() },
+            None => Usage::default(),
+        }
+    }
+
+    pub(super) fn usage_source(&self) -> UsageSource {
+        let reported = self.asked.as_ref().is_some_and(|asked| asked.is_reported() || !asked.heard);
+        if reported { UsageSource::Reported } else { UsageSource::Estimated }
+    }
+
+    pub(super) fn first_token_ns(&self) -> Option<u64> {
+        self.first_token_ns
+    }
+
+    pub(super) fn postprocess_ns(&self) -> u64 {
+        self.postprocess_ns
+    }
+
+    pub(super) fn finish_name(&self, choice: usize) -> Option<&'static str> {
+        let choice = u32::try_from(choice).ok()?;
+        self.asked.as_ref()?.reader.finish(choice).map(FinishReason::name)
+    }
+
+    pub(super) fn answered_as(&self) -> Option<&str> {
+        self.asked.as_ref()?.reader.model()
+    }
+}

@@ -1,0 +1,98 @@
+//! What goes in messages, made ready: an estimate of its tokens, and the body in the other dialect, where some target speaks that.
+//! Must not know who will answer.
+
+use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage};
+use headrace_fleet::Fleet;
+use headrace_wire::BadRequest;
+use headrace_wire::relay::{Edits, translated};
+
+use crate::Gateway;
+use crate::catalog::ServedModel;
+use crate::refused::Why;
+use crate::state::Messages;
+
+/// Bytes of text that a token stands for where it stands for few: code, and scripts whose characters take several bytes.
+const FEW_BYTES_PER_TOKEN: u64 = 2;
+/// And as a rule.
+const USUAL_BYTES_PER_TOKEN: u64 = 4;
+/// The most that an image or a page is counted as by the providers known.
+const MOST_TOKENS_OF_MEDIA: u64 = 3_000;
+/// And as a rule.
+const USUAL_TOKENS_OF_MEDIA: u64 = 1_000;
+/// What a conversation takes beside its texts.
+const TOKENS_AROUND: u64 = 64;
+
+/// The body in every dialect that the model's targets speak, as far as it can be said in them.
+///
+/// # Errors
+/// No target speaks a dialect in which it can be said.
+pub(super) fn prepare(
+    model: &ServedModel,
+    fleet: &Fleet,
+    call: &Call,
+    max_tokens: u32,
+) -> Result<Messages, Why> {
+    let Prompt::Relayed(relayed) = &call.prompt else {
+        let message = "The call was read for a model that takes tokens, and this one takes messages. Nothing was charged.";
+        return Err(Why::new(Code::RenderFailed, message));
+    };
+    let own = call.endpoint.dialect();
+    let (mut same, mut other) = (false, None);
+    for relay in fleet.relays(&model.name) {
+        let dialect = relay.facts().dialect;
+        if dialect == own { same = true } else { other = Some(dialect) }
+    }
+    if !same && call.endpoint == Endpoint::Completions {
+        let message = format!(
+            "The upstreams of `{}` have no completions of raw prompts. Use /v1/chat/completions or /v1/messages.",
+            model.name
+        );
+        return Err(Why::new(Code::Untranslatable, message).with_param("prompt"));
+    }
+    let other = other.filter(|_| call.endpoint != Endpoint::Completions);
+    let translated = other.map(|dialect| in_dialect(relayed, call, dialect, max_tokens));
+    match &translated {
+        Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
+        _ => Ok(estimated(relayed, translated)),
+    }
+}
+
+fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32) -> Result<Call, BadRequest> {
+    let edits = Edits {
+        model: &call.model,
+        usage: call.stream,
+        max_tokens: call.sampling.max_tokens.is_none().then_some(("max_tokens", max_tokens)),
+    };
+    let body = translated(call, dialect, &edits)?;
+    let endpoint = match dialect {
+        Dialect::OpenAi => Endpoint::ChatCompletions,
+        Dialect::Anthropic => Endpoint::Messages,
+    };
+    let (prompt, include_usage) = (Prompt::Relayed(Relayed { body, ..relayed.clone() }), true);
+    let mut said = Call { endpoint, prompt, include_usage, ..call.clone() };
+    said.sampling.max_tokens.get_or_insert(max_tokens);
+    Ok(said)
+}
+
+fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) -> Messages {
+    let (text, media) = (relayed.text_bytes as u64, u64::from(relayed.media));
+    let tokens = |bytes_per_token: u64, of_media: u64| {
+        (text / bytes_per_token).saturating_add(media.saturating_mul(of_media)).saturating_add(TOKENS_AROUND)
+    };
+    Messages {
+        most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA),
+        likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA),
+        translated,
+    }
+}
+
+/// What limits and money go by: the caller's own bound on the answer, or the one that is put in for it.
+pub(super) fn resolve(gateway: &Gateway, model: &ServedModel, call: &Call) -> Sampling {
+    let max_tokens = call.sampling.max_tokens.unwrap_or(bound(gateway, model));
+    call.sampling.resolve(&SamplingDefaults::default(), max_tokens, 0)
+}
+
+/// How long an answer may be whose caller names no bound.
+pub(super) fn bound(gateway: &Gateway, model: &ServedModel) -> u32 {
+    model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens)
+}

@@ -1,0 +1,474 @@
+//! Calls that go in messages to servers of others: what is passed on stays as it came, what is not is said in the caller's
+//! dialect, and whatever such a server does, the call ends once, is paid once, and its trace says whose answer it was.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::Frames;
+use headrace_domain::{
+    AttemptOutcome, Clock, Dialect, Endpoint, ModelName, NanoDollars, Outcome, Stage, UsageSource,
+    is_partition,
+};
+use headrace_engine_api::{
+    Abandoned, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
+    RelayHead, RelayWait, RelayedEvent,
+};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{Answer, AnswerBody, Catalog, Lane, MessageLane, Offer, ServedModel};
+use headrace_ledger::prices::PriceList;
+use headrace_limits::LimitSpec;
+use serde_json::{Value, json};
+
+use crate::world::{Setup, World, header, read, read_to_the_end};
+
+/// What one asking is answered with, event by event; `None` in it: nothing more comes before the gate is opened.
+type Script = Vec<Option<RelayEvent>>;
+
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        if let Some(waker) = self.waker.lock().unwrap().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A server of somebody else's that follows scripts, one for each asking.
+struct Told {
+    facts: RelayFacts,
+    scripts: Mutex<VecDeque<Script>>,
+    asked: Mutex<Vec<RelayAsk>>,
+    gate: Arc<Gate>,
+}
+
+struct Telling {
+    script: VecDeque<Option<RelayEvent>>,
+    gate: Arc<Gate>,
+}
+
+impl RelayAnswer for Telling {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+        if let Some(None) = self.script.front() {
+            *self.gate.waker.lock().unwrap() = Some(cx.waker().clone());
+            if !self.gate.open.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            self.script.pop_front();
+        }
+        Poll::Ready(self.script.pop_front().flatten())
+    }
+}
+
+impl Relay for Told {
+    fn facts(&self) -> &RelayFacts {
+        &self.facts
+    }
+
+    fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+        self.asked.lock().unwrap().push(ask);
+        let script = self.scripts.lock().unwrap().pop_front().unwrap_or_default().into();
+        Box::new(Telling { script, gate: Arc::clone(&self.gate) })
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport::default()
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+    Arc::new(Told {
+        facts: RelayFacts {
+            upstream: name.into(),
+            dialect,
+            model: "their-model".into(),
+            max_tokens_field: "max_completion_tokens",
+            context_window: None,
+            abandoned: Abandoned::Abort,
+        },
+        scripts: Mutex::new(scripts.into()),
+        asked: Mutex::default(),
+        gate: Arc::default(),
+    })
+}
+
+/// A world with the model `far`, which these servers answer for.
+fn world(servers: &[Arc<Told>]) -> World {
+    let world = World::new(Setup::default());
+    let name = ModelName::new("far").unwrap();
+    let worker = |server: &Arc<Told>| {
+        Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn Relay>)
+    };
+    let prices = json!([
+        {"model": "far", "input": 1_000_000_000i64, "cached_input": 100_000_000i64, "output": 4_000_000_000i64}
+    ]);
+    let far = ServedModel {
+        name: name.clone(),
+        lane: Lane::Messages(MessageLane::default()),
+        created_unix_s: 0,
+        default_max_tokens: Some(100),
+        limits: LimitSpec::UNLIMITED,
+    };
+    let offer = Offer {
+        models: vec![Arc::new(far)],
+        aliases: BTreeMap::new(),
+        prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        fleet: Arc::new(Fleet::new(servers.iter().map(worker))),
+        judge: None,
+        weights: BTreeMap::new(),
+    };
+    drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
+    world
+}
+
+fn head() -> Option<RelayEvent> {
+    Some(RelayEvent::Head(RelayHead::default()))
+}
+
+/// An event of OpenAI's dialect.
+fn chunk(data: &Value) -> Option<RelayEvent> {
+    data_event("", &data.to_string())
+}
+
+/// An event of Anthropic's.
+fn named(data: &Value) -> Option<RelayEvent> {
+    data_event(data["type"].as_str().unwrap(), &data.to_string())
+}
+
+fn data_event(name: &str, data: &str) -> Option<RelayEvent> {
+    let raw = if name.is_empty() {
+        format!("data:  {data}\r\n\r\n")
+    } else {
+        format!("event: {name}\ndata: {data}\n\n")
+    };
+    Some(RelayEvent::Event(RelayedEvent {
+        raw: raw.into(),
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        data: Bytes::copy_from_slice(data.as_bytes()),
+    }))
+}
+
+fn whole(body: &Value) -> Script {
+    vec![head(), Some(RelayEvent::Whole(body.to_string().into()))]
+}
+
+fn failed(error: RelayError) -> Script {
+    vec![Some(RelayEvent::Failed(error))]
+}
+
+fn status(status: u16, body: &Value) -> Script {
+    failed(RelayError::Status { status, body: body.to_string().into(), retry_after: None })
+}
+
+fn delta(content: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "strange": 1,
+        "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": null}]})
+}
+
+fn finish(reason: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+}
+
+fn usage(prompt: u64, cached: u64, completion: u64) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "choices": [],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached}}})
+}
+
+/// "Hi you", with its end and its usage.
+fn stream() -> Script {
+    let mut script = vec![head(), chunk(&delta("Hi")), chunk(&delta(" you")), chunk(&finish("stop"))];
+    script.extend([chunk(&usage(20, 5, 2)), data_event("", "[DONE]")]);
+    script
+}
+
+fn answer_of(content: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion", "created": 1, "model": "their-model-2026", "strange": {"a": [1]},
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22}})
+}
+
+fn body(stream: bool, more: &Value) -> Value {
+    let mut body = json!({"model": "far", "stream": stream, "max_tokens": 10, "unknown_to_us": {"x": 1},
+        "messages": [{"role": "user", "content": "hello out there"}]});
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+async fn chat(world: &World, stream: bool, more: &Value) -> Answer {
+    world.call(Endpoint::ChatCompletions, body(stream, more)).await
+}
+
+const CREDIT: &str = "1";
+
+fn spent(balance: NanoDollars) -> i64 {
+    NanoDollars::from_dollars(CREDIT).unwrap().get() - balance.get()
+}
+
+#[tokio::test]
+async fn a_stream_in_the_callers_dialect_is_passed_on_byte_for_byte() {
+    let server = server("gpu", Dialect::OpenAi, vec![stream(), stream()]);
+    let world = world(&[Arc::clone(&server)]);
+    let answer = chat(&world, true, &json!({"stream_options": {"include_usage": true}})).await;
+    assert_eq!((answer.status, header(&answer, "x-headrace-upstream")), (200, Some("gpu")));
+    let raw = |events: Script| -> String {
+        let raw = events.into_iter().flatten().filter_map(|event| match event {
+            RelayEvent::Event(event) => Some(String::from_utf8(event.raw.to_vec()).unwrap()),
+            _ => None,
+        });
+        raw.collect()
+    };
+    assert_eq!(read(answer).await, raw(stream()));
+    // 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 a million.
+    assert_eq!(spent(world.balance_when_idle().await), 15_000 + 500 + 8_000);
+    let record = world.last_trace();
+    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    assert_eq!((record.upstream.as_deref(), record.usage_source), (Some("gpu"), UsageSource::Reported));
+    assert_eq!(record.upstream_model.as_deref(), Some("their-model-2026"));
+    assert!(is_partition(&record.stages, record.duration_ns) && record.span(Stage::Upstream).is_some());
+    assert_eq!(record.attempts.len(), 1);
+    assert_eq!(record.attempts[0].outcome, AttemptOutcome::Answered);
+
+    // Who did not ask for usage does not get the event that it was asked for with.
+    let answer = chat(&world, true, &json!({})).await;
+    let text = read(answer).await;
+    assert!(!text.contains("prompt_tokens_details") && text.ends_with("data:  [DONE]\r\n\r\n"), "{text}");
+    assert_eq!(spent(world.balance_when_idle().await), 2 * (15_000 + 500 + 8_000));
+
+    // What goes out is what came in, but for the name of the model and what is needed for the bill.
+    let asked = server.asked.lock().unwrap();
+    let mut expected = body(true, &json!({"stream_options": {"include_usage": true}}));
+    expected["model"] = json!("their-model");
+    for ask in asked.iter() {
+        assert_eq!(serde_json::from_slice::<Value>(&ask.body).unwrap(), expected);
+        assert!(ask.stream && ask.endpoint == Endpoint::ChatCompletions);
+    }
+}
+
+#[tokio::test]
+async fn a_whole_answer_in_the_callers_dialect_is_passed_on_byte_for_byte() {
+    let server = server("gpu", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
+    let world = world(&[server]);
+    let answer = chat(&world, false, &json!({})).await;
+    assert_eq!(read(answer).await, answer_of("Hi you").to_string());
+    assert_eq!(spent(world.balance_when_idle().await), 20_000 + 8_000);
+    let record = world.last_trace();
+    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    assert_eq!(record.usage.total(), 22);
+}
+
+#[tokio::test]
+async fn an_answer_in_the_other_dialect_is_said_in_the_callers() {
+    let start = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant",
+        "model": "claude-x", "content": [], "stop_reason": null, "stop_sequence": null,
+        "usage": {"input_tokens": 11, "cache_read_input_tokens": 4, "output_tokens": 1}}});
+    let script = vec![
+        head(),
+        named(&start),
+        named(
+            &json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        ),
+        named(&json!({"type": "ping"})),
+        named(
+            &json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}),
+        ),
+        named(&json!({"type": "content_block_stop", "index": 0})),
+        named(&json!({"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null},
+            "usage": {"output_tokens": 3}})),
+        named(&json!({"type": "message_stop"})),
+    ];
+    let server = server("claude", Dialect::Anthropic, vec![script]);
+    let world = world(&[Arc::clone(&server)]);
+    let mut asked = body(true, &json!({}));
+    asked.as_object_mut().unwrap().remove("unknown_to_us");
+    let answer = world.call(Endpoint::ChatCompletions, asked).await;
+    assert_eq!(answer.status, 200);
+    let text = read(answer).await;
+    assert!(text.contains("\"content\":\"Hi\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(spent(world.balance_when_idle().await), 11_000 + 400 + 12_000);
+    let sent: Value = serde_json::from_slice(&server.asked.lock().unwrap()[0].body).unwrap();
+    assert_eq!(sent["max_tokens"], json!(10));
+    assert_eq!(sent["model"], json!("their-model"));
+    assert_eq!(server.asked.lock().unwrap()[0].endpoint, Endpoint::Messages);
+}
+
+#[tokio::test]
+async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewhere_or_told() {
+    let words = json!({"error": {"message": "the temperature is too hot", "type": "invalid_request_error",
+        "param": "temperature", "code": null}});
+    let busy =
+        json!({"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate_limit_exceeded"}});
+    let connect = || failed(RelayError::Connect { why: "refused".to_owned() });
+    let slow = || failed(RelayError::Timeout { what: RelayWait::Head, after: Duration::from_secs(3) });
+    let page = || {
+        failed(RelayError::NotTheDialect {
+            what: "a page of HTML".to_owned(),
+            beginning: "<html>".to_owned(),
+        })
+    };
+    // What happens first, whether it moves on, and what a caller is told where it cannot.
+    for (script, moves, (code, told)) in [
+        (connect(), true, (502, "upstream_unreachable")),
+        (slow(), true, (504, "upstream_timeout")),
+        (page(), true, (502, "upstream_failed")),
+        (
+            failed(RelayError::Redirect { status: 302, to: "/login".to_owned() }),
+            true,
+            (502, "upstream_failed"),
+        ),
+        (status(500, &json!({"error": {"message": "oops"}})), true, (502, "upstream_failed")),
+        (
+            status(401, &json!({"error": {"message": "bad key sk-123"}})),
+            true,
+            (502, "upstream_misconfigured"),
+        ),
+        (status(429, &busy), true, (503, "upstream_overloaded")),
+        (status(400, &words), false, (400, "upstream_refused")),
+        // An error inside of a 200, and a body that is none.
+        (
+            vec![head(), chunk(&json!({"error": {"message": "oops", "type": "server_error"}}))],
+            true,
+            (502, "upstream_failed"),
+        ),
+        (vec![head()], true, (502, "upstream_failed")),
+    ] {
+        let shown = format!("{script:?}");
+        let (first, second) = (
+            server("a", Dialect::OpenAi, vec![script.clone()]),
+            server("b", Dialect::OpenAi, vec![stream()]),
+        );
+        let alone = world(&[server("a", Dialect::OpenAi, vec![script])]);
+        let answer = chat(&alone, true, &json!({})).await;
+        assert_eq!(answer.status, code, "{shown}");
+        let text = read(answer).await;
+        assert!(text.contains(told), "{shown}: {text}");
+        assert!(!text.contains("sk-123"), "{text}");
+        assert_eq!(spent(alone.balance_when_idle().await), 0, "{shown}");
+
+        let both = world(&[first, second]);
+        let answer = chat(&both, true, &json!({})).await;
+        assert_eq!(answer.status, if moves { 200 } else { code }, "{shown}");
+        let upstream = header(&answer, "x-headrace-upstream").map(str::to_owned);
+        let text = read(answer).await;
+        let paid = spent(both.balance_when_idle().await);
+        let record = both.last_trace();
+        if moves {
+            assert_eq!((upstream.as_deref(), paid), (Some("b"), 23_500), "{shown}: {text}");
+            assert!(text.contains("Hi"));
+            assert_eq!(record.attempts.len(), 2, "{shown}");
+            assert!(matches!(record.attempts[0].outcome, AttemptOutcome::Failed { .. }));
+        } else {
+            assert!(
+                text.contains("the temperature is too hot") && text.contains("\"temperature\""),
+                "{text}"
+            );
+            assert_eq!((paid, record.attempts.len()), (0, 1), "{shown}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_ends_with_an_error_and_is_paid_as_far_as_it_was_delivered() {
+    let cut = RelayError::Cut { why: "the connection was reset".to_owned() };
+    let idle = RelayError::Timeout { what: RelayWait::Idle, after: Duration::from_secs(60) };
+    let error = json!({"error": {"message": "boom", "type": "server_error"}});
+    let two = || vec![head(), chunk(&delta("Hi")), chunk(&delta(" you")), None];
+    let then = |event: Option<RelayEvent>| two().into_iter().chain([event]).collect::<Script>();
+    for (script, told) in [
+        (then(Some(RelayEvent::Failed(cut))), "upstream_failed"),
+        (then(Some(RelayEvent::Failed(idle))), "upstream_timeout"),
+        (then(chunk(&error)), "upstream_failed"),
+        (two(), "upstream_failed"),
+    ] {
+        let shown = format!("{script:?}");
+        let first = server("a", Dialect::OpenAi, vec![script]);
+        let world = world(&[Arc::clone(&first), server("b", Dialect::OpenAi, vec![stream()])]);
+        let mut answer = chat(&world, true, &json!({})).await;
+        // It breaks off when the two words are with the client.
+        let AnswerBody::Stream(delivery) = &mut answer.body else { panic!("{shown}") };
+        let mut taken = String::new();
+        while !taken.contains(" you") {
+            let frame = poll_fn(|cx| delivery.poll_frame(cx)).await.unwrap().unwrap();
+            taken.push_str(std::str::from_utf8(&frame).unwrap());
+        }
+        first.gate.open();
+        let (text, end) = read_to_the_end(answer).await;
+        assert!(end.is_ok() && text.contains(told) && !text.contains("[DONE]"), "{shown}: {text}");
+        let paid = spent(world.balance_when_idle().await);
+        let record = world.last_trace();
+        // Nobody reported anything: two deltas, and a prompt of a few words.
+        assert_eq!(record.usage_source, UsageSource::Estimated, "{shown}");
+        assert_eq!(paid, record.cost.get());
+        assert!((1..=200_000).contains(&paid), "{shown}: {paid}");
+        assert_eq!(record.usage.output, 2, "{shown}");
+        assert_eq!(record.attempts.len(), 1, "what was seen moves nowhere");
+        assert!(matches!(record.outcome, Outcome::Failed { .. }), "{:?}", record.outcome);
+    }
+}
+
+#[tokio::test]
+async fn what_comes_behind_the_end_is_no_part_of_the_answer_and_usage_that_is_missing_is_estimated() {
+    let after: Script =
+        stream().into_iter().chain([chunk(&delta("more")), chunk(&usage(9_000, 0, 9_000))]).collect();
+    let without: Script = vec![
+        head(),
+        chunk(&delta("Hi")),
+        chunk(&delta(" you")),
+        chunk(&finish("length")),
+        data_event("", "[DONE]"),
+    ];
+    let world = world(&[server("a", Dialect::OpenAi, vec![after, without])]);
+    let text = read(chat(&world, true, &json!({})).await).await;
+    assert!(!text.contains("more") && text.contains("[DONE]"), "{text}");
+    assert_eq!(spent(world.balance_when_idle().await), 23_500);
+
+    let text = read(chat(&world, true, &json!({})).await).await;
+    assert!(text.contains("[DONE]"), "{text}");
+    world.balance_when_idle().await;
+    let record = world.last_trace();
+    assert_eq!((record.usage_source, record.usage.output), (UsageSource::Estimated, 2));
+    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["length".to_owned()] });
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_pays_for_what_came_and_a_silent_upstream_is_let_go() {
+    let server = server("a", Dialect::OpenAi, vec![vec![head(), chunk(&delta("Hi")), None]]);
+    let world = world(&[server]);
+    let answer = chat(&world, true, &json!({})).await;
+    assert_eq!(answer.status, 200);
+    drop(answer);
+    assert!(spent(world.balance_when_idle().await) > 0);
+    let record = world.last_trace();
+    assert!(matches!(record.outcome, Outcome::Cancelled { .. }), "{:?}", record.outcome);
+    assert_eq!((record.usage.output, record.usage_source), (1, UsageSource::Estimated));
+}
+
+#[tokio::test]
+async fn more_than_was_held_is_our_loss_and_never_the_callers() {
+    // A hold for a few words, and a bill for a novel.
+    let mut script = vec![head(), chunk(&delta("Hi")), chunk(&finish("stop"))];
+    script.extend([chunk(&usage(1_000_000, 0, 5)), data_event("", "[DONE]")]);
+    let world = world(&[server("a", Dialect::OpenAi, vec![script])]);
+    read(chat(&world, true, &json!({})).await).await;
+    let paid = spent(world.balance_when_idle().await);
+    let record = world.last_trace();
+    assert_eq!(paid, record.held.get(), "all of the hold, and no more");
+    assert!(record.loss.get() > 900_000_000);
+}

@@ -1,0 +1,116 @@
+//! What tokens cost, as tables write it, in dollars or nano-dollars. Must not know which models there are.
+
+use headrace_domain::ModelName;
+use headrace_ledger::prices::PriceConfig;
+
+use super::table::Table;
+use super::value::Kind;
+
+/// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
+/// and what `up --model` charges where nothing is configured.
+const PLAY_INPUT: i64 = 100_000_000;
+/// The keys of a `[[prices]]` table that are prices.
+const PRICED: [&str; 5] = ["input", "cached_input", "cache_write", "output", "reasoning"];
+
+/// The prices of a table; `None` where a key of it could not be read.
+pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
+    let from = table.take_text("from", Kind::Text);
+    let per = table.take_text("per", Kind::Choice(&["million", "thousand"]));
+    let thousand = per.as_deref() == Some("thousand");
+    for key in ["input", "output"] {
+        if !table.left.contains_key(key) {
+            table.problem(key, "is missing: write \"0\" if it is meant to be free".to_owned());
+        }
+    }
+    let [input, cached_input, cache_write, output, reasoning] = PRICED.map(|key| {
+        let value = table.raw(key)?;
+        nano_dollars_per_million(&value, thousand).map_err(|why| table.problem(key, why)).ok()
+    });
+    let price = PriceConfig { model, from, input, cached_input, cache_write, output, reasoning };
+    table.problems.is_empty().then_some(price)
+}
+
+/// A price: text is dollars per million tokens (or per thousand), an integer is nano-dollars per million.
+fn nano_dollars_per_million(value: &toml::Value, per_thousand: bool) -> Result<i64, String> {
+    match value {
+        toml::Value::String(text) if per_thousand => dollars(&times_thousand(text), text),
+        toml::Value::String(text) => dollars(text, text),
+        toml::Value::Integer(nanos) if !per_thousand => Ok(*nanos),
+        toml::Value::Integer(_) => Err(format!(
+            "{value} is a whole number, which means nano-dollars per million tokens: with per = \"thousand\" write dollars in quotes, such as \"0.0001\""
+        )),
+        toml::Value::Float(_) => Err(format!("{value} must stand in quotes to be exact: \"{value}\"")),
+        _ => Err(format!("{value} is no price: write dollars in quotes, such as \"0.10\"")),
+    }
+}
+
+fn dollars(text: &str, written: &str) -> Result<i64, String> {
+    headrace_domain::NanoDollars::from_dollars(text).map(headrace_domain::NanoDollars::get).map_err(|_| {
+        format!(
+            "\"{written}\" is no price: write dollars, such as \"0.10\", that come to whole nano-dollars per \
+             million tokens (nine decimals; twelve per thousand tokens)"
+        )
+    })
+}
+
+/// The decimal point three digits further to the right; what is no decimal number stays none.
+fn times_thousand(text: &str) -> String {
+    const PLACES: usize = 3;
+    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    if whole.is_empty() || !fraction.is_ascii() {
+        return text.to_owned();
+    }
+    let padded = format!("{fraction:0<PLACES$}");
+    let (moved, rest) = padded.split_at(PLACES);
+    format!("{whole}{moved}.{rest}")
+}
+
+pub(super) fn play_price(model: ModelName) -> PriceConfig {
+    PriceConfig {
+        model,
+        from: None,
+        input: Some(PLAY_INPUT),
+        cached_input: Some(PLAY_INPUT / 10),
+        cache_write: None,
+        output: Some(PLAY_INPUT * 4),
+        reasoning: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_exact_or_refused() {
+        let text = |text: &str| toml::Value::String(text.to_owned());
+        let rows = [
+            (text("0.10"), false, Some(100_000_000)),
+            (text("$3"), false, Some(3_000_000_000)),
+            (text("0.000000001"), false, Some(1)),
+            (text("0.0000000001"), false, None),
+            (text("0.0001"), true, Some(100_000_000)),
+            (text("2"), true, Some(2_000_000_000_000)),
+            (text(".5"), false, None),
+            (text(".5"), true, None),
+            (text("0.000000000001"), true, Some(1)),
+            (text("0.0000000000001"), true, None),
+            (text("-1"), false, Some(-1_000_000_000)),
+            (text("99999999999"), false, None),
+            (text("9999999999"), true, None),
+            (text("one"), true, None),
+            (text("0.é"), true, None),
+            (text(""), true, None),
+            (toml::Value::Integer(7), false, Some(7)),
+            (toml::Value::Integer(7), true, None),
+            (toml::Value::Float(0.1), false, None),
+            (toml::Value::Boolean(true), false, None),
+        ];
+        for (value, per_thousand, expected) in rows {
+            let read = nano_dollars_per_million(&value, per_thousand);
+            assert_eq!(read.clone().ok(), expected, "{value} {per_thousand}: {read:?}");
+        }
+        let quoted = nano_dollars_per_million(&toml::Value::Float(0.1), false).unwrap_err();
+        assert!(quoted.contains("in quotes to be exact: \"0.1\""), "{quoted}");
+    }
+}

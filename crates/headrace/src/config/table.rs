@@ -1,0 +1,84 @@
+//! A table of a list of settings, whose keys are taken out one after another: each is read for itself, so that one fault hides no
+//! other. Must not know what becomes of them.
+
+use headrace_domain::ModelName;
+
+use super::fields::find;
+use super::layers::{Origin, Problem, unknown};
+use super::value::{Kind, Parsed};
+
+/// One table of a list, whose keys are taken out one after another.
+pub(super) struct Table {
+    /// Such as `models[0]`.
+    pub(super) what: String,
+    pub(super) origin: Origin,
+    pub(super) left: toml::Table,
+    pub(super) known: Vec<&'static str>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Table {
+    /// The table that stands in another one.
+    pub(super) fn within(outer: &Self, key: &str, left: toml::Table) -> Self {
+        let (what, origin) = (format!("{}.{key}", outer.what), outer.origin.clone());
+        Self { what, origin, left, known: Vec::new(), problems: Vec::new() }
+    }
+
+    /// All of it, as it stands.
+    pub(super) fn text(&self) -> String {
+        self.left.to_string()
+    }
+
+    pub(super) fn problem(&mut self, key: &str, why: String) {
+        let what = if key.is_empty() { self.what.clone() } else { format!("{}.{key}", self.what) };
+        self.problems.push(Problem { what, origin: self.origin.clone(), why });
+    }
+
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<toml::Value> {
+        self.known.push(key);
+        self.left.remove(key)
+    }
+
+    /// The value of a key, if it stands there and is right.
+    pub(super) fn take(&mut self, key: &'static str, kind: Kind) -> Option<Parsed> {
+        let value = self.raw(key)?;
+        kind.parse(&value).map_err(|why| self.problem(key, why)).ok()
+    }
+
+    /// The same, of the kind and within the bounds of a setting.
+    pub(super) fn take_as(&mut self, key: &'static str, setting: &str) -> Option<u64> {
+        match self.take(key, find(setting)?.kind) {
+            Some(Parsed::Count(count)) => Some(count),
+            _ => None,
+        }
+    }
+
+    pub(super) fn take_text(&mut self, key: &'static str, kind: Kind) -> Option<String> {
+        if let Some(Parsed::Text(text)) = self.take(key, kind) { Some(text) } else { None }
+    }
+
+    /// A text that must stand there.
+    pub(super) fn need(&mut self, key: &'static str) -> Option<String> {
+        if !self.left.contains_key(key) {
+            self.known.push(key);
+            self.problem(key, "is missing".to_owned());
+            return None;
+        }
+        self.take_text(key, Kind::Text)
+    }
+
+    pub(super) fn need_name(&mut self, key: &'static str) -> Option<ModelName> {
+        let text = self.need(key)?;
+        ModelName::new(&text).map_err(|error| self.problem(key, error.to_string())).ok()
+    }
+
+    /// What is wrong with it, keys that nobody asked for included.
+    pub(super) fn end(mut self) -> Vec<Problem> {
+        let strange: Vec<String> = self.left.keys().cloned().collect();
+        for key in strange {
+            let why = unknown(&key, self.known.iter().map(|known| (*known).to_owned()));
+            self.problem(&key, why);
+        }
+        self.problems
+    }
+}

@@ -1,0 +1,281 @@
+//! The settings of upstreams: one table for each server that calls are sent on to, and the targets of models that they serve.
+//! Keys come from files and variables, and stand in no setting. Must not know what is asked of a server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use headrace_domain::ModelName;
+use headrace_engine_api::Abandoned;
+use headrace_ledger::prices::PriceConfig;
+use headrace_limits::LimitSpec;
+use headrace_upstream::{Kind as UpstreamKind, UpstreamSpec, UseHttp2};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+use super::Reader;
+use super::fields::{KEY_PREFIX, KEY_SUFFIX};
+use super::prices::prices_of;
+use super::relayed::{RelayedConfig, Target, UpstreamConfig};
+use super::table::Table;
+use super::value::{Kind, Parsed};
+use crate::key_text::read_key;
+
+/// The longest of an upstream's times.
+const LONGEST: Kind =
+    Kind::Duration { least: Duration::from_millis(1), most: Duration::from_secs(24 * 3600) };
+/// Calls at once, or waiting.
+const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
+const ABANDONED: &[&str] = &["abort", "drain"];
+const HTTP2: &[&str] = &["auto", "off", "always"];
+
+impl Reader {
+    pub(super) fn upstreams(&mut self) -> Vec<UpstreamConfig> {
+        let mut upstreams: Vec<UpstreamConfig> = Vec::new();
+        for mut table in self.list("upstreams") {
+            if let Some(upstream) = upstream(&mut table) {
+                if upstreams.iter().any(|other| other.spec.name == upstream.spec.name) {
+                    table.problem("name", format!("`{}` is named twice", upstream.spec.name));
+                }
+                upstreams.push(upstream);
+            }
+            self.settings.problems.extend(table.end());
+        }
+        upstreams
+    }
+}
+
+/// An `[[upstreams]]` table; `None` where nothing could be sent to it.
+fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
+    let mut fingerprint = blake3::Hasher::new();
+    fingerprint.update(table.text().as_bytes());
+    let name = table.need("name");
+    let kind = table.need("kind").and_then(|word| {
+        word.parse::<UpstreamKind>().map_err(|error| table.problem("kind", error.to_string())).ok()
+    });
+    let url = table.need("url");
+    if let Some(why) = name.as_deref().and_then(bad_name) {
+        table.problem("name", why);
+        return None;
+    }
+    let mut spec = UpstreamSpec::new(name.as_deref()?, kind.unwrap_or(UpstreamKind::OpenAi), url.as_deref()?);
+    spec.key = key(table, &spec.name);
+    spec.headers = headers(table);
+    spec.extra_roots_pem = file(table, "ca_file");
+    spec.proxy = table.take_text("proxy", Kind::Text).map(SecretString::from);
+    times(table, &mut spec);
+    bounds(table, &mut spec);
+    let abandoned = table.take_text("abandoned", Kind::Choice(ABANDONED));
+    spec.abandoned = if abandoned.as_deref() == Some("drain") { Abandoned::Drain } else { Abandoned::Abort };
+    spec.http2.when = match table.take_text("http2", Kind::Choice(HTTP2)).as_deref() {
+        Some("off") => UseHttp2::Off,
+        Some("always") => UseHttp2::Always,
+        _ => UseHttp2::Auto,
+    };
+    let serve = table.take("serve", Kind::Flag) == Some(Parsed::Flag(true));
+    let price = price(table, &spec.name);
+    kind?;
+    for why in spec.check() {
+        table.problem("", why);
+    }
+    for secret in
+        spec.key.iter().map(|key| key.expose_secret().as_bytes()).chain(spec.extra_roots_pem.as_deref())
+    {
+        fingerprint.update(&secret.len().to_le_bytes()).update(secret);
+    }
+    let fingerprint = *fingerprint.finalize().as_bytes();
+    Some(UpstreamConfig { setting: table.what.clone(), spec, serve, price, fingerprint })
+}
+
+/// What a name of an upstream must be: it stands before a `/` in models' names, and in a variable's.
+fn bad_name(name: &str) -> Option<String> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let good = !name.is_empty() && name.len() <= 64 && name.bytes().all(fits);
+    (!good).then(|| format!("`{name}` is no name of an upstream: up to 64 letters, digits, `-`, `_` or `.`"))
+}
+
+/// The variable that an upstream's key may stand in.
+pub(crate) fn key_variable(name: &str) -> String {
+    let upper = name.to_ascii_uppercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    format!("{KEY_PREFIX}{upper}{KEY_SUFFIX}")
+}
+
+fn key(table: &mut Table, name: &str) -> Option<SecretString> {
+    let path = table.take("key_file", Kind::Path);
+    if let Some(Parsed::Path(path)) = path {
+        return read_key(&path).map_err(|why| table.problem("key_file", why)).ok();
+    }
+    let key = std::env::var(key_variable(name)).ok().filter(|key| !key.is_empty())?;
+    Some(SecretString::from(key))
+}
+
+fn file(table: &mut Table, key: &'static str) -> Option<Vec<u8>> {
+    let Some(Parsed::Path(path)) = table.take(key, Kind::Path) else { return None };
+    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    read(&path).map_err(|why| table.problem(key, why)).ok()
+}
+
+fn headers(table: &mut Table) -> Vec<(String, SecretString)> {
+    let Some(Parsed::Raw(toml::Value::Table(headers))) = table.take("headers", Kind::Names) else {
+        return Vec::new();
+    };
+    let text = |(name, value): (String, toml::Value)| match value {
+        toml::Value::String(value) => Some((name, SecretString::from(value))),
+        _ => {
+            table.problem("headers", format!("the value of `{name}` must be text"));
+            None
+        }
+    };
+    headers.into_iter().filter_map(text).collect()
+}
+
+fn times(table: &mut Table, spec: &mut UpstreamSpec) {
+    let times = &mut spec.timeouts;
+    let fields = [
+        ("connect_timeout", &mut times.connect),
+        ("head_timeout", &mut times.head),
+        ("whole_timeout", &mut times.whole),
+        ("idle_timeout", &mut times.idle),
+    ];
+    for (key, time) in fields {
+        if let Some(Parsed::Duration(found)) = table.take(key, LONGEST) {
+            *time = found;
+        }
+    }
+}
+
+fn bounds(table: &mut Table, spec: &mut UpstreamSpec) {
+    let mut count = |key: &'static str| match table.take(key, CALLS) {
+        Some(Parsed::Count(count)) => usize::try_from(count).ok(),
+        _ => None,
+    };
+    spec.queue.in_flight = count("max_in_flight");
+    spec.queue.waiting = count("queue").unwrap_or(spec.queue.waiting);
+    spec.pool.idle_connections = count("idle_connections").unwrap_or(spec.pool.idle_connections);
+    if let Some(Parsed::Duration(found)) = table.take("queue_wait", LONGEST) {
+        spec.queue.wait = found;
+    }
+}
+
+/// What tokens of its models cost that have no price of their own: the keys of `[[prices]]` but `model`.
+fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
+    let Some(Parsed::Raw(toml::Value::Table(prices))) = table.take("price", Kind::Names) else { return None };
+    // Any name will do: it is put in where a model is priced.
+    let model = ModelName::new(name).ok()?;
+    let mut inner = Table::within(table, "price", prices);
+    let price = prices_of(&mut inner, model);
+    table.problems.extend(inner.end());
+    price
+}
+
+/// The `targets` of a `[[models]]` table, where it has some.
+pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<RelayedConfig> {
+    let mut targets = Vec::new();
+    match table.raw("targets") {
+        Some(toml::Value::Array(items)) if !items.is_empty() => {
+            for item in items {
+                let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+                match Target::parse(&text) {
+                    Ok(target) => targets.push(target),
+                    Err(why) => table.problem("targets", why),
+                }
+            }
+        }
+        _ => table.problem("targets", "must be a list of \"UPSTREAM/MODEL\", at least one".to_owned()),
+    }
+    let most = u64::from(u32::MAX);
+    let tokens = Kind::Count { least: 1, most };
+    let mut count = |key: &'static str| match table.take(key, tokens) {
+        Some(Parsed::Count(count)) => u32::try_from(count).ok(),
+        _ => None,
+    };
+    let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
+    let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
+        table.problem("limits", error.to_string().trim_end().replace('\n', " "));
+        None
+    });
+    Some(RelayedConfig {
+        setting: table.what.clone(),
+        name: name?,
+        targets,
+        default_max_tokens,
+        context_window,
+        limits: limits.unwrap_or(LimitSpec::UNLIMITED),
+    })
+}
+
+/// The value of the flag `--upstream NAME=KIND:URL`, as an `[[upstreams]]` table. All models that it lists are served.
+pub(crate) fn upstream_flag(text: &str) -> Result<toml::Table, String> {
+    let shape = || format!("`{text}` must be NAME=KIND:URL, such as openai=openai:https://api.openai.com");
+    let (name, rest) = text.split_once('=').ok_or_else(shape)?;
+    let (kind, url) = rest.split_once(':').ok_or_else(shape)?;
+    if url.starts_with("//") {
+        let kinds = UpstreamKind::ALL.map(UpstreamKind::name).join(", ");
+        return Err(format!(
+            "`{text}` names no kind before the address: NAME=KIND:URL, where KIND is one of {kinds}"
+        ));
+    }
+    let mut table = toml::Table::new();
+    for (key, value) in [("name", name), ("kind", kind), ("url", url)] {
+        table.insert(key.to_owned(), toml::Value::String(value.to_owned()));
+    }
+    table.insert("serve".to_owned(), toml::Value::Boolean(true));
+    Ok(table)
+}
+
+/// The value of the flag `--model NAME=UPSTREAM/MODEL,UPSTREAM/MODEL`, where the first part is an upstream's name.
+pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Table> {
+    let (name, targets) = text.split_once('=')?;
+    let targets: Vec<&str> = targets.split(',').map(str::trim).collect();
+    let of_upstream = |target: &&str| {
+        target.split_once('/').is_some_and(|(upstream, _)| upstreams.iter().any(|known| known == upstream))
+    };
+    if !targets.iter().any(of_upstream) {
+        return None;
+    }
+    let mut table = toml::Table::new();
+    table.insert("name".to_owned(), toml::Value::String(name.to_owned()));
+    let targets = targets.into_iter().map(|target| toml::Value::String(target.to_owned())).collect();
+    table.insert("targets".to_owned(), toml::Value::Array(targets));
+    Some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_names_an_upstream_its_kind_and_its_address() {
+        let table = upstream_flag("gpu=vllm:http://10.0.0.7:8000/v1").unwrap();
+        assert_eq!(table["name"].as_str(), Some("gpu"));
+        assert_eq!(table["kind"].as_str(), Some("vllm"));
+        assert_eq!(table["url"].as_str(), Some("http://10.0.0.7:8000/v1"));
+        assert_eq!(table["serve"].as_bool(), Some(true));
+        for (text, words) in [
+            ("http://h", "must be NAME=KIND:URL"),
+            ("gpu=vllm", "must be NAME=KIND:URL"),
+            ("gpu=http://h", "names no kind before the address"),
+        ] {
+            let why = upstream_flag(text).unwrap_err();
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_model_has_targets_where_an_upstream_is_named_and_a_path_otherwise() {
+        let known = ["a".to_owned(), "b".to_owned()];
+        let table = targets_flag("m=a/x/y, b/z", &known).unwrap();
+        assert_eq!(table["targets"].as_array().unwrap().len(), 2);
+        assert!(targets_flag("m=/models/a", &known).is_none());
+        assert!(targets_flag("m=c/x", &known).is_none());
+        assert_eq!(Target::parse("a/x/y").unwrap().model, "x/y");
+        assert!(Target::parse("a/").is_err() && Target::parse("x").is_err());
+    }
+
+    #[test]
+    fn a_key_may_stand_in_a_variable_named_after_its_upstream() {
+        assert_eq!(key_variable("my-gpu.1"), "HEADRACE_UPSTREAM_MY_GPU_1_KEY");
+        for (name, good) in [("openai", true), ("", false), ("a/b", false), ("a b", false)] {
+            assert_eq!(bad_name(name).is_none(), good, "{name}");
+        }
+    }
+}

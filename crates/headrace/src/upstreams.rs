@@ -1,0 +1,405 @@
+//! Servers of others: asked what they serve, and offered as models. One that does not answer is asked again and again, and stops
+//! no other. What a server is stays across reloads for as long as its settings do. Must not know how a call is sent on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
+use headrace_domain::{Clock, ModelName};
+use headrace_fleet::Worker;
+use headrace_gateway::{Gateway, Lane, MessageLane, ServedModel};
+use headrace_ledger::prices::PriceConfig;
+use headrace_limits::LimitSpec;
+use headrace_upstream::{ListedModel, Upstream};
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
+
+/// How long a server may take to say what it serves.
+const ASK_WITHIN: Duration = Duration::from_secs(3);
+/// How often one that did not say is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// How often one that did is.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// The most models that are told by name.
+const NAMES_TOLD: usize = 8;
+
+/// See the top of the file. One per server of ours.
+pub(crate) struct Upstreams {
+    clock: Arc<dyn Clock>,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Default)]
+struct Desk {
+    sites: Vec<Site>,
+    workers: BTreeMap<WorkerKey, Arc<Worker>>,
+}
+
+/// For which of our models, at which server, as which of its models.
+type WorkerKey = (ModelName, [u8; 32], String);
+
+/// One server.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) config: UpstreamConfig,
+    pub(crate) upstream: Upstream,
+    pub(crate) listed: Listed,
+    /// What is seen of it, whatever model it is asked for.
+    seen: Arc<headrace_fleet::Site>,
+}
+
+/// What a server said of what it serves.
+#[derive(Clone)]
+pub(crate) enum Listed {
+    /// It has not been asked.
+    NotAsked,
+    /// These.
+    Models(Arc<Vec<ListedModel>>),
+    /// It said something else, or nothing.
+    Failed(String),
+}
+
+/// Models that servers of others answer for, ready to be served.
+#[derive(Default)]
+pub(crate) struct Fronted {
+    pub(crate) models: Vec<Arc<ServedModel>>,
+    pub(crate) workers: Vec<Arc<Worker>>,
+    /// Of models that have no price of their own in the configuration.
+    pub(crate) prices: Vec<PriceConfig>,
+    /// What an operator should know: names that are not listed, models that cannot be served.
+    pub(crate) notes: Vec<String>,
+    workers_by_key: BTreeMap<WorkerKey, Arc<Worker>>,
+    sites: Vec<Site>,
+}
+
+impl Upstreams {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, desk: Mutex::default() }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The servers that calls are sent on to now.
+    pub(crate) fn sites(&self) -> Vec<Site> {
+        self.desk().sites.clone()
+    }
+
+    /// The servers of a configuration: those that are known by the same settings, with what they said last, and new ones.
+    ///
+    /// # Errors
+    /// Everything that keeps one from being built.
+    pub(crate) fn sites_of(&self, config: &Config) -> Result<Vec<Site>, Vec<String>> {
+        let known = self.sites();
+        let (mut sites, mut faults) = (Vec::new(), Vec::new());
+        for wanted in &config.upstreams {
+            let same = |site: &&Site| site.config.fingerprint == wanted.fingerprint;
+            let upstream = match known.iter().find(same) {
+                Some(site) => {
+                    sites.push(Site { config: wanted.clone(), ..site.clone() });
+                    continue;
+                }
+                None => Upstream::new(wanted.spec.clone()),
+            };
+            match upstream {
+                Ok(upstream) => {
+                    let seen = Arc::new(headrace_fleet::Site::new(upstream.name()));
+                    let listed = Listed::NotAsked;
+                    sites.push(Site { config: wanted.clone(), upstream, listed, seen });
+                }
+                Err(why) => faults.extend(why.into_iter().map(|why| format!("{}: {why}", wanted.setting))),
+            }
+        }
+        if faults.is_empty() { Ok(sites) } else { Err(faults) }
+    }
+
+    /// What these servers make possible to serve. Nothing is asked.
+    pub(crate) fn fronted(&self, config: &Config, sites: Vec<Site>) -> Fronted {
+        let created = self.clock.now().seconds();
+        let known = self.desk().workers.clone();
+        let mut fronted = Fronted::default();
+        let mut named: BTreeSet<ModelName> = config.models.iter().map(|model| model.name.clone()).collect();
+        named.extend(config.aliases.keys().cloned());
+        for model in &config.relayed {
+            named.insert(model.name.clone());
+            fronted.relayed(model, &sites, &known, created);
+        }
+        for site in sites.iter().filter(|site| site.config.serve) {
+            fronted.listed(config, site, &named, &known, created);
+        }
+        fronted.sites = sites;
+        fronted
+    }
+
+    /// These are reached by new calls from now on.
+    pub(crate) fn take_over(&self, fronted: Fronted) {
+        let mut desk = self.desk();
+        desk.sites = fronted.sites;
+        desk.workers = fronted.workers_by_key;
+    }
+
+    /// Asks every server that has not said what it serves again and again, and the others now and then, until the future is
+    /// dropped. `changed` is called when one says something else than before, by its name. Whoever chooses among them learns whether
+    /// they answer.
+    pub(crate) async fn tend(
+        self: Arc<Self>,
+        gateway: Weak<Gateway>,
+        changed: impl Fn(String) + Clone + Send + 'static,
+    ) {
+        let mut since_look = Duration::ZERO;
+        loop {
+            tokio::time::sleep(ASK_AGAIN).await;
+            since_look += ASK_AGAIN;
+            let all = since_look >= LOOK_AGAIN;
+            if all {
+                since_look = Duration::ZERO;
+            }
+            let ask = |site: &Site| all || !matches!(site.listed, Listed::Models(_));
+            let sites: Vec<Site> = self.sites().into_iter().filter(ask).collect();
+            for site in asked(sites).await {
+                if let Some(gateway) = gateway.upgrade() {
+                    gateway.catalog().fleet().probed(&site.seen, site.answered());
+                }
+                if let Some(name) = self.heard(site) {
+                    let changed = changed.clone();
+                    // What came of it is said there.
+                    let _ = tokio::task::spawn_blocking(move || changed(name)).await;
+                }
+            }
+        }
+    }
+
+    /// What operators do with servers, and see of them.
+    pub(crate) fn source(
+        self: &Arc<Self>,
+        runtime: Handle,
+        changed: impl Fn(String) + Send + Sync + 'static,
+    ) -> UpstreamSource {
+        let upstreams = Arc::clone(self);
+        Box::new(move |act| {
+            let sites = upstreams.sites();
+            if let Some(act) = act {
+                let named = |site: &&Site| site.upstream.name() == act.upstream();
+                let site = sites.iter().find(named).ok_or_else(|| unknown(act.upstream(), &sites))?;
+                match act {
+                    UpstreamAct::Drain { .. } => site.upstream.drain(),
+                    UpstreamAct::Resume { .. } => site.upstream.resume(),
+                    UpstreamAct::Probe { .. } => {
+                        for said in runtime.block_on(asked(vec![site.clone()])) {
+                            upstreams.heard(said).into_iter().for_each(&changed);
+                        }
+                    }
+                }
+                tracing::info!(?act, "an operator's act on an upstream");
+            }
+            Ok(upstreams.sites().iter().map(Site::view).collect())
+        })
+    }
+
+    /// Notes what a server says now; its name, where that changes what is served.
+    fn heard(&self, said: Site) -> Option<String> {
+        let mut desk = self.desk();
+        let site = desk.sites.iter_mut().find(|site| site.config.fingerprint == said.config.fingerprint)?;
+        let differs = match (&site.listed, &said.listed) {
+            (Listed::Models(before), Listed::Models(now)) => before != now,
+            // What it served is served on: it may be back in a moment.
+            (Listed::Models(_), _) => return None,
+            (_, Listed::Models(_)) => true,
+            _ => false,
+        };
+        site.listed = said.listed;
+        differs.then(|| site.upstream.name().to_owned())
+    }
+}
+
+/// Asks servers what they serve, all at once, for a bounded time.
+pub(crate) async fn asked(mut sites: Vec<Site>) -> Vec<Site> {
+    let answers: Vec<_> = sites
+        .iter()
+        .map(|site| {
+            let upstream = site.upstream.clone();
+            tokio::spawn(async move { tokio::time::timeout(ASK_WITHIN, upstream.models()).await })
+        })
+        .collect();
+    for (site, answer) in sites.iter_mut().zip(answers) {
+        site.listed = match answer.await {
+            Ok(Ok(Ok(models))) => Listed::Models(Arc::new(models)),
+            Ok(Ok(Err(error))) => Listed::Failed(error.to_string()),
+            Ok(Err(_)) => Listed::Failed(format!("it did not say within {} s", ASK_WITHIN.as_secs())),
+            Err(_) => Listed::Failed("the question was cut off".to_owned()),
+        };
+    }
+    sites
+}
+
+fn unknown(name: &str, sites: &[Site]) -> AdminError {
+    let known: Vec<&str> = sites.iter().map(|site| site.upstream.name()).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let message = format!("there is no upstream `{name}`; there is {known}");
+    AdminError {
+        code: "unknown_upstream".to_owned(),
+        message,
+        remedy: "`headrace upstreams` lists them".to_owned(),
+    }
+}
+
+impl Site {
+    /// In words, for operators: what it is, and what it said.
+    pub(crate) fn describe(&self) -> [String; 4] {
+        let said = match &self.listed {
+            Listed::NotAsked => "has not been asked".to_owned(),
+            Listed::Failed(why) => why.clone(),
+            Listed::Models(models) => told(models),
+        };
+        let Self { upstream, .. } = self;
+        [upstream.name().to_owned(), upstream.kind().to_string(), upstream.authority(), said]
+    }
+
+    /// Whether it answered when it was asked last, and if not, why.
+    fn answered(&self) -> Result<(), &str> {
+        match &self.listed {
+            Listed::Failed(why) => Err(why),
+            Listed::NotAsked | Listed::Models(_) => Ok(()),
+        }
+    }
+
+    fn view(&self) -> UpstreamView {
+        let figures = self.upstream.figures();
+        let [name, kind, at, said] = self.describe();
+        let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
+        UpstreamView {
+            name,
+            kind,
+            at,
+            state: if self.upstream.health().is_up() { "up".to_owned() } else { "drained".to_owned() },
+            said,
+            in_flight: figures.in_flight,
+            waiting: figures.waiting,
+            calls: figures.calls,
+            failed: figures.failures.iter().sum::<u64>().saturating_sub(figures.rate_limited),
+            rate_limited: figures.rate_limited,
+            last_error_age_s: seconds(figures.last_error_age),
+            last_error: figures.last_error,
+            last_contact_age_s: seconds(figures.last_contact_age),
+        }
+    }
+
+    fn lists(&self, model: &str) -> Option<&ListedModel> {
+        let Listed::Models(models) = &self.listed else { return None };
+        models.iter().find(|listed| listed.id == model)
+    }
+}
+
+/// Some names of models, and how many more there are.
+fn told(models: &[ListedModel]) -> String {
+    if models.is_empty() {
+        return "it lists no model".to_owned();
+    }
+    let names: Vec<&str> = models.iter().take(NAMES_TOLD).map(|model| model.id.as_str()).collect();
+    let more = match models.len().saturating_sub(NAMES_TOLD) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
+impl Fronted {
+    /// A model that is configured with its targets.
+    fn relayed(
+        &mut self,
+        model: &RelayedConfig,
+        sites: &[Site],
+        known: &BTreeMap<WorkerKey, Arc<Worker>>,
+        created: u64,
+    ) {
+        let mut window = model.context_window;
+        for Target { upstream, model: theirs } in &model.targets {
+            let Some(site) = sites.iter().find(|site| site.config.spec.name == *upstream) else { continue };
+            let listed = site.lists(theirs);
+            if listed.is_none()
+                && let Listed::Models(models) = &site.listed
+            {
+                self.notes.push(format!(
+                    "upstream `{upstream}` lists no model `{theirs}`, which `{}` is to be answered by; it has {}",
+                    model.name,
+                    told(models)
+                ));
+            }
+            window = window.or_else(|| listed.and_then(|listed| listed.context_window));
+            self.worker(&model.name, site, theirs, window, known);
+        }
+        self.models.push(Arc::new(ServedModel {
+            name: model.name.clone(),
+            lane: Lane::Messages(MessageLane { context_window: window }),
+            created_unix_s: created,
+            default_max_tokens: model.default_max_tokens,
+            limits: model.limits,
+        }));
+    }
+
+    /// Everything that a server lists, under its name.
+    fn listed(
+        &mut self,
+        config: &Config,
+        site: &Site,
+        named: &BTreeSet<ModelName>,
+        known: &BTreeMap<WorkerKey, Arc<Worker>>,
+        created: u64,
+    ) {
+        let Listed::Models(models) = &site.listed else { return };
+        for listed in models.iter() {
+            let upstream = site.upstream.name();
+            let name = match ModelName::new(&format!("{upstream}/{}", listed.id)) {
+                Ok(name) => name,
+                Err(error) => {
+                    self.notes
+                        .push(format!("upstream `{upstream}`: a model that it lists is not served: {error}"));
+                    continue;
+                }
+            };
+            if named.contains(&name) {
+                continue;
+            }
+            if !config.prices.iter().any(|price| price.model == name) {
+                let Some(price) = site.config.price_of(&name, config.play_prices) else {
+                    self.notes.push(format!(
+                        "`{name}` is not served: it has no price; give its upstream a `price`, or add [[prices]]"
+                    ));
+                    continue;
+                };
+                self.prices.push(price);
+            }
+            self.worker(&name, site, &listed.id, listed.context_window, known);
+            self.models.push(Arc::new(ServedModel {
+                name,
+                lane: Lane::Messages(MessageLane { context_window: listed.context_window }),
+                created_unix_s: listed.created.unwrap_or(created),
+                default_max_tokens: None,
+                limits: LimitSpec::UNLIMITED,
+            }));
+        }
+    }
+
+    /// Who answers for `name` at a server: whoever did so before, or somebody new.
+    fn worker(
+        &mut self,
+        name: &ModelName,
+        site: &Site,
+        theirs: &str,
+        window: Option<u32>,
+        known: &BTreeMap<WorkerKey, Arc<Worker>>,
+    ) {
+        let key = (name.clone(), site.config.fingerprint, theirs.to_owned());
+        let worker = known.get(&key).cloned().unwrap_or_else(|| {
+            let id = format!("{}/{theirs}", site.upstream.name());
+            let relay = Arc::new(site.upstream.model(theirs, window));
+            Arc::new(Worker::relay(&id, name.clone(), relay).at(&site.seen))
+        });
+        self.workers.push(Arc::clone(&worker));
+        self.workers_by_key.insert(key, worker);
+    }
+}
