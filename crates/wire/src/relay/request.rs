@@ -11,9 +11,15 @@ mod read_chat;
 mod read_chat_messages;
 mod read_messages;
 mod read_messages_turns;
+#[cfg(test)]
+mod refusal_tests;
 mod skim;
+#[cfg(test)]
+mod skim_tests;
 mod talk;
 mod texts;
+#[cfg(test)]
+mod texts_tests;
 mod translate;
 #[cfg(test)]
 mod translate_tests;

@@ -171,8 +171,9 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         "thinking" | "reasoning" | "refusal" | "name" | "id" | "tool_use_id" | "title" | "context" => {
             text(look, r)
         }
+        "input" | "citations" => free(look, r),
         // What only the server that wrote it can read.
-        "signature" | "data" | "encrypted_content" | "cache_control" | "is_error" | "detail"
+        "signature" | "data" | "encrypted_content" | "cache_control" | "caller" | "is_error" | "detail"
         | "media_type" => opaque(look, r),
         "content" => content(look, r, limits),
         "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio" => {

@@ -124,12 +124,17 @@ impl<'a> Draft<'a> {
         if !is_tool && self.call_id.is_some() { stray("tool_call_id", "tool") } else { Ok(()) }
     }
 
-    /// Reasoning first, then what was said, then the calls. Where `reasoning_details` are there, the plain text beside them is
-    /// theirs once more.
+    /// Reasoning first, then what was said, then the calls. What `reasoning_details` say as text may stand beside them once more.
     fn assistant(self, to: Dialect) -> Read<Vec<Part<'a>>> {
-        if let (Some((key, _)), true) = (&self.reasoning, self.details.is_empty()) {
+        let detailed = |part: &Part<'a>| match part {
+            Part::Thinking { text, .. } => Some(text.to_string()),
+            _ => None,
+        };
+        if let Some((key, text)) = &self.reasoning
+            && *text != self.details.iter().filter_map(detailed).collect::<String>()
+        {
             let why = "takes reasoning back only with its writer's signature: hand back the message's \
-                       `reasoning_details`, or leave the reasoning out";
+                       `reasoning_details` as they came, or leave the reasoning out";
             return Err(lacks(to, Code::UnsupportedParameter, why).under_key(key));
         }
         let mut parts = self.details;

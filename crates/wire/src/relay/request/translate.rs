@@ -15,6 +15,7 @@ use crate::fault::Read;
 ///
 /// # Errors
 /// [`BadRequest`] names the first field that the other dialect has nothing for: nothing is dropped in silence.
+#[doc = include_str!("translation.md")]
 pub fn translated(call: &Call, to: Dialect, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     if call.endpoint.dialect() == to {
         return edited(call, edits);

@@ -53,7 +53,8 @@ pub(super) fn messages(more: &Value) -> Value {
 fn pairs_are_put_both_ways() {
     let tool = json!({"type": "function", "function": {
         "name": "f", "description": "d", "parameters": {"type": "object", "b": 1, "a": 1.50}, "strict": true}});
-    let custom = json!({"name": "f", "description": "d", "input_schema": {"type": "object", "b": 1, "a": 1.50}, "strict": true});
+    let custom = json!({"name": "f", "description": "d", "input_schema": {"type": "object", "b": 1,
+        "a": 1.50}, "strict": true});
     let png = "data:image/png;base64,aGk=";
     let png_source = json!({"type": "base64", "media_type": "image/png", "data": "aGk="});
     let rows = [
@@ -75,7 +76,8 @@ fn pairs_are_put_both_ways() {
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {
                 "name": "answer", "strict": true, "schema": {"type": "object", "z": 0, "a": 1e2}}}}),
-            json!({"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "z": 0, "a": 1e2}}}}),
+            json!({"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "z": 0,
+                "a": 1e2}}}}),
         ),
         (json!({"tools": [tool]}), json!({"tools": [custom]})),
         (
@@ -91,15 +93,18 @@ fn pairs_are_put_both_ways() {
             json!({"tools": [custom], "tool_choice": {"type": "any"}}),
         ),
         (
-            json!({"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false}),
-            json!({"tools": [custom], "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": true}}),
+            json!({"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}},
+                "parallel_tool_calls": false}),
+            json!({"tools": [custom], "tool_choice": {"type": "tool", "name": "f",
+                "disable_parallel_tool_use": true}}),
         ),
         (
             json!({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}),
             json!({"system": "s", "messages": [{"role": "user", "content": "u"}]}),
         ),
         (
-            json!({"messages": [{"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]},
+            json!({"messages": [{"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text",
+                "text": "t"}]},
                 {"role": "user", "content": "u"}, {"role": "system", "content": "later"}]}),
             json!({"system": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}],
                 "messages": [{"role": "user", "content": "u"}, {"role": "system", "content": "later"}]}),
@@ -108,34 +113,43 @@ fn pairs_are_put_both_ways() {
             json!({"messages": [{"role": "user", "content": [
                 {"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": png}},
                 {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
-                {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}}]}]}),
+                {"type": "file", "file": {"filename": "a.pdf",
+                    "file_data": "data:application/pdf;base64,aGk="}}]}]}),
             json!({"messages": [{"role": "user", "content": [
                 {"type": "text", "text": "look"}, {"type": "image", "source": png_source},
                 {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
-                {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "title": "a.pdf"}]}]}),
+                {"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
+                    "data": "aGk="}, "title": "a.pdf"}]}]}),
         ),
         (
             json!({"messages": [
                 {"role": "user", "content": "u"},
                 {"role": "assistant", "content": "two calls",
                     "reasoning_content": "hm",
-                    "reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "sig"}, {"type": "reasoning.encrypted", "data": "x"}],
+                    "reasoning_details": [{"type": "reasoning.text", "text": "hm", "signature": "sig",
+                        "format": "anthropic-claude-v1", "index": 0}, {"type": "reasoning.encrypted",
+                        "data": "x", "format": "anthropic-claude-v1", "index": 1}],
                     "tool_calls": [
-                        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":12345678901234567890123}"}},
+                        {"id": "c1", "type": "function", "function": {"name": "f",
+                            "arguments": "{\"a\":12345678901234567890123}"}},
                         {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
                 {"role": "tool", "tool_call_id": "c1", "content": "r1"},
-                {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "r"}, {"type": "text", "text": "2"}]},
+                {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "r"},
+                    {"type": "text", "text": "2"}]},
                 {"role": "user", "content": "and?"}]}),
             json!({"messages": [
                 {"role": "user", "content": "u"},
                 {"role": "assistant", "content": [
-                    {"type": "thinking", "thinking": "hm", "signature": "sig"}, {"type": "redacted_thinking", "data": "x"},
+                    {"type": "thinking", "thinking": "hm", "signature": "sig"}, {"type": "redacted_thinking",
+                        "data": "x"},
                     {"type": "text", "text": "two calls"},
-                    {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 12_345_678_901_234_567_890_123_f64}},
+                    {"type": "tool_use", "id": "c1", "name": "f",
+                        "input": {"a": 12_345_678_901_234_567_890_123_f64}},
                     {"type": "tool_use", "id": "c2", "name": "g", "input": {}}]},
                 {"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": "c1", "content": "r1"},
-                    {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "r"}, {"type": "text", "text": "2"}]},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "r"},
+                        {"type": "text", "text": "2"}]},
                     {"type": "text", "text": "and?"}]}]}),
         ),
     ];
@@ -159,15 +173,18 @@ fn what_goes_to_messages_in_one_way_alone() {
     let rows = [
         (json!({"stop": "a"}), json!({"stop_sequences": ["a"]})),
         (
-            json!({"stop": null, "n": 1, "seed": null, "logprobs": false, "top_logprobs": 0, "frequency_penalty": 0}),
+            json!({"stop": null, "n": 1, "seed": null, "logprobs": false, "top_logprobs": 0,
+                "frequency_penalty": 0}),
             json!({}),
         ),
         (
-            json!({"top_k": -1, "temperature": null, "prompt_cache_key": "k", "store": false, "modalities": ["text"]}),
+            json!({"top_k": -1, "temperature": null, "prompt_cache_key": "k", "store": false, "modalities": [
+                "text"]}),
             json!({}),
         ),
         (
-            json!({"headrace": {"explain": true}, "timeout": 3, "stream_options": {"include_usage": true}, "stream": true}),
+            json!({"headrace": {"explain": true}, "timeout": 3, "stream_options": {"include_usage": true},
+                "stream": true}),
             json!({"stream": true}),
         ),
         (json!({"safety_identifier": "u", "user": "u"}), json!({"metadata": {"user_id": "u"}})),
@@ -181,18 +198,25 @@ fn what_goes_to_messages_in_one_way_alone() {
                 "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}}),
         ),
         (
-            json!({"messages": [{"role": "developer", "content": "d"}, user(json!("u")), {"role": "assistant", "content": "a", "refusal": null,
-                "tool_calls": null, "annotations": []}, {"role": "system", "content": "s"}, user(json!([{"type": "text", "text": "v"}])),
+            json!({"messages": [{"role": "developer", "content": "d"}, user(json!("u")), {"role": "assistant",
+                "content": "a", "refusal": null,
+                "tool_calls": null, "annotations": []}, {"role": "system", "content": "s"}, user(json!([
+                    {"type": "text", "text": "v"}])),
                 {"role": "developer", "content": "t"}]}),
-            json!({"system": "d", "messages": [user(json!("u")), {"role": "assistant", "content": "a"}, user(json!("v")),
-                {"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]}]}),
+            json!({"system": "d", "messages": [user(json!("u")), {"role": "assistant", "content": "a"},
+                user(json!("v")),
+                {"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text",
+                    "text": "t"}]}]}),
         ),
         (
             json!({"messages": [user(json!("u")), {"role": "assistant", "content": "", "tool_calls": [
                 {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]},
-                {"role": "tool", "tool_call_id": "c", "name": "f", "content": [{"type": "image_url", "image_url": {"url": "http://i", "detail": "auto"}}]}]}),
-            json!({"messages": [user(json!("u")), {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
-                user(json!([{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": {"type": "url", "url": "http://i"}}]}]))]}),
+                {"role": "tool", "tool_call_id": "c", "name": "f", "content": [{"type": "image_url",
+                    "image_url": {"url": "http://i", "detail": "auto"}}]}]}),
+            json!({"messages": [user(json!("u")), {"role": "assistant", "content": [{"type": "tool_use",
+                "id": "c", "name": "f", "input": {}}]},
+                user(json!([{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image",
+                    "source": {"type": "url", "url": "http://i"}}]}]))]}),
         ),
         (
             json!({"messages": [user(json!("a")), user(json!("b"))]}),
@@ -232,25 +256,31 @@ fn what_goes_to_chat_in_one_way_alone() {
             json!({}),
         ),
         (
-            json!({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, "betas": []}),
+            json!({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+                "betas": []}),
             json!({}),
         ),
         (json!({"cache_salt": "s"}), json!({"cache_salt": "s"})),
         (
-            json!({"tools": [{"type": "custom", "name": "f", "input_schema": {}, "cache_control": {"type": "ephemeral"},
-                "eager_input_streaming": true, "defer_loading": false, "allowed_callers": ["direct"], "input_examples": []}]}),
+            json!({"tools": [{"type": "custom", "name": "f", "input_schema": {},
+                "cache_control": {"type": "ephemeral"},
+                "eager_input_streaming": true, "defer_loading": false, "allowed_callers": ["direct"],
+                    "input_examples": []}]}),
             json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}),
         ),
         (
             json!({"messages": [user(json!("u")), {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "hm", "signature": ""},
-                {"type": "text", "text": "a", "citations": null, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-                {"type": "tool_use", "id": "c", "name": "f", "input": {"k" : [1, 2.50]}, "caller": {"type": "direct"}}]},
+                {"type": "text", "text": "a", "citations": null, "cache_control": {"type": "ephemeral",
+                    "ttl": "1h"}},
+                {"type": "tool_use", "id": "c", "name": "f", "input": {"k" : [1, 2.50]},
+                    "caller": {"type": "direct"}}]},
                 {"role": "assistant", "content": [{"type": "tool_use", "id": "d", "name": "f", "input": {}}]},
                 user(json!([
                     {"type": "tool_result", "tool_use_id": "c", "is_error": true, "content": "no"},
                     {"type": "tool_result", "tool_use_id": "d", "content": [
-                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}]}]))]}),
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png",
+                            "data": "aGk="}}]}]))]}),
             json!({"messages": [user(json!("u")),
                 {"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": [
                     {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"k\":[1,2.5]}"}},
@@ -266,7 +296,8 @@ fn what_goes_to_chat_in_one_way_alone() {
                     "source": {"type": "text", "media_type": "text/plain", "data": "body"}},
                 {"type": "document", "source": {"type": "content", "content": [text("x"), text("y")]}},
                 {"type": "search_result", "source": "s", "title": "t", "content": [text("z")]}]))]}),
-            json!({"messages": [user(json!([text("T"), text("C"), text("body"), text("x"), text("y"), text("t"), text("s"), text("z")]))]}),
+            json!({"messages": [user(json!([text("T"), text("C"), text("body"), text("x"), text("y"),
+                text("t"), text("s"), text("z")]))]}),
         ),
     ];
     for (more, expected) in rows {
@@ -311,23 +342,29 @@ fn conversations() -> impl Strategy<Value = Vec<Value>> {
     let user = prop_oneof![
         text.prop_map(|text| json!({"role": "user", "content": text})),
         (text, text).prop_map(|(one, two)| json!({"role": "user", "content": [
-            {"type": "text", "text": one}, {"type": "image_url", "image_url": {"url": "https://i"}}, {"type": "text", "text": two}]})),
+            {"type": "text", "text": one}, {"type": "image_url", "image_url": {"url": "https://i"}},
+                {"type": "text", "text": two}]})),
     ];
-    let answer = (prop::option::of(text), 0..3_usize, prop::option::of(text)).prop_map(|(said, calls, thought)| {
-        let mut message = json!({"role": "assistant", "content": said});
-        if said.is_none() && calls == 0 {
-            message["content"] = json!("a");
-        }
-        if let Some(thought) = thought {
-            message["reasoning_content"] = json!(thought);
-            message["reasoning_details"] = json!([{"type": "reasoning.text", "text": thought, "signature": "s"}]);
-        }
-        if calls > 0 {
-            let call = |at| json!({"id": format!("c{at}"), "type": "function", "function": {"name": "f", "arguments": format!("{{\"a\":{at}}}")}});
-            message["tool_calls"] = (0..calls).map(call).collect();
-        }
-        message
-    });
+    let answer =
+        (prop::option::of(text), 0..3_usize, prop::option::of(text)).prop_map(|(said, calls, thought)| {
+            let mut message = json!({"role": "assistant", "content": said});
+            if said.is_none() && calls == 0 {
+                message["content"] = json!("a");
+            }
+            if let Some(thought) = thought {
+                message["reasoning_content"] = json!(thought);
+                message["reasoning_details"] = json!([{"type": "reasoning.text", "text": thought,
+                "signature": "s", "format": "anthropic-claude-v1", "index": 0}]);
+            }
+            if calls > 0 {
+                let call = |at| {
+                    json!({"id": format!("c{at}"), "type": "function", "function": {"name": "f",
+                "arguments": format!("{{\"a\":{at}}}")}})
+                };
+                message["tool_calls"] = (0..calls).map(call).collect();
+            }
+            message
+        });
     let round = (user, answer, text);
     (prop::option::of(text), prop::collection::vec(round, 0..4), text).prop_map(|(system, rounds, last)| {
         let mut messages: Vec<Value> =
@@ -357,7 +394,8 @@ proptest! {
         knobs in prop::sample::subsequence(vec![
             ("temperature", json!(0.5)), ("top_p", json!(0.9)), ("stop", json!(["x"])), ("user", json!("u")),
             ("reasoning_effort", json!("high")), ("service_tier", json!("default")),
-            ("tools", json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])),
+            ("tools", json!([{"type": "function", "function": {"name": "f",
+                "parameters": {"type": "object"}}}])),
         ], 0..8),
     ) {
         let mut more: Map<String, Value> = knobs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

@@ -275,7 +275,7 @@ fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
         return Ok(());
     }
     let details = parts.iter().filter(|part| matches!(part, Part::Thinking { .. } | Part::Sealed(_)));
-    array(written.field("reasoning_details"), details, |out, part| {
+    array(written.field("reasoning_details"), details.enumerate(), |out, (index, part)| {
         object(out, |detail| {
             match part {
                 Part::Thinking { text, signature } => {
@@ -289,6 +289,8 @@ fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
                 }
                 _ => {}
             }
+            detail.text("format", "anthropic-claude-v1");
+            value(detail.field("index"), &index);
             Ok(())
         })
     })

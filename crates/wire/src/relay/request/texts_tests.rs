@@ -1,0 +1,94 @@
+//! What the rules on content are shown of a body that is sent on.
+
+use serde_json::{Value, json};
+
+use super::texts;
+
+fn of(body: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    texts(body.to_string().as_bytes(), &mut |text| found.push(text.to_owned()));
+    found
+}
+
+#[test]
+fn a_chat_is_shown_without_the_dialects_own_words() {
+    let body = json!({"model": "m", "user": "u", "stop": ["s"], "metadata": {"k": "v"}, "temperature": 1,
+        "messages": [
+        {"role": "system", "content": "be good"},
+        {"role": "user", "name": "bob", "content": [{"type": "text", "text": "ba"}, {"type": "text",
+            "text": "d"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+            {"type": "image_url", "image_url": {"url": "https://x/y"}}]},
+        {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
+            {"id": "c1", "type": "function", "index": 0, "function": {"name": "f",
+                "arguments": "{\"k\":\"l\\u0069ne\"}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"}]});
+    assert_eq!(
+        of(&body),
+        [
+            "be good",
+            "bob",
+            "ba",
+            "d",
+            "https://x/y",
+            "bad",
+            "hm",
+            "c1",
+            "f",
+            "{\"k\":\"l\\u0069ne\"}",
+            "k",
+            "line",
+            "c1",
+            "done"
+        ]
+    );
+}
+
+#[test]
+fn tools_and_formats_are_shown_with_their_schemas() {
+    let schema = json!({"type": "object", "properties": {"p": {"enum": ["e"]}}});
+    let inside = ["type", "object", "properties", "p", "enum", "e"];
+    let function = json!({"name": "n", "description": "d", "strict": true, "parameters": schema});
+    let expected = ["n", "d"].iter().chain(&inside).copied().collect::<Vec<_>>();
+    assert_eq!(of(&json!({"tools": [{"type": "function", "function": function}]})), expected);
+    assert_eq!(of(&json!({"functions": [function]})), expected);
+    let tool = json!({"type": "custom", "name": "n", "description": "d", "input_schema": schema,
+        "cache_control": {"type": "ephemeral"}});
+    assert_eq!(of(&json!({"tools": [tool]})), expected);
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "description": "d",
+        "schema": schema}});
+    assert_eq!(of(&json!({"response_format": format})), expected);
+    let config = json!({"effort": "low", "format": {"type": "json_schema", "schema": schema}});
+    assert_eq!(of(&json!({"output_config": config})), inside);
+}
+
+#[test]
+fn messages_are_shown_to_the_last_block() {
+    let body = json!({"model": "m", "max_tokens": 1, "system": [{"type": "text", "text": "s",
+        "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "document", "title": "t", "context": "c", "source": {"media_type": "text/plain",
+                    "data": "plain", "type": "text"}},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "AAAA"}, {"type": "redacted_thinking",
+                    "data": "AAAA"},
+                {"type": "tool_use", "id": "c1", "name": "f", "input": {"k": ["v"]}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "is_error": false,
+                "content": [
+                {"type": "text", "text": "on"}, {"type": "text", "text": "e"}]}, {"type": "text",
+                    "text": "two"}]}]});
+    assert_eq!(of(&body), ["s", "t", "c", "plain", "hm", "c1", "f", "k", "v", "c1", "on", "e", "one", "two"]);
+}
+
+#[test]
+fn prompts_and_what_nobody_knows_are_shown() {
+    assert_eq!(of(&json!({"model": "m", "prompt": ["a", [1]], "suffix": "b"})), ["a", "b"]);
+    assert_eq!(of(&json!({"documents": [{"k": "v"}], "x": 1, "y": "z"})), ["documents", "k", "v", "y", "z"]);
+    assert_eq!(of(&json!({"messages": "a"})), ["a"]);
+    assert_eq!(
+        of(&json!({"messages": [{"content": {"k": "v"}, "odd": "o"}, "b"]})),
+        ["k", "v", "odd", "o", "b"]
+    );
+}
