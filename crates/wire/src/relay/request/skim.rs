@@ -9,15 +9,39 @@ use super::look::{self, Look};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::Knobs;
+use crate::refused::Accept::{self, Empty, Nothing, Number};
+use crate::refused::neutral;
 use crate::{BadRequest, WireLimits};
 
 /// Bytes that a token id of a prompt counts for in [`Relayed::text_bytes`]: about what a token has as text.
 const BYTES_PER_ID: usize = 4;
 
+/// Parameters of some servers by which a call would decide what is decided here: which model answers at which price, how much it
+/// may write, before whom it comes, whose cached prefixes it reads. Refused unless they say nothing.
+const DECIDED_HERE: &[(&str, Accept, &str)] = &[
+    ("fallbacks", Empty, ONE_MODEL),
+    ("models", Empty, ONE_MODEL),
+    ("max_new_tokens", Nothing, ONE_BOUND),
+    ("n_predict", Nothing, ONE_BOUND),
+    ("n_cmpl", Nothing, "use `n`"),
+    ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
+    ("kv_transfer_params", Nothing, INSIDE),
+    ("ec_transfer_params", Nothing, INSIDE),
+    ("bootstrap_host", Nothing, INSIDE),
+    ("bootstrap_port", Nothing, INSIDE),
+    ("bootstrap_room", Nothing, INSIDE),
+    ("logits_processors", Nothing, "code is not taken from a request; use `logit_bias`"),
+];
+
+const ONE_MODEL: &str =
+    "a call asks for one model; which others may answer in its place is up to the operator";
+const ONE_BOUND: &str = "use `max_tokens`: a second bound would undo it";
+const INSIDE: &str = "where a server's cached prefixes come from is up to the operator; leave it out";
+
 /// The call that `body`, sent to `endpoint`, stands for, to be sent on to somebody who speaks the endpoint's dialect or another.
 ///
 /// Read are: the model, whether it streams and reports usage, how many answers of which length may come, and Headrace's own
-/// additions. All else, fields that nobody knows included, is left alone: it stays in the body. What the whole body is bound by
+/// additions; and what would decide what is decided here is refused. All else, fields that nobody knows included, stays in the body. What the whole body is bound by
 /// is what [`crate::parse`] is bound by: one JSON object in UTF-8, no key twice in an object, depth, lengths of lists.
 ///
 /// # Errors
@@ -57,7 +81,10 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
                 Ok(())
             }
             _ if is_read(endpoint, key) => knobs.take_openai(key, r).map(drop),
-            _ => look::free(&mut size, r),
+            _ => match DECIDED_HERE.iter().find(|(name, ..)| *name == key) {
+                Some((_, accept, why)) => decided_here(accept, why, r, limits),
+                None => look::free(&mut size, r),
+            },
         }
     })?;
     r.end()?;
@@ -94,6 +121,13 @@ fn is_read(endpoint: Endpoint, key: &str) -> bool {
         "max_completion_tokens" => endpoint == Endpoint::ChatCompletions,
         "echo" | "best_of" => endpoint == Endpoint::Completions,
         _ => false,
+    }
+}
+
+fn decided_here(accept: &Accept, why: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    match r.optional(|r| neutral(accept, r, limits))? {
+        None | Some(true) => Ok(()),
+        Some(false) => Err(Fault::new(Code::UnsupportedParameter, why)),
     }
 }
 

@@ -108,6 +108,36 @@ fn what_is_read_is_refused_as_ever() {
     );
 }
 
+/// What some servers take in place of what limits, prices and fairness hang on.
+#[test]
+fn nothing_gets_around_what_is_decided_here() {
+    for (more, param) in [
+        (r#""n_predict":-1"#, "n_predict"),
+        (r#""max_new_tokens":9"#, "max_new_tokens"),
+        (r#""n_cmpl":9"#, "n_cmpl"),
+        (r#""models":["dear"]"#, "models"),
+        (r#""fallbacks":[{"model":"dear"}]"#, "fallbacks"),
+        (r#""priority":-1"#, "priority"),
+        (r#""kv_transfer_params":{"remote_host":"h"}"#, "kv_transfer_params"),
+        (r#""bootstrap_host":"h""#, "bootstrap_host"),
+        (r#""logits_processors":["os.system"]"#, "logits_processors"),
+    ] {
+        for endpoint in ALL {
+            let bad = read(endpoint, &format!(r#"{{"model":"m","max_tokens":1,{more}}}"#)).unwrap_err();
+            assert_eq!(
+                (bad.param.as_deref(), bad.code.name()),
+                (Some(param), "unsupported_parameter"),
+                "{more}"
+            );
+        }
+    }
+    let nothing =
+        r#"{"model":"m","max_tokens":1,"priority":0,"models":[],"fallbacks":null,"n_predict":null}"#;
+    for endpoint in ALL {
+        read(endpoint, nothing).unwrap();
+    }
+}
+
 #[test]
 fn lists_are_bounded() {
     let limits = WireLimits::default();

@@ -32,11 +32,15 @@ const UNREAD: &[&str] = &[
 /// and results of tools, `system`, and whatever stands in fields that are not known. Parts of one content come each by itself and
 /// joined, arguments also without the escapes of JSON. Data of images, documents and sounds is left out.
 ///
+/// Returns whether that was all: `false` where a prompt is given as token ids or embeddings, which only the model's own server
+/// can read as text.
+///
 /// The body must be one that [`super::skim`] took; of another one, what stands before its first fault is given.
-pub fn texts(body: &[u8], each: &mut dyn FnMut(&str)) {
-    let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return };
-    // What is wrong with a body is said where it is read for its call.
-    let _ = read(&mut Texts { each, joined: Vec::new() }, &mut reader);
+pub fn texts(body: &[u8], each: &mut dyn FnMut(&str)) -> bool {
+    let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return false };
+    let mut texts = Texts { each, joined: Vec::new(), unreadable: false };
+    let read = read(&mut texts, &mut reader);
+    read.is_ok() && !texts.unreadable
 }
 
 fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
@@ -50,7 +54,12 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
         "messages" => look::messages(texts, r, &limits),
         "system" => look::content(texts, r, &limits),
         "tools" | "functions" | "response_format" | "output_config" => look::described(texts, r, usize::MAX),
-        "prompt" | "suffix" | "input" | "instructions" => look::free(texts, r),
+        "prompt" => prompt(texts, r),
+        "suffix" | "input" | "instructions" => look::free(texts, r),
+        "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids" => {
+            texts.unreadable |= r.kind()? != Kind::Null;
+            r.skip()
+        }
         key if UNREAD.contains(&key) => r.skip(),
         key => match r.kind()? {
             Kind::String | Kind::Array | Kind::Object => {
@@ -62,10 +71,24 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
     })
 }
 
+/// Texts, or ids that nobody here can read.
+fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
+    match r.kind()? {
+        Kind::Array => r.array(usize::MAX, |r, _| prompt(texts, r)),
+        Kind::Number => {
+            texts.unreadable = true;
+            r.skip()
+        }
+        _ => look::free(texts, r),
+    }
+}
+
 struct Texts<'e> {
     each: &'e mut dyn FnMut(&str),
     /// Of each list of parts that is being read: its texts so far, and how many they are.
     joined: Vec<(String, usize)>,
+    /// Something is given to the model that is no text.
+    unreadable: bool,
 }
 
 impl Look for Texts<'_> {

@@ -6,7 +6,7 @@ use super::texts;
 
 fn of(body: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    texts(body.to_string().as_bytes(), &mut |text| found.push(text.to_owned()));
+    assert!(texts(body.to_string().as_bytes(), &mut |text| found.push(text.to_owned())));
     found
 }
 
@@ -84,11 +84,25 @@ fn messages_are_shown_to_the_last_block() {
 
 #[test]
 fn prompts_and_what_nobody_knows_are_shown() {
-    assert_eq!(of(&json!({"model": "m", "prompt": ["a", [1]], "suffix": "b"})), ["a", "b"]);
+    assert_eq!(of(&json!({"model": "m", "prompt": ["a", "c"], "suffix": "b"})), ["a", "c", "b"]);
     assert_eq!(of(&json!({"documents": [{"k": "v"}], "x": 1, "y": "z"})), ["documents", "k", "v", "y", "z"]);
     assert_eq!(of(&json!({"messages": "a"})), ["a"]);
     assert_eq!(
         of(&json!({"messages": [{"content": {"k": "v"}, "odd": "o"}, "b"]})),
         ["k", "v", "odd", "o", "b"]
     );
+}
+
+#[test]
+fn ids_and_embeddings_are_told_from_texts() {
+    for body in [
+        r#"{"prompt":[1,2]}"#,
+        r#"{"prompt":["a",[1]]}"#,
+        r#"{"prompt_token_ids":[1]}"#,
+        r#"{"prompt_embeds":"AAAA"}"#,
+        r#"{"prompt":"a""#,
+    ] {
+        assert!(!texts(body.as_bytes(), &mut |_| {}), "{body}");
+    }
+    assert!(texts(br#"{"prompt":"a","prompt_embeds":null}"#, &mut |_| {}));
 }
