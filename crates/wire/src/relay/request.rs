@@ -1,6 +1,8 @@
 //! The request's side: what must be known of a body that is sent on, and the body that is sent.
 //! Must not know what comes back.
 
+#[cfg(test)]
+mod client_tests;
 mod edit;
 #[cfg(test)]
 mod edit_tests;

@@ -25,7 +25,6 @@ pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("ignore_eos", Bool(false)),
     ("logit_bias", Nothing),
     ("logprobs", Bool(false)),
-    ("metadata", Nothing),
     ("min_p", Number(0.0)),
     ("min_tokens", Number(0.0)),
     ("modalities", Only("text")),
@@ -45,11 +44,12 @@ pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
 ];
 
 /// What is not put into the other dialect because it is known already (the call has it), or because it changes no answer: hints
-/// about caches.
+/// about caches, labels of the call.
 pub(super) const NOT_PUT: &[&str] = &[
     "headrace",
     "max_completion_tokens",
     "max_tokens",
+    "metadata",
     "model",
     "prompt_cache_key",
     "prompt_cache_options",
