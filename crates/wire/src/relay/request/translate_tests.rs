@@ -219,6 +219,15 @@ fn what_goes_to_messages_in_one_way_alone() {
                     "source": {"type": "url", "url": "http://i"}}]}]))]}),
         ),
         (
+            json!({"messages": [user(json!("u")), {"role": "assistant", "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                user(json!("wait")), {"role": "tool", "tool_call_id": "c", "content": "r"}]}),
+            json!({"messages": [user(json!("u")),
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+                user(json!([{"type": "tool_result", "tool_use_id": "c", "content": "r"},
+                    {"type": "text", "text": "wait"}]))]}),
+        ),
+        (
             json!({"messages": [user(json!("a")), user(json!("b"))]}),
             json!({"messages": [user(json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]))]}),
         ),
