@@ -116,8 +116,9 @@ fn of_json(dialect: Dialect, status: u16, body: &Value) -> UpstreamFailure {
     let (kind, code) = (text("type"), text("code"));
     // Azure names the rule inside.
     let inner = error.pointer("/innererror/code").and_then(Value::as_str);
+    // Names that servers give to anything say less than words and status.
     let class = named(dialect, [inner, code, kind])
-        .filter(|class| *class != FailureClass::BadRequest)
+        .filter(|class| !matches!(class, FailureClass::BadRequest | FailureClass::ServerError))
         .or_else(|| by_words(status, &words))
         .or_else(|| by_status(status))
         .or_else(|| named(dialect, [inner, code, kind]))
@@ -305,3 +306,6 @@ fn masked(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,8 @@ mod openai;
 mod usage;
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod round_trip_tests;
 
 pub use facts::{EventFacts, EventKind};

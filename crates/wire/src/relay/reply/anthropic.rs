@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::answer::{Answer, Reading, Spoken};
 use super::calls::Piece;
 use super::facts::EventKind;
-use super::fault::{self, FaultKind, ReplyFault, unreadable};
+use super::fault::{self, FaultKind, ReplyFault};
 use super::lenient::{Count, Text, or_default};
 
 /// An event of a stream.
@@ -146,10 +146,10 @@ pub(super) fn event(
         return Ok(());
     }
     answer.begun = true;
-    let event: Event<'_> = serde_json::from_slice(data).map_err(|error| match name {
-        b"error" => error_inside(data),
-        _ => unreadable(data, &error),
-    })?;
+    let event: Event<'_> = match fault::object(data) {
+        Err(_) if name == b"error" => return Err(error_inside(data)),
+        read => read?,
+    };
     // Servers that leave one of the two out exist; they do not contradict each other.
     let kind = event.kind.given().map_or(name, str::as_bytes);
     match kind {
@@ -194,7 +194,7 @@ pub(super) fn event(
 
 /// Reads a message that is no stream.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
-    let message: Message<'_> = serde_json::from_slice(data).map_err(|error| unreadable(data, &error))?;
+    let message: Message<'_> = fault::object(data)?;
     if message.error.is_some() || message.kind.as_str() == "error" {
         return Err(error_inside(data));
     }

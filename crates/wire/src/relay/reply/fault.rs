@@ -3,6 +3,8 @@
 use std::fmt;
 
 use headrace_domain::Dialect;
+use serde::de::{Deserialize, IgnoredAny};
+use serde_json::error::Category;
 
 use crate::relay::failure::{self, FailureClass};
 
@@ -161,25 +163,31 @@ impl Notes {
     }
 }
 
-/// The fault of bytes that are not the JSON they should be. serde's own words may quote the answer; ours do not.
-pub(super) fn unreadable(bytes: &[u8], error: &serde_json::Error) -> ReplyFault {
-    let start = bytes.trim_ascii_start();
-    let at = || format!("at line {} column {} of {} bytes", error.line(), error.column(), bytes.len());
-    match (start.first(), error.classify()) {
-        (None, _) => ReplyFault::new(FaultKind::Empty, "there is nothing in it"),
-        (Some(b'<'), _) => ReplyFault::new(FaultKind::Html, "it is a page of HTML or XML"),
-        (Some(b'{'), serde_json::error::Category::Data) => ReplyFault::new(
-            FaultKind::Misshapen,
-            format!("a field is of another type than the dialect's {}", at()),
-        ),
-        (Some(b'{'), serde_json::error::Category::Eof) => {
-            ReplyFault::new(FaultKind::NotJson, format!("its JSON breaks off {}", at()))
-        }
-        (Some(b'{'), _) => ReplyFault::new(FaultKind::NotJson, format!("its JSON is broken {}", at())),
-        _ if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() => {
+/// Reads a JSON object. serde's own words may quote the answer; ours do not.
+pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ReplyFault> {
+    // To serde a list would do as well.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(no_object(bytes));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        let (kind, what) = match error.classify() {
+            Category::Data => (FaultKind::Misshapen, "a field is of another type than the dialect's"),
+            Category::Eof => (FaultKind::NotJson, "its JSON breaks off"),
+            Category::Syntax | Category::Io => (FaultKind::NotJson, "its JSON is broken"),
+        };
+        let (line, column) = (error.line(), error.column());
+        ReplyFault::new(kind, format!("{what} at line {line} column {column} of {} bytes", bytes.len()))
+    })
+}
+
+fn no_object(bytes: &[u8]) -> ReplyFault {
+    match bytes.trim_ascii_start().first() {
+        None => ReplyFault::new(FaultKind::Empty, "there is nothing in it"),
+        Some(b'<') => ReplyFault::new(FaultKind::Html, "it is a page of HTML or XML"),
+        Some(_) if serde_json::from_slice::<IgnoredAny>(bytes).is_ok() => {
             ReplyFault::new(FaultKind::Misshapen, "its JSON is no object")
         }
-        _ => ReplyFault::new(FaultKind::NotJson, format!("{} bytes that are no JSON", bytes.len())),
+        Some(_) => ReplyFault::new(FaultKind::NotJson, format!("{} bytes that are no JSON", bytes.len())),
     }
 }
 

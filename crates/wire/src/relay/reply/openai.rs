@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::answer::{Answer, Reading, Spoken};
 use super::calls::Piece;
 use super::facts::EventKind;
-use super::fault::{self, FaultKind, ReplyFault, unreadable};
+use super::fault::{self, FaultKind, ReplyFault};
 use super::lenient::{Content, Count, Length, Text, or_default};
 
 /// A chunk, or a whole body.
@@ -180,10 +180,11 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
 }
 
 fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
-    let body: Body<'_> = serde_json::from_slice(data).map_err(|error| {
+    let body: Body<'_> = match fault::object(data) {
         // An error may have any shape.
-        if holds_error(data) { error_inside(data) } else { unreadable(data, &error) }
-    })?;
+        Err(_) if holds_error(data) => return Err(error_inside(data)),
+        read => read?,
+    };
     let flat = body.choices.is_empty() && body.usage.is_none() && holds_error(data);
     if body.error.is_some() || body.object.as_str() == "error" || flat {
         return Err(error_inside(data));

@@ -7,7 +7,7 @@ use headrace_domain::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fault::{FaultKind, Notes};
+use super::fault::{self, FaultKind, Notes};
 use super::lenient::{Count, Text, or_default};
 
 /// What an upstream reports as used, by every class that upstreams tell apart. The token counts down to `reasoning` are
@@ -81,9 +81,9 @@ impl Reports {
 
     /// OpenAI's `usage`, and what servers of its dialect add to it.
     pub(super) fn openai(&mut self, usage: &RawValue, notes: &mut Notes) {
-        let Ok(body) = serde_json::from_str::<OpenAiUsage>(usage.get()) else {
-            return notes
-                .add(FaultKind::UsageAbsurd, || "usage is of another type than the dialect's".into());
+        let body: OpenAiUsage = match fault::object(usage.get().as_bytes()) {
+            Ok(body) => body,
+            Err(fault) => return notes.add(FaultKind::UsageAbsurd, || fault.message),
         };
         let prompt = body.prompt_tokens_details;
         let answer = body.completion_tokens_details;
@@ -107,9 +107,9 @@ impl Reports {
 
     /// Anthropic's `usage`.
     pub(super) fn anthropic(&mut self, usage: &RawValue, notes: &mut Notes) {
-        let Ok(body) = serde_json::from_str::<AnthropicUsage<'_>>(usage.get()) else {
-            return notes
-                .add(FaultKind::UsageAbsurd, || "usage is of another type than the dialect's".into());
+        let body: AnthropicUsage<'_> = match fault::object(usage.get().as_bytes()) {
+            Ok(body) => body,
+            Err(fault) => return notes.add(FaultKind::UsageAbsurd, || fault.message),
         };
         if let Some(tier) = body.service_tier.given() {
             self.tier(tier);
