@@ -77,6 +77,8 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
 enum Piece {
     Text { reasoning: bool, text: String, tokens: Vec<TokenLogprob> },
     Tool { name: String, fragments: Vec<String> },
+    Signature(String),
+    Redacted(String),
 }
 
 fn token() -> impl Strategy<Value = TokenLogprob> {
@@ -106,6 +108,8 @@ fn piece() -> impl Strategy<Value = Piece> {
             .prop_map(|(reasoning, text, tokens)| Piece::Text { reasoning, text, tokens }),
         1 => ("[a-z]{1,5}", prop::collection::vec("[a-z\\{\\}\":1é]{0,5}", 0..4))
             .prop_map(|(name, fragments)| Piece::Tool { name, fragments }),
+        1 => "[a-z+/=\"]{1,9}".prop_map(Piece::Signature),
+        1 => "[a-z+/=\"]{1,9}".prop_map(Piece::Redacted),
     ]
 }
 
@@ -154,6 +158,12 @@ fn events(
         match piece {
             Piece::Text { reasoning, text, tokens } => {
                 cut_text(choice, *reasoning, text, tokens, cuts(), &mut events);
+            }
+            Piece::Signature(signature) => {
+                events.push(ReplyEvent::ReasoningSignature { choice, signature: signature.clone() });
+            }
+            Piece::Redacted(data) => {
+                events.push(ReplyEvent::RedactedReasoning { choice, data: data.clone() });
             }
             Piece::Tool { name, fragments } => {
                 let index = tools;
@@ -302,6 +312,7 @@ fn join_openai(chunks: &[Value]) -> Value {
             keep(&mut choice["message"]["role"], &delta["role"]);
             push_text(&mut choice["message"]["content"], &delta["content"]);
             push_text(&mut choice["message"]["reasoning_content"], &delta["reasoning_content"]);
+            extend(&mut choice["message"]["reasoning_details"], &delta["reasoning_details"]);
             for call in delta["tool_calls"].as_array().into_iter().flatten() {
                 let index = usize::try_from(call["index"].as_u64().unwrap()).unwrap();
                 let calls = &mut choice["message"]["tool_calls"];
@@ -363,6 +374,7 @@ fn join_anthropic(events: &[Value]) -> Value {
                 let delta = &event["delta"];
                 push_text(&mut block["text"], &delta["text"]);
                 push_text(&mut block["thinking"], &delta["thinking"]);
+                push_text(&mut block["signature"], &delta["signature"]);
                 push_text(&mut block["partial"], &delta["partial_json"]);
             }
             "content_block_stop" => {
@@ -435,7 +447,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 fn no_tools((pieces, reason): Answer) -> Answer {
-    (pieces.into_iter().filter(|piece| matches!(piece, Piece::Text { .. })).collect(), reason)
+    (pieces.into_iter().filter(|piece| !matches!(piece, Piece::Tool { .. })).collect(), reason)
 }
 
 proptest! {

@@ -262,6 +262,58 @@ fn anthropic_whole() {
 }
 
 #[test]
+fn reasoning_with_what_vouches_for_it() {
+    let events = [
+        ReplyEvent::Reasoning { choice: 0, text: "hm".into(), ids: vec![], logprobs: vec![] },
+        ReplyEvent::ReasoningSignature { choice: 0, signature: "s".into() },
+        ReplyEvent::RedactedReasoning { choice: 0, data: "d".into() },
+        finish(FinishReason::Stop),
+    ];
+    let stream = json!({"stream": true});
+    check(
+        &written(&call(Endpoint::ChatCompletions, &stream), &events, None),
+        r#"data: CHAT[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"reasoning_content":"hm"},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"reasoning_details":[{"type":"reasoning.text","text":"hm","signature":"s","format":"anthropic-claude-v1","index":0}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"reasoning_details":[{"type":"reasoning.encrypted","data":"d","format":"anthropic-claude-v1","index":1}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}
+
+        data: [DONE]"#,
+    );
+    let streamed = written(&call(Endpoint::Messages, &stream), &events, None);
+    let blocks = streamed.split_once("event: content_block_start").unwrap().1;
+    check(
+        blocks.split_once("event: message_delta").unwrap().0.trim_start(),
+        r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}
+
+        event: content_block_delta
+        data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"s"}}
+
+        event: content_block_stop
+        data: {"type":"content_block_stop","index":0}
+
+        event: content_block_start
+        data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"d"}}
+
+        event: content_block_stop
+        data: {"type":"content_block_stop","index":1}"#,
+    );
+    let whole: Value =
+        serde_json::from_str(&written(&call(Endpoint::Messages, &json!({})), &events, None)).unwrap();
+    assert_eq!(
+        whole["content"],
+        json!([{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}])
+    );
+}
+
+#[test]
 fn an_error_never_looks_like_success() {
     let facts = ErrorFacts::new(Code::EngineFailed, "the engine failed", RequestId::from_bits(0xabc));
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages] {
