@@ -7,6 +7,7 @@ mod calls;
 mod facts;
 mod fault;
 mod finish;
+mod glance;
 mod lenient;
 mod openai;
 mod usage;

@@ -116,6 +116,13 @@ impl Answer {
         }
     }
 
+    /// As many bytes of text, where nobody asks what it says.
+    pub(super) fn heard(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) {
+        if bytes > 0 && self.open_choice(choice).is_some() {
+            reading.saw(bytes);
+        }
+    }
+
     /// What vouches for the reasoning before it.
     pub(super) fn signed(&mut self, choice: u32, signature: &str, reading: &mut Reading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };

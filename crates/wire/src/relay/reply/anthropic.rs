@@ -9,6 +9,7 @@ use super::answer::{Answer, Reading, Spoken};
 use super::calls::Piece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
+use super::glance;
 use super::lenient::{Count, Text, or_default};
 
 /// An event of a stream.
@@ -146,6 +147,13 @@ pub(super) fn event(
         return Ok(());
     }
     answer.begun = true;
+    if reading.out.is_none()
+        && let Some(seen) = glance::delta(data)
+    {
+        reading.facts.kind = EventKind::Content;
+        answer.heard(ONLY, seen.bytes, reading);
+        return Ok(());
+    }
     let event: Event<'_> = match fault::object(data) {
         Err(_) if name == b"error" => return Err(error_inside(data)),
         read => read?,

@@ -10,6 +10,7 @@ use super::answer::{Answer, Reading, Spoken};
 use super::calls::Piece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
+use super::glance;
 use super::lenient::{Content, Count, Length, Text, or_default};
 
 /// A chunk, or a whole body.
@@ -135,6 +136,16 @@ pub(super) fn event(
         answer.over = true;
         reading.facts.kind = EventKind::End;
         return answer.is_over();
+    }
+    // Who answers is told by every chunk and taken from the first.
+    if reading.out.is_none()
+        && name != b"error"
+        && answer.model.is_some()
+        && let Some(seen) = glance::chunk(data)
+    {
+        reading.facts.kind = EventKind::Content;
+        answer.heard(seen.choice, seen.bytes, reading);
+        return Ok(());
     }
     let body = read(data)?;
     if name == b"error" {

@@ -279,7 +279,49 @@ fn check(endpoint: Endpoint, stream: bool, replies: &[Reply], keeps: Keeps) -> R
     Ok(())
 }
 
+/// Streams of ours, of either dialect, as event datas.
+fn datas(endpoint: Endpoint, reply: &Reply) -> Vec<Bytes> {
+    let call = call(endpoint, true, 1);
+    let mut splitter = EventSplitter::new();
+    splitter.push(written(&call, &events(0, reply)));
+    std::iter::from_fn(|| splitter.next_event().unwrap()).map(|event| event.data).collect()
+}
+
 proptest! {
+    /// Bytes that are changed and events out of order: a fault, or none; and a look at them finds no
+    /// more than reading does.
+    #[test]
+    fn no_stream_makes_it_panic(
+        endpoint in prop::sample::select(vec![Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages]),
+        reply in reply(),
+        wounds in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        swaps in prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..3),
+    ) {
+        let mut datas: Vec<Vec<u8>> = datas(endpoint, &reply).iter().map(|data| data.to_vec()).collect();
+        let event_count = datas.len();
+        for (event, place, byte) in wounds {
+            let wounded = &mut datas[event.index(event_count)];
+            if !wounded.is_empty() {
+                let at = place.index(wounded.len());
+                wounded[at] = byte;
+            }
+        }
+        for [one, other] in swaps {
+            let (one, other) = (one.index(datas.len()), other.index(datas.len()));
+            datas.swap(one, other);
+        }
+        let (mut reading, mut looking) = (ReplyReader::new(endpoint, true, 1), ReplyReader::new(endpoint, true, 1));
+        let mut out = Vec::new();
+        let read = datas.iter().try_for_each(|data| reading.event(b"", data, Some(&mut out)).map(|_| ()));
+        let looked = datas.iter().try_for_each(|data| looking.event(b"", data, None).map(|_| ()));
+        let (_, _) = (reading.end(), looking.end());
+        if read.is_ok() {
+            prop_assert!(looked.is_ok(), "{looked:?}");
+            prop_assert_eq!(reading.usage(), looking.usage());
+            prop_assert_eq!(reading.finish(0), looking.finish(0));
+        }
+    }
+
     #[test]
     fn chats(mut replies in prop::collection::vec(reply(), 1..3)) {
         replies.iter_mut().for_each(tell_where_calls_end);
