@@ -120,6 +120,23 @@ fn an_event_within_a_chunk_is_not_copied() {
 }
 
 #[test]
+fn ten_megabytes_in_one_line() {
+    let line = ["data: ", &"x".repeat(10 << 20), "\n\n"].concat();
+    for (limit, length) in [(16 << 20, Some(10 << 20)), (8 << 20, None)] {
+        let mut splitter = EventSplitter::with_limit(limit);
+        let mut found = Ok(None);
+        for chunk in line.as_bytes().chunks(16 << 10) {
+            splitter.push(Bytes::copy_from_slice(chunk));
+            found = splitter.next_event();
+        }
+        match length {
+            Some(length) => assert_eq!(found.unwrap().unwrap().data.len(), length),
+            None => assert_eq!(found, Err(SseError::TooLong { max_bytes: limit })),
+        }
+    }
+}
+
+#[test]
 fn an_error_stays() {
     let mut splitter = EventSplitter::with_limit(4);
     splitter.push(Bytes::from_static(b"data: long\n\ndata: a\n\n"));
