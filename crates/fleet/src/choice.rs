@@ -14,12 +14,16 @@ use crate::worker::Worker;
 /// Blocks' worth of work that one sequence ahead counts for: about what a step of one sequence costs.
 const BLOCKS_PER_SEQUENCE_AHEAD: f64 = 4.0;
 /// Workers whose work differs by no more than this, in blocks, are alike where reports are not of this moment: among them chance
-/// decides, so that not everybody who read the same report goes the same way.
+/// decides, so that not everybody who read the same report goes the same way. The more others there are, the less is known, and
+/// it grows as deviations do, with the root of their number.
 const ALIKE_BLOCKS: f64 = 2.0 * BLOCKS_PER_SEQUENCE_AHEAD;
 /// Workers whose expected times differ by no more than this part are alike.
 const ALIKE_TIMES: f64 = 1.25;
 /// A conversation stays where it was as long as that is not expected to take so many times longer than elsewhere.
 const STAYS_UP_TO: f64 = 2.0;
+/// A worker with nothing to do takes a call whatever is cached elsewhere, once the workers have so many sequences each in the mean:
+/// otherwise a common beginning that it does not have would keep everything from it.
+const BUSY_SEQUENCES: f64 = 4.0;
 /// How many others there may be, at most, for each call of ours: beyond that the ratio is noise.
 const MOST_OTHERS: f64 = 16.0;
 
@@ -92,11 +96,17 @@ impl<'a> Candidate<'a> {
         ask.prompt_tokens.saturating_sub(self.cached).div_ceil(BLOCK_TOKENS) as u64
     }
 
+    /// Sequences that run or wait there by now; `None`: unknown.
+    fn sequences(&self, others: f64) -> Option<f64> {
+        let Load::Known { sequences, since, .. } = &self.load else { return None };
+        let flow = since.unwrap_or_default();
+        Some((sequences + others * (flow.started - flow.ended)).max(self.in_flight))
+    }
+
     /// The work that is ahead of a call there, in blocks; `None`: unknown.
     fn ahead(&self, others: f64) -> Option<f64> {
-        let Load::Known { sequences, blocks, since } = &self.load else { return None };
-        let flow = since.unwrap_or_default();
-        let sequences = (sequences + others * (flow.started - flow.ended)).max(self.in_flight);
+        let Load::Known { blocks, since, .. } = &self.load else { return None };
+        let (flow, sequences) = (since.unwrap_or_default(), self.sequences(others)?);
         let blocks = (blocks + others * flow.blocks).max(0.0);
         Some(blocks + sequences * BLOCKS_PER_SEQUENCE_AHEAD)
     }
@@ -125,7 +135,11 @@ fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Opti
         candidate.blocks(ask) as f64 + ahead * mean_weight / candidate.weight
     };
     let is_exact = |candidate: &Candidate<'_>| matches!(candidate.load, Load::Known { since: None, .. });
-    let alike = if candidates.iter().all(is_exact) { 0.0 } else { ALIKE_BLOCKS };
+    let all_exact = candidates.iter().all(is_exact);
+    if let Some(idle) = idle_among_busy(candidates, others).filter(|_| !all_exact) {
+        return Some(idle);
+    }
+    let alike = if all_exact { 0.0 } else { ALIKE_BLOCKS * others.sqrt() };
     let least = candidates.iter().map(work).fold(f64::INFINITY, f64::min);
     let near = candidates.iter().enumerate().filter(|(_, candidate)| work(candidate) <= least + alike);
     let has_shares = candidates.iter().any(|candidate| candidate.weight != mean_weight);
@@ -135,6 +149,13 @@ fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Opti
         // Of reports of this moment the first one will do: the next call sees that it went there.
         near.map(|(at, _)| at).next()
     }
+}
+
+/// The first that has nothing to do, where the others have.
+fn idle_among_busy(candidates: &[Candidate<'_>], others: f64) -> Option<usize> {
+    let busy = mean(candidates.iter().filter_map(|candidate| candidate.sequences(others)));
+    let is_idle = |candidate: &Candidate<'_>| candidate.sequences(others).is_some_and(|ahead| ahead < 1.0);
+    candidates.iter().position(is_idle).filter(|_| busy >= BUSY_SEQUENCES)
 }
 
 /// How many calls all senders together have there for each of ours. What they sent since a report is not known: they are taken

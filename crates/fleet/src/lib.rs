@@ -12,7 +12,7 @@
 //! - Where loads are reported, the least work before the first token: blocks of the prompt that are not in the worker's cache, and what is
 //!   ahead there by its weight. A report of this moment is taken as it is. To an older one what was sent since is added, and what ended
 //!   since taken off, for other senders as well, and among those that are then alike chance decides. A worker without a report counts as
-//!   the busiest.
+//!   the busiest, and one that has nothing to do while others are busy takes a call whatever is cached elsewhere.
 //! - Where none is reported, of two at random the one with the shorter expected time: how long the first thing took lately, times what
 //!   is in flight there. A conversation stays where it was, unless that takes more than twice as long.
 //!

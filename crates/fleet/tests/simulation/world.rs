@@ -1,0 +1,411 @@
+//! A world of a seed, in virtual time: gateways that know nothing of each other, servers that all of them send to, and callers.
+//! It counts what must hold.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headrace_domain::{BlockKey, CacheSalt, Clock, ManualClock, ModelName, PrefixKeys};
+use headrace_engine_api::Capabilities;
+use headrace_fleet::{Failure, Fleet, Outcome, Placement, Site, Tried, Worker};
+
+use crate::random::Random;
+use crate::server::{Death, MS, Remote, SECOND, Server};
+
+/// How a world is made.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) gateways: usize,
+    pub(crate) servers: usize,
+    /// Reports are made once in so long; `None`: never.
+    pub(crate) report_every_ns: Option<u64>,
+    /// Single calls: how often they come, and how long they decode in the mean.
+    pub(crate) arrivals_every_ns: Option<u64>,
+    pub(crate) decode_ns: u64,
+    /// Conversations that run at a time; each begins anew when it is over.
+    pub(crate) conversations: usize,
+    /// A server, how it dies, when, and when it is back.
+    pub(crate) death: Option<(usize, Death, u64, u64)>,
+    /// Gateways ask the servers how they are, once in so long.
+    pub(crate) probe_every_ns: Option<u64>,
+    pub(crate) until_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Report(usize),
+    Sample,
+    Arrival,
+    Turn(usize),
+    First(usize),
+    End(usize),
+    Lost(usize),
+    Dies,
+    IsBack,
+    Probe,
+}
+
+struct Call {
+    gateway: usize,
+    server: usize,
+    placement: Option<Placement>,
+    tried: Tried,
+    keys: PrefixKeys,
+    decode_ns: u64,
+    tokens: u64,
+    /// How often the server had died when it took it.
+    life: u32,
+    began: bool,
+    conversation: Option<usize>,
+}
+
+struct Conversation {
+    ids: Vec<u32>,
+    turns: u64,
+}
+
+/// What was seen.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Of each sample, the most that a server had, over the mean.
+    pub(crate) herding: Vec<f64>,
+    pub(crate) hit_blocks: usize,
+    pub(crate) ideal_blocks: usize,
+    /// When calls went to the one that is to die, that were no trials, from its death on.
+    pub(crate) sent_to_dead_ns: Vec<u64>,
+    pub(crate) trials_ns: Vec<u64>,
+    pub(crate) most_trials_at_once: usize,
+    /// When calls were answered by it once it was back.
+    pub(crate) answered_back_ns: Vec<u64>,
+    /// Calls that had not begun, and found nobody, or no leave to be tried again.
+    pub(crate) failed: usize,
+    pub(crate) calls: usize,
+    pub(crate) by_server: Vec<u64>,
+}
+
+pub(crate) struct World {
+    plan: Plan,
+    clock: Arc<ManualClock>,
+    random: Random,
+    model: ModelName,
+    salt: CacheSalt,
+    servers: Vec<Arc<Mutex<Server>>>,
+    fleets: Vec<Fleet>,
+    calls: Vec<Call>,
+    conversations: Vec<Conversation>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    number: u64,
+    /// All that was ever computed anywhere.
+    computed: HashSet<BlockKey>,
+    trials: HashMap<usize, ()>,
+    seen: Seen,
+}
+
+/// Tokens of the prompts that all agents of a kind share.
+const SYSTEM_TOKENS: u32 = 2000;
+const SYSTEMS: u64 = 3;
+
+impl World {
+    pub(crate) fn run(plan: &Plan) -> Seen {
+        let mut world = Self::new(plan.clone());
+        world.begin();
+        while let Some(Reverse((at_ns, _, event))) = world.events.pop() {
+            if at_ns > world.plan.until_ns {
+                break;
+            }
+            let passed = at_ns - world.now_ns();
+            world.clock.advance(Duration::from_nanos(passed));
+            world.happen(event);
+        }
+        world.seen.by_server = world.servers.iter().map(|server| server.lock().unwrap().calls).collect();
+        world.seen
+    }
+
+    fn new(plan: Plan) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let model = ModelName::new("m").unwrap();
+        let servers: Vec<_> =
+            (0..plan.servers).map(|_| Arc::new(Mutex::new(Server::new(MS, 16_384)))).collect();
+        let capabilities = Capabilities {
+            model: "m".into(),
+            compute_mode: "exact".into(),
+            numerics: String::new(),
+            vocab: 1 << 20,
+            context_window: 1 << 20,
+            max_logprobs: 0,
+            kv_tokens: 16_384 * 16,
+        };
+        let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
+            let (server, clock) = (Arc::clone(server), Arc::clone(&clock));
+            let (capabilities, reports) = (capabilities.clone(), plan.report_every_ns.is_some());
+            let engine = Arc::new(Remote { server, clock, capabilities, reports });
+            Worker::new(&at.to_string(), model.clone(), engine).at(&Arc::new(Site::new(&at.to_string())))
+        };
+        let fleet = |gateway: u64| {
+            let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+            Fleet::with(servers.iter().enumerate().map(worker), clock, plan.seed ^ gateway << 32)
+        };
+        let fleets = (0..plan.gateways as u64).map(fleet).collect();
+        Self {
+            random: Random::new(plan.seed),
+            salt: CacheSalt::derive(&[7; 32], "t", "m", None),
+            plan,
+            clock,
+            model,
+            servers,
+            fleets,
+            calls: Vec::new(),
+            conversations: Vec::new(),
+            events: BinaryHeap::new(),
+            number: 0,
+            computed: HashSet::new(),
+            trials: HashMap::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.monotonic_nanos()
+    }
+
+    fn after(&mut self, ns: u64, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((self.now_ns() + ns, self.number, event)));
+    }
+
+    fn begin(&mut self) {
+        let every = self.plan.report_every_ns;
+        for server in 0..self.plan.servers {
+            if let Some(every) = every {
+                self.after(every * server as u64 / self.plan.servers as u64, Event::Report(server));
+            }
+        }
+        if self.plan.arrivals_every_ns.is_some() {
+            self.after(0, Event::Arrival);
+        }
+        for conversation in 0..self.plan.conversations {
+            self.conversations.push(Conversation { ids: Vec::new(), turns: 0 });
+            let wait = self.random.below(10 * SECOND);
+            self.after(wait, Event::Turn(conversation));
+        }
+        if let Some((_, _, dies_ns, back_ns)) = self.plan.death {
+            self.after(dies_ns, Event::Dies);
+            self.after(back_ns, Event::IsBack);
+        }
+        if let Some(every) = self.plan.probe_every_ns {
+            self.after(every, Event::Probe);
+        }
+        self.after(20 * SECOND, Event::Sample);
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now_ns = self.now_ns();
+        match event {
+            Event::Report(server) => {
+                self.servers[server].lock().unwrap().report(now_ns);
+                self.after(self.plan.report_every_ns.unwrap(), Event::Report(server));
+            }
+            Event::Sample => self.sample(),
+            Event::Arrival => {
+                let wait = self.random.exponential_ns(self.plan.arrivals_every_ns.unwrap());
+                self.after(wait, Event::Arrival);
+                // Prompts of their own: nothing of them is ever cached.
+                let (len, own) = (16 * (1 + self.random.below(16)), self.random.next() as u32);
+                self.call((0..len as u32).map(|at| own.wrapping_add(at)).collect(), None);
+            }
+            Event::Turn(conversation) => self.turn(conversation),
+            Event::First(call) => self.first(call),
+            Event::End(call) => self.end(call),
+            Event::Lost(call) => self.lost(call, Failure::Timeout),
+            Event::Dies => self.dies(),
+            Event::Probe => self.probe(),
+            Event::IsBack => {
+                let (server, ..) = self.plan.death.unwrap();
+                self.servers[server].lock().unwrap().death = None;
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        let loads: Vec<f64> =
+            self.servers.iter().map(|server| f64::from(server.lock().unwrap().in_flight())).collect();
+        let mean = loads.iter().sum::<f64>() / loads.len() as f64;
+        self.seen.herding.push(loads.iter().copied().fold(0.0, f64::max) / mean.max(1.0));
+        self.after(100 * MS, Event::Sample);
+    }
+
+    /// The next turn of an agent: what was said so far, and a little more.
+    fn turn(&mut self, at: usize) {
+        let conversation = &mut self.conversations[at];
+        if conversation.turns == 0 {
+            let system = self.random.below(SYSTEMS) as u32;
+            conversation.turns = 6 + self.random.below(10);
+            conversation.ids = (0..SYSTEM_TOKENS).map(|token| system * SYSTEM_TOKENS + token).collect();
+        }
+        conversation.turns -= 1;
+        let (more, own) = (200 + self.random.below(400), self.random.next() as u32 | 1 << 31);
+        conversation.ids.extend((0..more as u32).map(|token| own.wrapping_add(token) | 1 << 31));
+        let ids = conversation.ids.clone();
+        self.call(ids, Some(at));
+    }
+
+    fn call(&mut self, ids: Vec<u32>, conversation: Option<usize>) {
+        let keys = PrefixKeys::of(&self.salt, &ids.into());
+        let ideal = keys.keys().iter().take_while(|key| self.computed.contains(*key)).count();
+        self.seen.ideal_blocks += ideal;
+        self.computed.extend(keys.keys());
+        self.seen.calls += 1;
+        let gateway = self.random.below(self.plan.gateways as u64) as usize;
+        let decode_ns = self.random.exponential_ns(self.plan.decode_ns);
+        let (placement, tried) = (None, Tried::default());
+        let call = Call {
+            gateway,
+            server: 0,
+            placement,
+            tried,
+            keys,
+            decode_ns,
+            tokens: 0,
+            life: 0,
+            began: false,
+            conversation,
+        };
+        self.calls.push(call);
+        self.send(self.calls.len() - 1);
+    }
+
+    fn send(&mut self, at: usize) {
+        let now_ns = self.now_ns();
+        let call = &mut self.calls[at];
+        let placed = self.fleets[call.gateway].place(&self.model, &call.keys, &call.tried);
+        let Some(placement) = placed else {
+            self.seen.failed += 1;
+            return self.over(at);
+        };
+        call.server = placement.worker_id().parse().unwrap();
+        let is_trial = placement.is_trial();
+        call.placement = Some(placement);
+        let died_ns = self.plan.death.filter(|death| death.0 == call.server).map(|death| death.2);
+        if died_ns.is_some_and(|died_ns| now_ns >= died_ns) {
+            match is_trial {
+                true => self.seen.trials_ns.push(now_ns),
+                false => self.seen.sent_to_dead_ns.push(now_ns),
+            }
+        }
+        if is_trial {
+            self.trials.insert(at, ());
+            let of_one =
+                self.trials.keys().filter(|&&other| self.calls[other].server == self.calls[at].server);
+            self.seen.most_trials_at_once = self.seen.most_trials_at_once.max(of_one.count());
+        }
+        let call = &mut self.calls[at];
+        let mut server = self.servers[call.server].lock().unwrap();
+        call.life = server.deaths;
+        match server.death {
+            Some(Death::Refuses) => {
+                drop(server);
+                self.lost(at, Failure::Connect);
+            }
+            Some(Death::Hangs { timeout_ns }) => {
+                drop(server);
+                self.after(timeout_ns, Event::Lost(at));
+            }
+            None => {
+                let taken = server.take(now_ns, &call.keys);
+                drop(server);
+                call.tokens = taken.tokens;
+                self.seen.hit_blocks += taken.hit_blocks;
+                self.after(taken.first_ns - now_ns, Event::First(at));
+            }
+        }
+    }
+
+    /// Whether the server that took it has died since.
+    fn is_orphan(&self, at: usize) -> bool {
+        let call = &self.calls[at];
+        self.servers[call.server].lock().unwrap().deaths != call.life
+    }
+
+    fn first(&mut self, at: usize) {
+        if self.is_orphan(at) {
+            return;
+        }
+        let call = &mut self.calls[at];
+        let Some(placement) = call.placement.as_mut() else { return };
+        placement.began();
+        call.began = true;
+        self.trials.remove(&at);
+        self.servers[call.server].lock().unwrap().began(call.tokens);
+        let decode_ns = call.decode_ns;
+        self.after(decode_ns, Event::End(at));
+    }
+
+    fn end(&mut self, at: usize) {
+        if self.is_orphan(at) {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let call = &mut self.calls[at];
+        let Some(mut placement) = call.placement.take() else { return };
+        placement.ended(&Outcome::Answered);
+        self.servers[call.server].lock().unwrap().ended();
+        let back_ns = self.plan.death.filter(|death| death.0 == call.server).map(|death| death.3);
+        if back_ns.is_some_and(|back_ns| now_ns >= back_ns) {
+            self.seen.answered_back_ns.push(now_ns);
+        }
+        self.over(at);
+    }
+
+    /// A call came to nothing there. One that had not begun goes elsewhere.
+    fn lost(&mut self, at: usize, failure: Failure) {
+        self.trials.remove(&at);
+        let call = &mut self.calls[at];
+        let Some(mut placement) = call.placement.take() else { return };
+        placement.ended(&Outcome::Failed { failure, why: "it is dead".to_owned() });
+        call.tried.add(placement);
+        if call.began {
+            return self.over(at);
+        }
+        if !self.fleets[call.gateway].may_retry(&self.model) {
+            self.seen.failed += 1;
+            return self.over(at);
+        }
+        self.send(at);
+    }
+
+    fn dies(&mut self) {
+        let (server, death, ..) = self.plan.death.unwrap();
+        self.servers[server].lock().unwrap().die(death);
+        for at in 0..self.calls.len() {
+            if self.calls[at].server == server && self.calls[at].placement.is_some() {
+                match death {
+                    Death::Refuses => self.lost(at, Failure::Broke),
+                    Death::Hangs { timeout_ns } => self.after(timeout_ns, Event::Lost(at)),
+                }
+            }
+        }
+    }
+
+    fn probe(&mut self) {
+        for fleet in &self.fleets {
+            for worker in fleet.workers() {
+                let server: usize = worker.id().parse().unwrap();
+                let answer = match self.servers[server].lock().unwrap().death {
+                    None => Ok(()),
+                    Some(_) => Err("no answer to a probe"),
+                };
+                fleet.probed(worker.site().unwrap(), answer);
+            }
+        }
+        self.after(self.plan.probe_every_ns.unwrap(), Event::Probe);
+    }
+
+    fn over(&mut self, at: usize) {
+        if let Some(conversation) = self.calls[at].conversation {
+            let wait = SECOND + self.random.below(2 * SECOND);
+            self.after(wait, Event::Turn(conversation));
+        }
+    }
+}
