@@ -340,6 +340,20 @@ fn an_unknown_load_is_not_an_idle_one() {
 }
 
 #[test]
+fn who_is_idle_while_others_are_busy_takes_a_call_whatever_is_cached_elsewhere() {
+    for (running, expected) in [(9, "w2"), (2, "home")] {
+        let team = Team::of(&[(OLD, running, 1), (OLD, running, 1), (OLD, 0, 1)]);
+        let keys = keys(3200);
+        let place =
+            || team.fleet.place(&team.model, &keys, &Tried::default()).unwrap().worker_id().to_string();
+        team.workers[2].drain();
+        let home = place();
+        team.workers[2].resume();
+        assert_eq!(place(), if expected == "home" { &home[..] } else { expected });
+    }
+}
+
+#[test]
 fn of_two_the_faster_is_taken_and_a_slow_one_is_asked_again_in_time() {
     let team = Team::of(&[UNKNOWN, UNKNOWN, UNKNOWN]);
     let shares = team.shares(6000, |at| if at == 0 { 400 } else { 20 });

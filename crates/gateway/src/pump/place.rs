@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, ServiceTier, Stage};
 use headrace_engine_api::{Job, Priority, SubmitRefusal};
-use headrace_fleet::{Placement, Tried};
+use headrace_fleet::{Outcome, Placement, Tried};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -81,7 +81,9 @@ impl Placing<'_> {
         let in_vain = self.tries.in_vain.entry(part).or_default();
         in_vain.tried.add(placement);
         in_vain.broken += usize::from(broke);
-        if in_vain.broken >= MOST_BROKEN {
+        // What it computed is lost: a load that is too much must not be multiplied.
+        let may_retry = || self.work.catalog.fleet().may_retry(&self.work.model.name);
+        if in_vain.broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
         }
         let placed = catch_unwind(AssertUnwindSafe(|| self.part(part, Some(why))));
@@ -97,7 +99,7 @@ impl Placing<'_> {
         }
         let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
         let prompts = work.prompts.len();
-        while let Some(placement) = self.candidate(part, keys) {
+        while let Some(mut placement) = self.candidate(part, keys) {
             let job = self.job(part, prompt, keys);
             // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
             let submitted_ns = self.dossier.elapsed_ns();
@@ -119,6 +121,7 @@ impl Placing<'_> {
                     return Err(why);
                 }
             };
+            placement.ended(&Outcome::from(&refusal));
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
             let why = Why::from(refusal);
             let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };

@@ -235,3 +235,21 @@ async fn of_several_prompts_the_lost_one_moves_on() {
         }
     }
 }
+
+/// Without end a worker that dies on everything would double the load; a tenth of the calls, and what was saved up, may be sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fleet_hears_how_calls_end_and_lends_no_more_tries_than_it_has() {
+    let (world, _) = workers(&[Script::ThenDie(0), Script::Answer]);
+    let mut moved = 0;
+    while moved < 200 && said(&world, Endpoint::ChatCompletions, chat_body(false)).await.0 == 200 {
+        moved += 1;
+    }
+    assert!((100..150).contains(&moved), "{moved} moved on");
+    assert_eq!(told(&world.last_trace().attempts), ["0:w0 failed engine_unavailable"]);
+    let [dies, answers] = &world.gateway.catalog().fleet().status()[..] else { panic!("two") };
+    assert_eq!((dies.totals.calls, dies.totals.failures), (moved + 1, moved + 1));
+    assert_eq!(dies.last_error.as_deref(), Some("broke off: it stopped without a word"));
+    assert_eq!((answers.totals.calls, answers.totals.failures), (moved, 0));
+    assert!(dies.first.is_none() && answers.first.is_some() && answers.whole >= answers.first);
+    assert_eq!((dies.in_flight, answers.in_flight), (0, 0));
+}

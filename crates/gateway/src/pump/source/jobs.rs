@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{CacheMiss, EngineRun, EngineTrace, Usage};
 use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
-use headrace_fleet::Placement;
+use headrace_fleet::{Failure, Outcome, Placement};
 
 /// How long the receipts of cancelled jobs are waited for. The engine answers within a step.
 const RECEIPT_WAIT: Duration = Duration::from_secs(10);
@@ -28,12 +28,44 @@ struct OneJob {
     submitted_ns: u64,
     /// When all of it was answered.
     answered_ns: Option<u64>,
-    /// It counts as dispatched for as long as this is here.
+    /// It counts as dispatched for as long as this is here, and hears how it goes.
     placement: Option<Placement>,
     /// It has begun, with this worker or an earlier one.
     begun: bool,
     /// Something came that a client may see.
     shown: bool,
+}
+
+impl OneJob {
+    /// Notes what an event means for the job and for its worker; `None`: the engine is gone.
+    fn take(&mut self, event: Option<&Event>) {
+        let outcome = match event {
+            Some(Event::Started { .. }) => return,
+            Some(Event::Done(report)) => {
+                self.report = Some(report.clone());
+                Outcome::Answered
+            }
+            Some(Event::Failed { error, report }) => {
+                self.report = Some(report.clone());
+                Outcome::from(error)
+            }
+            None => {
+                self.report = Some(JobReport::default());
+                Outcome::Failed { failure: Failure::Broke, why: "it stopped without a word".to_owned() }
+            }
+            Some(_) => {
+                if !std::mem::replace(&mut self.shown, true)
+                    && let Some(placement) = &mut self.placement
+                {
+                    placement.began();
+                }
+                return;
+            }
+        };
+        if let Some(placement) = &mut self.placement {
+            placement.ended(&outcome);
+        }
+    }
 }
 
 impl Jobs {
@@ -120,14 +152,7 @@ impl Jobs {
                 open = true;
                 if let Poll::Ready(event) = job.events.poll_next(cx) {
                     self.next = index + 1;
-                    match &event {
-                        Some(Event::Done(report) | Event::Failed { report, .. }) => {
-                            job.report = Some(report.clone());
-                        }
-                        Some(Event::Started { .. }) => {}
-                        Some(_) => job.shown = true,
-                        None => job.report = Some(JobReport::default()),
-                    }
+                    job.take(event.as_ref());
                     return Poll::Ready(Some((index, event)));
                 }
             }
