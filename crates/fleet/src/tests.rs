@@ -325,6 +325,10 @@ fn shares_follow_weights_where_workers_are_alike() {
         let expected = if reported == Reported::Never { 0.55..0.75 } else { 0.58..0.62 };
         assert!(expected.contains(&part), "{reported:?}: {shares:?}");
         assert!(shares.iter().all(|&share| share > 500), "{shares:?}");
+        team.workers[0].weigh(1);
+        let shares = team.shares(3000, |_| 10);
+        let even = reported == Reported::Now || shares.iter().all(|share| (900..1100).contains(share));
+        assert!(even, "{reported:?}: {shares:?}");
     }
 }
 

@@ -71,7 +71,7 @@ pub struct Worker {
     model: ModelName,
     pub(crate) backend: Backend,
     site: Option<Arc<Site>>,
-    weight: u32,
+    weight: AtomicU32,
     /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
     drained: AtomicBool,
@@ -121,7 +121,7 @@ impl Worker {
             model,
             backend,
             site: None,
-            weight: 1,
+            weight: AtomicU32::new(1),
             dispatched: AtomicU32::new(0),
             drained: AtomicBool::new(false),
             door: Door::new(),
@@ -144,9 +144,14 @@ impl Worker {
 
     /// Its share of the calls, relative to the 1 of every worker that is not given another one; at least 1.
     #[must_use]
-    pub fn weighted(mut self, weight: u32) -> Self {
-        self.weight = weight.max(1);
+    pub fn weighted(self, weight: u32) -> Self {
+        self.weigh(weight);
         self
+    }
+
+    /// Its share is another one from now on: a reload keeps the worker and what is known of it.
+    pub fn weigh(&self, weight: u32) {
+        self.weight.store(weight.max(1), Ordering::Relaxed);
     }
 
     /// By which operators are told of it.
@@ -165,7 +170,7 @@ impl Worker {
     }
 
     pub(crate) fn weight(&self) -> u32 {
-        self.weight
+        self.weight.load(Ordering::Relaxed)
     }
 
     /// Nothing new goes to it. What runs goes on.
@@ -361,7 +366,7 @@ impl Worker {
             breaker: BreakerStatus::of(self.door.state(), now_ns),
             health: self.backend.health(),
             load,
-            weight: self.weight,
+            weight: self.weight(),
             in_flight: self.in_flight(),
             totals: figures.totals,
             failed_last_minute: figures.failed_share(now_ns, MINUTE_NS),

@@ -49,7 +49,7 @@ fn mean(values: &[f64]) -> f64 {
 /// a report is fresh and calls that are over before the next one; and without any report.
 #[test]
 fn nobody_herds_after_stale_reports() {
-    let (long, short) = ((4 * SECOND, 48, 80 * SECOND), (SECOND / 2, 400, 35 * SECOND));
+    let (long, short) = ((4 * SECOND, 48, 60 * SECOND), (SECOND / 2, 400, 30 * SECOND));
     // The most that a worker has over the mean: in the mean over the run, and at its worst moment.
     for (gateways, report_every_ns, (decode_ns, rate, until_ns), most, most_ever) in [
         (1, Some(SECOND), long, 1.1, 1.3),
@@ -89,7 +89,7 @@ fn agents_find_nine_tenths_of_what_could_be_cached() {
             arrivals_every_ns: None,
             decode_ns: SECOND,
             conversations: 240,
-            until_ns: 45 * SECOND,
+            until_ns: 40 * SECOND,
             ..plan()
         };
         under_seeds(&plan, |seen| {
