@@ -18,8 +18,8 @@ use crate::body::{Wait, poll_bytes};
 use crate::fault;
 use crate::gate::Place;
 use crate::server::Server;
-use crate::split::{EventSplitter, SplitEvent};
 use headrace_wire::client::SseError;
+use headrace_wire::relay::{EventSplitter, SplitEvent};
 
 /// How long, and over how many bytes, the end of the transfer is waited for behind the last event of a stream: a connection
 /// that is left before it cannot be used again.

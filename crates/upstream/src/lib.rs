@@ -17,7 +17,6 @@ mod redact;
 mod retry_after;
 mod server;
 mod spec;
-mod split;
 mod upstream;
 
 pub use figures::{FAILURES, Figures};

@@ -201,7 +201,7 @@ fn hint(server: &Server, status: u16, asked: &str, body: &[u8]) -> Option<String
         404 | 405 => Some(format!(
             "there is no `{asked}` there: is the address's path right, and is it of kind `{kind}`?"
         )),
-        400 if String::from_utf8_lossy(body).contains("HTTPS port") => {
+        400 if String::from_utf8_lossy(body).contains("HTTPS") => {
             Some("write https:// in its address".to_owned())
         }
         _ => None,

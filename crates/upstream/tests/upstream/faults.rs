@@ -1,16 +1,13 @@
 //! Every fault of a hostile server, in both dialects, streamed and whole: what comes of it, and that the next call works.
 
-#![cfg(test)]
-
 use std::time::Duration;
 
-use bytes::Bytes;
-use headrace_domain::{Endpoint, RequestId};
-use headrace_engine_api::{Relay, RelayAsk, RelayError, RelayEvent, RelayWait};
+use headrace_domain::Endpoint;
+use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_hostile::{Fault, Hostile};
-use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+use headrace_upstream::{Kind, Upstream};
 
-const KEY: &str = "sk-canary-0123456789";
+use crate::calls::{KEY, all, ask, spec};
 
 /// What is expected of a fault.
 enum Expected {
@@ -25,39 +22,6 @@ enum Expected {
 }
 
 use Expected::{Failed, Is, Through, Whole};
-
-fn spec(url: &str, kind: Kind) -> UpstreamSpec {
-    let mut spec = UpstreamSpec::new("hostile", kind, url);
-    spec.key = Some(KEY.into());
-    spec.timeouts.head = Duration::from_millis(800);
-    spec.timeouts.idle = Duration::from_millis(400);
-    spec.timeouts.whole = Duration::from_millis(1500);
-    spec.bounds.event_bytes = 1 << 20;
-    spec.bounds.body_bytes = 1 << 20;
-    spec
-}
-
-fn ask(endpoint: Endpoint, model: &str, stream: bool) -> RelayAsk {
-    RelayAsk {
-        request: RequestId::from_bits(7),
-        endpoint,
-        body: Bytes::from(format!(r#"{{"model":"{model}","stream":{stream},"messages":[]}}"#)),
-        stream,
-        headers: Vec::new(),
-        head_within: None,
-    }
-}
-
-async fn all(upstream: &Upstream, ask: RelayAsk) -> Vec<RelayEvent> {
-    let model = upstream.model("any", None);
-    let mut answer = model.send(ask);
-    let mut events = Vec::new();
-    while let Some(event) = answer.next().await {
-        events.push(event);
-    }
-    assert_eq!(answer.next().await, None, "nothing comes after the end");
-    events
-}
 
 fn streamed(fault: Fault) -> Expected {
     match fault {

@@ -1,0 +1,60 @@
+//! Calls of tests: how they are made and read.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Endpoint, RequestId};
+use headrace_engine_api::{Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent};
+use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+
+pub(crate) const KEY: &str = "sk-canary-0123456789";
+
+/// A spec with a key and bounds that a test can wait for.
+pub(crate) fn spec(url: &str, kind: Kind) -> UpstreamSpec {
+    let mut spec = UpstreamSpec::new("hostile", kind, url);
+    spec.key = Some(KEY.into());
+    spec.timeouts.head = Duration::from_millis(800);
+    spec.timeouts.idle = Duration::from_millis(400);
+    spec.timeouts.whole = Duration::from_millis(1500);
+    spec.bounds.event_bytes = 1 << 20;
+    spec.bounds.body_bytes = 1 << 20;
+    spec
+}
+
+pub(crate) fn ask(endpoint: Endpoint, model: &str, stream: bool) -> RelayAsk {
+    RelayAsk {
+        request: RequestId::from_bits(7),
+        endpoint,
+        body: Bytes::from(format!(r#"{{"model":"{model}","stream":{stream},"messages":[]}}"#)),
+        stream,
+        headers: Vec::new(),
+        head_within: None,
+    }
+}
+
+pub(crate) fn chat(model: &str, stream: bool) -> RelayAsk {
+    ask(Endpoint::ChatCompletions, model, stream)
+}
+
+pub(crate) fn send(upstream: &Upstream, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+    upstream.model("any", None).send(ask)
+}
+
+/// Everything that comes.
+pub(crate) async fn all(upstream: &Upstream, ask: RelayAsk) -> Vec<RelayEvent> {
+    let mut answer = send(upstream, ask);
+    let mut events = Vec::new();
+    while let Some(event) = answer.next().await {
+        events.push(event);
+    }
+    assert_eq!(answer.next().await, None, "nothing comes after the end");
+    events
+}
+
+/// The failure that it ends with.
+pub(crate) async fn failure(upstream: &Upstream, ask: RelayAsk) -> RelayError {
+    match all(upstream, ask).await.pop() {
+        Some(RelayEvent::Failed(error)) => error,
+        other => panic!("it should fail: {other:?}"),
+    }
+}

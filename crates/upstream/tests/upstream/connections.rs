@@ -1,0 +1,281 @@
+//! What a call says, whose connection it uses, and what its end does to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::Endpoint;
+use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
+use headrace_hostile::{Fault, Hostile};
+use headrace_upstream::{Kind, Upstream, UseHttp2};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+
+use crate::calls::{KEY, all, ask, chat, failure, send, spec};
+
+const SOON: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_call_says_who_it_is_in_its_dialect() {
+    let hostile = Hostile::start().await.unwrap();
+    let mut with_headers = spec(&format!("{}/v1/", hostile.url()), Kind::Anthropic);
+    with_headers.headers = vec![("anthropic-beta".into(), "ours".into()), ("x-team".into(), "blue".into())];
+    for (spec, endpoint, path, expected) in [
+        (
+            spec(&hostile.url(), Kind::Vllm),
+            Endpoint::ChatCompletions,
+            "/v1/chat/completions",
+            vec![("authorization", format!("Bearer {KEY}"))],
+        ),
+        (
+            spec(&hostile.url(), Kind::Headrace),
+            Endpoint::Completions,
+            "/v1/completions",
+            vec![("authorization", format!("Bearer {KEY}"))],
+        ),
+        (
+            with_headers,
+            Endpoint::Messages,
+            "/v1/messages",
+            vec![
+                ("x-api-key", KEY.into()),
+                ("anthropic-version", "2023-06-01".into()),
+                ("anthropic-beta", "ours".into()),
+                ("x-team", "blue".into()),
+            ],
+        ),
+    ] {
+        let upstream = Upstream::new(spec).unwrap();
+        let mut call = ask(endpoint, "good", true);
+        call.headers = vec![("anthropic-beta", "theirs".into())];
+        let body = call.body.clone();
+        all(&upstream, call).await;
+        let seen = hostile.seen();
+        let request = seen.requests.last().unwrap();
+        assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", path));
+        assert_eq!(request.body, body, "bytes pass untouched");
+        for (name, value) in expected {
+            assert_eq!(request.header(name), Some(value.as_str()), "{name}");
+        }
+        for (name, value) in [
+            ("content-type", "application/json"),
+            ("accept", "text/event-stream, application/json"),
+            ("accept-encoding", "identity"),
+            ("user-agent", concat!("headrace/", env!("CARGO_PKG_VERSION"))),
+            ("x-request-id", "req_00000000000000000000000000000007"),
+        ] {
+            assert_eq!(request.header(name), Some(value), "{name}");
+        }
+        assert!(request.headers.contains(&("anthropic-beta".into(), "theirs".into())), "{request:?}");
+        let keys = request.headers.iter().filter(|(_, value)| value.contains(KEY)).count();
+        assert_eq!(keys, 1, "the key goes out once: {request:?}");
+    }
+}
+
+/// The caller's version of the API wins over ours, and is said once.
+#[tokio::test]
+async fn a_callers_header_replaces_our_default() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), Kind::Anthropic)).unwrap();
+    let mut call = ask(Endpoint::Messages, "good", false);
+    call.headers = vec![("anthropic-version", "2099-01-01".into())];
+    all(&upstream, call).await;
+    let seen = hostile.seen();
+    let versions: Vec<_> =
+        seen.requests[0].headers.iter().filter(|(name, _)| name == "anthropic-version").collect();
+    assert_eq!(versions, [&("anthropic-version".to_owned(), "2099-01-01".to_owned())]);
+    let mut call = ask(Endpoint::Messages, "good", false);
+    call.headers = vec![("anthropic-beta", "no\nheader".into())];
+    let error = failure(&upstream, call).await;
+    assert!(error.to_string().contains("the header `anthropic-beta` of the call cannot be sent"), "{error}");
+}
+
+#[tokio::test]
+async fn dropping_an_answer_closes_its_connection() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    // Before the head, within a whole answer, within a stream that stands still, and within one that goes on.
+    for (count, (model, stream, events)) in
+        (1..).zip([("no_head", true, 0), ("stall", false, 1), ("stall", true, 3), ("slow", true, 3)])
+    {
+        let mut answer = send(&upstream, chat(model, stream));
+        for _ in 0..events {
+            assert!(!matches!(answer.next().await, None | Some(RelayEvent::Failed(_))));
+        }
+        drop(tokio::time::timeout(Duration::from_millis(50), answer.next()).await);
+        assert_eq!(upstream.figures().in_flight, 1);
+        drop(answer);
+        assert!(hostile.saw_broken_off(count, SOON).await, "{model} {stream}");
+        let figures = upstream.figures();
+        assert_eq!((figures.in_flight, figures.given_up), (0, count as u64));
+    }
+    assert_eq!(upstream.figures().failures.iter().sum::<u64>(), 0);
+}
+
+/// Readers stop at the event that ends the dialect; the end of the transfer comes behind it.
+#[tokio::test]
+async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_next_call() {
+    let hostile = Hostile::start().await.unwrap();
+    for (kind, endpoint) in [(Kind::OpenAi, Endpoint::ChatCompletions), (Kind::Anthropic, Endpoint::Messages)]
+    {
+        let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
+        let before = hostile.seen().connections;
+        for _ in 0..20 {
+            let mut answer = send(&upstream, ask(endpoint, "good", true));
+            loop {
+                match answer.next().await.unwrap() {
+                    RelayEvent::Event(event) if event.data == "[DONE]" || event.name == "message_stop" => {
+                        break;
+                    }
+                    RelayEvent::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            drop(answer);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(hostile.seen().connections - before, 1);
+        assert_eq!(upstream.figures().given_up, 0);
+    }
+}
+
+/// It is the server that is timed, not who reads it.
+#[tokio::test]
+async fn a_slow_reader_is_no_stall() {
+    let hostile = Hostile::start().await.unwrap();
+    let mut spec = spec(&hostile.url(), Kind::Vllm);
+    spec.timeouts.idle = Duration::from_millis(250);
+    let upstream = Upstream::new(spec).unwrap();
+    let mut answer = send(&upstream, chat("slow", true));
+    let mut events = 0;
+    while let Some(event) = answer.next().await {
+        assert!(!matches!(event, RelayEvent::Failed(_)), "{event:?}");
+        events += 1;
+        if events == 2 {
+            // As one who waits for something else as well: asked once, in vain, and not again for a while.
+            drop(tokio::time::timeout(Duration::from_millis(1), answer.next()).await);
+            tokio::time::sleep(Duration::from_millis(600)).await;
+        }
+    }
+    assert!(events > 5);
+}
+
+#[tokio::test]
+async fn a_caller_in_a_hurry_waits_no_longer_than_it_says() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let mut call = chat("no_head", true);
+    let after = Duration::from_millis(60);
+    call.head_within = Some(after);
+    assert_eq!(failure(&upstream, call).await, RelayError::Timeout { what: RelayWait::Head, after });
+    assert!(hostile.saw_broken_off(1, SOON).await);
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_in_words_without_the_key() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let upstream = Upstream::new(spec(&format!("http://{free}"), Kind::Vllm)).unwrap();
+    let error = failure(&upstream, chat("good", true)).await;
+    assert_eq!(error, RelayError::Connect { why: format!("connection refused at {free}") });
+    let unknown = Upstream::new(spec("http://nowhere.invalid:81", Kind::Vllm)).unwrap();
+    let error = failure(&unknown, chat("good", true)).await;
+    assert!(error.to_string().contains("the name of nowhere.invalid:81 cannot be resolved"), "{error}");
+    let figures = unknown.figures();
+    assert_eq!((figures.failures[0], figures.last_contact_age), (1, None));
+    assert_eq!(figures.last_error.as_deref(), Some(error.to_string().as_str()));
+}
+
+/// A proxy gets the whole address, and nothing goes around it.
+#[tokio::test]
+async fn calls_go_through_the_proxy() {
+    let proxy = Hostile::start().await.unwrap();
+    let mut spec = spec("http://nowhere.invalid:81/api", Kind::Vllm);
+    spec.proxy = Some(proxy.url().into());
+    let upstream = Upstream::new(spec).unwrap();
+    let events = all(&upstream, chat("good", false)).await;
+    assert!(matches!(events.last(), Some(RelayEvent::Whole(_))), "{events:?}");
+    assert_eq!(proxy.seen().requests[0].path, "http://nowhere.invalid:81/api/v1/chat/completions");
+}
+
+/// A server of HTTP/2 that streams an event every 20 ms and counts the streams that were given up.
+async fn http2_server(given_up: Arc<AtomicUsize>, connections: Arc<AtomicUsize>) -> String {
+    struct Guard(Arc<AtomicUsize>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = move |request: http::Request<Incoming>| {
+        let given_up = Arc::clone(&given_up);
+        async move {
+            request.into_body().collect().await.unwrap();
+            let (events, stream) = tokio::sync::mpsc::channel::<Bytes>(1);
+            tokio::spawn(async move {
+                for number in 0.. {
+                    let event = Bytes::from(format!("data: {{\"n\":{number}}}\n\n"));
+                    if events.send(event).await.is_err() {
+                        return drop(Guard(given_up));
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+            let frames = futures_util::stream::unfold(stream, |mut stream| async move {
+                let bytes = stream.recv().await?;
+                Some((Ok::<_, std::convert::Infallible>(Frame::data(bytes)), stream))
+            });
+            let response = http::Response::builder().header("content-type", "text/event-stream");
+            Ok::<_, std::convert::Infallible>(response.body(StreamBody::new(frames)).unwrap())
+        }
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.fetch_add(1, Ordering::SeqCst);
+            let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service_fn(answer.clone()));
+            tokio::spawn(serving);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn over_http2_dropping_an_answer_resets_its_stream_and_no_other() {
+    let (given_up, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let url = http2_server(Arc::clone(&given_up), Arc::clone(&connections)).await;
+    let mut spec = spec(&url, Kind::Vllm);
+    spec.http2.when = UseHttp2::Always;
+    spec.http2.ping = Some(Duration::from_millis(100));
+    let upstream = Upstream::new(spec).unwrap();
+    let mut staying = send(&upstream, chat("m", true));
+    let mut leaving = send(&upstream, chat("m", true));
+    for answer in [&mut staying, &mut leaving] {
+        for _ in 0..3 {
+            assert!(!matches!(answer.next().await, None | Some(RelayEvent::Failed(_))));
+        }
+    }
+    drop(leaving);
+    let reset = async {
+        while given_up.load(Ordering::SeqCst) == 0 {
+            assert!(matches!(staying.next().await, Some(RelayEvent::Event(_))));
+        }
+    };
+    tokio::time::timeout(SOON, reset).await.unwrap();
+    assert!(matches!(staying.next().await, Some(RelayEvent::Event(_))));
+    assert_eq!((given_up.load(Ordering::SeqCst), connections.load(Ordering::SeqCst)), (1, 1));
+}
+
+/// A server whose every answer is one fault, chosen by its address.
+#[tokio::test]
+async fn a_path_may_choose_the_fault_as_well() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url_of(Fault::ServerError), Kind::Vllm)).unwrap();
+    let error = failure(&upstream, chat("good", true)).await;
+    assert!(matches!(error, RelayError::Status { status: 500, .. }), "{error}");
+    assert_eq!(hostile.seen().requests[0].path, "/v1/chat/completions");
+}

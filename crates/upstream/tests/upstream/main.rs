@@ -1,0 +1,10 @@
+//! The room through its public face, against servers of this machine's.
+
+#![cfg(test)]
+
+mod calls;
+mod connections;
+mod faults;
+mod probes;
+mod queue;
+mod tls;

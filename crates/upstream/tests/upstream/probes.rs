@@ -1,0 +1,82 @@
+//! What operators are told of a server, and what may be wrong in its configuration.
+
+use headrace_hostile::{Fault, Hostile};
+use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+use tokio::net::TcpListener;
+
+use crate::calls::{KEY, spec};
+
+#[tokio::test]
+async fn models_are_listed_with_their_windows() {
+    let hostile = Hostile::start().await.unwrap();
+    for kind in Kind::ALL {
+        let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
+        let models = upstream.models().await.unwrap();
+        assert_eq!(models.len(), Fault::ALL.len());
+        let good = models.iter().find(|model| model.id == "good").unwrap();
+        assert_eq!((good.context_window, good.created), (Some(4096), Some(1_790_000_000)));
+        upstream.probe().await.unwrap();
+    }
+    let paths: Vec<String> = hostile.seen().requests.iter().map(|request| request.path.clone()).collect();
+    for path in ["/v1/models", "/v1/models?limit=1000", "/health", "/readyz"] {
+        assert!(paths.iter().any(|seen| seen == path), "{path}: {paths:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_in_words_and_without_the_key() {
+    let hostile = Hostile::start().await.unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for (url, kind, told) in [
+        (format!("http://{free}"), Kind::Vllm, format!("no connection: connection refused at {free}")),
+        (
+            hostile.url_of(Fault::Unauthorized),
+            Kind::OpenAi,
+            "401: Incorrect API key provided: Bearer [secret] (it refuses the key that is configured)".to_owned(),
+        ),
+        (
+            hostile.url_of(Fault::NotFound),
+            Kind::Sglang,
+            "404: Not Found (there is no `/not_found/v1/models` there: is the address's path right, and is it of kind \
+             `sglang`?)"
+                .to_owned(),
+        ),
+        (hostile.url_of(Fault::ServerError), Kind::Vllm, "500: it broke".to_owned()),
+        (
+            hostile.url_of(Fault::Html),
+            Kind::Vllm,
+            "not JSON: an HTML page titled \"Welcome to nginx!\" (is `/html/v1/models` the right path, and nothing else in \
+             between?)"
+                .to_owned(),
+        ),
+        (
+            hostile.url_of(Fault::Empty),
+            Kind::Vllm,
+            "an empty body (is `/empty/v1/models` the right path, and nothing else in between?)".to_owned(),
+        ),
+        (
+            hostile.url_of(Fault::Redirect),
+            Kind::Vllm,
+            "it answered with status 307 and points to http://127.0.0.1:1/v1/elsewhere; redirects are not followed"
+                .to_owned(),
+        ),
+        (
+            hostile.url_of(Fault::NoHead),
+            Kind::Vllm,
+            "the head of its answer did not come within 0.8 s".to_owned(),
+        ),
+        (
+            hostile.url_of(Fault::AlwaysWhole),
+            Kind::LlamaCpp,
+            "JSON, but no list of models (there is no `data`) (is it of kind `llamacpp`?)".to_owned(),
+        ),
+    ] {
+        let upstream = Upstream::new(spec(&url, kind)).unwrap();
+        let error = upstream.models().await.unwrap_err();
+        assert_eq!(error.to_string(), told);
+        assert!(!format!("{error:?}").contains(KEY));
+    }
+    let keyless = UpstreamSpec::new("a", Kind::OpenAi, &hostile.url_of(Fault::Unauthorized));
+    let error = Upstream::new(keyless).unwrap().probe().await.unwrap_err();
+    assert_eq!(error.to_string(), "401: Incorrect API key provided: none (no key is configured for it)");
+}

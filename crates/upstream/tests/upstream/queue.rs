@@ -1,0 +1,92 @@
+//! Calls at once at one server, the queue before it, and the switch of operators.
+
+use std::time::Duration;
+
+use headrace_engine_api::{Health, Relay as _, RelayError, RelayEvent};
+use headrace_hostile::Hostile;
+use headrace_upstream::{Kind, Queue, Upstream};
+
+use crate::calls::{all, chat, failure, send, spec};
+
+#[tokio::test]
+async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place() {
+    let hostile = Hostile::start().await.unwrap();
+    let mut spec = spec(&hostile.url(), Kind::Vllm);
+    spec.queue = Queue { in_flight: Some(1), waiting: 1, wait: Duration::from_millis(500) };
+    let upstream = Upstream::new(spec).unwrap();
+    let mut first = send(&upstream, chat("stall", true));
+    assert!(matches!(first.next().await, Some(RelayEvent::Head(_))));
+    let waiting = {
+        let upstream = upstream.clone();
+        tokio::spawn(async move { all(&upstream, chat("good", false)).await })
+    };
+    while upstream.figures().waiting == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let load = upstream.model("m", None).load();
+    assert_eq!((load.running, load.waiting), (1, 1));
+    let error = failure(&upstream, chat("good", false)).await;
+    let RelayError::Unavailable { why, retry_after } = &error else { panic!("{error}") };
+    assert!(why.contains("all 1 places") && retry_after.is_some(), "{error:?}");
+    assert_eq!(hostile.seen().requests.len(), 1, "nobody was sent beyond the bound");
+    drop(first);
+    let events = waiting.await.unwrap();
+    assert!(matches!(events.last(), Some(RelayEvent::Whole(_))), "{events:?}");
+    let figures = upstream.figures();
+    assert_eq!((figures.in_flight, figures.waiting, figures.calls, figures.failures[7]), (0, 0, 3, 1));
+}
+
+/// A place is held to the end of an answer, whoever ends it, and given back by those that give up waiting.
+#[tokio::test]
+async fn places_come_back_whatever_happens() {
+    let hostile = Hostile::start().await.unwrap();
+    let mut spec = spec(&hostile.url(), Kind::Vllm);
+    spec.queue = Queue { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(100) };
+    let upstream = Upstream::new(spec).unwrap();
+    for model in ["good", "cut", "server_error", "close_before_head", "ten_mb_line", "good"] {
+        all(&upstream, chat(model, true)).await;
+    }
+    let held: Vec<_> = (0..2).map(|_| send(&upstream, chat("stall", true))).collect();
+    let mut begun = Vec::new();
+    for mut answer in held {
+        answer.next().await.unwrap();
+        begun.push(answer);
+    }
+    for _ in 0..4 {
+        let mut waiting = send(&upstream, chat("good", true));
+        assert!(tokio::time::timeout(Duration::from_millis(5), waiting.next()).await.is_err());
+    }
+    assert!(failure(&upstream, chat("good", true)).await.to_string().contains("none became free in time"));
+    drop(begun);
+    assert!(all(&upstream, chat("good", true)).await.len() > 3);
+    assert_eq!((upstream.figures().in_flight, upstream.figures().waiting), (0, 0));
+}
+
+#[tokio::test]
+async fn a_drained_server_ends_what_it_has_and_takes_nothing_new() {
+    let hostile = Hostile::start().await.unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let model = upstream.model("m", Some(4096));
+    let mut under_way = send(&upstream, chat("slow", true));
+    assert!(matches!(under_way.next().await, Some(RelayEvent::Head(_))));
+    upstream.drain();
+    assert_eq!((model.health(), upstream.health()), (Health::Draining, Health::Draining));
+    let error = failure(&upstream, chat("good", true)).await;
+    assert!(error.to_string().contains("drained by an operator"), "{error}");
+    while let Some(event) = under_way.next().await {
+        assert!(matches!(event, RelayEvent::Event(_)), "{event:?}");
+    }
+    upstream.resume();
+    assert_eq!(model.health(), Health::Up);
+    assert!(all(&upstream, chat("good", true)).await.len() > 3);
+}
+
+#[tokio::test]
+async fn a_model_says_what_it_is() {
+    let upstream = Upstream::new(spec("http://127.0.0.1:1", Kind::Anthropic)).unwrap();
+    let model = upstream.model("claude", Some(200_000));
+    let facts = model.facts();
+    assert_eq!((&*facts.upstream, &*facts.model, facts.context_window), ("hostile", "claude", Some(200_000)));
+    assert_eq!(facts.max_tokens_field, "max_tokens");
+    assert!(format!("{model:?}").contains("claude"));
+}
