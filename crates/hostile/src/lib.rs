@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 pub use answers::{INPUT_TOKENS, OUTPUT_TOKENS, TEXT};
 pub use fault::Fault;
 pub use request::Request;
+pub use script::event_stream;
 use script::{Step, script};
 
 /// A running server on a free port of this machine. It ends when it is dropped, with all its connections.
@@ -49,10 +50,21 @@ impl Hostile {
     /// # Errors
     /// Where no port can be had.
     pub async fn start() -> io::Result<Self> {
+        Self::start_with(|_| None).await
+    }
+
+    /// Starts a server with answers of the caller's own: bytes for the requests that it wants to answer itself, such as
+    /// those of [`event_stream`].
+    ///
+    /// # Errors
+    /// Where no port can be had.
+    pub async fn start_with(
+        own: impl Fn(&Request) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let serving = tokio::spawn(serve(listener, Arc::clone(&seen))).abort_handle();
+        let serving = tokio::spawn(serve(listener, Arc::clone(&seen), Arc::new(own))).abort_handle();
         Ok(Self { address, seen, serving })
     }
 
@@ -93,11 +105,14 @@ impl Drop for Hostile {
     }
 }
 
-async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+/// Answers of the test's own.
+type Own = Arc<dyn Fn(&Request) -> Option<Vec<u8>> + Send + Sync>;
+
+async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>, own: Own) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         seen.lock().connections += 1;
-        connections.spawn(connection(stream, Arc::clone(&seen)));
+        connections.spawn(connection(stream, Arc::clone(&seen), Arc::clone(&own)));
         while connections.try_join_next().is_some() {}
     }
 }
@@ -111,7 +126,7 @@ enum Left {
     ByClient,
 }
 
-async fn connection(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
+async fn connection(stream: TcpStream, seen: Arc<Mutex<Seen>>, own: Own) {
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -127,7 +142,11 @@ async fn connection(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
             seen.requests.push(request.clone());
             count
         };
-        match play(script(fault, &request, count), &mut from, &mut to, &mut held).await {
+        let steps = match own(&request) {
+            Some(bytes) => vec![Step::Send(bytes)],
+            None => script(fault, &request, count),
+        };
+        match play(steps, &mut from, &mut to, &mut held).await {
             Left::Open => {}
             Left::Closed => return,
             Left::Reset => {

@@ -96,6 +96,16 @@ fn stream_head() -> Vec<u8> {
         .to_vec()
 }
 
+/// A stream of events with such data, whole.
+pub fn event_stream<'a>(data: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
+    let mut bytes = stream_head();
+    for data in data {
+        bytes.extend(chunk(format!("data: {data}\n\n").as_bytes()));
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    bytes
+}
+
 fn chunk(bytes: &[u8]) -> Vec<u8> {
     let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
     chunk.extend_from_slice(bytes);

@@ -8,12 +8,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_engine_api::{RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayWait, RelayedEvent};
+use headrace_engine_api::{RelayAnswer, RelayError, RelayEvent, RelayWait, RelayedEvent};
 use reqwest::Body;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::ask::{Begun, Form, ask, beginning};
+use crate::ask::{Begun, Form, Post, ask, beginning};
 use crate::body::{Wait, poll_bytes};
 use crate::fault;
 use crate::gate::Place;
@@ -75,9 +75,9 @@ enum Step {
 }
 
 impl Answer {
-    pub(crate) fn new(server: Arc<Server>, asked: RelayAsk) -> Self {
-        server.counters.begin(asked.body.len());
-        let asking = Box::pin(ask(Arc::clone(&server), asked, Instant::now()));
+    pub(crate) fn new(server: Arc<Server>, post: Post) -> Self {
+        server.counters.begin(post.body.len());
+        let asking = Box::pin(ask(Arc::clone(&server), post, Instant::now()));
         Self { server, at: At::Asking(asking) }
     }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_engine_api::{RelayAsk, RelayError, RelayHead, RelayWait};
+use headrace_domain::{Dialect, RequestId};
+use headrace_engine_api::{RelayError, RelayHead, RelayWait};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reqwest::{Body, Request};
+use reqwest::{Body, Request, Url};
 use tokio::time::Instant;
 
 use crate::address::shown;
@@ -23,6 +24,17 @@ const ERROR_WAIT: Duration = Duration::from_secs(10);
 const BEGINNING_BYTES: usize = 512;
 /// The longest id of a request that is believed.
 const MAX_REQUEST_ID_BYTES: usize = 200;
+
+/// What is asked for, whatever it is good for.
+pub(crate) struct Post {
+    pub(crate) url: Url,
+    pub(crate) dialect: Dialect,
+    pub(crate) request: RequestId,
+    pub(crate) body: Bytes,
+    pub(crate) stream: bool,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) head_within: Option<Duration>,
+}
 
 /// An answer whose head is here.
 pub(crate) struct Begun {
@@ -49,14 +61,14 @@ pub(crate) enum Form {
 ///
 /// # Errors
 /// All that a head can be but the beginning of an answer.
-pub(crate) async fn ask(server: Arc<Server>, ask: RelayAsk, started: Instant) -> Result<Begun, RelayError> {
+pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Result<Begun, RelayError> {
     server.takes_calls()?;
-    let own = if ask.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
-    let bound = ask.head_within.map_or(own, |within| within.min(own));
+    let own = if post.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
+    let bound = post.head_within.map_or(own, |within| within.min(own));
     let deadline = started + bound;
     let place = server.gate.enter(deadline).await?;
-    let stream = ask.stream;
-    let request = request(&server, ask)?;
+    let stream = post.stream;
+    let request = request(&server, post)?;
     let late = |_| RelayError::Timeout { what: RelayWait::Head, after: bound };
     let response = tokio::time::timeout_at(deadline, server.client.execute(request)).await.map_err(late)?;
     let response = response.map_err(|error| {
@@ -80,18 +92,18 @@ pub(crate) async fn ask(server: Arc<Server>, ask: RelayAsk, started: Instant) ->
     Ok(Begun { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
 }
 
-fn request(server: &Server, ask: RelayAsk) -> Result<Request, RelayError> {
-    let mut request = Request::new(Method::POST, server.url(ask.endpoint).clone());
+fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
+    let mut request = Request::new(Method::POST, post.url);
     let headers = request.headers_mut();
-    *headers = server.headers(ask.endpoint.dialect());
+    *headers = server.headers(post.dialect);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("accept-encoding", HeaderValue::from_static("identity"));
-    let accept = if ask.stream { "text/event-stream, application/json" } else { "application/json" };
+    let accept = if post.stream { "text/event-stream, application/json" } else { "application/json" };
     headers.entry(ACCEPT).or_insert(HeaderValue::from_static(accept));
-    if let Ok(id) = HeaderValue::try_from(ask.request.to_string()) {
+    if let Ok(id) = HeaderValue::try_from(post.request.to_string()) {
         headers.insert("x-request-id", id);
     }
-    for (name, value) in ask.headers {
+    for (name, value) in post.headers {
         let unfit =
             |_| RelayError::Connect { why: format!("the header `{name}` of the call cannot be sent") };
         let value = HeaderValue::try_from(value).map_err(|_| unfit(()))?;
@@ -102,7 +114,7 @@ fn request(server: &Server, ask: RelayAsk) -> Result<Request, RelayError> {
             false => drop(headers.insert(header, value)),
         }
     }
-    *request.body_mut() = Some(Body::from(ask.body));
+    *request.body_mut() = Some(Body::from(post.body));
     Ok(request)
 }
 

@@ -17,6 +17,7 @@ mod redact;
 mod retry_after;
 mod server;
 mod spec;
+mod tokens;
 mod upstream;
 
 pub use figures::{FAILURES, Figures};
@@ -24,4 +25,5 @@ pub use kind::{Kind, UnknownKind};
 pub use listing::ListedModel;
 pub use probe::ProbeError;
 pub use spec::{Bounds, Http2, Pool, Queue, Timeouts, UpstreamSpec, UseHttp2};
+pub use tokens::{TokenModel, TokenModelSpec};
 pub use upstream::{RelayModel, Upstream};

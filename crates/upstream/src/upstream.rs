@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
 
 use crate::answer::Answer;
+use crate::ask::Post;
 use crate::figures::Figures;
 use crate::kind::Kind;
 use crate::listing::ListedModel;
@@ -85,6 +86,11 @@ impl Upstream {
         self.server.counters.read(self.server.gate.waiting())
     }
 
+    /// What all calls to it share.
+    pub(crate) fn server(&self) -> Arc<Server> {
+        Arc::clone(&self.server)
+    }
+
     /// One of its models.
     pub fn model(&self, model: &str, context_window: Option<u32>) -> RelayModel {
         let spec = &self.server.spec;
@@ -122,7 +128,11 @@ impl Relay for RelayModel {
     }
 
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
-        Box::new(Answer::new(Arc::clone(&self.server), ask))
+        let RelayAsk { request, endpoint, body, stream, headers, head_within } = ask;
+        let url = self.server.url(endpoint).clone();
+        let dialect = endpoint.dialect();
+        let post = Post { url, dialect, request, body, stream, headers, head_within };
+        Box::new(Answer::new(Arc::clone(&self.server), post))
     }
 
     fn load(&self) -> LoadReport {

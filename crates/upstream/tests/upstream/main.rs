@@ -8,3 +8,4 @@ mod faults;
 mod probes;
 mod queue;
 mod tls;
+mod tokens;

@@ -1,0 +1,92 @@
+//! One answer in the making: its ids become text that may be delivered, and it ends where our rules say so. Knows no server.
+
+use std::sync::Arc;
+
+use headrace_domain::{FinishReason, Sampling};
+use headrace_tokenizer::{StopMatcher, TextDecoder};
+
+use crate::tokens::model::TokenModelSpec;
+
+/// What all choices of a job go by.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) sampling: Sampling,
+    /// Ids that end a choice.
+    stop_ids: Vec<u32>,
+    /// Most ids a choice generates: `max_tokens`, or what the context leaves.
+    pub(super) limit: u32,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) number: u32,
+    generated: u32,
+    ended: bool,
+    decoder: TextDecoder,
+    stops: StopMatcher,
+}
+
+impl Rules {
+    pub(super) fn new(sampling: Sampling, model: &TokenModelSpec, prompt: usize) -> Self {
+        let mut stop_ids = sampling.stop_token_ids.clone();
+        if !sampling.ignore_eos {
+            stop_ids.extend_from_slice(&model.eos);
+        }
+        let left = model.context_window.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX));
+        let limit = sampling.max_tokens.min(left);
+        Self { sampling, stop_ids, limit }
+    }
+
+    /// Ids that end a choice.
+    pub(super) fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+}
+
+impl Choice {
+    pub(super) fn new(number: u32, rules: &Rules, model: &TokenModelSpec) -> Self {
+        let decoder = Arc::clone(&model.tokenizer).decoder(model.skip_special);
+        Self { number, generated: 0, ended: false, decoder, stops: StopMatcher::new(&rules.sampling.stop) }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes the next id and adds its text. As in our own engine, stop strings and stop ids count only behind the first
+    /// `min_tokens` ids.
+    pub(super) fn take(&mut self, id: u32, rules: &Rules, text: &mut String) -> Option<FinishReason> {
+        self.generated += 1;
+        let free = self.generated <= rules.sampling.min_tokens;
+        if !free && rules.stop_ids.contains(&id) {
+            return Some(self.end(FinishReason::Stop, rules, text));
+        }
+        let piece = self.decoder.push(id);
+        if free {
+            text.push_str(&piece);
+        } else if let Some(matched) = self.deliver(&piece, rules, text) {
+            self.ended = true;
+            return Some(matched);
+        }
+        (self.generated >= rules.limit).then(|| self.end(FinishReason::Length, rules, text))
+    }
+
+    /// The server says that it has ended: adds what was held back, in which a stop string may be whole after all.
+    pub(super) fn end(&mut self, reason: FinishReason, rules: &Rules, text: &mut String) -> FinishReason {
+        self.ended = true;
+        let rest = self.decoder.flush();
+        if let Some(matched) = self.deliver(&rest, rules, text) {
+            return matched;
+        }
+        text.push_str(&self.stops.flush());
+        reason
+    }
+
+    fn deliver(&mut self, piece: &str, rules: &Rules, text: &mut String) -> Option<FinishReason> {
+        let step = self.stops.push(piece);
+        text.push_str(&step.deliver);
+        let matched = step.matched.and_then(|at| rules.sampling.stop.get(at))?;
+        Some(FinishReason::StopString { matched: matched.clone() })
+    }
+}

@@ -1,0 +1,283 @@
+//! One job under way: a call for each of its choices, their ids put in order as the engine's events. Knows no bodies.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Dialect, EngineTrace, FinishReason, TokenLogprob, TopLogprob, Usage};
+use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayEvent};
+use tokio::sync::Notify;
+
+use crate::answer::Answer;
+use crate::ask::Post;
+use crate::server::Server;
+use crate::tokens::choice::{Choice, Rules};
+use crate::tokens::model::TokenModelSpec;
+use crate::tokens::vllm::{self, Piece, Score};
+
+/// One job.
+pub(super) struct Run {
+    server: Arc<Server>,
+    model: Arc<TokenModelSpec>,
+    job: Job,
+    rules: Rules,
+    sender: EventSender,
+    /// The reader has caught up, or lost interest.
+    woken: Arc<Notify>,
+    calls: Vec<Call>,
+    trace: EngineTrace,
+    output: u64,
+    /// Prompt tokens that every choice found cached.
+    cached: Option<u64>,
+    /// Which call is looked at first: the one after that which spoke last.
+    turn: usize,
+    started: bool,
+    submitted_ns: u64,
+    started_ns: u64,
+    first_token_ns: Option<u64>,
+}
+
+/// One choice with the call that makes it; `None`: it is over.
+struct Call {
+    choice: Choice,
+    answer: Option<Answer>,
+}
+
+impl Run {
+    pub(super) fn new(
+        server: Arc<Server>,
+        model: Arc<TokenModelSpec>,
+        job: Job,
+        sender: EventSender,
+        woken: Arc<Notify>,
+    ) -> Self {
+        let rules = Rules::new(job.sampling.clone(), &model, job.prompt.len());
+        let now = model.clock.monotonic_nanos();
+        Self {
+            server,
+            model,
+            job,
+            rules,
+            sender,
+            woken,
+            calls: Vec::new(),
+            trace: EngineTrace::default(),
+            output: 0,
+            cached: None,
+            turn: 0,
+            started: false,
+            submitted_ns: now,
+            started_ns: now,
+            first_token_ns: None,
+        }
+    }
+
+    /// Runs until every choice has ended, the job failed, or nobody wants it.
+    pub(super) async fn run_to_end(mut self) {
+        self.calls = (0..self.job.sampling.n).map(|index| self.call(index)).collect();
+        let ended = self.run().await;
+        // Calls that are still under way are broken off before it is told that the job is over.
+        self.calls.clear();
+        let report = JobReport { usage: self.usage(), engine: std::mem::take(&mut self.trace) };
+        self.sender.finish(match ended {
+            Ok(()) => Event::Done(report),
+            Err(error) => Event::Failed { error, report },
+        });
+    }
+
+    fn call(&self, index: u32) -> Call {
+        let number = self.job.first_choice + index;
+        let body = vllm::body(&self.model.model, &self.job.prompt, &self.job.salt, &self.rules, number);
+        let post = Post {
+            url: self.server.address.api("completions"),
+            dialect: Dialect::OpenAi,
+            request: self.job.request,
+            body: Bytes::from(body.to_string()),
+            stream: true,
+            headers: Vec::new(),
+            head_within: self.time_to_start(),
+        };
+        let answer = Answer::new(Arc::clone(&self.server), post);
+        Call { choice: Choice::new(number, &self.rules, &self.model), answer: Some(answer) }
+    }
+
+    fn time_to_start(&self) -> Option<Duration> {
+        let deadline = self.job.start_deadline_ns?;
+        Some(Duration::from_nanos(deadline.saturating_sub(self.model.clock.monotonic_nanos())))
+    }
+
+    async fn run(&mut self) -> Result<(), JobError> {
+        loop {
+            if self.sender.is_cancelled() {
+                return Err(JobError::Cancelled);
+            }
+            if self.sender.is_paused() || self.sender.is_full() && self.sender.pause() {
+                self.woken.notified().await;
+                continue;
+            }
+            let (calls, turn) = (&mut self.calls, self.turn);
+            let next = tokio::select! {
+                biased;
+                () = self.woken.notified() => continue,
+                next = poll_fn(|cx| poll_any(calls, turn, cx)) => next,
+            };
+            match next {
+                Some((index, event)) => {
+                    self.turn = index + 1;
+                    self.take(index, event)?;
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, event: Option<RelayEvent>) -> Result<(), JobError> {
+        let failed = |detail: String| Err(JobError::Internal { detail });
+        match event {
+            Some(RelayEvent::Head(_)) => {
+                self.start();
+                Ok(())
+            }
+            Some(RelayEvent::Event(event)) => match vllm::read(&event.data) {
+                Ok(piece) => self.pieces(index, piece),
+                Err(what) => failed(format!("`{}` sent {what}", self.server.spec.name)),
+            },
+            Some(RelayEvent::Whole(_)) => {
+                failed(format!("`{}` answered whole, not streamed", self.server.spec.name))
+            }
+            // Its text was whole; only how much of its prompt was cached stays unknown.
+            Some(RelayEvent::Failed(_))
+                if self.calls.get(index).is_some_and(|call| call.choice.has_ended()) =>
+            {
+                self.over(index)
+            }
+            Some(RelayEvent::Failed(_)) if !self.started && self.time_to_start() == Some(Duration::ZERO) => {
+                Err(JobError::Expired { retry_after: Duration::from_secs(1) })
+            }
+            Some(RelayEvent::Failed(error)) => failed(format!("`{}`: {error}", self.server.spec.name)),
+            None => self.over(index),
+        }
+    }
+
+    /// The server computes.
+    fn start(&mut self) {
+        if !std::mem::replace(&mut self.started, true) {
+            self.started_ns = self.model.clock.monotonic_nanos();
+            self.trace.queue_ns = self.started_ns.saturating_sub(self.submitted_ns);
+            // How much of the prompt it had is told at its end.
+            self.sender.send(Event::Started { cached_tokens: 0 });
+        }
+    }
+
+    /// What one event of a choice's stream brought.
+    fn pieces(&mut self, index: usize, piece: Piece) -> Result<(), JobError> {
+        self.cached = piece
+            .cached
+            .map_or(self.cached, |cached| Some(self.cached.map_or(cached, |least| least.min(cached))));
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        if piece.done {
+            call.answer = None;
+            return self.over(index);
+        }
+        if call.choice.has_ended() {
+            return Ok(());
+        }
+        let (mut text, mut ended, mut taken) = (String::new(), None, 0);
+        for id in &piece.ids {
+            taken += 1;
+            ended = call.choice.take(*id, &self.rules, &mut text);
+            if ended.is_some() {
+                break;
+            }
+        }
+        // Ours ends it before its server knows: the call is broken off, so that nothing more is computed.
+        if ended.is_some() && piece.finish.is_none() {
+            call.answer = None;
+        }
+        let server_ended = piece.finish.filter(|_| ended.is_none());
+        let ended = ended.or_else(|| Some(call.choice.end(server_ended?, &self.rules, &mut text)));
+        let choice = call.choice.number;
+        let mut ids = piece.ids;
+        ids.truncate(taken);
+        let logprobs = self.logprobs(&ids, piece.scores);
+        self.emit(choice, ids, text, logprobs, ended);
+        Ok(())
+    }
+
+    fn emit(
+        &mut self,
+        choice: u32,
+        ids: Vec<u32>,
+        text: String,
+        logprobs: Vec<TokenLogprob>,
+        ended: Option<FinishReason>,
+    ) {
+        self.start();
+        if !ids.is_empty() {
+            let now = self.model.clock.monotonic_nanos();
+            let first = *self.first_token_ns.get_or_insert(now);
+            self.trace.prefill_ns = first.saturating_sub(self.started_ns);
+            self.trace.decode_ns = now.saturating_sub(first);
+            self.output += ids.len() as u64;
+        }
+        if !ids.is_empty() || !text.is_empty() {
+            self.sender.send(Event::Tokens { choice, ids, text, logprobs });
+        }
+        if let Some(reason) = ended {
+            self.sender.send(Event::Finished { choice, reason });
+        }
+    }
+
+    fn logprobs(&self, ids: &[u32], scores: Vec<Score>) -> Vec<TokenLogprob> {
+        let Some(most) = self.job.sampling.logprobs else { return Vec::new() };
+        let bytes = |id: u32| self.model.tokenizer.token_bytes(id).unwrap_or(&[]).to_vec();
+        let top = |(id, logprob): (u32, f32)| TopLogprob { id, bytes: bytes(id), logprob };
+        let one = |(id, score): (&u32, Score)| TokenLogprob {
+            id: *id,
+            bytes: bytes(*id),
+            logprob: Some(score.chosen),
+            top: score.top.into_iter().take(usize::from(most)).map(top).collect(),
+        };
+        ids.iter().zip(scores).map(one).collect()
+    }
+
+    /// The choices have one prompt: what each of them found cached, another one may have computed.
+    fn usage(&self) -> Usage {
+        let prompt = self.job.prompt.len() as u64;
+        let cached_input = self.cached.unwrap_or(0).min(prompt);
+        Usage { input: prompt - cached_input, cached_input, output: self.output, ..Usage::default() }
+    }
+
+    /// A choice's stream is at its end.
+    fn over(&mut self, index: usize) -> Result<(), JobError> {
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        call.answer = None;
+        if call.choice.has_ended() {
+            return Ok(());
+        }
+        let detail = format!("`{}` ended its answer without saying why", self.server.spec.name);
+        Err(JobError::Internal { detail })
+    }
+}
+
+/// The next thing of any call, from number `turn` on; `None`: all are over.
+fn poll_any(
+    calls: &mut [Call],
+    turn: usize,
+    cx: &mut Context<'_>,
+) -> Poll<Option<(usize, Option<RelayEvent>)>> {
+    let mut over = true;
+    let (before, after) = calls.split_at_mut(turn.min(calls.len()));
+    let begin = before.len();
+    let after = (begin..).zip(after);
+    for (index, call) in after.chain((0..).zip(before)) {
+        let Some(answer) = &mut call.answer else { continue };
+        over = false;
+        if let Poll::Ready(event) = answer.poll_next(cx) {
+            return Poll::Ready(Some((index, event)));
+        }
+    }
+    if over { Poll::Ready(None) } else { Poll::Pending }
+}

@@ -1,0 +1,328 @@
+//! A server that takes ids behind the engine's seam: bodies, text, stops, log-probabilities, usage, cancelling, faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_checkpoint::TokenizerConfig;
+use headrace_domain::{CacheSalt, FinishReason, RequestId, Sampling, Seed, SystemClock, Usage};
+use headrace_engine_api::{
+    Engine as _, Event, Job, JobError, Priority, Reported, SubmitRefusal, Tenant, Ticket,
+};
+use headrace_hostile::{Hostile, Request, event_stream};
+use headrace_tokenizer::Tokenizer;
+use headrace_upstream::{Kind, TokenModel, TokenModelSpec, Upstream};
+use serde_json::{Value, json};
+
+use crate::calls::spec;
+
+const EOS: u32 = 3;
+const SOON: Duration = Duration::from_secs(5);
+
+fn tokenizer() -> Arc<Tokenizer> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/checkpoint/tokenizer.json");
+    Arc::new(Tokenizer::new(&std::fs::read(path).unwrap(), &TokenizerConfig::default()).unwrap())
+}
+
+fn known(name: &str) -> TokenModelSpec {
+    let tokenizer = tokenizer();
+    TokenModelSpec {
+        model: name.to_owned(),
+        vocab: u32::try_from(tokenizer.vocab_size()).unwrap(),
+        tokenizer,
+        skip_special: true,
+        eos: vec![EOS],
+        context_window: 64,
+        clock: Arc::new(SystemClock::default()),
+    }
+}
+
+fn model(url: &str, name: &str) -> TokenModel {
+    TokenModel::new(&Upstream::new(spec(url, Kind::Vllm)).unwrap(), known(name)).unwrap()
+}
+
+fn job(sampling: Sampling) -> Job {
+    Job {
+        request: RequestId::from_bits(9),
+        first_choice: 0,
+        prompt: vec![5, 42, 79, 11].into(),
+        sampling,
+        salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
+        keys: None,
+        tenant: Tenant(1),
+        weight: 1,
+        priority: Priority::Normal,
+        start_deadline_ns: None,
+        unread_bytes: 1 << 16,
+    }
+}
+
+/// An answer of such tokens, as vLLM streams it: one id in each event, unless they are given together.
+fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
+    let mut data: Vec<String> = pieces
+        .iter()
+        .map(|ids| {
+            let names: Vec<String> = ids.iter().map(|id| format!("token_id:{id}")).collect();
+            let top: Vec<Value> = names.iter().map(|name| json!({name: -0.5, "token_id:7": -1.5})).collect();
+            let scores =
+                json!({"tokens": names, "token_logprobs": vec![-0.5; ids.len()], "top_logprobs": top});
+            let choice =
+                json!({"index": 0, "text": "x", "token_ids": ids, "logprobs": scores, "finish_reason": null});
+            json!({"choices": [choice], "usage": null}).to_string()
+        })
+        .collect();
+    if let Some(reason) = finish {
+        let choice = json!({"index": 0, "text": "", "token_ids": [], "finish_reason": reason});
+        data.push(json!({"choices": [choice]}).to_string());
+    }
+    let details = json!({"cached_tokens": cached});
+    data.push(
+        json!({"choices": [], "usage": {"prompt_tokens": 4, "prompt_tokens_details": details}}).to_string(),
+    );
+    data.push("[DONE]".to_owned());
+    event_stream(data.iter().map(String::as_str))
+}
+
+/// Everything that is said of a job, joined by choice: its text, its ids, its end.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    text: String,
+    ids: Vec<u32>,
+    ended: Option<FinishReason>,
+}
+
+async fn read(ticket: Ticket, choices: usize) -> (Vec<Said>, Event) {
+    let (mut events, _control) = ticket.split();
+    let mut said: Vec<Said> = (0..choices).map(|_| Said::default()).collect();
+    loop {
+        match tokio::time::timeout(SOON, events.next()).await.unwrap().unwrap() {
+            Event::Tokens { choice, ids, text, logprobs } => {
+                assert!(logprobs.is_empty() || logprobs.len() == ids.len());
+                let said = &mut said[choice as usize];
+                assert_eq!(said.ended, None, "nothing comes after its end");
+                said.text.push_str(&text);
+                said.ids.extend(ids);
+            }
+            Event::Finished { choice, reason } => said[choice as usize].ended = Some(reason),
+            Event::Started { .. } => {}
+            last => {
+                assert_eq!(events.next().await, None);
+                return (said, last);
+            }
+        }
+    }
+}
+
+fn ids(text: &str) -> Vec<u32> {
+    tokenizer().encode_plain(text, false).unwrap()
+}
+
+fn single(ids: &[u32]) -> Vec<Vec<u32>> {
+    ids.iter().map(|id| vec![*id]).collect()
+}
+
+#[tokio::test]
+async fn ids_become_text_that_ends_where_our_rules_say() {
+    let text = "Hello wörld, stop here and now";
+    let all = ids(text);
+    let count = all.len() as u32;
+    let eos = [all.as_slice(), &[EOS]].concat();
+    let first = all[0];
+    let sampling = |change: fn(&mut Sampling)| {
+        let mut sampling = Sampling { max_tokens: 50, ..Sampling::default() };
+        change(&mut sampling);
+        sampling
+    };
+    let stop = |matched: &str| FinishReason::StopString { matched: matched.to_owned() };
+    for (name, pieces, finish, sampling, expected, end) in [
+        ("the server's end", single(&all), Some("stop"), sampling(|_| ()), text, FinishReason::Stop),
+        ("its length", single(&all), Some("length"), sampling(|_| ()), text, FinishReason::Length),
+        ("an end token", single(&eos), Some("stop"), sampling(|_| ()), text, FinishReason::Stop),
+        ("all at once", vec![eos.clone()], Some("stop"), sampling(|_| ()), text, FinishReason::Stop),
+        (
+            "a stop string across tokens, before the server's end",
+            single(&all),
+            Some("stop"),
+            sampling(|s| s.stop = vec!["nowhere".into(), ", stop h".into()]),
+            "Hello wörld",
+            stop(", stop h"),
+        ),
+        (
+            "a stop string at the very end",
+            single(&all),
+            Some("length"),
+            sampling(|s| s.stop = vec!["now".into(), "nowhere".into()]),
+            "Hello wörld, stop here and ",
+            stop("now"),
+        ),
+        (
+            "what only begins as a stop string",
+            single(&all),
+            Some("stop"),
+            sampling(|s| s.stop = vec!["nowhere".into()]),
+            text,
+            FinishReason::Stop,
+        ),
+        (
+            "stops that count later",
+            single(&all),
+            Some("stop"),
+            sampling(|s| (s.min_tokens, s.stop) = (50, vec!["Hello".into()])),
+            text,
+            FinishReason::Stop,
+        ),
+    ] {
+        let hostile = Hostile::start_with(move |_| Some(answer(&pieces, finish, 0))).await.unwrap();
+        let model = model(&hostile.url(), "m");
+        let (said, last) = read(model.submit(job(sampling)).unwrap(), 1).await;
+        assert_eq!((said[0].text.as_str(), said[0].ended.as_ref()), (expected, Some(&end)), "{name}");
+        let Event::Done(report) = last else { panic!("{name}: {last:?}") };
+        assert_eq!(report.usage.output, said[0].ids.len() as u64, "{name}");
+        assert_eq!(said[0].ids[0], first, "{name}");
+        assert!(said[0].ids.len() as u32 <= count + 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn choices_are_calls_of_their_own_under_one_prompt() {
+    let text = ids("one two three four");
+    let cached = |request: &Request| request.json()["seed"].as_u64().unwrap() % 2 * 3 + 1;
+    let hostile = {
+        let pieces = single(&text);
+        Hostile::start_with(move |request| Some(answer(&pieces, Some("stop"), cached(request))))
+            .await
+            .unwrap()
+    };
+    let model = model(&hostile.url(), "m");
+    assert_eq!(model.load().reported, Reported::Never);
+    let mut job = job(Sampling {
+        n: 8,
+        max_tokens: 40,
+        temperature: 0.5,
+        seed: Seed(77),
+        logprobs: Some(1),
+        logit_bias: vec![(9, -1.5)],
+        stop_token_ids: vec![12],
+        ..Sampling::default()
+    });
+    job.first_choice = 0;
+    let (said, last) = read(model.submit(job.clone()).unwrap(), 8).await;
+    for said in &said {
+        assert_eq!((said.text.as_str(), &said.ended), ("one two three four", &Some(FinishReason::Stop)));
+    }
+    let Event::Done(report) = last else { panic!("{last:?}") };
+    // Prompt tokens are charged once, and as cached only where every choice found them so.
+    let output = 8 * text.len() as u64;
+    assert_eq!(report.usage, Usage { input: 3, cached_input: 1, output, ..Usage::default() });
+    let seen = hostile.seen();
+    let mut seeds: Vec<u64> =
+        seen.requests.iter().map(|request| request.json()["seed"].as_u64().unwrap()).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 8);
+    let mut body = seen.requests[0].json();
+    for (field, value) in [
+        ("model", json!("m")),
+        ("prompt", json!([5, 42, 79, 11])),
+        ("stream", json!(true)),
+        ("return_token_ids", json!(true)),
+        ("return_tokens_as_token_ids", json!(true)),
+        ("max_tokens", json!(40)),
+        ("temperature", json!(0.5)),
+        ("top_k", json!(-1)),
+        ("logprobs", json!(1)),
+        ("logit_bias", json!({"9": -1.5})),
+        ("stop_token_ids", json!([12, 3])),
+    ] {
+        assert_eq!(body[field].take(), value, "{field}");
+    }
+    let salts = |request: &Request| request.json()["cache_salt"].as_str().unwrap().to_owned();
+    let ours = salts(&seen.requests[0]);
+    job.salt = CacheSalt::derive(&[1; 32], "another tenant", "m", None);
+    read(model.submit(job).unwrap(), 8).await;
+    let theirs = salts(hostile.seen().requests.last().unwrap());
+    assert!(ours.len() == 32 && ours != theirs, "{ours} {theirs}");
+}
+
+#[tokio::test]
+async fn log_probabilities_are_of_ids_best_first() {
+    let hostile =
+        Hostile::start_with(|_| Some(answer(&[vec![20], vec![21]], Some("stop"), 0))).await.unwrap();
+    let sampling = Sampling { logprobs: Some(2), max_tokens: 9, ..Sampling::default() };
+    let (mut events, _control) = model(&hostile.url(), "m").submit(job(sampling)).unwrap().split();
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await {
+        if let Event::Tokens { logprobs, .. } = event {
+            seen.extend(logprobs);
+        }
+    }
+    let told: Vec<(u32, Option<f32>, Vec<u32>)> = seen
+        .iter()
+        .map(|score| (score.id, score.logprob, score.top.iter().map(|top| top.id).collect()))
+        .collect();
+    assert_eq!(told, [(20, Some(-0.5), vec![20, 7]), (21, Some(-0.5), vec![21, 7])]);
+    assert_eq!(seen[0].bytes, tokenizer().token_bytes(20).unwrap());
+}
+
+#[tokio::test]
+async fn a_cancelled_job_and_a_stop_string_close_the_call() {
+    let hostile = Hostile::start().await.unwrap();
+    let (mut events, control) =
+        model(&hostile.url(), "no_head").submit(job(Sampling::default())).unwrap().split();
+    while hostile.seen().requests.is_empty() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    control.cancel().report().await;
+    assert!(matches!(events.next().await, Some(Event::Failed { error: JobError::Cancelled, .. })));
+    assert!(hostile.saw_broken_off(1, SOON).await);
+}
+
+#[tokio::test]
+async fn what_fails_is_told_and_ends_once() {
+    let hostile = Hostile::start_with(|request| match request.json()["model"].as_str() {
+        Some("endless") => Some(event_stream([r#"{"choices":[{"token_ids":[20],"finish_reason":null}]}"#])),
+        Some("late error") => Some(event_stream([r#"{"error":{"message":"the engine is dead"}}"#])),
+        _ => None,
+    })
+    .await
+    .unwrap();
+    for (name, told) in [
+        ("endless", "ended its answer without saying why"),
+        ("late error", "the engine is dead"),
+        ("cut", "text without its token ids"),
+        ("server_error", "status 500"),
+        ("no_head", "did not come within"),
+        ("always_whole", "answered whole"),
+        ("html", "a page of HTML"),
+    ] {
+        let (_, last) = read(model(&hostile.url(), name).submit(job(Sampling::default())).unwrap(), 1).await;
+        let Event::Failed { error: JobError::Internal { detail }, .. } = last else {
+            panic!("{name}: {last:?}")
+        };
+        assert!(detail.contains(told) && detail.contains("`hostile`"), "{name}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_cannot_take_is_refused_by_name() {
+    let refusing = model("http://127.0.0.1:1", "m");
+    for (change, told) in [
+        ((|job: &mut Job| job.prompt = Vec::new().into()) as fn(&mut Job), "without a token"),
+        (|job| job.prompt = vec![u32::MAX].into(), "outside the vocabulary"),
+        (|job| job.prompt = vec![5; 64].into(), "needs 65 tokens"),
+        (|job| job.sampling.n = 0, "n = 0"),
+        (|job| job.sampling.prompt_logprobs = Some(0), "log-probabilities of the prompt"),
+        (|job| job.sampling.logprobs = Some(21), "logprobs beyond 20"),
+    ] {
+        let mut asked = job(Sampling::default());
+        change(&mut asked);
+        let refusal = refusing.submit(asked).map(|_| ()).unwrap_err();
+        assert!(refusal.to_string().contains(told), "{refusal}");
+    }
+    let upstream = Upstream::new(spec("http://127.0.0.1:1", Kind::Vllm)).unwrap();
+    let drained = TokenModel::new(&upstream, known("m")).unwrap();
+    upstream.drain();
+    let refusal = drained.submit(job(Sampling::default())).map(|_| ()).unwrap_err();
+    assert!(matches!(&refusal, SubmitRefusal::Unavailable { why } if why.contains("drained")), "{refusal}");
+    let other = Upstream::new(spec("http://127.0.0.1:1", Kind::OpenAi)).unwrap();
+    assert!(TokenModel::new(&other, known("m")).map(|_| ()).unwrap_err().contains("kind `openai`"));
+}
