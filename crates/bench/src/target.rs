@@ -202,6 +202,8 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
         .user_agent(concat!("headrace-bench/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
+        // A connection for each call under way, whatever TLS could agree on.
+        .http1_only()
         .connect_timeout(config.timeout)
         .pool_max_idle_per_host(usize::MAX)
         .pool_idle_timeout(IDLE_TIMEOUT)

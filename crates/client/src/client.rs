@@ -110,6 +110,7 @@ impl Client {
             // A key must not follow a redirect to another host.
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
+            .http1_only()
             .connect_timeout(config.connect_timeout)
             .read_timeout(config.idle_timeout)
             .tcp_nodelay(true);

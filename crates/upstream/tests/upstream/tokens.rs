@@ -264,7 +264,7 @@ async fn log_probabilities_are_of_ids_best_first() {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_and_a_stop_string_close_the_call() {
+async fn a_cancelled_job_closes_its_call() {
     let hostile = Hostile::start().await.unwrap();
     let (mut events, control) =
         model(&hostile.url(), "no_head").submit(job(Sampling::default())).unwrap().split();
