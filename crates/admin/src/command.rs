@@ -321,6 +321,33 @@ pub struct UpstreamView {
     pub last_error_age_s: Option<u64>,
     /// Seconds since it last answered anything.
     pub last_contact_age_s: Option<u64>,
+    /// Its models, as far as they are served here.
+    pub models: Vec<UpstreamModelView>,
+}
+
+/// A model at a server that calls are sent on to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamModelView {
+    /// Which of ours it answers for.
+    pub model: ModelName,
+    /// By which traces know it.
+    pub worker: String,
+    /// Whether it gets calls, and if not, why not.
+    pub standing: String,
+    /// `closed`, `open` or `half-open`.
+    pub breaker: String,
+    /// How often it was opened.
+    pub trips: u64,
+    /// Calls under way.
+    pub in_flight: u32,
+    /// Failed calls in a thousand, of the last minute; `None`: there were none.
+    pub failed_permille_last_minute: Option<u32>,
+    /// The same, of the last five minutes.
+    pub failed_permille_last_5_minutes: Option<u32>,
+    /// How long the first thing of an answer took lately, in milliseconds.
+    pub first_ms: Option<u64>,
+    /// Seconds since it last said how busy it is; `None`: it does not say.
+    pub load_age_s: Option<u64>,
 }
 
 /// What a project can spend.

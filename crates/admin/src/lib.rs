@@ -9,7 +9,7 @@ mod service;
 
 pub use command::{
     AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
-    StoreView, TotalsView, UpstreamAct, UpstreamView,
+    StoreView, TotalsView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};

@@ -16,11 +16,16 @@ pub struct Head {
     pub peer: Peer,
     /// The `traceparent` header, if it was text.
     pub traceparent: Option<String>,
+    /// Those of [`DIALECT_HEADERS`] that stand there, as text.
+    pub dialect: Vec<(&'static str, String)>,
     /// Wall time of its first byte.
     pub started: UnixNanos,
     /// The same moment on the clock's monotonic time, in nanoseconds.
     pub started_mono_ns: u64,
 }
+
+/// Headers by which a dialect changes what a body means. They go along where a body is sent on.
+pub const DIALECT_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "openai-beta"];
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

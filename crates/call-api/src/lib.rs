@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
-pub use arrival::{Credentials, Head, Peer};
+pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
 pub use body::{BodyRefusal, BodySource};
 pub use memory::{Memory, NoRoom, Reserved};
 pub use refusal::EdgeRefusal;
@@ -62,8 +62,8 @@ pub trait Front: Send + Sync + 'static {
         started: UnixNanos,
     ) -> Answer<Self::Stream>;
 
-    /// Why new calls would not be served, for operators; empty: they would.
-    fn not_ready(&self) -> Vec<String>;
+    /// Why new calls would not be served, or those for one model, for operators; empty: they would.
+    fn not_ready(&self, model: Option<&str>) -> Vec<String>;
 
     /// Takes no new calls, waits up to `within` for those in flight, cuts off what is left; returns how many.
     fn drain(&self, within: Duration) -> impl Future<Output = usize> + Send;

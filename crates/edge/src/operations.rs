@@ -17,6 +17,7 @@ use crate::body::OutBody;
 use crate::connection::{Unheard, Wiring};
 use crate::listener::accept;
 use crate::registry::Registry;
+use crate::routes;
 use crate::service::Shared;
 
 /// Prometheus's text format.
@@ -79,7 +80,7 @@ fn answer<F: Front>(
                 Answer { content_type: METRICS_TYPE, ..text(200, out) }
             }
             "/healthz" => health(),
-            "/readyz" => match &shared.front.not_ready()[..] {
+            "/readyz" => match &not_ready(shared, request)[..] {
                 [] => ready(true),
                 why => {
                     let why = format!("not ready\n{}\n", why.join("\n"));
@@ -90,6 +91,12 @@ fn answer<F: Front>(
         }
     };
     response(reply, in_flight, is_head)
+}
+
+/// Why calls, or those for the model that is asked about (`?model=NAME`), would not be served.
+fn not_ready<F: Front>(shared: &Shared<F>, request: &Request<Incoming>) -> Vec<String> {
+    let model = routes::model_asked(request.uri().query());
+    shared.front.not_ready(model.as_deref())
 }
 
 fn text<S>(status: u16, body: String) -> Answer<S> {

@@ -104,6 +104,12 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
+/// The model that a query names (`model=NAME`), as far as it can be read.
+pub(crate) fn model_asked(query: Option<&str>) -> Option<String> {
+    let mut fields = query?.split('&');
+    percent_decoded(fields.find_map(|field| field.strip_prefix("model="))?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

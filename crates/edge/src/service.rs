@@ -4,7 +4,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use headrace_call_api::{Admitted, Answer, Credentials, EdgeRefusal, Front, Head, Memory, Peer};
+use headrace_call_api::{
+    Admitted, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory, Peer,
+};
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -146,7 +148,10 @@ impl<F: Front> Asked<'_, F> {
             },
             Target::Health => return health(),
             // Strangers ask here, too: why not is told on the operators' listener.
-            Target::Ready => return ready(front.not_ready().is_empty()),
+            Target::Ready => {
+                let model = routes::model_asked(self.parts.uri.query());
+                return ready(front.not_ready(model.as_deref()).is_empty());
+            }
         };
         // Everybody else has shown a good key, whatever the front made of it.
         if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
@@ -164,6 +169,7 @@ impl<F: Front> Asked<'_, F> {
             credentials: self.credentials(),
             peer: self.peer,
             traceparent: single(&self.parts.headers, "traceparent"),
+            dialect: dialect_headers(&self.parts.headers),
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
         };
@@ -246,6 +252,16 @@ fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
     values.next().is_none().then(|| first.to_owned())
+}
+
+/// The headers of a dialect; what stands there several times is one list.
+fn dialect_headers(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+    let text = |name: &'static str| {
+        let values: Option<Vec<&str>> =
+            headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
+        Some((name, values.filter(|values| !values.is_empty())?.join(",")))
+    };
+    DIALECT_HEADERS.into_iter().filter_map(text).collect()
 }
 
 #[cfg(test)]

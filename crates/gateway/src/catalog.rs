@@ -126,6 +126,11 @@ impl Catalog {
         self.models.get(self.aliases.get(name).unwrap_or(name))
     }
 
+    /// Whether a model is somebody else's, by its lane.
+    pub(crate) fn is_far(&self, name: &ModelName) -> bool {
+        self.models.get(name).is_some_and(|model| model.lane.is_messages())
+    }
+
     /// Whether a body is for a model that is spoken to in messages. It is looked at only where there is such a model.
     pub(crate) fn is_for_messages(&self, body: &[u8]) -> bool {
         let named = || {

@@ -13,6 +13,8 @@ use headrace_domain::{
 pub(crate) struct Dossier {
     pub(crate) id: RequestId,
     pub(crate) dialect: Dialect,
+    /// Headers by which the caller's dialect changes what its body means.
+    pub(crate) dialect_headers: Vec<(&'static str, String)>,
     pub(crate) record: Box<TraceRecord>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Where its time went so far.
@@ -108,6 +110,7 @@ impl Dossier {
         Self {
             id,
             dialect,
+            dialect_headers: Vec::new(),
             record: Box::new(record),
             clock,
             line: Timeline::new(),

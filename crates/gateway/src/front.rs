@@ -68,8 +68,8 @@ impl Front for Gateway {
         }
     }
 
-    fn not_ready(&self) -> Vec<String> {
-        self.why_not_ready()
+    fn not_ready(&self, model: Option<&str>) -> Vec<String> {
+        model.map_or_else(|| self.why_not_ready(), |model| self.why_not_ready_for(model))
     }
 
     async fn drain(&self, within: Duration) -> usize {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use headrace_domain::ModelName;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -71,8 +72,34 @@ impl Gateway {
         self.catalog.swap(catalog)
     }
 
-    /// Why calls would not be served, or those for some model not; empty: all would.
+    /// Why calls would not be served, or those for a model of ours not; empty: all would. Upstreams come and go, each with its
+    /// models: they count only where nobody else is left.
     pub(crate) fn why_not_ready(&self) -> Vec<String> {
+        let mut why = self.why_no_call();
+        let catalog = self.catalog();
+        let down = catalog.fleet().down();
+        let all_down = down.len() == catalog.models().count();
+        let counts = |model: &ModelName| all_down || !catalog.is_far(model);
+        let down = down.into_iter().filter(|(model, _)| counts(model));
+        why.extend(down.map(|(model, why)| format!("model `{model}`: {why}")));
+        why
+    }
+
+    /// Why calls for a model would not be served.
+    pub(crate) fn why_not_ready_for(&self, model: &str) -> Vec<String> {
+        let mut why = self.why_no_call();
+        let catalog = self.catalog();
+        let served = ModelName::new(model).ok().and_then(|name| catalog.resolve(&name).cloned());
+        match served.as_ref().and_then(|model| catalog.fleet().readiness(&model.name)) {
+            None => why.push(format!("no model `{model}` is served")),
+            Some(readiness) if !readiness.ready => why.push(format!("model `{model}`: {}", readiness.words)),
+            Some(_) => {}
+        }
+        why
+    }
+
+    /// Why no call at all would be served.
+    fn why_no_call(&self) -> Vec<String> {
         let mut why = Vec::new();
         if self.is_draining() {
             why.push("the server is shutting down".to_owned());
@@ -80,8 +107,6 @@ impl Gateway {
         if let Some(down) = self.parts.books.health().down {
             why.push(format!("the ledger cannot be written: {down}"));
         }
-        let catalog = self.catalog();
-        why.extend(catalog.fleet().down().into_iter().map(|(model, why)| format!("model `{model}`: {why}")));
         why
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod keys;
+mod look;
 pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod places;
@@ -133,9 +134,16 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             let settings = settings(config.as_deref(), flags);
             output::say(&show::table(&settings));
             let key = first_start::first_key();
-            match check(settings, !flags.model.is_empty(), key.as_ref(), &InMemory::default()) {
+            match check(
+                settings,
+                !flags.model.is_empty() || !flags.upstream.is_empty(),
+                key.as_ref(),
+                &InMemory::default(),
+            ) {
                 Ok(Checked { config, plan, .. }) => {
-                    output::say(&format!("\n{}\nno faults\n", plan.describe(&config)));
+                    output::say(&format!("\n{}\n", plan.describe(&config)));
+                    look::look(&config);
+                    output::say("no faults\n");
                     ExitCode::SUCCESS
                 }
                 Err(error) => output::refuse(&error.to_string()),

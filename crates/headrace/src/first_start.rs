@@ -1,7 +1,6 @@
 //! The first key, and what an empty data directory is set up with: organisation and project `default`, play credit. Each
 //! step is done only where it is missing, so that a start that was cut short is finished by the next.
 
-
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};

@@ -8,6 +8,7 @@ use headrace_gateway::Gateway;
 use headrace_ledger::{Health, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
+use headrace_upstream::{FAILURES, Figures, Upstream};
 
 /// Registers what is read of books and limits when scraped.
 pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
@@ -64,6 +65,58 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<Embedd
     for (metric, help, read) in gauges {
         let engine = Arc::clone(engine);
         metrics.register_gauge(metric, help, &[("model", name)], Box::new(move || read(&engine.load())));
+    }
+}
+
+/// Registers what is counted of an upstream.
+pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
+    let labels = [("upstream", upstream.name())];
+    type Read = fn(&Figures) -> f64;
+    let gauges: [(&str, &str, Read); 2] = [
+        ("headrace_upstream_in_flight", "Calls under way at an upstream.", |of| of.in_flight as f64),
+        ("headrace_upstream_waiting", "Calls that wait for a place at an upstream.", |of| of.waiting as f64),
+    ];
+    for (metric, help, read) in gauges {
+        let upstream = upstream.clone();
+        metrics.register_gauge(metric, help, &labels, Box::new(move || read(&upstream.figures())));
+    }
+    let up = upstream.clone();
+    let read = move || if up.health().is_up() { 1.0 } else { 0.0 };
+    metrics.register_gauge(
+        "headrace_upstream_up",
+        "Whether an upstream is sent calls.",
+        &labels,
+        Box::new(read),
+    );
+    let counters: [(&str, &str, Read); 5] = [
+        ("headrace_upstream_calls_total", "Calls sent to an upstream.", |of| of.calls as f64),
+        (
+            "headrace_upstream_given_up_total",
+            "Answers of an upstream that were given up before their end.",
+            |of| of.given_up as f64,
+        ),
+        (
+            "headrace_upstream_rate_limited_total",
+            "Calls that an upstream turned away for their number.",
+            |of| of.rate_limited as f64,
+        ),
+        ("headrace_upstream_sent_bytes_total", "Bytes of bodies sent to an upstream.", |of| {
+            of.bytes_sent as f64
+        }),
+        ("headrace_upstream_received_bytes_total", "Bytes of bodies received from an upstream.", |of| {
+            of.bytes_received as f64
+        }),
+    ];
+    for (metric, help, read) in counters {
+        let upstream = upstream.clone();
+        metrics.register_counter(metric, help, &labels, Box::new(move || read(&upstream.figures())));
+    }
+    for (at, kind) in FAILURES.into_iter().enumerate() {
+        let upstream = upstream.clone();
+        let read = move || upstream.figures().failures.get(at).map_or(0.0, |count| *count as f64);
+        let labels = [labels[0], ("kind", kind)];
+        let help = "Calls that came to nothing by an upstream's fault.";
+        metrics.register_counter("headrace_upstream_failures_total", help, &labels, Box::new(read));
     }
 }
 

@@ -240,7 +240,7 @@ impl House {
             served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
         drop(running);
         let gateway = self.gateway(&fronted)?;
-        self.upstreams.take_over(fronted);
+        self.upstreams.take_over(fronted, &self.metrics);
         gauges::register(&self.metrics, &self.ledger, &self.limits);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
@@ -380,6 +380,7 @@ impl House {
         reloader: &Arc<Reloader>,
     ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
+        let front = gateway.clone();
         let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
         let status = move || {
             status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() })
@@ -395,7 +396,7 @@ impl House {
             Box::new(status),
         )
         .with_reload(Box::new(move || reload.reload("headrace reload")))
-        .with_upstreams(self.upstreams.source(runtime.handle().clone(), relist))
+        .with_upstreams(self.upstreams.source(runtime.handle().clone(), front, relist))
     }
 
     /// What happens by the clock.
@@ -511,7 +512,8 @@ fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> Serv
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         listen: listen.to_owned(),
-        not_ready: gateway.map_or_else(|| vec!["the server is starting".to_owned()], Gateway::not_ready),
+        not_ready: gateway
+            .map_or_else(|| vec!["the server is starting".to_owned()], |gateway| gateway.not_ready(None)),
         in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
         models: models.into_iter().collect(),
         aliases: aliases.collect(),

@@ -5,17 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
+use headrace_admin::{AdminError, UpstreamAct, UpstreamModelView, UpstreamSource, UpstreamView};
 use headrace_domain::{Clock, ModelName};
-use headrace_fleet::Worker;
+use headrace_engine_api::Reported;
+use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, ServedModel};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
+use headrace_trace::Metrics;
 use headrace_upstream::{ListedModel, Upstream};
 use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
+use crate::gauges;
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -136,8 +139,15 @@ impl Upstreams {
     }
 
     /// These are reached by new calls from now on.
-    pub(crate) fn take_over(&self, fronted: Fronted) {
+    pub(crate) fn take_over(&self, fronted: Fronted, metrics: &Metrics) {
         let mut desk = self.desk();
+        let stays = |of: &Site, sites: &[Site]| sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen));
+        for gone in desk.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
+            metrics.unregister(("upstream", gone.upstream.name()));
+        }
+        for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
+            gauges::register_upstream(metrics, &new.upstream);
+        }
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
     }
@@ -177,6 +187,7 @@ impl Upstreams {
     pub(crate) fn source(
         self: &Arc<Self>,
         runtime: Handle,
+        gateway: Weak<Gateway>,
         changed: impl Fn(String) + Send + Sync + 'static,
     ) -> UpstreamSource {
         let upstreams = Arc::clone(self);
@@ -196,7 +207,9 @@ impl Upstreams {
                 }
                 tracing::info!(?act, "an operator's act on an upstream");
             }
-            Ok(upstreams.sites().iter().map(Site::view).collect())
+            let fleet = gateway.upgrade().map(|gateway| Arc::clone(gateway.catalog().fleet()));
+            let workers = fleet.map_or_else(Vec::new, |fleet| fleet.status());
+            Ok(upstreams.sites().iter().map(|site| site.view(&workers)).collect())
         })
     }
 
@@ -267,7 +280,7 @@ impl Site {
         }
     }
 
-    fn view(&self) -> UpstreamView {
+    fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
         let figures = self.upstream.figures();
         let [name, kind, at, said] = self.describe();
         let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
@@ -285,12 +298,37 @@ impl Site {
             last_error_age_s: seconds(figures.last_error_age),
             last_error: figures.last_error,
             last_contact_age_s: seconds(figures.last_contact_age),
+            models: workers
+                .iter()
+                .filter(|worker| worker.site.as_deref() == Some(self.upstream.name()))
+                .map(model_view)
+                .collect(),
         }
     }
 
     fn lists(&self, model: &str) -> Option<&ListedModel> {
         let Listed::Models(models) = &self.listed else { return None };
         models.iter().find(|listed| listed.id == model)
+    }
+}
+
+fn model_view(worker: &WorkerStatus) -> UpstreamModelView {
+    let permille = |part: Option<f64>| part.map(|part| (part * 1000.0).round() as u32);
+    UpstreamModelView {
+        model: worker.model.clone(),
+        worker: worker.id.to_string(),
+        standing: worker.standing.to_string(),
+        breaker: worker.breaker.state.to_owned(),
+        trips: worker.breaker.trips,
+        in_flight: worker.in_flight,
+        failed_permille_last_minute: permille(worker.failed_last_minute),
+        failed_permille_last_5_minutes: permille(worker.failed_last_5_minutes),
+        first_ms: worker.first.map(|first| u64::try_from(first.as_millis()).unwrap_or(u64::MAX)),
+        load_age_s: match worker.load.reported {
+            Reported::Now => Some(0),
+            Reported::Ago { nanos } => Some(nanos / 1_000_000_000),
+            Reported::Never => None,
+        },
     }
 }
 

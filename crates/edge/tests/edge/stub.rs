@@ -246,7 +246,7 @@ impl Front for Stub {
         )
     }
 
-    fn not_ready(&self) -> Vec<String> {
+    fn not_ready(&self, _model: Option<&str>) -> Vec<String> {
         if *self.cut.borrow() { vec!["a stub that was cut off".to_owned()] } else { Vec::new() }
     }
 

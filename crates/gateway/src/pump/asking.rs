@@ -43,7 +43,8 @@ pub(super) fn ask(
         endpoint: call.endpoint,
         body: edited(call, &edits)?,
         stream: call.stream,
-        headers: Vec::new(),
+        // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
+        headers: if own { dossier.dialect_headers.clone() } else { Vec::new() },
         head_within: call.timeout,
     };
     Ok(Asking {

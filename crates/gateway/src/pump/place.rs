@@ -145,7 +145,7 @@ impl Placing<'_> {
         loop {
             let tried = &self.tries.in_vain.entry(0).or_default().tried;
             let Some(placement) = work.catalog.fleet().place_messages(&work.model.name, tried) else {
-                return Err(told.unwrap_or_else(|| nobody(work)));
+                return Err(told.unwrap_or_else(|| no_target(work)));
             };
             let submitted_ns = self.dossier.elapsed_ns();
             self.dossier.line.mark(Stage::Place, submitted_ns);
@@ -257,6 +257,14 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
 fn nobody(work: &Work) -> Why {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
     Why::new(Code::EngineUnavailable, message).retry_after(Duration::from_secs(1))
+}
+
+/// All targets of a model failed lately, or are full, or were taken out of service.
+fn no_target(work: &Work) -> Why {
+    let readiness = work.catalog.fleet().readiness(&work.model.name);
+    let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));
+    let message = format!("No upstream of `{}` takes calls now. Nothing was charged.", work.model.name);
+    Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)
 }
 
 fn panicked() -> Why {

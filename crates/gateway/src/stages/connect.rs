@@ -9,6 +9,7 @@ use crate::state::Arrived;
 impl Arrived {
     pub(crate) fn new(head: Head, dossier: &mut Dossier) -> Self {
         dossier.describe(head.endpoint, head.traceparent.as_deref());
+        dossier.dialect_headers = head.dialect;
         dossier.mark(Stage::Connect);
         Self { credentials: head.credentials, endpoint: head.endpoint }
     }

@@ -51,11 +51,14 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
         }
         Prompt::Relayed(relayed) => {
             let mut gravest = Verdict::Clean;
-            headrace_wire::relay::texts(&relayed.body, &mut |text| {
+            let readable = headrace_wire::relay::texts(&relayed.body, &mut |text| {
                 if !gravest.is_blocked() {
                     gravest = std::mem::replace(&mut gravest, Verdict::Clean).graver(judge.judge(text));
                 }
             });
+            if !readable {
+                return Err(unreadable(model));
+            }
             gravest
         }
         Prompt::Raw(items) => {
@@ -75,6 +78,16 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
             gravest
         }
     })
+}
+
+/// Rules stand over the model, and the prompt is in ids of a tokenizer that is not here.
+fn unreadable(model: &ServedModel) -> Why {
+    let message = format!(
+        "Rules on content look at what is sent to `{}`, and a prompt in token ids cannot be read here: its tokenizer is its \
+         upstream's. Send text.",
+        model.name
+    );
+    Why::new(Code::UnsupportedValue, message).at(Stage::Moderate).with_param("prompt")
 }
 
 fn stopped() -> Why {

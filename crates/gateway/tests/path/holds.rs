@@ -88,7 +88,7 @@ async fn without_a_journal_nothing_leaves_and_nothing_is_charged() {
         assert!(body.contains("journal_unavailable") && !body.contains("ha "), "{body}");
         // The ledger recovers by itself; its balance is what it was.
         for _ in 0..200 {
-            if world.gateway.not_ready().is_empty() && world.gateway.in_flight() == 0 {
+            if world.gateway.not_ready(None).is_empty() && world.gateway.in_flight() == 0 {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -98,7 +98,7 @@ async fn finish_and_check(world: &World, course: Course, answer: Answer, before:
 
 async fn until_ready(world: &World) {
     for _ in 0..500 {
-        if world.gateway.not_ready().is_empty() {
+        if world.gateway.not_ready(None).is_empty() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;

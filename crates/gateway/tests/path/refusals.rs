@@ -251,14 +251,14 @@ async fn foreign_and_missing_requests_answer_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_whose_engine_is_dead_is_not_ready_and_names_the_model() {
     let world = World::new(Setup::default());
-    assert!(world.gateway.not_ready().is_empty());
+    assert!(world.gateway.not_ready(None).is_empty());
     *world.engine.health.lock().unwrap() = Health::Dead { why: "a test".to_owned() };
-    let why = world.gateway.not_ready();
+    let why = world.gateway.not_ready(None);
     assert!(why.len() == 1 && why[0].contains("model `demo`") && why[0].contains("a test"), "{why:?}");
     *world.engine.health.lock().unwrap() = Health::Up;
-    assert!(world.gateway.not_ready().is_empty());
+    assert!(world.gateway.not_ready(None).is_empty());
     world.gateway.drain(std::time::Duration::from_secs(1)).await;
-    assert_eq!(world.gateway.not_ready(), ["the server is shutting down"]);
+    assert_eq!(world.gateway.not_ready(None), ["the server is shutting down"]);
 }
 
 /// Whatever place the words stand in, the rules see them; those of the template set nothing off.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::Frames;
+use headrace_call_api::{Frames, Front};
 use headrace_domain::{
     AttemptOutcome, Clock, Dialect, Endpoint, ModelName, NanoDollars, Outcome, Stage, UsageSource,
     is_partition,
@@ -458,6 +458,28 @@ async fn a_client_that_goes_away_pays_for_what_came_and_a_silent_upstream_is_let
     let record = world.last_trace();
     assert!(matches!(record.outcome, Outcome::Cancelled { .. }), "{:?}", record.outcome);
     assert_eq!((record.usage.output, record.usage_source), (1, UsageSource::Estimated));
+}
+
+#[tokio::test]
+async fn a_model_is_ready_by_itself_and_an_upstream_that_fails_stops_nobody_else() {
+    let connect = || failed(RelayError::Connect { why: "refused".to_owned() });
+    let server = server("a", Dialect::OpenAi, std::iter::repeat_with(connect).take(20).collect());
+    let world = world(&[server]);
+    assert_eq!(world.gateway.not_ready(Some("far")), [""; 0]);
+    let mut codes = Vec::new();
+    for _ in 0..7 {
+        codes.push(chat(&world, true, &json!({})).await.status);
+    }
+    // After five failures in a row it is left alone for a while.
+    assert_eq!(codes, [502, 502, 502, 502, 502, 503, 503]);
+    let answer = chat(&world, true, &json!({})).await;
+    assert!(header(&answer, "retry-after").is_some());
+    assert!(read(answer).await.contains("upstream_overloaded"));
+    let [why] = &world.gateway.not_ready(Some("far"))[..] else { panic!("one model") };
+    assert!(why.contains("`far`") && why.contains("worker a"), "{why}");
+    assert_eq!(world.gateway.not_ready(Some("none")), ["no model `none` is served"]);
+    assert_eq!(world.gateway.not_ready(None), [""; 0]);
+    assert_eq!(spent(world.balance_when_idle().await), 0);
 }
 
 #[tokio::test]

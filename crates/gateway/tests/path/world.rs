@@ -430,6 +430,7 @@ impl World {
             credentials: self.credentials(),
             peer: Peer { address: ([127, 0, 0, 1], 1).into() },
             traceparent: None,
+            dialect: Vec::new(),
             started: clock.now(),
             started_mono_ns: 0,
         };

@@ -84,6 +84,7 @@ pub(crate) async fn call(
         peer: Peer { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,
         started: clock.wall(),
+        dialect: Vec::new(),
         started_mono_ns: clock.mono(),
     };
     let mut sight =

@@ -159,7 +159,7 @@ impl Front for Hello {
         hello()
     }
 
-    fn not_ready(&self) -> Vec<String> {
+    fn not_ready(&self, _model: Option<&str>) -> Vec<String> {
         Vec::new()
     }
 

@@ -42,12 +42,48 @@ fn describe(views: &[UpstreamView]) -> String {
         ]
     });
     let mut text = output::table(&head, rows.collect());
+    let models: Vec<_> = views.iter().flat_map(|view| &view.models).collect();
+    if !models.is_empty() {
+        let head = [
+            "model",
+            "answered by",
+            "breaker",
+            "in flight",
+            "failed 1 min",
+            "5 min",
+            "first",
+            "load",
+            "takes calls",
+        ];
+        let rows = models.into_iter().map(|model| {
+            vec![
+                model.model.to_string(),
+                model.worker.clone(),
+                match model.trips {
+                    0 => model.breaker.clone(),
+                    trips => format!("{} (opened {trips}×)", model.breaker),
+                },
+                model.in_flight.to_string(),
+                part(model.failed_permille_last_minute),
+                part(model.failed_permille_last_5_minutes),
+                model.first_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms")),
+                model.load_age_s.map_or_else(|| "not told".to_owned(), |age| format!("{age} s old")),
+                model.standing.clone(),
+            ]
+        });
+        text.push('\n');
+        text.push_str(&output::table(&head, rows.collect()));
+    }
     for view in views {
         if let (Some(error), Some(age)) = (&view.last_error, view.last_error_age_s) {
             text.push_str(&format!("{}: {age} s ago: {error}\n", view.name));
         }
     }
     text
+}
+
+fn part(permille: Option<u32>) -> String {
+    permille.map_or_else(|| "–".to_owned(), |part| format!("{:.1} %", f64::from(part) / 10.0))
 }
 
 fn share(failed: u64, calls: u64) -> String {
