@@ -27,6 +27,19 @@ impl CacheSalt {
         };
         Self(*hasher.finalize().as_bytes())
     }
+
+    /// A mark for each part of something, in which all parts before it have a say: what has the same mark began the same.
+    /// Nobody makes one who does not know the salt.
+    pub fn marks<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u64> {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        let mark = |part: &[u8]| {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+            let mut mark = [0; 8];
+            hasher.finalize_xof().fill(&mut mark);
+            u64::from_le_bytes(mark)
+        };
+        parts.into_iter().map(mark).collect()
+    }
 }
 
 impl fmt::Debug for CacheSalt {

@@ -129,6 +129,8 @@ pub(crate) struct Messages {
     pub(crate) most_prompt_tokens: u64,
     /// The same, estimated as well as it can be: where nobody reports what a call took.
     pub(crate) likely_prompt_tokens: u64,
+    /// Where it leads, from its beginning on: by that it goes where its beginning went before. Empty where nobody chooses.
+    pub(crate) trail: Vec<u64>,
     /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it.
     pub(crate) translated: Option<Result<Call, BadRequest>>,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, ServiceTier, Stage};
 use headrace_engine_api::{Job, Priority, SubmitRefusal};
-use headrace_fleet::{Outcome, Placement, Tried};
+use headrace_fleet::{Outcome, Placement, Trail, Tried};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -144,7 +144,9 @@ impl Placing<'_> {
         let work = self.work;
         loop {
             let tried = &self.tries.in_vain.entry(0).or_default().tried;
-            let Some(placement) = work.catalog.fleet().place_messages(&work.model.name, tried) else {
+            let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
+            let trail = Trail { marks: &messages.trail, tokens };
+            let Some(placement) = work.catalog.fleet().place_near(&work.model.name, trail, tried) else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
             };
             let submitted_ns = self.dossier.elapsed_ns();

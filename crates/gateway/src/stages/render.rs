@@ -26,6 +26,12 @@ impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
         let Routed { principal, call, taken, catalog, model } = self.0;
         let now = gateway.parts().clock.now();
+        let salt = CacheSalt::derive(
+            &gateway.parts().cache_secret,
+            principal.project.as_str(),
+            model.name.as_str(),
+            call.cache_salt.as_deref(),
+        );
         let bound = messages::bound(gateway, &model);
         let (call, encoded, taken) = if taken.turn.is_some() {
             // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
@@ -33,12 +39,12 @@ impl Moderated {
             let model = Arc::clone(&model);
             let fleet = Arc::clone(catalog.fleet());
             let rendering = tokio::task::spawn_blocking(move || {
-                let encoded = encode(&model, &fleet, &call, bound, now);
+                let encoded = encode(&model, &fleet, &call, &salt, bound, now);
                 (call, encoded, taken)
             });
             rendering.await.map_err(|_| failed("the rendering was stopped"))?
         } else {
-            let encoded = encode(&model, catalog.fleet(), &call, bound, now);
+            let encoded = encode(&model, catalog.fleet(), &call, &salt, bound, now);
             (call, encoded, taken)
         };
         let Taken { body_bytes, memory, turn } = taken;
@@ -48,12 +54,6 @@ impl Moderated {
             Lane::Tokens(lane) => resolve(gateway, &model, lane, &call, &prompts, dossier.id.bits())?,
             Lane::Messages(_) => messages::resolve(gateway, &model, &call),
         };
-        let salt = CacheSalt::derive(
-            &gateway.parts().cache_secret,
-            principal.project.as_str(),
-            model.name.as_str(),
-            call.cache_salt.as_deref(),
-        );
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let keys = Vec::new();
@@ -133,13 +133,14 @@ fn encode(
     model: &ServedModel,
     fleet: &Fleet,
     call: &Call,
+    salt: &CacheSalt,
     bound: u32,
     now: UnixNanos,
 ) -> Result<Encoded, Why> {
     match &model.lane {
         Lane::Tokens(lane) => tokens(model, lane, call, now),
         Lane::Messages(_) => {
-            let messages = Some(messages::prepare(model, fleet, call, bound)?);
+            let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
             Ok(Encoded { prompts: Vec::new(), text: None, messages })
         }
     }

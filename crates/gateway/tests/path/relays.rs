@@ -16,7 +16,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::{
     Abandoned, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
-    RelayHead, RelayWait, RelayedEvent,
+    RelayHead, RelayWait, RelayedEvent, Reported,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Answer, AnswerBody, Catalog, Lane, MessageLane, Offer, ServedModel};
@@ -50,6 +50,8 @@ struct Told {
     scripts: Mutex<VecDeque<Script>>,
     asked: Mutex<Vec<RelayAsk>>,
     gate: Arc<Gate>,
+    /// Whether it says how busy it is. Of those that do, and are alike, the first gets a call.
+    tells_load: AtomicBool,
 }
 
 struct Telling {
@@ -82,7 +84,9 @@ impl Relay for Told {
     }
 
     fn load(&self) -> LoadReport {
-        LoadReport::default()
+        let told = self.tells_load.load(Ordering::SeqCst);
+        let reported = if told { Reported::Now } else { Reported::Never };
+        LoadReport { reported, ..LoadReport::default() }
     }
 
     fn health(&self) -> Health {
@@ -103,6 +107,7 @@ fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
         scripts: Mutex::new(scripts.into()),
         asked: Mutex::default(),
         gate: Arc::default(),
+        tells_load: AtomicBool::new(true),
     })
 }
 
@@ -480,6 +485,36 @@ async fn a_model_is_ready_by_itself_and_an_upstream_that_fails_stops_nobody_else
     assert_eq!(world.gateway.not_ready(Some("none")), ["no model `none` is served"]);
     assert_eq!(world.gateway.not_ready(None), [""; 0]);
     assert_eq!(spent(world.balance_when_idle().await), 0);
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_where_it_began() {
+    const CONVERSATIONS: usize = 8;
+    const TURNS: usize = 6;
+    let scripts =
+        || std::iter::repeat_with(|| whole(&answer_of("yes"))).take(CONVERSATIONS * TURNS).collect();
+    let servers: Vec<_> = ["a", "b", "c"].map(|name| server(name, Dialect::OpenAi, scripts())).into();
+    servers.iter().for_each(|server| server.tells_load.store(false, Ordering::SeqCst));
+    let world = world(&servers);
+    let (mut used, mut stayed) = (std::collections::BTreeSet::new(), 0);
+    for conversation in 0..CONVERSATIONS {
+        let mut messages = vec![json!({"role": "user", "content": format!("story {conversation}")})];
+        let mut before = None;
+        for turn in 0..TURNS {
+            let answer = chat(&world, false, &json!({"messages": messages})).await;
+            let here = header(&answer, "x-headrace-upstream").map(str::to_owned);
+            read(answer).await;
+            stayed += usize::from(before == here);
+            used.extend(here.clone());
+            before = here;
+            messages.push(json!({"role": "assistant", "content": "yes"}));
+            messages.push(json!({"role": "user", "content": format!("and then {turn}")}));
+        }
+    }
+    // One that is much slower than another is left all the same, and these answer within microseconds.
+    let could = CONVERSATIONS * (TURNS - 1);
+    assert!(stayed * 3 >= could * 2, "{stayed} of {could} turns stayed where the conversation was");
+    assert!(used.len() > 1, "all went to {used:?}");
 }
 
 #[tokio::test]

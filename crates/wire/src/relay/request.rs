@@ -1,6 +1,7 @@
 //! The request's side: what must be known of a body that is sent on, and the body that is sent.
 //! Must not know what comes back.
 
+mod beginning;
 #[cfg(test)]
 mod client_tests;
 mod edit;
@@ -28,6 +29,7 @@ mod translate_tests;
 mod write_chat;
 mod write_messages;
 
+pub use beginning::beginning;
 pub use edit::{Edits, edited};
 pub use fields::model_named;
 pub use skim::skim;

@@ -1,10 +1,12 @@
 //! What goes in messages, made ready: an estimate of its tokens, and the body in the other dialect, where some target speaks that.
 //! Must not know who will answer.
 
-use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage};
+use headrace_domain::{
+    CacheSalt, Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage,
+};
 use headrace_fleet::Fleet;
 use headrace_wire::BadRequest;
-use headrace_wire::relay::{Edits, translated};
+use headrace_wire::relay::{Edits, beginning, translated};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
@@ -30,6 +32,7 @@ pub(super) fn prepare(
     model: &ServedModel,
     fleet: &Fleet,
     call: &Call,
+    salt: &CacheSalt,
     max_tokens: u32,
 ) -> Result<Messages, Why> {
     let Prompt::Relayed(relayed) = &call.prompt else {
@@ -37,8 +40,9 @@ pub(super) fn prepare(
         return Err(Why::new(Code::RenderFailed, message));
     };
     let own = call.endpoint.dialect();
-    let (mut same, mut other) = (false, None);
+    let (mut same, mut other, mut targets) = (false, None, 0);
     for relay in fleet.relays(&model.name) {
+        targets += 1;
         let dialect = relay.facts().dialect;
         if dialect == own { same = true } else { other = Some(dialect) }
     }
@@ -53,7 +57,10 @@ pub(super) fn prepare(
     let translated = other.map(|dialect| in_dialect(relayed, call, dialect, max_tokens));
     match &translated {
         Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
-        _ => Ok(estimated(relayed, translated)),
+        _ => {
+            let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
+            Ok(Messages { trail, ..estimated(relayed, translated) })
+        }
     }
 }
 
@@ -82,6 +89,7 @@ fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) ->
     Messages {
         most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA),
         likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA),
+        trail: Vec::new(),
         translated,
     }
 }

@@ -94,6 +94,17 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The values of a list, first to last, as they stand. It ends early where the bytes are no JSON.
+pub(super) fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut inside = Fields { bytes: list, at: 0 };
+    let open = inside.eat(b'[').is_some();
+    std::iter::from_fn(move || {
+        let _comma = inside.eat(b',');
+        let value = inside.value().filter(|_| open)?;
+        list.get(value).filter(|value| !value.is_empty())
+    })
+}
+
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
