@@ -13,6 +13,17 @@ pub(crate) const KEY: &str = "sk-benchmark-only-0123456789";
 pub(crate) struct Load {
     pub(crate) port: u16,
     pub(crate) connections: usize,
+    /// What every connection sends, again and again.
+    pub(crate) request: Vec<u8>,
+}
+
+/// What the thread does beside its load, over and over: it never waits.
+pub(crate) type Beside<'a> = &'a mut dyn FnMut() -> std::io::Result<()>;
+
+/// Nothing beside.
+#[allow(dead_code, reason = "not every benchmark does something beside")]
+pub(crate) fn alone() -> std::io::Result<()> {
+    Ok(())
 }
 
 pub(crate) struct Measured {
@@ -40,8 +51,12 @@ struct Connection {
 
 impl Load {
     /// Every connection sends its next request as soon as it has its answer.
-    pub(crate) fn closed(&self, length: Duration) -> Result<Measured, Box<dyn std::error::Error>> {
-        self.drive(length, None)
+    pub(crate) fn closed(
+        &self,
+        length: Duration,
+        beside: Beside<'_>,
+    ) -> Result<Measured, Box<dyn std::error::Error>> {
+        self.drive(length, None, beside)
     }
 
     /// Requests are due at a fixed rate whatever the answers do; one that finds no free connection waits for one, and
@@ -50,16 +65,17 @@ impl Load {
         &self,
         length: Duration,
         per_second: f64,
+        beside: Beside<'_>,
     ) -> Result<Measured, Box<dyn std::error::Error>> {
-        self.drive(length, Some(Duration::from_secs_f64(1.0 / per_second)))
+        self.drive(length, Some(Duration::from_secs_f64(1.0 / per_second)), beside)
     }
 
     fn drive(
         &self,
         length: Duration,
         pace: Option<Duration>,
+        beside: Beside<'_>,
     ) -> Result<Measured, Box<dyn std::error::Error>> {
-        let request = request();
         let mut connections = Vec::new();
         for _ in 0..self.connections {
             let stream = TcpStream::connect(("127.0.0.1", self.port))?;
@@ -75,6 +91,7 @@ impl Load {
         let start = Instant::now();
         let (mut next_due, mut due) = (start, VecDeque::new());
         while start.elapsed() < length {
+            beside()?;
             let now = Instant::now();
             if let Some(pace) = pace {
                 while next_due <= now {
@@ -86,7 +103,7 @@ impl Load {
                 if connection.since.is_none() {
                     let since = if pace.is_some() { due.pop_front() } else { Some(Instant::now()) };
                     let Some(since) = since else { continue };
-                    connection.stream.write_all(&request)?;
+                    write_all(&mut connection.stream, &self.request, beside)?;
                     connection.since = Some(since);
                 } else if connection.poll()? {
                     let since = connection.since.take().unwrap_or(now);
@@ -129,13 +146,29 @@ impl Connection {
     }
 }
 
-/// A streamed chat of 250 characters.
-fn request() -> Vec<u8> {
-    let text = "The quick brown fox jumps over the lazy dog, and then again. ".repeat(5);
-    let body = format!(
-        "{{\"model\":\"headrace-demo\",\"stream\":true,\"max_tokens\":16,\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}",
-        text.get(..250).unwrap_or(&text)
-    );
+/// Writes all of it; while the other end takes none, what is beside goes on.
+fn write_all(stream: &mut TcpStream, mut bytes: &[u8], beside: Beside<'_>) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or(&[]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => beside()?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The body of a chat of so many characters.
+pub(crate) fn chat(characters: usize, stream: bool) -> String {
+    let text = "The quick brown fox jumps over the lazy dog, and then again. ".repeat(characters / 60 + 1);
+    format!(
+        "{{\"model\":\"headrace-demo\",\"stream\":{stream},\"max_tokens\":16,\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}",
+        text.get(..characters).unwrap_or(&text)
+    )
+}
+
+/// A request with that body.
+pub(crate) fn request(body: &str) -> Vec<u8> {
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",

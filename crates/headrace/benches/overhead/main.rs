@@ -7,32 +7,33 @@
 //! second core with everything it starts; the load is one spinning thread bound to the first. Latencies count from the moment a request was due, so that a slow answer
 //! delays none of the measurements that follow it.
 
+#[path = "../common/house.rs"]
+mod house;
+#[path = "../common/load.rs"]
 mod load;
+#[path = "../common/process.rs"]
+mod process;
 mod server;
+#[path = "../common/tally.rs"]
 mod tally;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use load::{Load, Measured};
+use load::{Load, Measured, alone, chat, request};
+use process::{Server, bound};
 
 /// Length of each measurement; `HEADRACE_BENCH_SECONDS` sets another.
 const SECONDS: u64 = 5;
 const CONNECTIONS: usize = 32;
-/// Set once the load is bound to its core.
-const BOUND: &str = "HEADRACE_BENCH_BOUND";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     if args.next().as_deref() == Some("--server") {
         return server::serve(&args.next().unwrap_or_default(), &args.next().unwrap_or_default());
     }
-    if std::env::var_os(BOUND).is_none()
-        && let Ok(exe) = std::env::current_exe()
-        && let Ok(status) = Command::new("taskset").args(["-c", "0"]).arg(exe).env(BOUND, "1").status()
-    {
-        return if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if let Some(code) = bound() {
+        return code;
     }
     match report() {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,15 +92,15 @@ fn measure(
     rate: Option<f64>,
 ) -> Result<Row, Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
-    let server = Server::start(kind, &dir.path().to_string_lossy())?;
-    let load = Load { port: server.port, connections: CONNECTIONS };
-    load.closed(Duration::from_secs(1))?;
+    let server = Server::start(kind, &dir.path().to_string_lossy(), "")?;
+    let load = Load { port: server.port, connections: CONNECTIONS, request: request(&chat(250, true)) };
+    load.closed(Duration::from_secs(1), &mut alone)?;
     let cpu = server.cpu_seconds()?;
-    let saturated = load.closed(length)?;
+    let saturated = load.closed(length, &mut alone)?;
     let cpu_us = (server.cpu_seconds()? - cpu) * 1e6 / saturated.answers as f64;
     let half = saturated.per_second() / 2.0;
     let paced = rate.map_or(half, |rate| rate.min(half));
-    let half = load.paced(length, paced)?;
+    let half = load.paced(length, paced, &mut alone)?;
     println!("{name}: measured at {paced:.0}/s");
     if let Some(line) = server.finish()? {
         println!("  a call, both loads: {line}");
@@ -120,54 +121,4 @@ fn fsync_us() -> std::io::Result<f64> {
     }
     times.sort_by(f64::total_cmp);
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
-}
-
-/// A server in a process of its own, ended with this guard.
-struct Server {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    port: u16,
-}
-
-impl Server {
-    fn start(kind: &str, dir: &str) -> Result<Self, Box<dyn std::error::Error>> {
-        let exe = std::env::current_exe()?;
-        let bound = std::env::var_os(BOUND).is_some();
-        let mut command = if bound { Command::new("taskset") } else { Command::new(&exe) };
-        if bound {
-            command.args(["-c", "1"]).arg(&exe);
-        }
-        let mut child =
-            command.args(["--server", kind, dir]).stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
-        let mut stdout = BufReader::new(child.stdout.take().ok_or("no output")?);
-        let mut line = String::new();
-        stdout.read_line(&mut line)?;
-        let port = line.trim().parse().map_err(|_| format!("the {kind} server did not start: {line:?}"))?;
-        Ok(Self { child, stdout, port })
-    }
-
-    /// Ends it, and hears what it says of its calls.
-    fn finish(mut self) -> Result<Option<String>, Box<dyn std::error::Error>> {
-        drop(self.child.stdin.take());
-        let mut line = String::new();
-        self.stdout.read_line(&mut line)?;
-        Ok((!line.is_empty()).then(|| line.trim().to_owned()))
-    }
-
-    /// User and system time so far, from `/proc/PID/stat` (ticks of 10 ms).
-    fn cpu_seconds(&self) -> Result<f64, Box<dyn std::error::Error>> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let after = stat.rsplit_once(')').ok_or("stat")?.1;
-        let fields: Vec<&str> = after.split_whitespace().collect();
-        let ticks: u64 = [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<u64>().ok()).sum();
-        Ok(ticks as f64 / 100.0)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Our own child, ended by its handle.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -1,8 +1,5 @@
 //! The servers that are compared: the governed path on a scripted engine, and a bare hello-world, on the same sockets.
 
-use std::collections::BTreeMap;
-use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,28 +8,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use headrace_call_api::{Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head};
 use headrace_checkpoint::Checkpoint;
-use headrace_domain::{
-    Clock, Dialect, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RequestId, SamplingDefaults,
-    SystemClock, TraceRecord, TraceSink, UnixNanos,
-};
-use headrace_edge::{Edge, EdgeConfig};
+use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
 use headrace_engine_api::Capabilities;
-use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Catalog, Delivery, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored,
-    TokenLane,
-};
-use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
-use headrace_ledger::prices::{PriceConfig, PriceList};
-use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
-use headrace_limits::{LimitSpec, Limits};
+use headrace_fleet::Worker;
+use headrace_gateway::{Delivery, Gateway, Lane, ServedModel, TokenLane};
+use headrace_limits::LimitSpec;
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;
-use headrace_store::journal::SqliteJournal;
-use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_tokenizer::Tokenizer;
-use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
 
+use crate::house::{Failure, house, listen};
 use crate::tally::Tally;
 
 const MODEL: &str = "headrace-demo";
@@ -63,20 +48,6 @@ pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-type Failure = Box<dyn std::error::Error>;
-
-async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
-    let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let edge = Edge::bind(config, front, Arc::new(String::new), clock).await?;
-    println!("{}", edge.local_addr().port());
-    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
-    let stop = async {
-        let _ = closed.await;
-    };
-    edge.serve(stop, Duration::from_secs(1)).await;
-    Ok(())
 }
 
 /// Says the same to everyone, in as many bytes as the governed answer has, after it has kept the processor busy.
@@ -174,88 +145,11 @@ fn hello() -> Answer<Delivery> {
     Answer { status: 200, content_type: "text/plain", headers: Vec::new(), body }
 }
 
-struct NoRecords;
-
-impl Records for NoRecords {
-    fn recent(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
-        None
-    }
-
-    fn stored(&self, _id: RequestId) -> Stored<'_> {
-        Box::pin(std::future::ready(None))
-    }
-
-    fn json(&self, _record: &TraceRecord) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn block(&self, _record: &TraceRecord) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-}
-
 fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
-    let now = clock.now();
-    let on_disk = kind == "sqlite";
-    let (org, project, name) = (OrgId::new("bench")?, ProjectId::new("bench")?, ModelName::new(MODEL)?);
-
-    let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([1; 32]))?;
-    let wide = RateLimits {
-        requests_per_minute: Some(u32::MAX),
-        tokens_per_minute: Some(1 << 50),
-        concurrency: Some(10_000),
-    };
-    directory.create_org(org.clone(), wide, "bench", now)?;
-    directory.create_project(project.clone(), org.clone(), wide, "bench", now)?;
-    let secret = Some(SecretString::from(crate::load::KEY));
-    let key = NewKey { limits: wide, secret, ..NewKey::new(org.clone(), project.clone(), "bench") };
-    directory.create_key(key, "bench", now)?;
-
-    let journal: Box<dyn Journal> = if on_disk {
-        Box::new(SqliteJournal::open(&dir.join("ledger.sqlite"))?)
-    } else {
-        Box::new(MemoryJournal::discarding())
-    };
-    let owner = Owner::new(1);
-    let (ledger, _) = Ledger::open(journal, owner, now)?;
-    let amount = NanoDollars::new(i64::MAX / 4);
-    let grant =
-        Command::Grant { org: org.clone(), amount, kind: GrantKind::Promotional, reference: "bench".into() };
-    ledger.transact(vec![Command::OpenProject { org, project }, grant], now).durable.wait()?;
-
-    let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
-        {"model": MODEL, "input": 100_000_000, "output": 400_000_000, "cached_input": 10_000_000}
-    ]))?;
-    let metrics =
-        Arc::new(Metrics::new(&MetricsConfig { models: vec![MODEL.into()], version: "bench".into() }));
-    let store: Option<Box<dyn TraceStore>> = if on_disk {
-        Some(Box::new(SqliteTraceStore::open(&dir.join("trace.sqlite"), TraceRetention::default())?))
-    } else {
-        None
-    };
-    let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
-    let tally = Tally::before(traces);
+    let name = ModelName::new(MODEL)?;
     let engine = ScriptedEngine::new(capabilities(), TOKENS_PER_ANSWER, "word ");
-    let parts = GatewayParts {
-        clock,
-        directory: Arc::new(directory),
-        limits: Limits::new(),
-        books: Arc::new(ledger),
-        traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
-        records: Arc::new(NoRecords),
-        cache_secret: [2; 32],
-        owner,
-    };
-    let offer = Offer {
-        prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
-        judge: None,
-        fleet: Arc::new(Fleet::new([Worker::new("scripted", name.clone(), Arc::new(engine))])),
-        models: vec![Arc::new(served(name)?)],
-        aliases: BTreeMap::new(),
-        weights: BTreeMap::new(),
-    };
-    let gateway = Gateway::new(parts, Catalog::checked(offer, now)?, GatewayConfig::default())?;
-    Ok((gateway, tally))
+    let worker = Worker::new("scripted", name.clone(), Arc::new(engine));
+    house(kind == "sqlite", dir, clock, served(name)?, worker)
 }
 
 fn capabilities() -> Capabilities {

@@ -1,0 +1,129 @@
+//! What the servers under test stand in: keys, limits, books, traces, and the sockets of the edge.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_call_api::Front;
+use headrace_domain::{Clock, NanoDollars, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
+use headrace_edge::{Edge, EdgeConfig};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{Catalog, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored};
+use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
+use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
+use headrace_limits::Limits;
+use headrace_store::journal::SqliteJournal;
+use headrace_store::trace::{SqliteTraceStore, TraceRetention};
+use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
+
+use crate::tally::Tally;
+
+pub(crate) type Failure = Box<dyn std::error::Error>;
+
+/// Serves until standard input closes.
+pub(crate) async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
+    let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let edge = Edge::bind(config, front, Arc::new(String::new), clock).await?;
+    println!("{}", edge.local_addr().port());
+    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
+    let stop = async {
+        let _ = closed.await;
+    };
+    edge.serve(stop, Duration::from_secs(1)).await;
+    Ok(())
+}
+
+struct NoRecords;
+
+impl Records for NoRecords {
+    fn recent(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
+        None
+    }
+
+    fn stored(&self, _id: RequestId) -> Stored<'_> {
+        Box::pin(std::future::ready(None))
+    }
+
+    fn json(&self, _record: &TraceRecord) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn block(&self, _record: &TraceRecord) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+/// A gateway with everything real, which serves one model by one worker; its books are in memory or on the disk.
+pub(crate) fn house(
+    on_disk: bool,
+    dir: &Path,
+    clock: Arc<dyn Clock>,
+    model: ServedModel,
+    worker: Worker,
+) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
+    let now = clock.now();
+    let (org, project) = (OrgId::new("bench")?, ProjectId::new("bench")?);
+
+    let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([1; 32]))?;
+    let wide = RateLimits {
+        requests_per_minute: Some(u32::MAX),
+        tokens_per_minute: Some(1 << 50),
+        concurrency: Some(10_000),
+    };
+    directory.create_org(org.clone(), wide, "bench", now)?;
+    directory.create_project(project.clone(), org.clone(), wide, "bench", now)?;
+    let secret = Some(SecretString::from(crate::load::KEY));
+    let key = NewKey { limits: wide, secret, ..NewKey::new(org.clone(), project.clone(), "bench") };
+    directory.create_key(key, "bench", now)?;
+
+    let journal: Box<dyn Journal> = if on_disk {
+        Box::new(SqliteJournal::open(&dir.join("ledger.sqlite"))?)
+    } else {
+        Box::new(MemoryJournal::discarding())
+    };
+    let owner = Owner::new(1);
+    let (ledger, _) = Ledger::open(journal, owner, now)?;
+    let amount = NanoDollars::new(i64::MAX / 4);
+    let grant =
+        Command::Grant { org: org.clone(), amount, kind: GrantKind::Promotional, reference: "bench".into() };
+    ledger.transact(vec![Command::OpenProject { org, project }, grant], now).durable.wait()?;
+
+    let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
+        {"model": model.name, "input": 100_000_000, "output": 400_000_000, "cached_input": 10_000_000}
+    ]))?;
+    let metrics = Arc::new(Metrics::new(&MetricsConfig {
+        models: vec![model.name.to_string()],
+        version: "bench".into(),
+    }));
+    let store: Option<Box<dyn TraceStore>> = if on_disk {
+        Some(Box::new(SqliteTraceStore::open(&dir.join("trace.sqlite"), TraceRetention::default())?))
+    } else {
+        None
+    };
+    let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
+    let tally = Tally::before(traces);
+    let parts = GatewayParts {
+        clock,
+        directory: Arc::new(directory),
+        limits: Limits::new(),
+        books: Arc::new(ledger),
+        traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
+        records: Arc::new(NoRecords),
+        cache_secret: [2; 32],
+        owner,
+    };
+    let offer = Offer {
+        prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
+        judge: None,
+        fleet: Arc::new(Fleet::new([worker])),
+        models: vec![Arc::new(model)],
+        aliases: BTreeMap::new(),
+        weights: BTreeMap::new(),
+    };
+    let gateway = Gateway::new(parts, Catalog::checked(offer, now)?, GatewayConfig::default())?;
+    Ok((gateway, tally))
+}

@@ -1,0 +1,201 @@
+//! What governing a relayed call costs: a plain relay of ours, and the same with key, limits, hold, price, reading of the answer,
+//! settlement and trace, before the same upstream, in one run on the same two cores.
+//!
+//! `cargo bench -p headrace --bench relay`. The server is a process of its own on the second core, with one worker thread and
+//! everything that it starts; load and upstream are one spinning thread on the first. Latencies count from the moment a request
+//! was due, so that a slow answer delays none of the measurements that follow it.
+
+#[path = "../common/house.rs"]
+mod house;
+#[path = "../common/load.rs"]
+mod load;
+mod mock;
+#[path = "../common/process.rs"]
+mod process;
+mod server;
+#[path = "../common/tally.rs"]
+mod tally;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use load::{Load, Measured, chat, request};
+use mock::Mock;
+use process::{Server, bound};
+
+/// Length of each measurement; `HEADRACE_BENCH_SECONDS` sets another.
+const SECONDS: u64 = 3;
+const CONNECTIONS: usize = 32;
+/// Pieces of text of a stream.
+const PIECES: usize = 64;
+/// Characters of a token, about.
+const TOKEN: usize = 4;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("--server") {
+        let mut next = || args.next().unwrap_or_default();
+        return server::serve(&next(), &next(), &next());
+    }
+    if let Some(code) = bound() {
+        return code;
+    }
+    match report() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("relay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is sent and what comes back.
+struct Cell {
+    name: &'static str,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    /// Events of an answer.
+    events: usize,
+}
+
+struct Row {
+    saturated: Measured,
+    half: Measured,
+    cpu_us: f64,
+}
+
+fn report() -> Result<(), Failure> {
+    let seconds =
+        std::env::var("HEADRACE_BENCH_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(SECONDS);
+    let length = Duration::from_secs(seconds);
+    let sized = |name, tokens: usize| Cell {
+        name,
+        request: request(&chat(tokens * TOKEN, false)),
+        answer: mock::whole(),
+        events: 1,
+    };
+    let cells = [
+        Cell {
+            name: "instant answer",
+            request: request(&chat(250, false)),
+            answer: mock::whole(),
+            events: 1,
+        },
+        Cell {
+            name: "stream of 64",
+            request: request(&chat(250, true)),
+            answer: mock::stream(PIECES),
+            events: PIECES + 3,
+        },
+        sized("1k tokens in", 1_000),
+        sized("10k tokens in", 10_000),
+        sized("100k tokens in", 100_000),
+    ];
+    println!(
+        "| cell | relay | calls/s saturated | of plain | CPU/call | p50 | p99 | added p50 | added p99 | events/s |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for cell in &cells {
+        // The dearest first: half of what it takes is the rate at which all are compared.
+        let sqlite = measure(cell, "sqlite", length, None)?;
+        let rate = sqlite.saturated.per_second() / 2.0;
+        let memory = measure(cell, "memory", length, Some(rate))?;
+        let plain = measure(cell, "plain", length, Some(rate))?;
+        for (name, row) in
+            [("plain", &plain), ("governed, memory journal", &memory), ("governed, SQLite", &sqlite)]
+        {
+            tell(cell, name, row, &plain);
+        }
+    }
+    println!("\nA memcpy and a BLAKE3 hash of 400 kB here: {:.0} us", copy_and_hash_us(400_000));
+    memory_of_connections()
+}
+
+fn tell(cell: &Cell, name: &str, row: &Row, plain: &Row) {
+    let (rate, base) = (row.saturated.per_second(), plain.saturated.per_second());
+    let [p50, p99] = [50.0, 99.0].map(|at| row.half.percentile_us(at));
+    let [base50, base99] = [50.0, 99.0].map(|at| plain.half.percentile_us(at));
+    println!(
+        "| {} | {name} | {rate:.0} | {:.0} % | {:.0} us | {p50:.0} us | {p99:.0} us | {:+.0} us | {:+.0} us | {:.0} |",
+        cell.name,
+        100.0 * rate / base,
+        row.cpu_us,
+        p50 - base50,
+        p99 - base99,
+        rate * cell.events as f64,
+    );
+}
+
+/// One server under full load, then at `rate` calls a second, or half of what it took if that is less.
+fn measure(cell: &Cell, kind: &str, length: Duration, rate: Option<f64>) -> Result<Row, Failure> {
+    let dir = tempfile::tempdir()?;
+    let mut mock = Mock::new(cell.answer.clone())?;
+    let url = format!("http://127.0.0.1:{}", mock.port()?);
+    let server = Server::start(kind, &dir.path().to_string_lossy(), &url)?;
+    let load = Load { port: server.port, connections: CONNECTIONS, request: cell.request.clone() };
+    let mut beside = || mock.turn();
+    load.closed(Duration::from_secs(1), &mut beside)?;
+    let cpu = server.cpu_seconds()?;
+    let saturated = load.closed(length, &mut beside)?;
+    let cpu_us = (server.cpu_seconds()? - cpu) * 1e6 / saturated.answers as f64;
+    let half = saturated.per_second() / 2.0;
+    let half = load.paced(length, rate.map_or(half, |rate| rate.min(half)), &mut beside)?;
+    if let Some(line) = server.finish()? {
+        eprintln!("  {}, {kind}: {line}", cell.name);
+    }
+    Ok(Row { saturated, half, cpu_us })
+}
+
+/// What a relay that only copied and hashed a body would take for it.
+fn copy_and_hash_us(bytes: usize) -> f64 {
+    let from = vec![7_u8; bytes];
+    let mut times: Vec<f64> = (0..200)
+        .map(|_| {
+            let begun = Instant::now();
+            let copy = from.clone();
+            std::hint::black_box(blake3::hash(&copy));
+            begun.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Memory of idle connections, and of streams that stand open, in the governed server.
+fn memory_of_connections() -> Result<(), Failure> {
+    const COUNT: usize = 1_000;
+    let dir = tempfile::tempdir()?;
+    // The answer's first event, and then nothing more.
+    let whole = mock::stream(1);
+    let first = whole.windows(4).position(|window| window == b"\n\n\r\n").map_or(whole.len(), |at| at + 4);
+    let mut mock = Mock::new(whole.get(..first).unwrap_or(&[]).to_vec())?;
+    let url = format!("http://127.0.0.1:{}", mock.port()?);
+    let server = Server::start("memory", &dir.path().to_string_lossy(), &url)?;
+    let mut idle = Vec::new();
+    let empty = server.resident_bytes()?;
+    for _ in 0..COUNT {
+        idle.push(std::net::TcpStream::connect(("127.0.0.1", server.port))?);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let connected = server.resident_bytes()?;
+    let request = request(&chat(250, true));
+    for stream in &mut idle {
+        use std::io::Write;
+        stream.write_all(&request)?;
+        mock.turn()?;
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        mock.turn()?;
+    }
+    let streaming = server.resident_bytes()?;
+    let each = |more: u64, less: u64| more.saturating_sub(less) as f64 / COUNT as f64 / 1024.0;
+    println!(
+        "{COUNT} idle connections: {:.1} KiB each; {COUNT} open streams: {:.1} KiB each",
+        each(connected, empty),
+        each(streaming, empty)
+    );
+    Ok(())
+}

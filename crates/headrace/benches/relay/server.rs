@@ -1,0 +1,188 @@
+//! The servers that are compared: a plain relay of ours, which sends each body on and its answer back, and the governed one, which
+//! does the same for somebody who may, can pay, and gets a bill and a trace.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{
+    Admitted, Answer, AnswerBody, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front, GiveUp, Head,
+    Outlet,
+};
+use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
+use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent};
+use headrace_fleet::{Site, Worker};
+use headrace_gateway::{Lane, MessageLane, ServedModel};
+use headrace_limits::LimitSpec;
+use headrace_upstream::{Kind, RelayModel, Upstream, UpstreamSpec};
+
+use crate::house::{Failure, house, listen};
+
+const MODEL: &str = "headrace-demo";
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Serves until standard input closes; the governed one then says on a line what a call took. Calls go on to `url`.
+pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let Ok(runtime) = runtime else { return ExitCode::FAILURE };
+    let served = runtime.block_on(async {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let upstream =
+            Upstream::new(UpstreamSpec::new("mock", Kind::OpenAi, url)).map_err(|why| why.join("; "))?;
+        let relay = upstream.model("mock-model", None);
+        if kind == "plain" {
+            let plain = Plain { key: KeyId::new("plain")?, relay, clock: Arc::clone(&clock) };
+            return listen(Arc::new(plain), clock).await;
+        }
+        let name = ModelName::new(MODEL)?;
+        let site = Arc::new(Site::new("mock"));
+        let worker = Worker::relay("mock/mock-model", name.clone(), Arc::new(relay)).at(&site);
+        let (gateway, tally) =
+            house(kind == "sqlite", Path::new(dir), Arc::clone(&clock), served(name), worker)?;
+        listen(gateway, clock).await?;
+        println!("{}", tally.line());
+        Ok::<_, Failure>(())
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("relay server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn served(name: ModelName) -> ServedModel {
+    ServedModel {
+        name,
+        lane: Lane::Messages(MessageLane::default()),
+        created_unix_s: 0,
+        default_max_tokens: None,
+        limits: LimitSpec::UNLIMITED,
+    }
+}
+
+/// Sends bodies on as they are, and answers back as they come.
+struct Plain {
+    key: KeyId,
+    relay: RelayModel,
+    clock: Arc<dyn Clock>,
+}
+
+struct Anybody(KeyId, Endpoint);
+
+impl Admitted for Anybody {
+    fn payer(&self) -> &KeyId {
+        &self.0
+    }
+}
+
+/// An answer on its way back.
+struct Passing {
+    answer: Box<dyn RelayAnswer>,
+    /// Came before the head of the answer could go out.
+    first: Option<Bytes>,
+}
+
+impl Frames for Passing {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        match self.answer.poll_next(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(RelayEvent::Event(event))) => Poll::Ready(Some(Ok(event.raw))),
+            Poll::Ready(Some(RelayEvent::Whole(body))) => Poll::Ready(Some(Ok(body))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(Some(RelayEvent::Head(_) | RelayEvent::Failed(_))) => Poll::Ready(Some(Err(Broken))),
+        }
+    }
+
+    fn leads_to(&mut self, _: Arc<dyn Outlet>) {}
+
+    fn give_up(&mut self, _: GiveUp) {}
+}
+
+impl Front for Plain {
+    type Stream = Passing;
+    type Admitted = Anybody;
+
+    fn admit(self: &Arc<Self>, head: Head) -> Result<Anybody, Answer<Passing>> {
+        Ok(Anybody(self.key.clone(), head.endpoint))
+    }
+
+    async fn call<B: BodySource>(self: &Arc<Self>, admitted: Anybody, body: B) -> Answer<Passing> {
+        let Ok(body) = body.read().await else { return failed() };
+        // As little as a relay must know: what kind of answer is asked for.
+        let stream = body.windows(13).any(|window| window == b"\"stream\":true");
+        let ask = RelayAsk {
+            request: RequestId::fresh(self.clock.now()),
+            endpoint: admitted.1,
+            body,
+            stream,
+            headers: Vec::new(),
+            head_within: None,
+        };
+        let mut answer = self.relay.send(ask);
+        let Some(RelayEvent::Head(_)) = answer.next().await else { return failed() };
+        if stream {
+            let body = AnswerBody::Stream(Passing { answer, first: None });
+            return Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body };
+        }
+        let Some(RelayEvent::Whole(whole)) = answer.next().await else { return failed() };
+        Answer {
+            status: 200,
+            content_type: "application/json",
+            headers: Vec::new(),
+            body: AnswerBody::Whole(whole),
+        }
+    }
+
+    fn knows(&self, _credentials: &Credentials) -> bool {
+        true
+    }
+
+    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Answer<Passing> {
+        failed()
+    }
+
+    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Answer<Passing> {
+        failed()
+    }
+
+    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Answer<Passing> {
+        failed()
+    }
+
+    fn refuse(
+        &self,
+        _dialect: Dialect,
+        _refusal: &EdgeRefusal,
+        _endpoint: Option<Endpoint>,
+        _started: UnixNanos,
+    ) -> Answer<Passing> {
+        failed()
+    }
+
+    fn not_ready(&self, _model: Option<&str>) -> Vec<String> {
+        Vec::new()
+    }
+
+    async fn drain(&self, _within: Duration) -> usize {
+        0
+    }
+}
+
+fn failed() -> Answer<Passing> {
+    Answer {
+        status: 502,
+        content_type: "text/plain",
+        headers: Vec::new(),
+        body: AnswerBody::Whole(Bytes::new()),
+    }
+}
