@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use headrace_domain::{FinishReason, ReplyEvent, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
@@ -17,8 +18,6 @@ use crate::state::Work;
 use super::faults;
 use super::said::{Lost, More, Passed, Said};
 
-/// How long a server may take to close what it has ended: only then can its connection be used again.
-const CLOSING: Duration = Duration::from_millis(20);
 /// How long an answer that nobody waits for is read on, where its upstream wants that.
 const DRAINING: Duration = Duration::from_secs(30);
 
@@ -66,13 +65,10 @@ impl Asked {
         }
     }
 
-    /// The next thing that came. Behind the end of an answer it is waited for a moment only.
+    /// The next thing that came. Behind the end of an answer nothing is waited for.
     async fn next(&mut self) -> Option<RelayEvent> {
         let answer = self.answer.as_mut()?;
-        if self.ended {
-            return tokio::time::timeout(CLOSING, answer.next()).await.unwrap_or_default();
-        }
-        answer.next().await
+        if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
     }
 
     /// Whoever chooses among servers learns how it went.
