@@ -13,8 +13,11 @@ pub enum TokenClass {
     Input,
     /// Prompt tokens that came from the prefix cache.
     CachedInput,
-    /// Prompt tokens whose storing in the cache is priced (Anthropic's cache writes).
+    /// Prompt tokens whose storing in the cache is priced: OpenAI's cache writes, and Anthropic's for five minutes.
     CacheWrite,
+    /// Prompt tokens that the cache keeps for an hour, at a price of their own (Anthropic).
+    #[serde(rename = "cache_write_1h")]
+    CacheWrite1h,
     /// Generated tokens.
     Output,
     /// Generated tokens of a reasoning section.
@@ -23,8 +26,12 @@ pub enum TokenClass {
 
 impl TokenClass {
     /// Every class, in the order in which they are shown.
-    pub const ALL: [Self; 5] =
-        [Self::Input, Self::CachedInput, Self::CacheWrite, Self::Output, Self::Reasoning];
+    pub const ALL: [Self; 6] =
+        [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h, Self::Output, Self::Reasoning];
+    /// Those of a prompt.
+    pub const PROMPT: [Self; 4] = [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h];
+    /// Those of an answer.
+    pub const GENERATED: [Self; 2] = [Self::Output, Self::Reasoning];
 
     /// The name in configuration, metrics and JSON.
     pub const fn name(self) -> &'static str {
@@ -32,6 +39,7 @@ impl TokenClass {
             Self::Input => "input",
             Self::CachedInput => "cached_input",
             Self::CacheWrite => "cache_write",
+            Self::CacheWrite1h => "cache_write_1h",
             Self::Output => "output",
             Self::Reasoning => "reasoning",
         }
@@ -52,12 +60,19 @@ pub struct Usage {
     pub input: u64,
     /// Prompt tokens read from the prefix cache.
     pub cached_input: u64,
-    /// Prompt tokens whose storing in the cache is priced.
+    /// Prompt tokens whose storing in the cache is priced, but for those of `cache_write_1h`.
     pub cache_write: u64,
+    /// Prompt tokens that the cache keeps for an hour.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_write_1h: u64,
     /// Tokens generated outside reasoning.
     pub output: u64,
     /// Tokens generated inside reasoning.
     pub reasoning: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// How a call's tokens are known.
@@ -91,6 +106,7 @@ impl Usage {
             TokenClass::Input => self.input,
             TokenClass::CachedInput => self.cached_input,
             TokenClass::CacheWrite => self.cache_write,
+            TokenClass::CacheWrite1h => self.cache_write_1h,
             TokenClass::Output => self.output,
             TokenClass::Reasoning => self.reasoning,
         }
@@ -98,7 +114,12 @@ impl Usage {
 
     /// All prompt tokens, computed, cached or written: what OpenAI calls `prompt_tokens`.
     pub const fn prompt_tokens(&self) -> u64 {
-        self.input.saturating_add(self.cached_input).saturating_add(self.cache_write)
+        self.input.saturating_add(self.cached_input).saturating_add(self.cache_writes())
+    }
+
+    /// Prompt tokens written to the cache, for however long.
+    pub const fn cache_writes(&self) -> u64 {
+        self.cache_write.saturating_add(self.cache_write_1h)
     }
 
     /// All generated tokens, reasoning included: what OpenAI calls `completion_tokens`.
@@ -118,6 +139,7 @@ impl Usage {
             input: self.input.saturating_add(other.input),
             cached_input: self.cached_input.saturating_add(other.cached_input),
             cache_write: self.cache_write.saturating_add(other.cache_write),
+            cache_write_1h: self.cache_write_1h.saturating_add(other.cache_write_1h),
             output: self.output.saturating_add(other.output),
             reasoning: self.reasoning.saturating_add(other.reasoning),
         }

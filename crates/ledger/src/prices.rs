@@ -28,13 +28,16 @@ pub struct PriceConfig {
     /// Prompt tokens from the prefix cache; the price of `input` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<i64>,
-    /// Prompt tokens whose storing in the cache is priced: refused, as no engine reports such tokens yet.
+    /// Prompt tokens whose storing in the cache is priced; the price of `input` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<i64>,
+    /// Prompt tokens that the cache keeps for an hour; the price of `cache_write` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<i64>,
     /// Generated tokens. Required.
     #[serde(default)]
     pub output: Option<i64>,
-    /// Generated tokens of reasoning: refused, as nothing tells them from others yet; they are charged as output.
+    /// Generated tokens of reasoning, where whoever answers tells them from others; the price of `output` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<i64>,
 }
@@ -44,13 +47,6 @@ pub struct PriceConfig {
 pub enum PriceError {
     /// A required class has no price.
     Missing {
-        /// The model.
-        model: ModelName,
-        /// The class.
-        class: TokenClass,
-    },
-    /// A class has a price and no token is ever counted in it.
-    NeverCharged {
         /// The model.
         model: ModelName,
         /// The class.
@@ -87,13 +83,6 @@ impl fmt::Display for PriceError {
             Self::Missing { model, class } => {
                 write!(f, "the price of {model} lacks `{class}`: write 0 if it is meant to be free")
             }
-            Self::NeverCharged { model, class } => {
-                write!(
-                    f,
-                    "the price of {model} for `{class}` would never be charged: no token is counted as `{class}` yet \
-                     (prompts cost `input` or `cached_input`, all of an answer `output`); leave it out"
-                )
-            }
             Self::Negative { model, class, price } => {
                 write!(f, "the price of {model} for `{class}` is {price}: it must not be below zero")
             }
@@ -125,6 +114,7 @@ struct Prices {
     input: NanoDollarsPerMillion,
     cached_input: NanoDollarsPerMillion,
     cache_write: NanoDollarsPerMillion,
+    cache_write_1h: NanoDollarsPerMillion,
     output: NanoDollarsPerMillion,
     reasoning: NanoDollarsPerMillion,
 }
@@ -195,17 +185,23 @@ impl Prices {
         let input = price(TokenClass::Input, config.input);
         let output = price(TokenClass::Output, config.output);
         // A class that stands for another says nothing of its own when that one is missing.
-        let cached_input = match config.cached_input {
-            None => input,
-            given => price(TokenClass::CachedInput, given),
-        };
-        let uncounted =
-            [(TokenClass::CacheWrite, config.cache_write), (TokenClass::Reasoning, config.reasoning)];
-        for (class, _) in uncounted.into_iter().filter(|(_, given)| given.is_some()) {
-            errors.push(PriceError::NeverCharged { model: config.model.clone(), class });
-        }
-        let (input, output) = (input?, output?);
-        Some(Self { input, cached_input: cached_input?, cache_write: input, output, reasoning: output })
+        let mut or =
+            |class: TokenClass, given: Option<i64>, sibling: Option<NanoDollarsPerMillion>| match given {
+                None => sibling,
+                given => price(class, given),
+            };
+        let cached_input = or(TokenClass::CachedInput, config.cached_input, input);
+        let cache_write = or(TokenClass::CacheWrite, config.cache_write, input);
+        let cache_write_1h = or(TokenClass::CacheWrite1h, config.cache_write_1h, cache_write);
+        let reasoning = or(TokenClass::Reasoning, config.reasoning, output);
+        Some(Self {
+            input: input?,
+            cached_input: cached_input?,
+            cache_write: cache_write?,
+            cache_write_1h: cache_write_1h?,
+            output: output?,
+            reasoning: reasoning?,
+        })
     }
 
     const fn of(&self, class: TokenClass) -> NanoDollarsPerMillion {
@@ -213,6 +209,7 @@ impl Prices {
             TokenClass::Input => self.input,
             TokenClass::CachedInput => self.cached_input,
             TokenClass::CacheWrite => self.cache_write,
+            TokenClass::CacheWrite1h => self.cache_write_1h,
             TokenClass::Output => self.output,
             TokenClass::Reasoning => self.reasoning,
         }
@@ -244,10 +241,8 @@ impl Quote {
     /// # Errors
     /// `Overflow`.
     pub fn hold_for(&self, prompt_tokens: u64, max_output_tokens: u64) -> Result<NanoDollars, MoneyError> {
-        let prompt = [TokenClass::Input, TokenClass::CachedInput, TokenClass::CacheWrite];
-        let generated = [TokenClass::Output, TokenClass::Reasoning];
-        let prompt = self.most(&prompt, prompt_tokens)?;
-        prompt.checked_add(self.most(&generated, max_output_tokens)?)
+        let prompt = self.most(&TokenClass::PROMPT, prompt_tokens)?;
+        prompt.checked_add(self.most(&TokenClass::GENERATED, max_output_tokens)?)
     }
 
     /// The most that `tokens` can cost, split over `classes` in any way.
@@ -255,10 +250,10 @@ impl Quote {
         let prices = || classes.iter().map(|class| self.price(*class));
         let Some(dearest) = prices().max() else { return Ok(NanoDollars::ZERO) };
         let cost = dearest.cost(tokens, Rounding::Up)?;
-        // Each line is rounded for itself, by less than half a nano-dollar upwards; with up to three lines that is
-        // one nano-dollar more than the sum rounded up.
-        let rounds = prices().any(|price| price.get() % NANOS_THAT_NEVER_ROUND != 0);
-        if rounds && tokens > 1 { cost.checked_add(NanoDollars::new(1)) } else { Ok(cost) }
+        // Each line is rounded for itself, by at most half a nano-dollar upwards, and each has a token at least.
+        let rounding = prices().filter(|price| price.get() % NANOS_THAT_NEVER_ROUND != 0).count();
+        let most = tokens.min(rounding as u64) / 2;
+        cost.checked_add(NanoDollars::new(i64::try_from(most).map_err(|_| MoneyError::Overflow)?))
     }
 
     /// The bill for what was used: a line for each class with tokens, each rounded once to the nearest.
@@ -301,6 +296,7 @@ mod tests {
             input: Some(input),
             cached_input: None,
             cache_write: None,
+            cache_write_1h: None,
             output: Some(output),
             reasoning: None,
         }
@@ -336,11 +332,22 @@ mod tests {
 
     #[test]
     fn classes_default_to_their_dear_sibling() {
-        let cheap_cache = PriceConfig { cached_input: Some(100), ..config(1000, 4000) };
-        let quote =
-            PriceList::from_config(&[cheap_cache]).unwrap().quote(&model(), at("2026-01-01")).unwrap();
-        let prices = TokenClass::ALL.map(|class| quote.price(class).get());
-        assert_eq!(prices, [1000, 100, 1000, 4000, 4000]);
+        let (cached_input, cache_write, reasoning) = (Some(100), Some(1250), Some(6000));
+        let rows = [
+            (PriceConfig { cached_input, ..config(1000, 4000) }, [1000, 100, 1000, 1000, 4000, 4000]),
+            (
+                PriceConfig { cache_write, reasoning, ..config(1000, 4000) },
+                [1000, 1000, 1250, 1250, 4000, 6000],
+            ),
+            (
+                PriceConfig { cache_write_1h: Some(2000), ..config(1000, 4000) },
+                [1000, 1000, 1000, 2000, 4000, 4000],
+            ),
+        ];
+        for (config, expected) in rows {
+            let quote = PriceList::from_config(&[config]).unwrap().quote(&model(), at("2026-01-01")).unwrap();
+            assert_eq!(TokenClass::ALL.map(|class| quote.price(class).get()), expected);
+        }
     }
 
     #[test]
@@ -349,8 +356,8 @@ mod tests {
             PriceConfig { input: None, ..config(0, 0) },
             PriceConfig { output: Some(-1), from: Some("2026-02-30".into()), ..config(0, 0) },
             PriceConfig {
-                cache_write: Some(1),
-                reasoning: Some(1),
+                cache_write_1h: Some(-2),
+                reasoning: Some(-3),
                 from: Some("2026-03-01".into()),
                 ..config(0, 0)
             },
@@ -362,8 +369,8 @@ mod tests {
             PriceError::Missing { model: model(), class: TokenClass::Input },
             PriceError::NotADate { model: model(), from: "2026-02-30".into() },
             PriceError::Negative { model: model(), class: TokenClass::Output, price: -1 },
-            PriceError::NeverCharged { model: model(), class: TokenClass::CacheWrite },
-            PriceError::NeverCharged { model: model(), class: TokenClass::Reasoning },
+            PriceError::Negative { model: model(), class: TokenClass::CacheWrite1h, price: -2 },
+            PriceError::Negative { model: model(), class: TokenClass::Reasoning, price: -3 },
             PriceError::Twice { model: model(), from: None },
         ];
         assert_eq!(errors, wanted);
@@ -384,7 +391,7 @@ mod tests {
         let (input, cached, output) = (TokenClass::Input, TokenClass::CachedInput, TokenClass::Output);
         assert_eq!(bill, [(input, 10, 10), (cached, 16, 2), (output, 5, 20)]);
         assert_eq!(quote.cost(&usage).unwrap().get(), 32);
-        assert_eq!(quote.hold_for(26, 100).unwrap().get(), 26 + 1 + 400);
+        assert_eq!(quote.hold_for(26, 100).unwrap().get(), 26 + 400);
     }
 
     #[test]
@@ -399,16 +406,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_hold_covers_every_way_of_spending_it(
-            prices in prop::array::uniform5(0i64..3_000_000_000),
-            counts in prop::array::uniform5(0u64..3_000),
+            prices in prop::array::uniform6(0i64..3_000_000_000),
+            counts in prop::array::uniform6(prop_oneof![0u64..3, 0u64..3_000]),
             unused in 0u64..100,
         ) {
-            let [input, cached_input, cache_write, output, reasoning] =
+            let [input, cached_input, cache_write, cache_write_1h, output, reasoning] =
                 prices.map(|price| NanoDollarsPerMillion::new(price).unwrap());
-            let prices = Prices { input, cached_input, cache_write, output, reasoning };
+            let prices = Prices { input, cached_input, cache_write, cache_write_1h, output, reasoning };
             let quote = Quote { model: model(), from: at("2026-01-01"), prices };
-            let [input, cached_input, cache_write, output, reasoning] = counts;
-            let usage = Usage { input, cached_input, cache_write, output, reasoning };
+            let [input, cached_input, cache_write, cache_write_1h, output, reasoning] = counts;
+            let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning };
             let held = quote.hold_for(usage.prompt_tokens(), usage.completion_tokens() + unused).unwrap();
             prop_assert!(quote.cost(&usage).unwrap() <= held);
         }

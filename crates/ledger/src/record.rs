@@ -1,5 +1,6 @@
-//! Transactions as the payload of journal rows, formats 1 and 2. A change of shape takes a new format number and keeps the
-//! readers of these. Format 2 adds two events to format 1: a hold was extended, the clock was set. Knows nothing of chains or disks.
+//! Transactions as the payload of journal rows, formats 1 to 3. A change of shape takes a new format number and keeps the
+//! readers of these. Format 2 adds two events to format 1: a hold was extended, the clock was set. Format 3 adds a class of
+//! tokens: cache writes for an hour. Knows nothing of chains or disks.
 
 use std::sync::Arc;
 
@@ -30,17 +31,23 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
     }
     let transactions = decode_payload(&row.payload).map_err(|error| corrupt(error.to_string()))?;
     if format_of(&transactions) > row.format_version {
-        return Err(corrupt("an event that its format does not have".into()));
+        return Err(corrupt("an event or a class of tokens that its format does not have".into()));
     }
     Ok(transactions)
 }
 
-/// The oldest format that has all of the events.
+/// The oldest format that has all of the events and classes.
 fn format_of(transactions: &[Transaction]) -> u32 {
-    let is_new = |transaction: &Transaction| {
-        matches!(transaction.event, Event::Extended { .. } | Event::ClockSet { .. })
+    let needed = |transaction: &Transaction| match &transaction.event {
+        Event::Settled(settled)
+            if settled.lines.iter().any(|line| line.class == TokenClass::CacheWrite1h) =>
+        {
+            3
+        }
+        Event::Extended { .. } | Event::ClockSet { .. } => 2,
+        _ => 1,
     };
-    if transactions.iter().any(is_new) { 2 } else { 1 }
+    transactions.iter().map(needed).max().unwrap_or(1)
 }
 
 /// The payload of a row, and its format.
@@ -272,6 +279,7 @@ const fn class_number(class: TokenClass) -> u8 {
         TokenClass::CacheWrite => 2,
         TokenClass::Output => 3,
         TokenClass::Reasoning => 4,
+        TokenClass::CacheWrite1h => 5,
     }
 }
 

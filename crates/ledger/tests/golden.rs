@@ -8,10 +8,10 @@
 )]
 #![allow(dead_code, reason = "the shared helpers are not all used here")]
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{TokenClass, UnixNanos};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    BudgetPeriod, Command, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
+    BudgetPeriod, ChargeLine, Command, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
     LedgerError, LedgerOptions, Loaded, MemoryJournal, Owner, ReleaseReason, SNAPSHOT_FORMAT_VERSION,
     SettleOutcome, Snapshot,
 };
@@ -22,6 +22,7 @@ use world::*;
 
 const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v1.txt");
 const GOLDEN_V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v2.txt");
+const GOLDEN_V3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v3.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -106,13 +107,9 @@ fn script() -> Vec<Command> {
     let mut all_classes = lines(50);
     let line = all_classes[0].clone();
     all_classes.clear();
-    for (n, class) in (1..).zip(headrace_domain::TokenClass::ALL) {
-        all_classes.push(headrace_ledger::ChargeLine {
-            class,
-            tokens: n,
-            amount: nano(n as i64),
-            ..line.clone()
-        });
+    let of_format_1 = TokenClass::ALL.into_iter().filter(|class| *class != TokenClass::CacheWrite1h);
+    for (n, class) in (1..).zip(of_format_1) {
+        all_classes.push(ChargeLine { class, tokens: n, amount: nano(n as i64), ..line.clone() });
     }
     let (outcome, loss) = (SettleOutcome::Completed, nano(0));
     script.extend([
@@ -164,7 +161,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
     }
     assert_eq!(
         (FORMAT_VERSION, SNAPSHOT_FORMAT_VERSION),
-        (2, 1),
+        (3, 1),
         "a new version needs a golden file of its own"
     );
     assert!(
@@ -195,7 +192,40 @@ fn format_2_is_a_hold_extended_and_a_clock_set_back() {
     let row = forged.rows.last_mut().unwrap();
     row.format_version = 1;
     let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
-    assert!(why.contains("an event that its format does not have"), "{why}");
+    assert!(why.contains("an event or a class of tokens that its format does not have"), "{why}");
+}
+
+#[test]
+fn format_3_is_a_bill_of_cache_writes_for_an_hour() {
+    let bill = || {
+        let ChargeLine { model, price, .. } = lines(50).remove(0);
+        let class = TokenClass::CacheWrite1h;
+        let lines = vec![ChargeLine { model, class, tokens: 8, price, amount: nano(8) }];
+        let (outcome, loss) = (SettleOutcome::Completed, nano(0));
+        Command::Settle { hold: hold_id(7), lines, loss, outcome, answer: None }
+    };
+    let written = || written([script(), vec![hold(7, 100), bill()]].concat(), &[]);
+    if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(GOLDEN_V3, print(&written())).unwrap();
+    }
+    let golden = parse(&std::fs::read_to_string(GOLDEN_V3).unwrap());
+    let report = verify(&golden);
+    assert!(report.ok(), "{report}");
+    let versions: Vec<_> = golden.rows.iter().rev().take(3).map(|row| row.format_version).collect();
+    assert_eq!(versions, [3, 1, 1], "only the rows that need it have the new format");
+    let last = headrace_ledger::decode_row(golden.rows.last().unwrap()).unwrap();
+    assert!(format!("{last:?}").contains("CacheWrite1h"), "{last:?}");
+    for snapshots in [golden.snapshots.clone(), vec![]] {
+        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let (_, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!(opened.totals, report.totals);
+    }
+    assert!(print(&written()) == print(&golden), "format 3 is not written as it was");
+    let mut forged = golden;
+    let row = forged.rows.last_mut().unwrap();
+    row.format_version = 2;
+    let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
+    assert!(why.contains("a class of tokens that its format does not have"), "{why}");
 }
 
 #[test]

@@ -362,7 +362,11 @@ fn model_text(record: &TraceRecord) -> Option<String> {
 fn tokens_text(record: &TraceRecord) -> String {
     let usage = &record.usage;
     let mut parts = vec![format!("{} computed", grouped(usage.input))];
-    for (count, word) in [(usage.cached_input, "cached"), (usage.cache_write, "written to cache")] {
+    for (count, word) in [
+        (usage.cached_input, "cached"),
+        (usage.cache_write, "written to cache"),
+        (usage.cache_write_1h, "written to cache for an hour"),
+    ] {
         if count > 0 {
             parts.push(format!("{} {word}", grouped(count)));
         }

@@ -10,7 +10,7 @@ use super::value::Kind;
 /// and what `up --model` charges where nothing is configured.
 const PLAY_INPUT: i64 = 100_000_000;
 /// The keys of a `[[prices]]` table that are prices.
-const PRICED: [&str; 5] = ["input", "cached_input", "cache_write", "output", "reasoning"];
+const PRICED: [&str; 6] = ["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"];
 
 /// The prices of a table; `None` where a key of it could not be read.
 pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
@@ -22,11 +22,12 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
             table.problem(key, "is missing: write \"0\" if it is meant to be free".to_owned());
         }
     }
-    let [input, cached_input, cache_write, output, reasoning] = PRICED.map(|key| {
+    let [input, cached_input, cache_write, cache_write_1h, output, reasoning] = PRICED.map(|key| {
         let value = table.raw(key)?;
         nano_dollars_per_million(&value, thousand).map_err(|why| table.problem(key, why)).ok()
     });
-    let price = PriceConfig { model, from, input, cached_input, cache_write, output, reasoning };
+    let price =
+        PriceConfig { model, from, input, cached_input, cache_write, cache_write_1h, output, reasoning };
     table.problems.is_empty().then_some(price)
 }
 
@@ -72,6 +73,7 @@ pub(super) fn play_price(model: ModelName) -> PriceConfig {
         input: Some(PLAY_INPUT),
         cached_input: Some(PLAY_INPUT / 10),
         cache_write: None,
+        cache_write_1h: None,
         output: Some(PLAY_INPUT * 4),
         reasoning: None,
     }

@@ -111,14 +111,22 @@ fn write_delta(out: &mut BytesMut, index: u32, field: &str, text: &str) {
     raw(out, "}}\n\n");
 }
 
-/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,"output_tokens":…}`
+/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,"output_tokens":…}`, and how long what was
+/// written to the cache is kept, where something was.
 pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "{\"input_tokens\":");
     value(out, &usage.input);
     raw(out, ",\"cache_creation_input_tokens\":");
-    value(out, &usage.cache_write);
+    value(out, &usage.cache_writes());
     raw(out, ",\"cache_read_input_tokens\":");
     value(out, &usage.cached_input);
+    if usage.cache_writes() > 0 {
+        raw(out, ",\"cache_creation\":{\"ephemeral_5m_input_tokens\":");
+        value(out, &usage.cache_write);
+        raw(out, ",\"ephemeral_1h_input_tokens\":");
+        value(out, &usage.cache_write_1h);
+        raw(out, "}");
+    }
     raw(out, ",\"output_tokens\":");
     value(out, &usage.completion_tokens());
     raw(out, "}");

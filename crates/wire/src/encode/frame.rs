@@ -137,6 +137,10 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     value(out, &usage.total());
     raw(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
     value(out, &usage.cached_input);
+    if usage.cache_writes() > 0 {
+        raw(out, ",\"cache_write_tokens\":");
+        value(out, &usage.cache_writes());
+    }
     raw(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
     value(out, &usage.reasoning);
     raw(out, "}}");

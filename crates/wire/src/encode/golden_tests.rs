@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{ReplyEncoder, ReplyMeta, encoder};
 use crate::{ErrorFacts, WireLimits, parse};
 
-const USAGE: Usage = Usage { input: 5, cached_input: 16, cache_write: 0, output: 2, reasoning: 1 };
+const USAGE: Usage =
+    Usage { input: 5, cached_input: 16, cache_write: 0, cache_write_1h: 0, output: 2, reasoning: 1 };
 
 fn call(endpoint: Endpoint, more: &Value) -> Call {
     let mut body = match endpoint {
@@ -241,6 +242,24 @@ fn anthropic_stream() {
 
         event: message_stop
         data: {"type":"message_stop"}"#,
+    );
+}
+
+#[test]
+fn cache_writes_are_shown_where_there_are_some() {
+    let usage = Usage { cache_write: 30, cache_write_1h: 4, ..USAGE };
+    let shown = |write: fn(&mut BytesMut, &Usage)| {
+        let mut out = BytesMut::new();
+        write(&mut out, &usage);
+        String::from_utf8(out.to_vec()).unwrap()
+    };
+    assert_eq!(
+        shown(super::anthropic_stream::write_usage),
+        r#"{"input_tokens":5,"cache_creation_input_tokens":34,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":4},"output_tokens":3}"#
+    );
+    assert_eq!(
+        shown(super::frame::write_usage),
+        r#","usage":{"prompt_tokens":55,"completion_tokens":3,"total_tokens":58,"prompt_tokens_details":{"cached_tokens":16,"cache_write_tokens":34},"completion_tokens_details":{"reasoning_tokens":1}}"#
     );
 }
 

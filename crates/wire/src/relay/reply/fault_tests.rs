@@ -451,7 +451,7 @@ fn usage_is_evidence() {
     use FaultKind::*;
     let usage = |usage: &str| format!(r#"{{"choices":[],"usage":{usage}}}"#);
     let of = |input, cached_input, cache_write, output, reasoning| {
-        Some(Usage { input, cached_input, cache_write, output, reasoning })
+        Some(Usage { input, cached_input, cache_write, output, reasoning, ..Usage::default() })
     };
     let rows: &[(&[&str], Option<Usage>, &[FaultKind])] = &[
         (&[r#"{"prompt_tokens":10,"completion_tokens":4,"total_tokens":14}"#], of(10, 0, 0, 4, 0), &[]),
@@ -572,7 +572,8 @@ fn usage_of_messages_is_cumulative() {
             ..ReportedUsage::default()
         }
     );
-    assert_eq!(reader.usage().unwrap().cache_write, 30);
+    let usage = reader.usage().unwrap();
+    assert_eq!((usage.cache_write, usage.cache_write_1h, usage.prompt_tokens()), (20, 10, 137));
     // Some servers write 0 for what they said before.
     assert_eq!(notes(&reader), [FaultKind::UsageFell]);
     let whole = r#"{"content":[],"stop_reason":"end_turn","usage":{"input_tokens":1,"cache_creation_input_tokens":5,"cache_creation":{"ephemeral_1h_input_tokens":6},"output_tokens":1}}"#;

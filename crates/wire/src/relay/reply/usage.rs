@@ -46,10 +46,8 @@ impl ReportedUsage {
         Usage {
             input: self.input,
             cached_input: self.cached_input,
-            cache_write: self
-                .cache_write
-                .saturating_add(self.cache_write_5m)
-                .saturating_add(self.cache_write_1h),
+            cache_write: self.cache_write.saturating_add(self.cache_write_5m),
+            cache_write_1h: self.cache_write_1h,
             output: self.output,
             reasoning: self.reasoning,
         }
