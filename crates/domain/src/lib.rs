@@ -33,4 +33,4 @@ pub use trace::{
     CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION, TraceRecord, TraceSink,
     TracedRefusal,
 };
-pub use usage::{TokenClass, Usage, UsageSource};
+pub use usage::{PriceTier, TokenClass, Usage, UsageSource};

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::Attempt;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
-use crate::{Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, UnixNanos, Usage, UsageSource};
+use crate::{
+    Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage, UsageSource,
+};
 
 /// The version that this program writes. Older ones stay readable; a newer one is refused.
 ///
@@ -82,6 +84,10 @@ impl EngineTrace {
 
 fn is_counted(source: &UsageSource) -> bool {
     *source == UsageSource::Counted
+}
+
+fn is_standard(tier: &PriceTier) -> bool {
+    *tier == PriceTier::Standard
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -282,6 +288,9 @@ pub struct TraceRecord {
     pub stages: Vec<StageSpan>,
     /// Tokens by class.
     pub usage: Usage,
+    /// The class of service that they were priced in.
+    #[serde(default, skip_serializing_if = "is_standard")]
+    pub price_tier: PriceTier,
     /// How they are known.
     #[serde(default, skip_serializing_if = "is_counted")]
     pub usage_source: UsageSource,

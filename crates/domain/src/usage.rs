@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ServiceTier;
+
 /// A class of tokens with a price of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,6 +71,56 @@ pub struct Usage {
     pub output: u64,
     /// Tokens generated inside reasoning.
     pub reasoning: u64,
+}
+
+/// A class of service with prices of its own, as whoever answered names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PriceTier {
+    /// The usual.
+    #[default]
+    Standard,
+    /// Work that has time.
+    Flex,
+    /// Work of a batch.
+    Batch,
+    /// Work that goes first.
+    Priority,
+}
+
+impl PriceTier {
+    /// Those that a price may be named for.
+    pub const NAMED: [Self; 3] = [Self::Flex, Self::Batch, Self::Priority];
+
+    /// The name in configuration and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Flex => "flex",
+            Self::Batch => "batch",
+            Self::Priority => "priority",
+        }
+    }
+
+    /// What a server calls a tier: `default`, `standard` and names that have no prices of their own are the usual.
+    pub fn reported(name: &str) -> Self {
+        Self::NAMED.into_iter().find(|tier| tier.name() == name).unwrap_or_default()
+    }
+}
+
+impl From<ServiceTier> for PriceTier {
+    fn from(tier: ServiceTier) -> Self {
+        match tier {
+            ServiceTier::Standard => Self::Standard,
+            ServiceTier::Flex => Self::Flex,
+        }
+    }
+}
+
+impl fmt::Display for PriceTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -74,7 +74,9 @@ impl Catalog {
                     "model `{}` has no price: nothing is free by accident; set one under [[prices]]",
                     model.name
                 )),
-                Some(quote) => free_model |= quote.hold_for(1000, 1000).is_ok_and(|most| most.get() == 0),
+                Some(quote) => {
+                    free_model |= quote.hold_for(None, 1000, 1000).is_ok_and(|most| most.get() == 0)
+                }
             }
             if !fleet.serves(&model.name) {
                 faults.push(format!("model `{}` has no worker", model.name));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use headrace_call_api::Head;
 use headrace_domain::{
-    Clock, Dialect, Endpoint, NanoDollars, Outcome, RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord,
-    UnixNanos, Usage, UsageSource,
+    Clock, Dialect, Endpoint, NanoDollars, Outcome, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
+    TraceRecord, UnixNanos, Usage, UsageSource,
 };
 
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
@@ -96,6 +96,7 @@ impl Dossier {
             stream: false,
             stages: Vec::new(),
             usage: Usage::default(),
+            price_tier: PriceTier::Standard,
             usage_source: UsageSource::Counted,
             upstream: None,
             upstream_model: None,

@@ -34,6 +34,7 @@ fn record(n: u64) -> TraceRecord {
         numerics: None,
         stream: true,
         stages: vec![StageSpan { stage: Stage::Connect, start_ns: 0, duration_ns: n, inside: None }],
+        price_tier: headrace_domain::PriceTier::Standard,
         usage_source: headrace_domain::UsageSource::Counted,
         upstream: None,
         upstream_model: None,

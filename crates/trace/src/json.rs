@@ -2,7 +2,7 @@
 //! codec's and may differ. Knows nothing of who may see it.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, EngineTrace, NanoDollars, Outcome, TokenClass, TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, EngineTrace, NanoDollars, Outcome, PriceTier, TokenClass, TraceRecord,
 };
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ pub fn operator_json(record: &TraceRecord) -> Value {
 /// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
 /// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
-/// or `estimated`).
+/// or `estimated`). `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -87,6 +87,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "moderation": record.moderation,
         "outcome": outcome(&record.outcome),
     });
+    if record.price_tier != PriceTier::Standard {
+        whole["cost"]["tier"] = record.price_tier.name().into();
+    }
     if let Some(upstream) = &record.upstream {
         whole["upstream"] = json!({
             "name": &**upstream,

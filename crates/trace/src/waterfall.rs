@@ -2,8 +2,8 @@
 //! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, EngineTrace, MissReason, Outcome, PromptPlace, Stage, StageSpan,
-    TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, EngineTrace, MissReason, Outcome, PriceTier, PromptPlace, Stage,
+    StageSpan, TraceRecord,
 };
 
 use crate::axis::{Axis, Part};
@@ -276,7 +276,9 @@ impl Drawing<'_> {
         if record.held.get() != 0 || record.cost.get() != 0 || record.loss.get() != 0 {
             let lost = format!(" · {} to the loss account", record.loss);
             let lost = if record.loss.get() == 0 { "" } else { &lost };
-            self.fact("money", &format!("{} charged of {} held{lost}", record.cost, record.held));
+            let tier = format!(" · {} prices", record.price_tier);
+            let tier = if record.price_tier == PriceTier::Standard { "" } else { &tier };
+            self.fact("money", &format!("{} charged of {} held{lost}{tier}", record.cost, record.held));
         }
         if record.after_ns > 0 {
             let took = humane_duration(record.after_ns);

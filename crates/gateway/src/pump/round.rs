@@ -62,6 +62,7 @@ impl Round {
         let record = &mut dossier.record;
         // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
+        record.price_tier = source.price_tier();
         record.usage_source = source.usage_source();
         record.upstream_model = source.answered_as().map(str::to_owned);
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {

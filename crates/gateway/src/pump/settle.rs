@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headrace_domain::{HoldId, NanoDollars, Usage};
-use headrace_ledger::prices::Quote;
+use headrace_ledger::prices::{Quote, Rates};
 use headrace_ledger::{
     ChargeLine, Command, Deciding, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome,
     Verdict,
@@ -57,7 +57,8 @@ impl Settlement {
 
     /// What a usage costs, which is never more than was held.
     pub(crate) fn price(&self, usage: &Usage, dossier: &Dossier) -> NanoDollars {
-        self.quote.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
+        let rates = self.quote.rates(dossier.record.price_tier, usage.prompt_tokens());
+        rates.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
     }
 
     /// How the hold had ended before the call did, if it had: nobody paid for the call.
@@ -82,14 +83,17 @@ impl Settlement {
 
     /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
     pub(crate) async fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
-        let lines = self.lines(&bill.charged);
-        let loss = self.quote.cost(&bill.lost).unwrap_or(NanoDollars::MAX);
+        let used = bill.charged.plus(&bill.lost);
+        // What is charged and what is lost of one call are priced alike, by the length of its whole prompt.
+        let rates = self.quote.rates(dossier.record.price_tier, used.prompt_tokens());
+        let cost = |usage: &Usage| rates.cost(usage).unwrap_or(NanoDollars::MAX);
+        let (expected, loss, all) =
+            (cost(&bill.charged).min(dossier.record.held), cost(&bill.lost), cost(&used));
+        let lines = lines(&rates, &bill.charged, self.hold);
         let hold = self.hold;
         self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None }).await;
-        dossier.record.usage = bill.charged.plus(&bill.lost);
+        dossier.record.usage = used;
         // Where the ledger cannot take it now it will, and then it is what it would be now.
-        let expected = self.price(&bill.charged, dossier);
-        let all = self.quote.cost(&dossier.record.usage).unwrap_or(NanoDollars::MAX);
         (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().and_then(Pending::verdict) {
             Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
             Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
@@ -118,14 +122,14 @@ impl Settlement {
     async fn send(&mut self, gateway: &Gateway, command: Command) {
         self.sent.get_or_insert_with(|| Pending::send(gateway, command)).decided().await;
     }
+}
 
-    /// A usage that overflows its price cannot have been held for: nothing is charged then, and the log says so.
-    fn lines(&self, usage: &Usage) -> Vec<ChargeLine> {
-        self.quote.lines(usage, self.quote.model()).unwrap_or_else(|error| {
-            tracing::error!(hold = %self.hold, %error, "a settlement's lines do not fit; nothing is charged");
-            Vec::new()
-        })
-    }
+/// A usage that overflows its price cannot have been held for: nothing is charged then, and the log says so.
+fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
+    rates.lines(usage).unwrap_or_else(|error| {
+        tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
+        Vec::new()
+    })
 }
 
 /// Ends a hold of which nobody knows whether it was taken, without a charge.

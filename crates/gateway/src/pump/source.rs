@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, EngineRun, EngineTrace, ReplyEvent, RequestId, Usage, UsageSource};
+use headrace_domain::{
+    CacheMiss, EngineRun, EngineTrace, PriceTier, ReplyEvent, RequestId, Usage, UsageSource,
+};
 use headrace_engine_api::Ticket;
 use headrace_fleet::Placement;
 
@@ -116,6 +118,14 @@ impl Source {
         match self {
             Self::Tokens(_) => UsageSource::Counted,
             Self::Messages(source) => source.usage_source(),
+        }
+    }
+
+    /// The class of service that it is priced in: what whoever answered says, and otherwise what the caller asked for.
+    pub(crate) fn price_tier(&self) -> PriceTier {
+        match self {
+            Self::Tokens(source) => source.price_tier(),
+            Self::Messages(source) => source.price_tier(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Stage `hold`: limits and money, all or nothing. The hold covers the dearest outcome: every prompt token uncached, every
-//! choice at its full length.
+//! Stage `hold`: limits and money, all or nothing. The hold covers the dearest outcome: every prompt token in its dearest class,
+//! every choice at its full length.
 
 use std::time::Duration;
 
@@ -23,7 +23,10 @@ impl Rendered {
         let prices = self.work.catalog.prices();
         let quote = prices.quote(&model.name, now).ok_or_else(|| unpriced(model.name.as_str()))?;
         let (prompt_tokens, output_tokens) = (self.work.prompt_tokens(), self.work.most_output_tokens());
-        let amount = quote.hold_for(prompt_tokens, output_tokens).map_err(|_| LedgerRefusal::Overflow)?;
+        // Whoever answers in messages says in which class of service it did.
+        let tier = self.work.messages.is_none().then(|| self.work.call.tier.into());
+        let amount =
+            quote.hold_for(tier, prompt_tokens, output_tokens).map_err(|_| LedgerRefusal::Overflow)?;
 
         // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
         let [key, project, org] = caller_scopes(&self.principal);

@@ -11,6 +11,7 @@ mod memory;
 mod moves;
 mod panics;
 mod places;
+mod prices;
 mod refusals;
 mod relays;
 mod swaps;

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::world::{Setup, World, header, read, read_to_the_end};
 
 /// What one asking is answered with, event by event; `None` in it: nothing more comes before the gate is opened.
-type Script = Vec<Option<RelayEvent>>;
+pub(crate) type Script = Vec<Option<RelayEvent>>;
 
 #[derive(Default)]
 struct Gate {
@@ -45,7 +45,7 @@ impl Gate {
 }
 
 /// A server of somebody else's that follows scripts, one for each asking.
-struct Told {
+pub(crate) struct Told {
     facts: RelayFacts,
     scripts: Mutex<VecDeque<Script>>,
     asked: Mutex<Vec<RelayAsk>>,
@@ -94,7 +94,7 @@ impl Relay for Told {
     }
 }
 
-fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
     Arc::new(Told {
         facts: RelayFacts {
             upstream: name.into(),
@@ -113,14 +113,19 @@ fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
 
 /// A world with the model `far`, which these servers answer for.
 fn world(servers: &[Arc<Told>]) -> World {
+    priced_world(servers, PRICES)
+}
+
+const PRICES: &str =
+    r#"[{"model": "far", "input": 1000000000, "cached_input": 100000000, "output": 4000000000}]"#;
+
+/// The same with a price sheet of its own.
+pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str) -> World {
     let world = World::new(Setup::default());
     let name = ModelName::new("far").unwrap();
     let worker = |server: &Arc<Told>| {
         Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn Relay>)
     };
-    let prices = json!([
-        {"model": "far", "input": 1_000_000_000i64, "cached_input": 100_000_000i64, "output": 4_000_000_000i64}
-    ]);
     let far = ServedModel {
         name: name.clone(),
         lane: Lane::Messages(MessageLane::default()),
@@ -131,7 +136,7 @@ fn world(servers: &[Arc<Told>]) -> World {
     let offer = Offer {
         models: vec![Arc::new(far)],
         aliases: BTreeMap::new(),
-        prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(prices).unwrap()).unwrap(),
         fleet: Arc::new(Fleet::new(servers.iter().map(worker))),
         judge: None,
         weights: BTreeMap::new(),
@@ -140,12 +145,12 @@ fn world(servers: &[Arc<Told>]) -> World {
     world
 }
 
-fn head() -> Option<RelayEvent> {
+pub(crate) fn head() -> Option<RelayEvent> {
     Some(RelayEvent::Head(RelayHead::default()))
 }
 
 /// An event of OpenAI's dialect.
-fn chunk(data: &Value) -> Option<RelayEvent> {
+pub(crate) fn chunk(data: &Value) -> Option<RelayEvent> {
     data_event("", &data.to_string())
 }
 
@@ -167,7 +172,7 @@ fn data_event(name: &str, data: &str) -> Option<RelayEvent> {
     }))
 }
 
-fn whole(body: &Value) -> Script {
+pub(crate) fn whole(body: &Value) -> Script {
     vec![head(), Some(RelayEvent::Whole(body.to_string().into()))]
 }
 
@@ -179,17 +184,17 @@ fn status(status: u16, body: &Value) -> Script {
     failed(RelayError::Status { status, body: body.to_string().into(), retry_after: None })
 }
 
-fn delta(content: &str) -> Value {
+pub(crate) fn delta(content: &str) -> Value {
     json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "strange": 1,
         "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": null}]})
 }
 
-fn finish(reason: &str) -> Value {
+pub(crate) fn finish(reason: &str) -> Value {
     json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026",
         "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
 }
 
-fn usage(prompt: u64, cached: u64, completion: u64) -> Value {
+pub(crate) fn usage(prompt: u64, cached: u64, completion: u64) -> Value {
     json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "choices": [],
         "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached}}})
@@ -202,7 +207,7 @@ fn stream() -> Script {
     script
 }
 
-fn answer_of(content: &str) -> Value {
+pub(crate) fn answer_of(content: &str) -> Value {
     json!({"id": "x", "object": "chat.completion", "created": 1, "model": "their-model-2026", "strange": {"a": [1]},
         "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22}})
@@ -217,13 +222,13 @@ fn body(stream: bool, more: &Value) -> Value {
     body
 }
 
-async fn chat(world: &World, stream: bool, more: &Value) -> Answer {
+pub(crate) async fn chat(world: &World, stream: bool, more: &Value) -> Answer {
     world.call(Endpoint::ChatCompletions, body(stream, more)).await
 }
 
 const CREDIT: &str = "1";
 
-fn spent(balance: NanoDollars) -> i64 {
+pub(crate) fn spent(balance: NanoDollars) -> i64 {
     NanoDollars::from_dollars(CREDIT).unwrap().get() - balance.get()
 }
 

@@ -345,7 +345,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "prices",
         Kind::Tables,
         "",
-        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`).",
+        "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
     ),
     field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),

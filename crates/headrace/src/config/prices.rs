@@ -1,10 +1,10 @@
 //! What tokens cost, as tables write it, in dollars or nano-dollars. Must not know which models there are.
 
-use headrace_domain::ModelName;
+use headrace_domain::{ModelName, PriceTier};
 use headrace_ledger::prices::PriceConfig;
 
 use super::table::Table;
-use super::value::Kind;
+use super::value::{Kind, Parsed};
 
 /// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
 /// and what `up --model` charges where nothing is configured.
@@ -12,10 +12,17 @@ const PLAY_INPUT: i64 = 100_000_000;
 /// The keys of a `[[prices]]` table that are prices.
 const PRICED: [&str; 6] = ["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"];
 
+/// The classes of service that may have prices of their own.
+const TIERS: &[&str] = &["flex", "batch", "priority"];
+
 /// The prices of a table; `None` where a key of it could not be read.
 pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
     let from = table.take_text("from", Kind::Text);
     let per = table.take_text("per", Kind::Choice(&["million", "thousand"]));
+    let tier = table.take_text("tier", Kind::Choice(TIERS));
+    let tier = PriceTier::NAMED.into_iter().find(|known| Some(known.name()) == tier.as_deref());
+    let above = table.take("above", Kind::Count { least: 1, most: u64::MAX });
+    let above = if let Some(Parsed::Count(tokens)) = above { Some(tokens) } else { None };
     let thousand = per.as_deref() == Some("thousand");
     for key in ["input", "output"] {
         if !table.left.contains_key(key) {
@@ -26,9 +33,18 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
         let value = table.raw(key)?;
         nano_dollars_per_million(&value, thousand).map_err(|why| table.problem(key, why)).ok()
     });
-    let price =
-        PriceConfig { model, from, input, cached_input, cache_write, cache_write_1h, output, reasoning };
-    table.problems.is_empty().then_some(price)
+    table.problems.is_empty().then_some(PriceConfig {
+        model,
+        from,
+        tier,
+        above,
+        input,
+        cached_input,
+        cache_write,
+        cache_write_1h,
+        output,
+        reasoning,
+    })
 }
 
 /// A price: text is dollars per million tokens (or per thousand), an integer is nano-dollars per million.
@@ -70,6 +86,8 @@ pub(super) fn play_price(model: ModelName) -> PriceConfig {
     PriceConfig {
         model,
         from: None,
+        tier: None,
+        above: None,
         input: Some(PLAY_INPUT),
         cached_input: Some(PLAY_INPUT / 10),
         cache_write: None,

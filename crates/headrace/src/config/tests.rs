@@ -189,13 +189,20 @@ fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
             let model = ModelName::new("m").unwrap();
             let prices = headrace_ledger::prices::PriceList::from_config(&config.prices).unwrap();
             let quote = prices.quote(&model, headrace_domain::UnixNanos::new(1)).unwrap();
-            quote.hold_for(1_000_000, 1_000_000).unwrap().get()
+            quote.hold_for(None, 1_000_000, 1_000_000).unwrap().get()
         })
     };
     let dollars = prices("input = \"0.10\"\noutput = \"0.40\"").unwrap();
     let nanos = prices("input = 100_000_000\noutput = 400_000_000").unwrap();
     let thousand = prices("per = \"thousand\"\ninput = \"0.0001\"\noutput = \"0.0004\"").unwrap();
     assert_eq!((dollars, nanos, thousand), (500_000_000, 500_000_000, 500_000_000));
+    let longer = "[[prices]]\nmodel = \"m\"\nabove = 272_000\ntier = \"priority\"\ninput = \"0.20\"\noutput = \"0.60\"";
+    let longer = prices(&format!("input = \"0.10\"\noutput = \"0.40\"\n{longer}")).unwrap();
+    assert_eq!(longer, 800_000_000, "a hold takes the dearest that could apply");
+    let bad = prices("input = \"1\"\noutput = \"1\"\nabove = 0\ntier = \"gold\"").unwrap_err();
+    for expected in ["above", "1 to", "tier", "flex, batch, priority"] {
+        assert!(bad.contains(expected), "{expected}: {bad}");
+    }
     let said = prices("input = 0.1\noutput = \"0.00000000001\"\ncached = 1\nper = \"word\"").unwrap_err();
     for expected in [
         "prices[0].input: 0.1 must stand in quotes to be exact",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_domain::{FinishReason, ReplyEvent, Usage, UsageSource};
+use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
 use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader};
@@ -275,6 +275,12 @@ impl MessageSource {
             None if asked.heard => Usage { output: generated, ..self.likely_prompt() },
             None => Usage::default(),
         }
+    }
+
+    pub(super) fn price_tier(&self) -> PriceTier {
+        let reported = self.asked.as_ref().and_then(|asked| asked.reader.reported());
+        let named = reported.and_then(|reported| reported.service_tier.as_deref());
+        named.map_or_else(|| self.work.call.tier.into(), PriceTier::reported)
     }
 
     pub(super) fn usage_source(&self) -> UsageSource {

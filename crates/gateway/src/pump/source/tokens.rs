@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheMiss, Code, Endpoint, EngineRun, EngineTrace, Prompt, PromptItem, ReplyEvent, RequestId,
+    CacheMiss, Code, Endpoint, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
     ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
 };
 use headrace_engine_api::{Event, JobError, Ticket};
@@ -149,6 +149,10 @@ impl TokenSource {
 
     pub(super) async fn cancel(&mut self) {
         self.jobs.cancel().await;
+    }
+
+    pub(super) fn price_tier(&self) -> PriceTier {
+        self.work.call.tier.into()
     }
 
     /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did.
