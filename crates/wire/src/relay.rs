@@ -9,4 +9,4 @@ mod request;
 pub use events::{EventSplitter, SplitEvent};
 pub use failure::{FailureClass, UpstreamFailure, failure};
 pub use reply::{EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage};
-pub use request::{Edits, beginning, edited, model_named, skim, texts, translated};
+pub use request::{Edits, beginning, edited, model_named, opening, skim, texts, translated, user_named};
