@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
@@ -18,6 +19,8 @@ use crate::state::Work;
 use super::faults;
 use super::said::{Lost, More, Passed, Said};
 
+/// Bytes of an answer that goes out as it is which go out together at most, where they are here already.
+const TOGETHER: usize = 16 * 1024;
 /// How long an answer that nobody waits for is read on, where its upstream wants that.
 const DRAINING: Duration = Duration::from_secs(30);
 
@@ -30,6 +33,8 @@ pub(crate) struct MessageSource {
     begun: bool,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
+    /// Said behind what was told together.
+    kept: Option<Said>,
 }
 
 /// A server that was asked, and how far its answer came.
@@ -86,7 +91,7 @@ impl Asked {
 
 impl MessageSource {
     pub(super) fn new(work: Arc<Work>) -> Self {
-        Self { work, asked: None, begun: false, first_token_ns: None, postprocess_ns: 0 }
+        Self { work, asked: None, begun: false, first_token_ns: None, postprocess_ns: 0, kept: None }
     }
 
     pub(super) fn ask(&mut self, asked: Asked) {
@@ -107,8 +112,41 @@ impl MessageSource {
         self.asked.is_none()
     }
 
-    /// Waits for the next thing that the server says and takes it in. Waiting may be given up at any time.
+    /// Waits for the next thing that the server says and takes it in. Waiting may be given up at any time. What goes out as it is
+    /// and is here already goes out together: each piece by itself would be a wake and a write.
     pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        let mut passed = match self.step(dossier, events).await {
+            Said::Passed(passed) if !passed.last => passed,
+            said => return said,
+        };
+        let mut pieces = BytesMut::new();
+        while passed.bytes.len().max(pieces.len()) < TOGETHER {
+            let next = self.step(dossier, events).now_or_never();
+            let Some(Said::Passed(more)) = next else {
+                self.kept = next;
+                break;
+            };
+            if more.last {
+                self.kept = Some(Said::Passed(more));
+                break;
+            }
+            if pieces.is_empty() {
+                pieces.extend_from_slice(&passed.bytes);
+            }
+            pieces.extend_from_slice(&more.bytes);
+            passed.tokens = more.tokens;
+            passed.meaningful |= more.meaningful;
+        }
+        if !pieces.is_empty() {
+            passed.bytes = pieces.freeze();
+        }
+        Said::Passed(passed)
+    }
+
+    async fn step(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        if let Some(kept) = self.kept.take() {
+            return kept;
+        }
         loop {
             let Some(asked) = &mut self.asked else { return Said::Over };
             let came = asked.next().await;
