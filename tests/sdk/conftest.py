@@ -7,7 +7,6 @@ temporary directory; ports are free ones. To run: `pip install -r requirements.t
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import time
@@ -27,9 +26,12 @@ STOP_TIMEOUT_S = 60
 
 
 class Server:
-    """A running `headrace up`."""
+    """A running `headrace up`, or `headrace serve` where it is given a configuration."""
 
-    def __init__(self, directory, settings=None):
+    computing = ("prefill", "decode")
+    """Stages of an answer's making, as this server tells them."""
+
+    def __init__(self, directory, settings=None, configuration=None, more=()):
         self.directory = pathlib.Path(directory)
         self.data_dir = self.directory / "data"
         self.key = KEY
@@ -40,7 +42,12 @@ class Server:
         self.env = env
         self.output_path = self.directory / "output"
         self.output = open(self.output_path, "wb")
-        command = [str(BINARY), "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"]
+        command = [str(BINARY), "up"]
+        if configuration is not None:
+            path = self.directory / "headrace.toml"
+            path.write_text(configuration)
+            command = [str(BINARY), "serve", "--config", str(path)]
+        command += ["--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0", *more]
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             command,
@@ -73,10 +80,8 @@ class Server:
     def _await_address(self):
         written = self.data_dir / "address"
         while True:
-            text = written.read_text().strip() if written.exists() else self.said()
-            found = re.search(r"(?:http://)?(127\.0\.0\.1:[1-9]\d*)", text)
-            if found:
-                return f"http://{found.group(1)}"
+            if written.exists() and (text := written.read_text().strip()):
+                return f"http://{text}"
             self._alive()
 
     def _await_ready(self):
@@ -159,16 +164,91 @@ def start_server(binary, tmp_path):
         server.stop()
 
 
+LIMITS = {
+    "HEADRACE_LIMITS__KEY__REQUESTS_PER_MINUTE": "100000",
+    "HEADRACE_LIMITS__KEY__TOKENS_PER_MINUTE": "1000000000",
+}
+"""Too high for any test, and only there to be shown."""
+
+DIALECTS = ["openai", "anthropic"]
+
+
+def front_configuration(kind, url):
+    """The demo model by its own name, at a server of others that speaks this dialect, at the demo model's price."""
+    return f"""
+[server]
+metrics_listen = "127.0.0.1:0"
+
+[[upstreams]]
+name = "far"
+kind = "{kind}"
+url = "{url}"
+price = {{ input = "0.1", cached_input = "0.01", output = "0.4" }}
+
+[[models]]
+name = "{MODEL}"
+targets = ["far/{MODEL}"]
+"""
+
+
+class Relayed:
+    """A Headrace with the demo model, and two in front of it: one speaks OpenAI's dialect to it, one Anthropic's.
+
+    As a server it is each SDK's shortest way: the front that speaks the SDK's own dialect to the far server.
+    """
+
+    computing = ("upstream", "decode")
+
+    def __init__(self, make_directory):
+        self.far = Server(make_directory("far"), LIMITS)
+        self.servers = [self.far]
+        self.fronts = {}
+        try:
+            for kind in DIALECTS:
+                settings = {**LIMITS, "HEADRACE_UPSTREAM_FAR_KEY": self.far.key}
+                front = Server(make_directory(f"front-{kind}"), settings, front_configuration(kind, self.far.url))
+                self.servers.append(front)
+                self.fronts[kind] = front
+        except BaseException:
+            self.stop()
+            raise
+
+    def __getattr__(self, name):
+        return getattr(self.fronts["openai"], name)
+
+    def anthropic(self, **options):
+        return self.fronts["anthropic"].anthropic(**options)
+
+    def stop(self):
+        for server in reversed(self.servers):
+            server.stop()
+
+
 @pytest.fixture(scope="session")
-def server(binary, tmp_path_factory):
-    """The server that most tests share. Its limits are too high for any test, and only there to be shown."""
-    limits = {
-        "HEADRACE_LIMITS__KEY__REQUESTS_PER_MINUTE": "100000",
-        "HEADRACE_LIMITS__KEY__TOKENS_PER_MINUTE": "1000000000",
-    }
-    server = Server(tmp_path_factory.mktemp("server"), limits)
+def relayed(binary, tmp_path_factory):
+    relayed = Relayed(tmp_path_factory.mktemp)
+    yield relayed
+    relayed.stop()
+
+
+@pytest.fixture(scope="session", params=["direct", "relayed"])
+def server(request, binary, tmp_path_factory):
+    """The server that most tests share: one with the demo model, then one that has it from another Headrace."""
+    if request.param == "relayed":
+        yield request.getfixturevalue("relayed")
+        return
+    server = Server(tmp_path_factory.mktemp("server"), LIMITS)
     yield server
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _not_where_it_differs(request):
+    """`direct(reason)` marks what cannot be the same behind another server."""
+    mark = request.node.get_closest_marker("direct")
+    where = getattr(request.node, "callspec", None)
+    if mark and where and where.params.get("server") == "relayed":
+        pytest.skip(mark.args[0])
 
 
 @pytest.fixture(scope="session")

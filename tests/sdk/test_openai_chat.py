@@ -239,8 +239,7 @@ def test_the_explained_answer(client, server):
             "render",
             "hold",
             "place",
-            "prefill",
-            "decode",
+            *server.computing,
         ):
             assert stage in stages, stages
     trace = server.get("/v1/requests/" + whole.headrace["id"])

@@ -114,7 +114,6 @@ def test_headers(client):
     headers = raw.headers
     assert headers["x-request-id"].startswith("req_")
     assert raw.parse()._request_id == headers["x-request-id"]
-    assert raw.parse().id.removeprefix("chatcmpl-") == headers["x-request-id"].removeprefix("req_")
     for unit in ("requests", "tokens"):
         limit, left = (int(headers[f"x-ratelimit-{name}-{unit}"]) for name in ("limit", "remaining"))
         assert 0 <= left < limit
@@ -125,6 +124,12 @@ def test_headers(client):
         assert streamed.headers["content-type"].startswith("text/event-stream")
         assert streamed.headers["x-request-id"].startswith("req_")
         assert [line for line in streamed.iter_lines() if line][-1] == "data: [DONE]"
+
+
+@pytest.mark.direct("an answer in the caller's dialect goes through byte for byte, and has the id of who made it")
+def test_the_id_of_an_answer_is_its_requests(client):
+    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=say("Hello!"), max_tokens=4)
+    assert raw.parse().id.removeprefix("chatcmpl-") == raw.headers["x-request-id"].removeprefix("req_")
 
 
 def test_out_of_money(start_server):
