@@ -187,6 +187,8 @@ pub enum RelayWait {
     Head,
     /// The next bytes of the answer.
     Idle,
+    /// The next event of the answer: what came instead were comments.
+    Event,
     /// The end of the answer.
     Whole,
 }
@@ -197,6 +199,7 @@ impl fmt::Display for RelayWait {
             Self::Connect => "a connection",
             Self::Head => "the head of its answer",
             Self::Idle => "the next bytes of its answer",
+            Self::Event => "the next event of its answer",
             Self::Whole => "the end of its answer",
         })
     }

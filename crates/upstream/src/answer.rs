@@ -44,6 +44,8 @@ struct Events {
     body: Body,
     splitter: EventSplitter,
     idle: Wait,
+    /// Comments show that somebody is there, not that an answer will come.
+    event: Wait,
     /// What came is no JSON object and no page.
     judged: bool,
     /// An event has come.
@@ -99,6 +101,7 @@ impl Answer {
                 body,
                 splitter: EventSplitter::with_limit(spec.bounds.event_bytes),
                 idle: Wait::new(spec.timeouts.idle),
+                event: Wait::new(spec.timeouts.whole),
                 judged: false,
                 any: false,
                 ended: false,
@@ -181,8 +184,11 @@ impl Events {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(fault::within_the_body(&error))),
                 Poll::Ready(None) => return Poll::Ready(self.end()),
                 Poll::Pending => {
-                    let after = ready!(self.idle.poll(cx));
-                    return Poll::Ready(Err(RelayError::Timeout { what: RelayWait::Idle, after }));
+                    let (what, after) = match self.idle.poll(cx) {
+                        Poll::Ready(after) => (RelayWait::Idle, after),
+                        Poll::Pending => (RelayWait::Event, ready!(self.event.poll(cx))),
+                    };
+                    return Poll::Ready(Err(RelayError::Timeout { what, after }));
                 }
             };
             self.idle.over();
@@ -204,6 +210,7 @@ impl Events {
     fn event(&mut self, event: SplitEvent) -> Step {
         let SplitEvent { raw, name, data } = event;
         self.any = true;
+        self.event.over();
         self.ended |= data == "[DONE]" || name == "message_stop";
         Step::Event(RelayedEvent { raw, name, data })
     }
