@@ -75,7 +75,7 @@ impl Placing<'_> {
     /// # Errors
     /// What the client is told: where nobody else takes the prompt, and where another try would be seen, or do harm.
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
-        let Lost { part, why, cause, may_move, broke } = lost;
+        let Lost { part, why, cause, may_move, broke, .. } = lost;
         self.failed(part, &why, cause);
         let Some(placement) = self.source.take_back(part).filter(|_| may_move) else { return Err(why) };
         let in_vain = self.tries.in_vain.entry(part).or_default();
@@ -258,7 +258,8 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
 
 fn nobody(work: &Work) -> Why {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-    Why::new(Code::EngineUnavailable, message).retry_after(Duration::from_secs(1))
+    let soonest = work.catalog.fleet().readiness(&work.model.name).and_then(|ready| ready.retry_after);
+    Why::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
 /// All targets of a model failed lately, or are full, or were taken out of service.

@@ -10,6 +10,9 @@ use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
 
 use crate::refused::Why;
 
+/// When a full upstream is asked again that does not say when.
+const UNTOLD_WAIT: Duration = Duration::from_secs(1);
+
 /// What went wrong.
 pub(super) struct Fault {
     /// What the client is told if nobody else answers it.
@@ -58,7 +61,7 @@ pub(super) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
         RelayError::Unavailable { retry_after, .. } => {
             let message = "The upstream of the model takes no calls now.";
             Fault::moving(Code::UpstreamOverloaded, message, cause)
-                .retry_after(Some(retry_after.unwrap_or(Duration::from_secs(1))))
+                .retry_after(Some(retry_after.unwrap_or(UNTOLD_WAIT)))
         }
         RelayError::Status { status, body, retry_after } => of_status(*status, body, *retry_after, dialect),
         RelayError::Redirect { .. }
@@ -99,7 +102,8 @@ fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>
             Code::UpstreamOverloaded,
             "The upstream of the model is full, or our share of it.",
             cause,
-        ),
+        )
+        .retry_after(Some(UNTOLD_WAIT)),
         FailureClass::AuthOfOurs | FailureClass::NotFound | FailureClass::Quota => Fault::moving(
             Code::UpstreamMisconfigured,
             "The upstream of the model does not serve us: its operator has to look.",
