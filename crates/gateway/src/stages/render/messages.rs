@@ -21,8 +21,10 @@ const USUAL_BYTES_PER_TOKEN: u64 = 4;
 const MOST_TOKENS_OF_MEDIA: u64 = 3_000;
 /// And as a rule.
 const USUAL_TOKENS_OF_MEDIA: u64 = 1_000;
-/// What a conversation takes beside its texts.
-const TOKENS_AROUND: u64 = 64;
+/// What a conversation takes beside its texts, at most.
+const MOST_TOKENS_AROUND: u64 = 64;
+/// And as a rule.
+const USUAL_TOKENS_AROUND: u64 = 8;
 
 /// The body in every dialect that the model's targets speak, as far as it can be said in them.
 ///
@@ -83,12 +85,12 @@ fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32)
 
 fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) -> Messages {
     let (text, media) = (relayed.text_bytes as u64, u64::from(relayed.media));
-    let tokens = |bytes_per_token: u64, of_media: u64| {
-        (text / bytes_per_token).saturating_add(media.saturating_mul(of_media)).saturating_add(TOKENS_AROUND)
+    let tokens = |bytes_per_token: u64, of_media: u64, around: u64| {
+        (text / bytes_per_token).saturating_add(media.saturating_mul(of_media)).saturating_add(around)
     };
     Messages {
-        most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA),
-        likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA),
+        most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA, MOST_TOKENS_AROUND),
+        likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA, USUAL_TOKENS_AROUND),
         trail: Vec::new(),
         translated,
     }
