@@ -222,7 +222,13 @@ impl Carried {
                 () = &mut closing => return Ending::Failed(cut_off()),
                 said = round.source.next(dossier, &mut events), if !full => match said {
                     Said::Over => break,
-                    Said::Lost(lost) => {
+                    Said::Lost(mut lost) => {
+                        if lost.unless_seen && !line.has_begun() {
+                            line.sender.cut();
+                            *reply = Reply::new(&round.work, dossier);
+                            round.source.unsaid();
+                            lost.may_move = true;
+                        }
                         if let Err(why) = round.place_again(gateway, dossier, lost) {
                             return Ending::Failed(why);
                         }

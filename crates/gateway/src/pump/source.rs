@@ -74,6 +74,13 @@ impl Source {
         }
     }
 
+    /// Nothing that was said has left, and all of it was taken back.
+    pub(crate) fn unsaid(&mut self) {
+        if let Self::Messages(source) = self {
+            source.unsaid();
+        }
+    }
+
     /// Whether nobody has taken any part of the call.
     pub(crate) fn is_empty(&self) -> bool {
         match self {

@@ -358,6 +358,12 @@ async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewher
             (502, "upstream_failed"),
         ),
         (vec![head()], true, (502, "upstream_failed")),
+        // What opens an answer shows nothing of it.
+        (
+            vec![head(), chunk(&json!({"id": "opening", "choices": [{"delta": {"role": "assistant"}}]}))],
+            true,
+            (502, "upstream_failed"),
+        ),
     ] {
         let shown = format!("{script:?}");
         let (first, second) = (
@@ -367,6 +373,7 @@ async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewher
         let alone = world(&[server("a", Dialect::OpenAi, vec![script])]);
         let answer = chat(&alone, true, &json!({})).await;
         assert_eq!(answer.status, code, "{shown}");
+        assert_eq!(header(&answer, "retry-after").is_some(), code == 503, "{shown}");
         let text = read(answer).await;
         assert!(text.contains(told), "{shown}: {text}");
         assert!(!text.contains("sk-123"), "{text}");
@@ -381,7 +388,7 @@ async fn what_an_upstream_does_to_a_call_before_anything_shows_is_tried_elsewher
         let record = both.last_trace();
         if moves {
             assert_eq!((upstream.as_deref(), paid), (Some("b"), 23_500), "{shown}: {text}");
-            assert!(text.contains("Hi"));
+            assert!(text.contains("Hi") && !text.contains("opening"), "{text}");
             assert_eq!(record.attempts.len(), 2, "{shown}");
             assert!(matches!(record.attempts[0].outcome, AttemptOutcome::Failed { .. }));
         } else {
@@ -431,6 +438,27 @@ async fn an_answer_that_breaks_off_ends_with_an_error_and_is_paid_as_far_as_it_w
         assert_eq!(record.attempts.len(), 1, "what was seen moves nowhere");
         assert!(matches!(record.outcome, Outcome::Failed { .. }), "{:?}", record.outcome);
     }
+}
+
+#[tokio::test]
+async fn an_answer_without_the_event_that_ends_it_is_given_one() {
+    let opening = json!({"id": "x", "choices": [{"index": 0, "delta": {"role": "assistant"}}]});
+    let without_end = |script: Script| script.into_iter().filter(|event| !is_done(event)).collect::<Script>();
+    let silent = vec![head(), chunk(&opening), chunk(&finish("stop"))];
+    let world = world(&[server("a", Dialect::OpenAi, vec![without_end(stream()), silent])]);
+    for words in [true, false] {
+        let text = read(chat(&world, true, &json!({})).await).await;
+        assert_eq!(text.contains(" you"), words, "{text}");
+        assert!(text.contains("\"stop\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+        assert_eq!(text.contains("assistant"), !words, "what opened it stands in it: {text}");
+        world.balance_when_idle().await;
+        let outcome = world.last_trace().outcome.clone();
+        assert_eq!(outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    }
+}
+
+fn is_done(event: &Option<RelayEvent>) -> bool {
+    matches!(event, Some(RelayEvent::Event(event)) if event.data == "[DONE]")
 }
 
 #[tokio::test]

@@ -26,6 +26,14 @@ use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 use answer::{Answer, Reading};
 use anthropic::Blocks;
 
+/// What ends a good stream: the event that some servers leave out.
+pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
+    match endpoint {
+        Endpoint::ChatCompletions | Endpoint::Completions => b"data: [DONE]\n\n",
+        Endpoint::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    }
+}
+
 /// Reads one answer.
 #[derive(Debug)]
 pub struct ReplyReader {

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
-use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader};
+use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader, end_of_stream};
 
 use crate::dossier::Dossier;
 use crate::pump::asking::Asking;
@@ -23,6 +23,9 @@ use super::said::{Lost, More, Passed, Said};
 const TOGETHER: usize = 16 * 1024;
 /// How long an answer that nobody waits for is read on, where its upstream wants that.
 const DRAINING: Duration = Duration::from_secs(30);
+
+/// The most that is kept of what comes before anything of an answer does.
+const OPENING_BYTES: usize = 16 * 1024;
 
 /// See the top of the file.
 pub(crate) struct MessageSource {
@@ -46,9 +49,12 @@ pub(crate) struct Asked {
     answered_ns: Option<u64>,
     /// What comes goes to the client as it is.
     as_is: bool,
+    /// What came before anything of the answer did, such as its role. It goes out with that: until then another server may
+    /// answer, and the client must not see both.
+    opening: BytesMut,
     /// It has begun to answer: what it computes is paid for.
     heard: bool,
-    /// Something came that a client may see.
+    /// Something went out that a client may see.
     shown: bool,
     /// Its last event is here.
     ended: bool,
@@ -64,6 +70,7 @@ impl Asked {
             placement: Some(placement),
             answered_ns: None,
             as_is,
+            opening: BytesMut::new(),
             heard: false,
             shown: false,
             ended: false,
@@ -74,6 +81,16 @@ impl Asked {
     async fn next(&mut self) -> Option<RelayEvent> {
         let answer = self.answer.as_mut()?;
         if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
+    }
+
+    /// These bytes behind what was kept until now.
+    fn with_opening(&mut self, bytes: Bytes) -> Bytes {
+        if self.opening.is_empty() {
+            return bytes;
+        }
+        let mut all = std::mem::take(&mut self.opening);
+        all.extend_from_slice(&bytes);
+        all.freeze()
     }
 
     /// Whoever chooses among servers learns how it went.
@@ -95,6 +112,7 @@ impl MessageSource {
     }
 
     pub(super) fn ask(&mut self, asked: Asked) {
+        self.kept = None;
         self.asked = Some(asked);
     }
 
@@ -182,7 +200,7 @@ impl MessageSource {
                 match asked.reader.whole(&body, out) {
                     Ok(facts) => {
                         asked.ended = true;
-                        Some(self.told(&facts, body, dossier))
+                        self.told(&facts, body, dossier)
                     }
                     Err(fault) => Some(Said::Lost(self.misread(&fault))),
                 }
@@ -194,7 +212,7 @@ impl MessageSource {
                 Some(Said::Lost(self.lost(lost)))
             }
             None => match asked.reader.end() {
-                Ok(()) => Some(self.over(dossier)),
+                Ok(()) => Some(self.all_came(dossier)),
                 Err(fault) => Some(Said::Lost(self.misread(&fault))),
             },
         }
@@ -215,33 +233,51 @@ impl MessageSource {
         asked.ended |= facts.kind == EventKind::End;
         // It was asked for in the caller's place: for the bill.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
-        (!for_us).then(|| self.told(&facts, event.raw.clone(), dossier))
+        if for_us { None } else { self.told(&facts, event.raw.clone(), dossier) }
     }
 
     /// What the client gets of it.
-    fn told(&mut self, facts: &EventFacts, bytes: bytes::Bytes, dossier: &Dossier) -> Said {
+    fn told(&mut self, facts: &EventFacts, bytes: Bytes, dossier: &Dossier) -> Option<Said> {
         let at_ns = dossier.clock.monotonic_nanos();
         let meaningful = facts.meaningful;
         if meaningful && self.first_token_ns.is_none() {
             self.first_token_ns = Some(dossier.elapsed_ns());
         }
         let likely = self.likely_prompt();
-        let Some(asked) = &mut self.asked else { return Said::Over };
-        asked.shown |= meaningful;
+        let asked = self.asked.as_mut()?;
         if meaningful && let Some(placement) = &mut asked.placement {
             placement.began();
         }
         if asked.as_is {
             let (tokens, last) = (asked.reader.generated(), asked.ended);
-            // Whatever goes out by itself has been seen.
+            let room = OPENING_BYTES.saturating_sub(asked.opening.len());
+            if !asked.shown && !meaningful && !last && bytes.len() <= room {
+                asked.opening.extend_from_slice(&bytes);
+                return None;
+            }
             asked.shown |= !last;
-            return Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns });
+            let bytes = asked.with_opening(bytes);
+            return Some(Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns }));
         }
+        asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
             let known = asked.reader.usage().unwrap_or(likely);
             Usage { output: 0, reasoning: 0, ..known }
         });
-        Said::More(More { prompt, meaningful, at_ns })
+        Some(Said::More(More { prompt, meaningful, at_ns }))
+    }
+
+    /// The transport has ended, and so has the answer.
+    fn all_came(&mut self, dossier: &Dossier) -> Said {
+        let Some(asked) = self.asked.as_mut().filter(|asked| asked.as_is && !asked.ended) else {
+            return self.over(dossier);
+        };
+        // All is there but the event that ends it, without which it would look cut off.
+        asked.ended = true;
+        let end = Bytes::from_static(end_of_stream(self.work.call.endpoint));
+        let (bytes, tokens) = (asked.with_opening(end), asked.reader.generated());
+        let at_ns = dossier.clock.monotonic_nanos();
+        Said::Passed(Passed { bytes, tokens, last: true, meaningful: false, at_ns })
     }
 
     fn over(&mut self, dossier: &Dossier) -> Said {
@@ -266,7 +302,12 @@ impl MessageSource {
     fn lost(&self, fault: faults::Fault) -> Lost {
         let faults::Fault { why, cause, may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
-        Lost { part: 0, why, cause, may_move: may_move && !shown, broke }
+        Lost { part: 0, why, cause, may_move: may_move && !shown, unless_seen: may_move && shown, broke }
+    }
+
+    /// Nothing that was said has left. It is as if it had not been.
+    pub(super) fn unsaid(&mut self) {
+        (self.begun, self.first_token_ns) = (false, None);
     }
 
     /// Lets go of an answer that nobody waits for any more.

@@ -51,6 +51,9 @@ pub(crate) struct Lost {
     pub(crate) cause: String,
     /// The client can have seen nothing of it, and another worker might do better.
     pub(crate) may_move: bool,
+    /// Another worker might do better, and what was said is all that the call has said: if none of it has left, it can be taken
+    /// back.
+    pub(crate) unless_seen: bool,
     /// The worker broke: it did not end by itself.
     pub(crate) broke: bool,
 }

@@ -133,7 +133,7 @@ impl TokenSource {
         };
         let may_move = !error.is_some_and(is_of_the_call) && !self.jobs.has_shown(part);
         let broke = !matches!(error, Some(JobError::ShuttingDown));
-        Lost { part, why, cause, may_move, broke }
+        Lost { part, why, cause, may_move, unless_seen: false, broke }
     }
 
     /// The first that is said tells what the prompt takes.
