@@ -114,6 +114,7 @@ impl Reply {
         }
         self.meaningful |= more.meaningful;
         self.write_events(events).await;
+        self.written.tokens = more.tokens.unwrap_or(self.written.tokens);
         self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(more.at_ns);
     }
 

@@ -264,7 +264,8 @@ impl MessageSource {
             let known = asked.reader.usage().unwrap_or(likely);
             Usage { output: 0, reasoning: 0, ..known }
         });
-        Some(Said::More(More { prompt, meaningful, at_ns }))
+        let tokens = Some(asked.reader.generated());
+        Some(Said::More(More { prompt, tokens, meaningful, at_ns }))
     }
 
     /// The transport has ended, and so has the answer.

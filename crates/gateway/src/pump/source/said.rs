@@ -21,6 +21,8 @@ pub(crate) enum Said {
 pub(crate) struct More {
     /// What the prompt takes, as far as it is known. It comes once, with the first of all.
     pub(crate) prompt: Option<Usage>,
+    /// Tokens of the answer, from its start, that are whole with it, where its events have no ids to count.
+    pub(crate) tokens: Option<u64>,
     /// There is something to show to the client.
     pub(crate) meaningful: bool,
     /// When its events were there, in nanoseconds of the clock's monotonic time.

@@ -122,7 +122,7 @@ impl TokenSource {
         let prompt = if begun { self.begin(cached) } else { None };
         let at_ns = dossier.clock.monotonic_nanos();
         self.postprocess_ns += at_ns.saturating_sub(from);
-        Said::More(More { prompt, meaningful, at_ns })
+        Said::More(More { prompt, tokens: None, meaningful, at_ns })
     }
 
     /// A job has ended without its answer; without an error, its engine is gone.
