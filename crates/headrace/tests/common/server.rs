@@ -90,8 +90,13 @@ impl Server {
     }
 
     /// Starts what was begun; with a free port, in that directory.
-    pub(crate) fn begin(mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
-        command.args(["--listen", "127.0.0.1:0", "--threads", "1", "--data-dir"]).arg(dir).args(more);
+    pub(crate) fn begin(command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
+        Self::begin_at("127.0.0.1:0", command, dir, more, key)
+    }
+
+    /// The same at an address of the test's choice.
+    pub(crate) fn begin_at(at: &str, mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
+        command.args(["--listen", at, "--threads", "1", "--data-dir"]).arg(dir).args(more);
         let address = dir.join("address");
         // One that was killed leaves its address behind until the next start.
         let _ = std::fs::remove_file(&address);
