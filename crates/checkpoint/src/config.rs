@@ -154,6 +154,30 @@ impl ModelConfig {
     }
 }
 
+/// What must be known of a model that others compute, of whatever architecture.
+#[derive(Debug)]
+pub(crate) struct Sizes {
+    pub(crate) vocab_size: usize,
+    pub(crate) max_positions: Option<usize>,
+    pub(crate) eos: Vec<u32>,
+}
+
+impl Sizes {
+    /// A model that sees or hears too has those of its text within `text_config`.
+    pub(crate) fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {
+        let whole = Fields::new(CONFIG_FILE, members);
+        let text = whole.object("text_config")?;
+        let inner = text.as_ref().filter(|_| whole.get("vocab_size").is_none()).unwrap_or(&whole);
+        let vocab_size = inner.required_count("vocab_size", 1..=limits::MAX_VOCAB_SIZE)?;
+        let ids = |fields: &Fields<'_>| fields.token_ids("eos_token_id", limits::MAX_EOS_IDS, vocab_size);
+        Ok(Self {
+            vocab_size,
+            max_positions: inner.count("max_position_embeddings", 1..=limits::MAX_POSITIONS)?,
+            eos: ids(&whole)?.or(ids(inner)?).unwrap_or_default(),
+        })
+    }
+}
+
 fn architecture(fields: &Fields<'_>) -> Result<Architecture, CheckpointError> {
     let Some(value) = fields.get("architectures") else {
         return Err(fields.missing("architectures"));

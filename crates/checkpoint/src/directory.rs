@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::config::{CONFIG_FILE, ModelConfig};
+use crate::config::{CONFIG_FILE, ModelConfig, Sizes};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::generation::{GENERATION_FILE, GenerationDefaults};
@@ -14,7 +14,7 @@ use crate::identity::Identity;
 use crate::inventory::supported_dtype;
 use crate::json::parse_object;
 use crate::limits;
-use crate::parts::{Format, Parts};
+use crate::parts::{Format, Parts, Texts};
 use crate::safetensors::{Entry, Header};
 use crate::source::{Source, check_plain_name};
 use crate::tokenizer_config::{CHAT_TEMPLATE_FILE, ChatTemplates, TOKENIZER_CONFIG_FILE, TokenizerConfig};
@@ -30,19 +30,35 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     let config = ModelConfig::from_json(&config_bytes)?;
     let mut identity = Identity::new();
     identity.add(CONFIG_FILE, &config_bytes);
-    let generation = match source.read(GENERATION_FILE, limits::MAX_GENERATION_CONFIG_BYTES)? {
-        Some(bytes) => {
-            identity.add(GENERATION_FILE, &bytes);
-            GenerationDefaults::read(&parse_object(GENERATION_FILE, &bytes)?, config.vocab_size)?
-        }
-        None => GenerationDefaults::default(),
-    };
-    let (tokenizer_config, templates) = tokenizer_config(source, &mut identity)?;
-    let tokenizer_json = needed(source, TOKENIZER_FILE, limits::MAX_TOKENIZER_BYTES)?;
-    identity.add(TOKENIZER_FILE, &tokenizer_json);
+    let Texts { generation, tokenizer_json, tokenizer_config, templates } =
+        texts(source, config.vocab_size, &mut identity)?;
     let weights = weights(source)?;
     let format = Format::Safetensors;
     Ok(Parts { format, config, generation, tokenizer_json, tokenizer_config, templates, identity, weights })
+}
+
+/// What has to do with words, of a directory whose weights may be elsewhere. Any architecture will do.
+pub(crate) fn wording(source: &mut Source) -> Result<(Sizes, Texts, Identity), CheckpointError> {
+    let config_bytes = needed(source, CONFIG_FILE, limits::MAX_CONFIG_BYTES)?;
+    let sizes = Sizes::read(&parse_object(CONFIG_FILE, &config_bytes)?)?;
+    let mut identity = Identity::new();
+    identity.add(CONFIG_FILE, &config_bytes);
+    let texts = texts(source, sizes.vocab_size, &mut identity)?;
+    Ok((sizes, texts, identity))
+}
+
+fn texts(source: &mut Source, vocab_size: usize, identity: &mut Identity) -> Result<Texts, CheckpointError> {
+    let generation = match source.read(GENERATION_FILE, limits::MAX_GENERATION_CONFIG_BYTES)? {
+        Some(bytes) => {
+            identity.add(GENERATION_FILE, &bytes);
+            GenerationDefaults::read(&parse_object(GENERATION_FILE, &bytes)?, vocab_size)?
+        }
+        None => GenerationDefaults::default(),
+    };
+    let (tokenizer_config, templates) = tokenizer_config(source, identity)?;
+    let tokenizer_json = needed(source, TOKENIZER_FILE, limits::MAX_TOKENIZER_BYTES)?;
+    identity.add(TOKENIZER_FILE, &tokenizer_json);
+    Ok(Texts { generation, tokenizer_json, tokenizer_config, templates })
 }
 
 fn needed(source: &mut Source, name: &str, limit_bytes: u64) -> Result<Cow<'static, [u8]>, CheckpointError> {

@@ -20,6 +20,7 @@ mod source;
 mod tensor;
 mod tokenizer_config;
 mod weights;
+mod wording;
 
 pub use checkpoint::Checkpoint;
 pub use config::{Architecture, ModelConfig};
@@ -29,3 +30,4 @@ pub use parts::Format;
 pub use rope::{Rope, RopeScaling};
 pub use tensor::{DType, Tensor};
 pub use tokenizer_config::TokenizerConfig;
+pub use wording::Wording;

@@ -18,6 +18,14 @@ pub enum Format {
     Gguf,
 }
 
+/// What has to do with words.
+pub(crate) struct Texts {
+    pub(crate) generation: GenerationDefaults,
+    pub(crate) tokenizer_json: Cow<'static, [u8]>,
+    pub(crate) tokenizer_config: TokenizerConfig,
+    pub(crate) templates: ChatTemplates,
+}
+
 /// What a reader found.
 pub(crate) struct Parts {
     pub(crate) format: Format,

@@ -18,3 +18,5 @@ mod support;
 mod tensors;
 #[cfg(test)]
 mod tokenizer;
+#[cfg(test)]
+mod wording;
