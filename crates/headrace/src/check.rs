@@ -13,18 +13,21 @@ use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::layers::{Origin, Settings};
-use crate::config::relayed::find_upstream;
+use crate::config::relayed::{RelayedConfig, Target, find_upstream};
 use crate::config::{Config, ConfigError};
 use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
 use crate::key_text::read_key;
 use crate::models::{InMemory, Plan};
+use crate::wordbooks::{self, Wordbooks};
 
 /// A configuration that can be served, as far as it can be known.
 pub(crate) struct Checked {
     pub(crate) config: Config,
     /// The models that will run.
     pub(crate) plan: Plan,
+    /// The words of models that others compute from our ids.
+    pub(crate) books: Wordbooks,
     /// What is logged.
     pub(crate) log: EnvFilter,
 }
@@ -46,16 +49,22 @@ pub(crate) fn check(
     listeners(&config, &mut faults);
     names(&config, &mut faults);
     files(&config, first_key, &mut faults);
-    let mut plan = None;
+    let (mut plan, mut books) = (None, Wordbooks::new());
     // A model that is not where it is said to be has been reported as such.
     if !faults.within("models") && !faults.within("engine") {
         match Plan::new(&config, present) {
             Ok(found) => plan = Some(found),
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }
+        match wordbooks::read(&config) {
+            Ok(found) => books = found,
+            Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
+        }
     }
     match (log, plan) {
-        (Some(log), Some(plan)) if faults.settings.problems.is_empty() => Ok(Checked { config, plan, log }),
+        (Some(log), Some(plan)) if faults.settings.problems.is_empty() => {
+            Ok(Checked { config, plan, books, log })
+        }
         _ => Err(ConfigError(faults.settings.problems)),
     }
 }
@@ -121,22 +130,35 @@ fn listeners(config: &Config, faults: &mut Faults) {
     }
 }
 
+/// Whether upstreams can be asked for a model as it is to be asked for.
+fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
+    let setting = format!("{}.targets", model.setting);
+    for Target { upstream: name, .. } in &model.targets {
+        let Some(upstream) = find_upstream(&config.upstreams, name) else {
+            let known: Vec<&str> =
+                config.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            faults.add(&setting, format!("there is no upstream `{name}`; there is {known}"));
+            continue;
+        };
+        let kind = upstream.spec.kind;
+        if model.words.is_some() && !kind.takes_ids() {
+            let why = format!(
+                "upstream `{name}` is of kind `{kind}`, which is not asked by token ids, as `{}` with its `path` is: leave the \
+                 path out, or name upstreams of kind `vllm`",
+                model.name
+            );
+            faults.add(&setting, why);
+        }
+    }
+}
+
 /// Aliases and prices, beside the models that they name.
 fn names(config: &Config, faults: &mut Faults) {
     if faults.within("models") {
         return;
     }
-    for model in &config.relayed {
-        for target in
-            model.targets.iter().filter(|target| find_upstream(&config.upstreams, &target.upstream).is_none())
-        {
-            let known: Vec<&str> =
-                config.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let why = format!("there is no upstream `{}`; there is {known}", target.upstream);
-            faults.add(&format!("{}.targets", model.setting), why);
-        }
-    }
+    config.relayed.iter().for_each(|model| targets(model, config, faults));
     let here = config.models.iter().map(|model| &model.name);
     let names: Vec<&ModelName> = here.chain(config.relayed.iter().map(|model| &model.name)).collect();
     let served = |name: &ModelName| names.contains(&name);

@@ -101,8 +101,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
     /// A Hugging Face directory or GGUF file to serve instead of the demo model, or a name for models of upstreams, such as
-    /// best=gpu1/qwen,gpu2/qwen; may be given several times
-    #[arg(long, value_name = "PATH|NAME=PATH|NAME=UPSTREAM/MODEL,…")]
+    /// best=gpu1/qwen,gpu2/qwen (by token ids, with the tokenizer @PATH); may be given several times
+    #[arg(long, value_name = "PATH|NAME=PATH|NAME=UPSTREAM/MODEL,…[@PATH]")]
     pub(crate) model: Vec<String>,
     /// A server to send calls on to, with every model that it lists as NAME/MODEL: openai, anthropic, vllm, sglang, llamacpp or
     /// headrace. Its key: HEADRACE_UPSTREAM_<NAME>_KEY. May be given several times

@@ -140,9 +140,9 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
                 key.as_ref(),
                 &InMemory::default(),
             ) {
-                Ok(Checked { config, plan, .. }) => {
+                Ok(Checked { config, plan, books, .. }) => {
                     output::say(&format!("\n{}\n", plan.describe(&config)));
-                    look::look(&config);
+                    look::look(&config, books);
                     output::say("no faults\n");
                     ExitCode::SUCCESS
                 }

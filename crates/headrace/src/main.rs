@@ -24,6 +24,7 @@ mod server;
 mod signals;
 mod upstreams;
 mod welcome;
+mod wordbooks;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use headrace_checkpoint::{Checkpoint, DType};
+use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults, TokenizerConfig};
 use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
@@ -389,7 +389,7 @@ fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: Arithmetic) -> bool {
     arithmetic.quantize.is_some() || 2 * blocks > all
 }
 
-fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
+pub(crate) fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
     vec![
         demo_file!("config.json"),
         demo_file!("generation_config.json"),
@@ -397,6 +397,17 @@ fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
         demo_file!("tokenizer.json"),
         demo_file!("tokenizer_config.json"),
     ]
+}
+
+/// What a model's makers recommend.
+pub(crate) fn recommended_sampling(generation: &GenerationDefaults) -> SamplingDefaults {
+    SamplingDefaults {
+        temperature: generation.temperature,
+        top_p: generation.top_p,
+        top_k: generation.top_k.and_then(std::num::NonZeroU32::new),
+        min_p: generation.min_p,
+        repetition_penalty: generation.repetition_penalty,
+    }
 }
 
 /// When a model's configuration was last written, in seconds since 1970; 0 if that cannot be told.
@@ -453,13 +464,7 @@ fn run(
             tokenizer: text.tokenizer,
             template: text.template.map(Arc::new),
             family: text.family,
-            defaults: SamplingDefaults {
-                temperature: generation.temperature,
-                top_p: generation.top_p,
-                top_k: generation.top_k.and_then(std::num::NonZeroU32::new),
-                min_p: generation.min_p,
-                repetition_penalty: generation.repetition_penalty,
-            },
+            defaults: recommended_sampling(generation),
             capabilities: engine.capabilities().clone(),
         }),
         created_unix_s: model.created_unix_s,
@@ -480,10 +485,19 @@ pub(crate) struct Words {
 impl Words {
     /// Reads them, or says why they cannot be served.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Self, String> {
-        let config = checkpoint.tokenizer_config();
-        let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), config);
+        let template = checkpoint.chat_template();
+        Self::read(checkpoint.tokenizer_json(), checkpoint.tokenizer_config(), template)
+    }
+
+    /// The same of its parts.
+    pub(crate) fn read(
+        json: &[u8],
+        config: &TokenizerConfig,
+        template: Option<&str>,
+    ) -> Result<Self, String> {
+        let tokenizer = Tokenizer::new(json, config);
         let tokenizer = Arc::new(tokenizer.map_err(|error| error.to_string())?);
-        let Some(source) = checkpoint.chat_template() else {
+        let Some(source) = template else {
             return Ok(Self { tokenizer, template: None, family: ReplyFamily::Plain });
         };
         let tokens = SpecialTokenTexts::new(

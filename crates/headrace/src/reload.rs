@@ -160,7 +160,7 @@ impl Reloader {
     /// All of what was read, or why not.
     fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
-        let Checked { mut config, plan, log } =
+        let Checked { mut config, plan, books, log } =
             checked.map_err(|error| error.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
@@ -178,7 +178,7 @@ impl Reloader {
         let told = Self::told(&changed, &former, &running);
         drop(former);
         let sites = self.upstreams.sites_of(&config)?;
-        let fronted = self.upstreams.fronted(&config, self.runtime.block_on(ask_new(sites)));
+        let fronted = self.upstreams.fronted(&config, books, self.runtime.block_on(ask_new(sites)));
         let offer = offer(&mut config, &running, &fronted, &self.clock)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;

@@ -36,6 +36,7 @@ use crate::reload::{Beginning, LogFilter, Reloader, Runs};
 use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Welcome};
+use crate::wordbooks::Wordbooks;
 use crate::{commands, gauges, hardening, machine, models, output, reload};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
@@ -94,7 +95,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
     };
-    let code = match House::build(config, checked.plan) {
+    let code = match House::build(config, checked.plan, checked.books) {
         Ok(house) => house.live(&runtime, Start { began, manner, first_key }, beginning),
         Err(why) => output::fail(&why),
     };
@@ -123,6 +124,7 @@ struct Start {
 /// Everything that runs, before its sockets.
 struct House {
     config: Config,
+    books: Wordbooks,
     clock: Arc<dyn Clock>,
     data_dir: DataDir,
     directory: Arc<Directory>,
@@ -137,7 +139,7 @@ struct House {
 
 impl House {
     /// Opens and loads everything. Blocks.
-    fn build(config: Config, plan: Plan) -> Result<Self, String> {
+    fn build(config: Config, plan: Plan, books: Wordbooks) -> Result<Self, String> {
         // A step of the wall clock must not end holds, limits or budgets of calls that run.
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
         not_running(&config.data_dir)?;
@@ -188,6 +190,7 @@ impl House {
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
+            books,
             upstreams: Arc::new(Upstreams::new(Arc::clone(&clock))),
             clock,
             data_dir,
@@ -334,7 +337,7 @@ impl House {
     }
 
     /// Asks the upstreams what they serve, and says what is wrong with them: that stops none of the others.
-    fn front(&self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
+    fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
         for site in &sites {
@@ -346,7 +349,7 @@ impl House {
                 ));
             }
         }
-        let fronted = self.upstreams.fronted(&self.config, sites);
+        let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.books), sites);
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         fronted.models.iter().for_each(|model| self.metrics.add_model(model.name.as_str()));
         Ok(fronted)

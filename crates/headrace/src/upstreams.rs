@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_admin::{AdminError, UpstreamAct, UpstreamModelView, UpstreamSource, UpstreamView};
 use headrace_domain::{Clock, ModelName};
-use headrace_engine_api::Reported;
+use headrace_engine_api::{Capabilities, Engine as _, Reported};
 use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, ServedModel};
 use headrace_ledger::prices::PriceConfig;
@@ -17,8 +17,9 @@ use headrace_upstream::{ListedModel, Upstream};
 use tokio::runtime::Handle;
 
 use crate::config::Config;
-use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
+use crate::config::relayed::{RelayedConfig, UpstreamConfig};
 use crate::gauges;
+use crate::wordbooks::{Wordbook, Wordbooks};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -39,10 +40,28 @@ pub(crate) struct Upstreams {
 struct Desk {
     sites: Vec<Site>,
     workers: BTreeMap<WorkerKey, Arc<Worker>>,
+    books: Wordbooks,
 }
 
-/// For which of our models, at which server, as which of its models.
-type WorkerKey = (ModelName, [u8; 32], String);
+/// What makes a worker another one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct WorkerKey {
+    /// Which of our models it answers for.
+    name: ModelName,
+    /// Of its server.
+    fingerprint: [u8; 32],
+    /// The model's name there.
+    theirs: String,
+    /// Of a worker that is asked by ids: with which words, and for how long a context.
+    words: Option<(Arc<str>, u32)>,
+}
+
+/// What was there before, when models are made ready to be served.
+struct Before<'a> {
+    workers: &'a BTreeMap<WorkerKey, Arc<Worker>>,
+    created_unix_s: u64,
+    clock: &'a Arc<dyn Clock>,
+}
 
 /// One server.
 #[derive(Clone)]
@@ -75,6 +94,7 @@ pub(crate) struct Fronted {
     /// What an operator should know: names that are not listed, models that cannot be served.
     pub(crate) notes: Vec<String>,
     workers_by_key: BTreeMap<WorkerKey, Arc<Worker>>,
+    books: Wordbooks,
     sites: Vec<Site>,
 }
 
@@ -121,18 +141,27 @@ impl Upstreams {
     }
 
     /// What these servers make possible to serve. Nothing is asked.
-    pub(crate) fn fronted(&self, config: &Config, sites: Vec<Site>) -> Fronted {
-        let created = self.clock.now().seconds();
-        let known = self.desk().workers.clone();
-        let mut fronted = Fronted::default();
+    pub(crate) fn fronted(&self, config: &Config, books: Wordbooks, sites: Vec<Site>) -> Fronted {
+        let (workers, former) = {
+            let desk = self.desk();
+            (desk.workers.clone(), desk.books.clone())
+        };
+        let created_unix_s = self.clock.now().seconds();
+        let before = Before { workers: &workers, created_unix_s, clock: &self.clock };
+        let mut fronted = Fronted { books, ..Fronted::default() };
+        for book in fronted.books.values_mut() {
+            // Workers that stay have theirs: there need not be two of the same.
+            let same = former.values().find(|other| other.fingerprint == book.fingerprint);
+            *book = Arc::clone(same.unwrap_or(book));
+        }
         let mut named: BTreeSet<ModelName> = config.models.iter().map(|model| model.name.clone()).collect();
         named.extend(config.aliases.keys().cloned());
         for model in &config.relayed {
             named.insert(model.name.clone());
-            fronted.relayed(model, &sites, &known, created);
+            fronted.relayed(model, &sites, &before);
         }
         for site in sites.iter().filter(|site| site.config.serve) {
-            fronted.listed(config, site, &named, &known, created);
+            fronted.listed(config, site, &named, &before);
         }
         fronted.sites = sites;
         fronted
@@ -150,6 +179,7 @@ impl Upstreams {
         }
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
+        desk.books = fronted.books;
     }
 
     /// Asks every server that has not said what it serves again and again, and the others now and then, until the future is
@@ -347,47 +377,56 @@ fn told(models: &[ListedModel]) -> String {
 
 impl Fronted {
     /// A model that is configured with its targets.
-    fn relayed(
-        &mut self,
-        model: &RelayedConfig,
-        sites: &[Site],
-        known: &BTreeMap<WorkerKey, Arc<Worker>>,
-        created: u64,
-    ) {
+    fn relayed(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
+        let book = self.books.get(&model.name).map(Arc::clone);
         let mut window = model.context_window;
-        for Target { upstream, model: theirs } in &model.targets {
-            let Some(site) = sites.iter().find(|site| site.config.spec.name == *upstream) else { continue };
-            let listed = site.lists(theirs);
-            if listed.is_none()
-                && let Listed::Models(models) = &site.listed
-            {
-                self.notes.push(format!(
-                    "upstream `{upstream}` lists no model `{theirs}`, which `{}` is to be answered by; it has {}",
-                    model.name,
-                    told(models)
-                ));
-            }
-            window = window.or_else(|| listed.and_then(|listed| listed.context_window));
-            self.worker(&model.name, site, theirs, window, known);
+        let mut engines = Vec::new();
+        for target in &model.targets {
+            let Some(site) = sites.iter().find(|site| site.config.spec.name == target.upstream) else {
+                continue;
+            };
+            self.note_unlisted(&model.name, site, &target.model);
+            let listed = site.lists(&target.model).and_then(|listed| listed.context_window);
+            let Some(book) = &book else {
+                window = window.or(listed);
+                self.relay(&model.name, site, &target.model, window, before);
+                continue;
+            };
+            let window = model.context_window.or(listed).or(book.context_window).unwrap_or(0);
+            engines.extend(self.engine(&model.name, site, &target.model, book, window, before));
         }
+        let default_max_tokens = model.default_max_tokens;
+        let (lane, recommended) = match book {
+            None => (Lane::Messages(MessageLane { context_window: window }), None),
+            Some(book) => match book.lane(&engines) {
+                Some(lane) => (Lane::Tokens(lane), book.default_max_tokens),
+                None => return,
+            },
+        };
         self.models.push(Arc::new(ServedModel {
             name: model.name.clone(),
-            lane: Lane::Messages(MessageLane { context_window: window }),
-            created_unix_s: created,
-            default_max_tokens: model.default_max_tokens,
+            lane,
+            created_unix_s: before.created_unix_s,
+            default_max_tokens: default_max_tokens.or(recommended),
             limits: model.limits,
         }));
     }
 
+    /// Says so where a server does not list a model that it is to be asked for.
+    fn note_unlisted(&mut self, name: &ModelName, site: &Site, theirs: &str) {
+        if let Listed::Models(models) = &site.listed
+            && site.lists(theirs).is_none()
+        {
+            self.notes.push(format!(
+                "upstream `{}` lists no model `{theirs}`, which `{name}` is to be answered by; it has {}",
+                site.upstream.name(),
+                told(models)
+            ));
+        }
+    }
+
     /// Everything that a server lists, under its name.
-    fn listed(
-        &mut self,
-        config: &Config,
-        site: &Site,
-        named: &BTreeSet<ModelName>,
-        known: &BTreeMap<WorkerKey, Arc<Worker>>,
-        created: u64,
-    ) {
+    fn listed(&mut self, config: &Config, site: &Site, named: &BTreeSet<ModelName>, before: &Before<'_>) {
         let Listed::Models(models) = &site.listed else { return };
         for listed in models.iter() {
             let upstream = site.upstream.name();
@@ -411,33 +450,67 @@ impl Fronted {
                 };
                 self.prices.push(price);
             }
-            self.worker(&name, site, &listed.id, listed.context_window, known);
+            self.relay(&name, site, &listed.id, listed.context_window, before);
             self.models.push(Arc::new(ServedModel {
                 name,
                 lane: Lane::Messages(MessageLane { context_window: listed.context_window }),
-                created_unix_s: listed.created.unwrap_or(created),
+                created_unix_s: listed.created.unwrap_or(before.created_unix_s),
                 default_max_tokens: None,
                 limits: LimitSpec::UNLIMITED,
             }));
         }
     }
 
-    /// Who answers for `name` at a server: whoever did so before, or somebody new.
-    fn worker(
+    /// Who answers for `name` at a server in messages: whoever did so before, or somebody new.
+    fn relay(
         &mut self,
         name: &ModelName,
         site: &Site,
         theirs: &str,
         window: Option<u32>,
-        known: &BTreeMap<WorkerKey, Arc<Worker>>,
+        before: &Before<'_>,
     ) {
-        let key = (name.clone(), site.config.fingerprint, theirs.to_owned());
-        let worker = known.get(&key).cloned().unwrap_or_else(|| {
-            let id = format!("{}/{theirs}", site.upstream.name());
+        let key = key(name, site, theirs, None);
+        let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
             let relay = Arc::new(site.upstream.model(theirs, window));
-            Arc::new(Worker::relay(&id, name.clone(), relay).at(&site.seen))
+            Arc::new(Worker::relay(&id(site, theirs), name.clone(), relay).at(&site.seen))
         });
         self.workers.push(Arc::clone(&worker));
         self.workers_by_key.insert(key, worker);
     }
+
+    /// The same by ids; what it can do. `None`: that server takes none.
+    fn engine(
+        &mut self,
+        name: &ModelName,
+        site: &Site,
+        theirs: &str,
+        book: &Wordbook,
+        window: u32,
+        before: &Before<'_>,
+    ) -> Option<Capabilities> {
+        let engine = match book.engine(&site.upstream, theirs, window, before.clock) {
+            Ok(engine) => engine,
+            Err(why) => {
+                self.notes.push(format!("`{name}` is not answered by {}: {why}", id(site, theirs)));
+                return None;
+            }
+        };
+        let capabilities = engine.capabilities().clone();
+        let key = key(name, site, theirs, Some((Arc::clone(&book.fingerprint), window)));
+        let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
+            Arc::new(Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen))
+        });
+        self.workers.push(Arc::clone(&worker));
+        self.workers_by_key.insert(key, worker);
+        Some(capabilities)
+    }
+}
+
+fn id(site: &Site, theirs: &str) -> String {
+    format!("{}/{theirs}", site.upstream.name())
+}
+
+fn key(name: &ModelName, site: &Site, theirs: &str, words: Option<(Arc<str>, u32)>) -> WorkerKey {
+    WorkerKey { name: name.clone(), fingerprint: site.config.fingerprint, theirs: theirs.to_owned(), words }
 }

@@ -42,6 +42,11 @@ impl Kind {
         }
     }
 
+    /// Whether its servers are asked by token ids, where the model's words are here.
+    pub const fn takes_ids(self) -> bool {
+        matches!(self, Self::Vllm)
+    }
+
     /// The dialect of its messages.
     pub const fn dialect(self) -> Dialect {
         match self {

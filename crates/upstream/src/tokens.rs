@@ -13,7 +13,6 @@ use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, SubmitR
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::kind::Kind;
 use crate::load;
 use crate::server::Server;
 pub use crate::tokens::model::TokenModelSpec;
@@ -38,7 +37,7 @@ impl TokenModel {
     /// # Errors
     /// Where servers of its kind take no ids from here.
     pub fn new(upstream: &Upstream, model: TokenModelSpec) -> Result<Self, String> {
-        if upstream.kind() != Kind::Vllm {
+        if !upstream.kind().takes_ids() {
             return Err(format!("upstreams of kind `{}` are not asked by token ids", upstream.kind()));
         }
         let capabilities = Capabilities {

@@ -7,10 +7,11 @@ use headrace_domain::SystemClock;
 use crate::config::Config;
 use crate::output;
 use crate::upstreams::{Upstreams, asked};
+use crate::wordbooks::Wordbooks;
 
 /// Asks the upstreams of a configuration what they serve, and says what they answered and what follows from it. What is wrong with one
 /// keeps no server from starting.
-pub(crate) fn look(config: &Config) {
+pub(crate) fn look(config: &Config, books: Wordbooks) {
     if config.upstreams.is_empty() {
         return;
     }
@@ -22,7 +23,7 @@ pub(crate) fn look(config: &Config) {
             let sites = runtime.block_on(asked(sites));
             let rows = sites.iter().map(|site| site.describe().to_vec()).collect();
             output::say(&output::table(&["upstream", "kind", "at", "serves"], rows));
-            let fronted = upstreams.fronted(config, sites);
+            let fronted = upstreams.fronted(config, books, sites);
             let rows = fronted.models.iter().map(|model| {
                 let window = model.lane.context_window();
                 vec![

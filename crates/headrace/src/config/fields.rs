@@ -222,7 +222,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`. With `targets` and `path`, targets of kind `vllm` are asked by token ids: tokenizer, template and configuration are read from the path, weights never.",
     ),
     field(
         "upstreams",

@@ -225,7 +225,7 @@ fn demo_model(name: ModelName) -> ModelConfig {
 }
 
 /// Why a path cannot be a model, as far as one look tells.
-fn not_a_model(path: &Path) -> Option<String> {
+pub(super) fn not_a_model(path: &Path) -> Option<String> {
     let shown = path.display();
     if !path.exists() {
         return Some(format!("{shown}: there is no such file or directory"));

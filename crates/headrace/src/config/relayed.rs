@@ -1,6 +1,8 @@
 //! What is sent on, as the configuration says it: servers of others, and models that they answer for. Plain data; must not know how
 //! it is read.
 
+use std::path::PathBuf;
+
 use headrace_domain::ModelName;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
@@ -43,9 +45,20 @@ pub(crate) struct RelayedConfig {
     pub(crate) name: ModelName,
     /// Who answers; at least one.
     pub(crate) targets: Vec<Target>,
+    /// Its tokenizer and template are here: its targets are asked by token ids. `None`: they are asked in messages.
+    pub(crate) words: Option<WordsAt>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
     pub(crate) limits: LimitSpec,
+}
+
+/// Where the tokenizer and the template of a model stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WordsAt {
+    /// In the program: the demo model's.
+    Demo,
+    /// In a directory, or a GGUF file.
+    Files(PathBuf),
 }
 
 /// A model at an upstream.

@@ -1,7 +1,7 @@
 //! The settings of upstreams: one table for each server that calls are sent on to, and the targets of models that they serve.
 //! Keys come from files and variables, and stand in no setting. Must not know what is asked of a server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_domain::ModelName;
@@ -12,12 +12,13 @@ use headrace_upstream::{Kind as UpstreamKind, UpstreamSpec, UseHttp2};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::Reader;
 use super::fields::{KEY_PREFIX, KEY_SUFFIX};
+use super::lists::not_a_model;
 use super::prices::prices_of;
-use super::relayed::{RelayedConfig, Target, UpstreamConfig};
+use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
 use super::table::Table;
 use super::value::{Kind, Parsed};
+use super::{DEMO_PATH, Reader};
 use crate::key_text::read_key;
 
 /// The longest of an upstream's times.
@@ -189,6 +190,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         _ => None,
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
+    let words = words(table);
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
@@ -197,10 +199,24 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         setting: table.what.clone(),
         name: name?,
         targets,
+        words,
         default_max_tokens,
         context_window,
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),
     })
+}
+
+/// The `path` of a table with targets: whoever has the words asks by token ids.
+fn words(table: &mut Table) -> Option<WordsAt> {
+    let path = table.take_text("path", Kind::Text)?;
+    if path == DEMO_PATH {
+        return Some(WordsAt::Demo);
+    }
+    let path = PathBuf::from(path);
+    if let Some(why) = not_a_model(&path) {
+        table.problem("path", why);
+    }
+    Some(WordsAt::Files(path))
 }
 
 /// The value of the flag `--upstream NAME=KIND:URL`, as an `[[upstreams]]` table. All models that it lists are served.
@@ -222,9 +238,17 @@ pub(crate) fn upstream_flag(text: &str) -> Result<toml::Table, String> {
     Ok(table)
 }
 
-/// The value of the flag `--model NAME=UPSTREAM/MODEL,UPSTREAM/MODEL`, where the first part is an upstream's name.
+/// The value of the flag `--model NAME=UPSTREAM/MODEL,UPSTREAM/MODEL`, where the first part is an upstream's name. With `@PATH`
+/// behind it, the targets are asked by token ids, with the words that stand at the path. Models may have an `@` in their names: a path
+/// begins with `/` or `.`, or is the demo model's.
 pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Table> {
     let (name, targets) = text.split_once('=')?;
+    let is_path = |path: &str| path.starts_with(['/', '.']) || path == DEMO_PATH;
+    let at = targets.match_indices('@').find(|(at, _)| targets.get(at + 1..).is_some_and(is_path));
+    let (targets, path) = match at.and_then(|(at, _)| targets.split_at_checked(at)) {
+        Some((targets, path)) => (targets, path.strip_prefix('@')),
+        None => (targets, None),
+    };
     let targets: Vec<&str> = targets.split(',').map(str::trim).collect();
     let of_upstream = |target: &&str| {
         target.split_once('/').is_some_and(|(upstream, _)| upstreams.iter().any(|known| known == upstream))
@@ -236,6 +260,9 @@ pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Tab
     table.insert("name".to_owned(), toml::Value::String(name.to_owned()));
     let targets = targets.into_iter().map(|target| toml::Value::String(target.to_owned())).collect();
     table.insert("targets".to_owned(), toml::Value::Array(targets));
+    if let Some(path) = path {
+        table.insert("path".to_owned(), toml::Value::String(path.to_owned()));
+    }
     Some(table)
 }
 
@@ -267,6 +294,17 @@ mod tests {
         assert_eq!(table["targets"].as_array().unwrap().len(), 2);
         assert!(targets_flag("m=/models/a", &known).is_none());
         assert!(targets_flag("m=c/x", &known).is_none());
+        for (text, first, path) in [
+            ("m=a/x@/models/a@b", "a/x", Some("/models/a@b")),
+            ("m=a/x@../a", "a/x", Some("../a")),
+            ("m=a/x@builtin:demo", "a/x", Some("builtin:demo")),
+            ("m=a/x@2026", "a/x@2026", None),
+            ("m=a/x@2026@./y,z", "a/x@2026", Some("./y,z")),
+        ] {
+            let table = targets_flag(text, &known).unwrap();
+            assert_eq!(table["targets"].as_array().unwrap()[0].as_str(), Some(first), "{text}");
+            assert_eq!(table.get("path").and_then(toml::Value::as_str), path, "{text}");
+        }
         assert_eq!(Target::parse("a/x/y").unwrap().model, "x/y");
         assert!(Target::parse("a/").is_err() && Target::parse("x").is_err());
     }

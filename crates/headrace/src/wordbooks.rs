@@ -1,0 +1,135 @@
+//! Models that others compute from our ids: their words, which must be here. Tokenizer, template and sizes are read, weights
+//! never. Must not know which server has the model, nor whether it answers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use headrace_checkpoint::Wording;
+use headrace_domain::{Clock, ModelName, SamplingDefaults};
+use headrace_engine_api::Capabilities;
+use headrace_gateway::TokenLane;
+use headrace_prompt::{ChatTemplate, ReplyFamily};
+use headrace_tokenizer::Tokenizer;
+use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
+
+use crate::config::Config;
+use crate::config::relayed::{RelayedConfig, WordsAt};
+use crate::models::{Fault, Words, demo_files, recommended_sampling};
+
+/// Of every model that is asked by ids.
+pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<Wordbook>>;
+
+/// The words of one model.
+pub(crate) struct Wordbook {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    family: ReplyFamily,
+    defaults: SamplingDefaults,
+    eos: Vec<u32>,
+    vocab: u32,
+    /// Prompt and answer together, as far as its files say.
+    pub(crate) context_window: Option<u32>,
+    /// Length of an answer that its makers recommend.
+    pub(crate) default_max_tokens: Option<u32>,
+    /// Where it is the same, so is all of it.
+    pub(crate) fingerprint: Arc<str>,
+}
+
+/// Reads the words of all models that are asked by ids.
+///
+/// # Errors
+/// Every model whose words cannot be read.
+pub(crate) fn read(config: &Config) -> Result<Wordbooks, Vec<Fault>> {
+    let (mut books, mut faults) = (Wordbooks::new(), Vec::new());
+    for model in &config.relayed {
+        let Some(at) = &model.words else { continue };
+        match Wordbook::open(at, model) {
+            Ok(book) => drop(books.insert(model.name.clone(), Arc::new(book))),
+            Err(why) => {
+                let why = format!("model `{}` cannot be served: {why}", model.name);
+                faults.push(Fault { setting: model.setting.clone(), why });
+            }
+        }
+    }
+    if faults.is_empty() { Ok(books) } else { Err(faults) }
+}
+
+impl Wordbook {
+    fn open(at: &WordsAt, model: &RelayedConfig) -> Result<Self, String> {
+        let wording = match at {
+            WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
+            WordsAt::Files(path) => open_wording(path)?,
+        };
+        let config = wording.tokenizer_config();
+        let words = Words::read(wording.tokenizer_json(), config, wording.chat_template())?;
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let context_window = wording.max_positions().map(count);
+        if context_window.or(model.context_window).is_none() {
+            return Err("its files do not say how long a context may be: add `context_window`".to_owned());
+        }
+        Ok(Self {
+            tokenizer: words.tokenizer,
+            template: words.template.map(Arc::new),
+            family: words.family,
+            defaults: recommended_sampling(wording.generation()),
+            eos: wording.eos().to_vec(),
+            vocab: count(wording.vocab_size()),
+            context_window,
+            default_max_tokens: wording.generation().max_new_tokens.map(count),
+            fingerprint: wording.fingerprint().into(),
+        })
+    }
+
+    /// Its engine at a server.
+    ///
+    /// # Errors
+    /// Servers of that kind take no ids.
+    pub(crate) fn engine(
+        &self,
+        upstream: &Upstream,
+        theirs: &str,
+        context_window: u32,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<TokenModel, String> {
+        let spec = TokenModelSpec {
+            model: theirs.to_owned(),
+            tokenizer: Arc::clone(&self.tokenizer),
+            skip_special: true,
+            eos: self.eos.clone(),
+            vocab: self.vocab,
+            context_window,
+            clock: Arc::clone(clock),
+        };
+        TokenModel::new(upstream, spec)
+    }
+
+    /// The lane of a model that these engines answer for; `None`: there are none. What fits one must fit all.
+    pub(crate) fn lane<'a>(&self, engines: impl IntoIterator<Item = &'a Capabilities>) -> Option<TokenLane> {
+        let mut engines = engines.into_iter();
+        let mut capabilities = engines.next()?.clone();
+        for engine in engines {
+            capabilities.context_window = capabilities.context_window.min(engine.context_window);
+            capabilities.kv_tokens = capabilities.kv_tokens.min(engine.kv_tokens);
+            if capabilities.numerics != engine.numerics {
+                // Nobody can say whose bits they will be.
+                capabilities.numerics.clear();
+            }
+        }
+        Some(TokenLane {
+            tokenizer: Arc::clone(&self.tokenizer),
+            template: self.template.clone(),
+            family: self.family,
+            defaults: self.defaults,
+            capabilities,
+        })
+    }
+}
+
+fn open_wording(path: &Path) -> Result<Wording, String> {
+    Wording::open(path).map_err(|error| match path.is_dir() {
+        true => format!("{}: {error}", path.display()),
+        // The error of a single file begins with its name.
+        false => error.to_string(),
+    })
+}
