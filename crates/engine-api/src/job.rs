@@ -31,6 +31,9 @@ pub struct Job {
     pub first_choice: u32,
     /// The prompt's ids; at least one.
     pub prompt: Arc<[u32]>,
+    /// How many of the last ids of `prompt` are an answer's own that another engine began: it goes on behind them, as if they
+    /// had been generated here, and nothing of them is told again. More than 0 only with one choice, without scores of the prompt.
+    pub generated: u32,
     /// How tokens are chosen. Choice `first_choice + i` draws its numbers from (seed, first_choice + i, position).
     pub sampling: Sampling,
     /// Separates prefix caches.
@@ -49,6 +52,14 @@ pub struct Job {
     /// Bytes of its events ([`Event::bytes`]) that may wait for their reader. At that many the job stands still, and goes on
     /// once half of them are read. What one step makes of its choices comes on top, and so do its scores.
     pub unread_bytes: usize,
+}
+
+impl Job {
+    /// The prompt itself, and what of its answer there is already.
+    pub fn parts(&self) -> (&[u32], &[u32]) {
+        let own = self.prompt.len().saturating_sub(self.generated as usize);
+        self.prompt.split_at_checked(own).unwrap_or((&self.prompt, &[]))
+    }
 }
 
 /// Log-probabilities of the prompt's own tokens.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel};
 pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
-pub use load::{Capabilities, LoadReport, Reported, SubmitRefusal};
+pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};
 pub use relay::{
     Abandoned, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait,
     RelayedEvent, SharedRelay,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use headrace_domain::Sampling;
 use serde::{Deserialize, Serialize};
 
 /// What an engine serves. Published when it registers: the gateway refuses early by it, the engine asserts it.
@@ -22,6 +23,41 @@ pub struct Capabilities {
     pub max_logprobs: u8,
     /// KV tokens that fit in all.
     pub kv_tokens: u64,
+    /// How it goes on with an answer that another engine began.
+    #[serde(default)]
+    pub continues: Continues,
+}
+
+/// How an engine goes on with an answer that another one began ([`crate::Job::generated`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Continues {
+    /// Not at all.
+    #[default]
+    Never,
+    /// By the same tokens as another one of its kind, where the likeliest token is taken and nothing but the tokens before decides
+    /// which that is: no numbers by chance, no penalties.
+    Likeliest,
+    /// By the very bits, where the other one's `numerics` are the same.
+    Exactly,
+}
+
+impl Capabilities {
+    /// Whether an answer that `other` began goes on here as it would have gone on there.
+    pub fn continue_of(&self, other: &Self, sampling: &Sampling) -> bool {
+        match (self.continues, other.continues) {
+            (Continues::Exactly, Continues::Exactly) => self.numerics == other.numerics,
+            (Continues::Likeliest, Continues::Likeliest) => {
+                self.compute_mode == other.compute_mode && is_plain(sampling)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether only the tokens before decide the next one, whoever computes it.
+fn is_plain(sampling: &Sampling) -> bool {
+    let Sampling { temperature, frequency_penalty, presence_penalty, repetition_penalty, .. } = *sampling;
+    temperature == 0.0 && frequency_penalty == 0.0 && presence_penalty == 0.0 && repetition_penalty == 1.0
 }
 
 /// Of when a report is.

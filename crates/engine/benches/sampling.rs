@@ -88,6 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             weight: 1,
             priority: Priority::Normal,
             start_deadline_ns: None,
+            generated: 0,
             unread_bytes: usize::MAX,
         };
         let mut tickets = Vec::new();

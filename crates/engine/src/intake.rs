@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{
-    Capabilities, Health, Job, LoadReport, Priority, Reported, SubmitRefusal, Ticket, channel,
+    Capabilities, Continues, Health, Job, LoadReport, Priority, Reported, SubmitRefusal, Ticket, channel,
 };
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
@@ -95,6 +95,7 @@ impl Intake {
             context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
+            continues: Continues::Exactly,
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
@@ -106,16 +107,16 @@ impl Intake {
     /// Takes a job, or says why not.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
         self.check(&job)?;
+        let (own, generated) = job.parts();
         let now_ns = self.config.clock.monotonic_nanos();
         let window = self.capabilities.context_window as usize;
-        let rules =
-            Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(job.prompt.len()));
+        let rules = Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(own.len()));
         // Hashing is costly: where the caller has not done it, it is done on the caller's thread, outside the lock.
         let given = job.keys.clone().filter(|keys| keys.are_of(&job.salt, &job.prompt));
         let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&job.salt, &job.prompt));
         let spec = SequenceSpec {
             prompt: Arc::clone(&job.prompt),
-            max_new: job.sampling.max_tokens,
+            max_new: job.sampling.max_tokens.saturating_sub(job.generated),
             salt: job.salt,
             keys: given.or_else(hash),
             tenant: job.tenant.0,
@@ -130,6 +131,12 @@ impl Intake {
         let waker = Arc::clone(self);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));
         let mut state = JobState::new(&job, rules, &*self.text, sender, now_ns);
+        if let Some(reason) = state.take_up(generated) {
+            // Only its end had not been told.
+            state.end(0, reason);
+            state.close(Times::default(), now_ns);
+            return Ok(ticket);
+        }
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
 
         let mut desk = self.desk.lock();
@@ -232,6 +239,11 @@ impl Intake {
         }
         if s.n == 0 || s.n > self.config.max_choices || job.first_choice.checked_add(s.n).is_none() {
             return bad(format!("n = {}; at most {} answers", s.n, self.config.max_choices));
+        }
+        let one = s.n == 1 && s.prompt_logprobs.is_none() && !job.parts().0.is_empty();
+        if job.generated > 0 && !one {
+            let (generated, all) = (job.generated, job.prompt.len());
+            return bad(format!("{generated} of {all} ids generated before, for n = {} or with scores", s.n));
         }
         for (what, logprobs) in [("logprobs", s.logprobs), ("prompt_logprobs", s.prompt_logprobs)] {
             if logprobs.is_some_and(|n| n > MAX_LOGPROBS) {

@@ -155,7 +155,7 @@ impl JobState {
     pub(crate) fn new(job: &Job, rules: Rules, text: &dyn TextOf, sender: EventSender, now_ns: u64) -> Self {
         let mut seen: Vec<u32> = Vec::new();
         if rules.sampling.repetition_penalty != 1.0 {
-            seen.extend_from_slice(&job.prompt);
+            seen.extend_from_slice(job.parts().0);
             seen.sort_unstable();
             seen.dedup();
         }
@@ -185,6 +185,12 @@ impl JobState {
             still: Still::None,
             still_since_ns: 0,
         }
+    }
+
+    /// Takes in what another engine generated of its one choice, and says nothing of it; why that is all, if it is.
+    pub(crate) fn take_up(&mut self, generated: &[u32]) -> Option<FinishReason> {
+        let choice = self.choices.first_mut()?;
+        generated.iter().find_map(|id| choice.accept(*id, &self.rules).finish)
     }
 
     /// Whether the caller lost interest.

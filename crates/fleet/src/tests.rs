@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{CacheSalt, ManualClock, ModelName, PrefixKeys};
-use headrace_engine_api::{Capabilities, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket};
+use headrace_engine_api::{
+    Capabilities, Continues, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket,
+};
 
 use crate::worker::Worker;
 use crate::{Failure, Fleet, Outcome, Placement, Site, Standing, Trail, Tried};
@@ -48,6 +50,7 @@ fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, c
         context_window: 1,
         max_logprobs: 0,
         kv_tokens: 1,
+        continues: Continues::Never,
     };
     let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
     let model = ModelName::new("m").unwrap();
@@ -198,6 +201,7 @@ fn fixed() -> Fixed {
         context_window: 1,
         max_logprobs: 0,
         kv_tokens: 1 << 20,
+        continues: Continues::Never,
     };
     Fixed { capabilities, load: LoadReport::default(), cached: 0, health: Health::Up }
 }

@@ -9,7 +9,9 @@ mod vllm;
 use std::sync::Arc;
 
 use headrace_domain::{PrefixKeys, Sampling};
-use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, SubmitRefusal, Ticket, channel};
+use headrace_engine_api::{
+    Capabilities, Continues, Engine, Health, Job, LoadReport, SubmitRefusal, Ticket, channel,
+};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -49,6 +51,7 @@ impl TokenModel {
             context_window: model.context_window,
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: u64::from(model.context_window),
+            continues: Continues::Likeliest,
         };
         Ok(Self { server: upstream.server(), model: Arc::new(model), capabilities })
     }
@@ -72,7 +75,10 @@ impl TokenModel {
         if logprobs.is_some_and(|top| top > MAX_LOGPROBS) {
             return bad(format!("logprobs beyond {MAX_LOGPROBS}"));
         }
-        let needed = job.prompt.len() as u64 + 1;
+        if job.generated > 0 && (n != 1 || job.parts().0.is_empty()) {
+            return bad(format!("{} ids generated before, of {n} answers", job.generated));
+        }
+        let needed = job.parts().0.len() as u64 + 1;
         if needed > u64::from(window) {
             return Err(SubmitRefusal::DoesNotFit { needed, limit: window.into() });
         }

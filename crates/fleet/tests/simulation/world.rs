@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{BlockKey, CacheSalt, Clock, ManualClock, ModelName, PrefixKeys};
-use headrace_engine_api::Capabilities;
+use headrace_engine_api::{Capabilities, Continues};
 use headrace_fleet::{Failure, Fleet, Outcome, Placement, Site, Tried, Worker};
 
 use crate::random::Random;
@@ -136,6 +136,7 @@ impl World {
             context_window: 1 << 20,
             max_logprobs: 0,
             kv_tokens: 16_384 * 16,
+            continues: Continues::Never,
         };
         let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));

@@ -209,6 +209,7 @@ impl Placing<'_> {
             request: dossier.id,
             first_choice: u32::try_from(part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n),
             prompt: Arc::clone(prompt),
+            generated: 0,
             sampling: work.sampling.clone(),
             salt: work.salt,
             keys: Some(keys.clone()),

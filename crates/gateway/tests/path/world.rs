@@ -16,8 +16,8 @@ use headrace_domain::{
     UnixNanos, Usage,
 };
 use headrace_engine_api::{
-    Capabilities, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport, PromptScores,
-    SubmitRefusal, Ticket, channel,
+    Capabilities, Continues, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport,
+    PromptScores, SubmitRefusal, Ticket, channel,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
@@ -250,7 +250,7 @@ impl Clock for Faulty {
 }
 
 /// A token's log-probabilities, with so many alternatives.
-fn score(top: u8) -> TokenLogprob {
+pub(crate) fn score(top: u8) -> TokenLogprob {
     let bytes = b"ha ha ha".to_vec();
     let top = (0..u32::from(top)).map(|id| TopLogprob { id, bytes: bytes.clone(), logprob: -12.345_678 });
     TokenLogprob { id: 65, bytes: bytes.clone(), logprob: Some(-1.234_567_8), top: top.collect() }
@@ -515,7 +515,7 @@ pub(crate) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
 }
 
-fn capabilities() -> Capabilities {
+pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
         model: MODEL.to_owned(),
         compute_mode: "exact".to_owned(),
@@ -524,6 +524,7 @@ fn capabilities() -> Capabilities {
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,
+        continues: Continues::Never,
     }
 }
 

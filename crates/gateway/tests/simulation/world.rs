@@ -12,7 +12,7 @@ use headrace_domain::{
     AttemptOutcome, Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
     SamplingDefaults, SteadyClock, TraceRecord, TraceSink, UnixNanos,
 };
-use headrace_engine_api::{Capabilities, Engine};
+use headrace_engine_api::{Capabilities, Continues, Engine};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
     Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored, TokenLane,
@@ -590,5 +590,6 @@ fn capabilities() -> Capabilities {
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,
+        continues: Continues::Never,
     }
 }

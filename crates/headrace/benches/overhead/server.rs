@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headrace_call_api::{Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
-use headrace_engine_api::Capabilities;
+use headrace_engine_api::{Capabilities, Continues};
 use headrace_fleet::Worker;
 use headrace_gateway::{Delivery, Gateway, Lane, ServedModel, TokenLane};
 use headrace_limits::LimitSpec;
@@ -161,6 +161,7 @@ fn capabilities() -> Capabilities {
         context_window: 2048,
         max_logprobs: 20,
         kv_tokens: 1 << 20,
+        continues: Continues::Never,
     }
 }
 

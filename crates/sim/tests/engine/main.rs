@@ -4,6 +4,7 @@
 
 mod answers;
 mod contained;
+mod continues;
 mod prefixes;
 mod readers;
 mod same_answers;

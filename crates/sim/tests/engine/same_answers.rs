@@ -14,17 +14,17 @@ use headrace_sim::{Fault, ScriptedForward, ToyVocabulary, Trigger};
 use crate::support::{Answer, Bench, Reader, job, roomy, salt};
 
 const VOCAB: usize = 48;
-const EOS: u32 = 5;
+pub(crate) const EOS: u32 = 5;
 const CONTEXT: usize = 300;
 /// A prompt with this id panics; it is never generated.
 const PANICS: u32 = 46;
 /// A prompt with this id gives NaN.
 const NOT_FINITE: u32 = 47;
 
-struct Rng(u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,14 +41,14 @@ impl Rng {
     }
 }
 
-fn model(blocks: usize) -> ScriptedForward {
+pub(crate) fn model(blocks: usize) -> ScriptedForward {
     let forward = ScriptedForward::new(VOCAB, CONTEXT, blocks);
     forward.faults().add(Trigger::Token(PANICS), Fault::Panic);
     forward.faults().add(Trigger::Token(NOT_FINITE), Fault::NotFinite);
     forward
 }
 
-fn some_job(rng: &mut Rng) -> Job {
+pub(crate) fn some_job(rng: &mut Rng) -> Job {
     // Prompts that begin alike, so that the cache and the wait for a shared prefix come into play.
     let (kind, len) = (rng.below(3) as u32, 1 + rng.below(150) as u32);
     let mut prompt: Vec<u32> = (0..len).map(|i| (i * (3 + kind) + i / 16) % 46).collect();
@@ -81,6 +81,7 @@ fn some_job(rng: &mut Rng) -> Job {
         salt: salt(tenant),
         tenant: Tenant(tenant),
         weight: 1 + rng.below(3) as u32,
+        generated: 0,
         unread_bytes: rng.of(&[usize::MAX, 1, 400, 3000]),
         priority: rng.of(&[Priority::Idle, Priority::Normal, Priority::Normal, Priority::Normal]),
         ..job(&prompt, sampling)

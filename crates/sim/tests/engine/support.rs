@@ -104,6 +104,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         weight: 1,
         priority: Priority::Normal,
         start_deadline_ns: None,
+        generated: 0,
         unread_bytes: usize::MAX,
     }
 }

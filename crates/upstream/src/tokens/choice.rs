@@ -54,6 +54,12 @@ impl Choice {
         self.ended
     }
 
+    /// Takes in what another engine generated of it; why that is all, if it is.
+    pub(super) fn take_up(&mut self, generated: &[u32], rules: &Rules) -> Option<FinishReason> {
+        let mut told_before = String::new();
+        generated.iter().find_map(|id| self.take(*id, rules, &mut told_before))
+    }
+
     /// Takes the next id and adds its text. As in our own engine, stop strings and stop ids count only behind the first
     /// `min_tokens` ids.
     pub(super) fn take(&mut self, id: u32, rules: &Rules, text: &mut String) -> Option<FinishReason> {

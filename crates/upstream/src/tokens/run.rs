@@ -53,7 +53,7 @@ impl Run {
         sender: EventSender,
         woken: Arc<Notify>,
     ) -> Self {
-        let rules = Rules::new(job.sampling.clone(), &model, job.prompt.len());
+        let rules = Rules::new(job.sampling.clone(), &model, job.parts().0.len());
         let now = model.clock.monotonic_nanos();
         Self {
             server,
@@ -76,7 +76,9 @@ impl Run {
 
     /// Runs until every choice has ended, the job failed, or nobody wants it.
     pub(super) async fn run_to_end(mut self) {
-        self.calls = (0..self.job.sampling.n).map(|index| self.call(index)).collect();
+        for index in 0..self.job.sampling.n {
+            self.call(index);
+        }
         let ended = self.run().await;
         // Calls that are still under way are broken off before it is told that the job is over.
         self.calls.clear();
@@ -87,9 +89,15 @@ impl Run {
         });
     }
 
-    fn call(&self, index: u32) -> Call {
+    fn call(&mut self, index: u32) {
         let number = self.job.first_choice + index;
-        let body = vllm::body(&self.model.model, &self.job.prompt, &self.job.salt, &self.rules, number);
+        let mut choice = Choice::new(number, &self.rules, &self.model);
+        if let Some(reason) = choice.take_up(self.job.parts().1, &self.rules) {
+            // Only its end had not been told.
+            self.sender.send(Event::Finished { choice: number, reason });
+            return;
+        }
+        let body = vllm::body(&self.model.model, &self.job, &self.rules, number);
         let post = Post {
             url: self.server.address.api("completions"),
             dialect: Dialect::OpenAi,
@@ -100,7 +108,7 @@ impl Run {
             head_within: self.time_to_start(),
         };
         let answer = Answer::new(Arc::clone(&self.server), post);
-        Call { choice: Choice::new(number, &self.rules, &self.model), answer: Some(answer) }
+        self.calls.push(Call { choice, answer: Some(answer) });
     }
 
     fn time_to_start(&self) -> Option<Duration> {

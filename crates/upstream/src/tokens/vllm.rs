@@ -3,7 +3,8 @@
 //! Checked against recorded exchanges of vLLM 0.32. `return_token_ids` gives the ids (from 0.10.2 on), and
 //! `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
 
-use headrace_domain::{BlockKey, CacheSalt, FinishReason};
+use headrace_domain::{BlockKey, FinishReason};
+use headrace_engine_api::Job;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -32,18 +33,19 @@ pub(super) struct Piece {
 }
 
 /// The body for one answer. Its random numbers are of its own seed, so that they do not depend on how many answers there are.
-pub(super) fn body(model: &str, prompt: &[u32], salt: &CacheSalt, rules: &Rules, choice: u32) -> Value {
+pub(super) fn body(model: &str, job: &Job, rules: &Rules, choice: u32) -> Value {
     let sampling = &rules.sampling;
+    let left = |count: u32| count.saturating_sub(job.generated);
     let mut body = json!({
         "model": model,
-        "prompt": prompt,
+        "prompt": &*job.prompt,
         "stream": true,
         "stream_options": {"include_usage": true},
         "return_token_ids": true,
         // Tenants share no prefix: without its salt nobody finds another's.
-        "cache_salt": format!("{:?}", BlockKey::chain(salt, None, &[])),
-        "max_tokens": rules.limit,
-        "min_tokens": sampling.min_tokens.min(rules.limit),
+        "cache_salt": format!("{:?}", BlockKey::chain(&job.salt, None, &[])),
+        "max_tokens": left(rules.limit),
+        "min_tokens": left(sampling.min_tokens.min(rules.limit)),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k.map_or(-1, |top| i64::from(top.get())),

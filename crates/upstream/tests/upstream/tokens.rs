@@ -45,6 +45,7 @@ fn job(sampling: Sampling) -> Job {
         request: RequestId::from_bits(9),
         first_choice: 0,
         prompt: vec![5, 42, 79, 11].into(),
+        generated: 0,
         sampling,
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
@@ -325,4 +326,46 @@ async fn what_a_server_cannot_take_is_refused_by_name() {
     assert!(matches!(&refusal, SubmitRefusal::Unavailable { why } if why.contains("drained")), "{refusal}");
     let other = Upstream::new(spec("http://127.0.0.1:1", Kind::OpenAi)).unwrap();
     assert!(TokenModel::new(&other, known("m")).map(|_| ()).unwrap_err().contains("kind `openai`"));
+}
+
+#[tokio::test]
+async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
+    let all = ids("Hello wörld, stop here and now");
+    let sampling =
+        || Sampling { max_tokens: 50, min_tokens: 2, stop: vec![", stop h".into()], ..Sampling::default() };
+    let told = |pieces: &[u32], finish: Option<&'static str>| {
+        let pieces = single(pieces);
+        Hostile::start_with(move |_| Some(answer(&pieces, finish, 0)))
+    };
+    let mut cuts = 0;
+    for cut in 0..all.len() {
+        let first = told(&all[..cut], None).await.unwrap();
+        let (before, _) = read(model(&first.url(), "m").submit(job(sampling())).unwrap(), 1).await;
+        if before[0].ended.is_some() {
+            break;
+        }
+        cuts += 1;
+        let second = told(&all[cut..], Some("stop")).await.unwrap();
+        let mut onward = job(sampling());
+        onward.generated = u32::try_from(cut).unwrap();
+        onward.prompt = onward.prompt.iter().chain(&all[..cut]).copied().collect();
+        let (after, _) = read(model(&second.url(), "m").submit(onward.clone()).unwrap(), 1).await;
+        let text = before[0].text.clone() + &after[0].text;
+        let end = FinishReason::StopString { matched: ", stop h".to_owned() };
+        assert_eq!((text.as_str(), &after[0].ended), ("Hello wörld", &Some(end)), "cut after {cut}");
+        let body = second.seen().requests[0].json();
+        assert_eq!(body["prompt"].as_array().unwrap().len(), onward.prompt.len());
+        assert_eq!(body["max_tokens"], 50 - cut);
+        assert_eq!(body["min_tokens"], 2_usize.saturating_sub(cut));
+    }
+    assert!(cuts > 4, "{cuts}");
+
+    // All of it was there, but for its end: its server is not asked.
+    let silent = told(&[], None).await.unwrap();
+    let mut ended = job(Sampling { max_tokens: 3, ..Sampling::default() });
+    ended.generated = 3;
+    ended.prompt = ended.prompt.iter().chain(&all[..3]).copied().collect();
+    let (said, last) = read(model(&silent.url(), "m").submit(ended).unwrap(), 1).await;
+    assert_eq!((said[0].text.as_str(), &said[0].ended), ("", &Some(FinishReason::Length)));
+    assert!(matches!(last, Event::Done(_)) && silent.seen().requests.is_empty());
 }
