@@ -74,6 +74,11 @@ impl Fleet {
         self.by_model.contains_key(model)
     }
 
+    /// How many workers serve `model`, whatever they can do now.
+    pub fn workers_of(&self, model: &ModelName) -> usize {
+        self.by_model.get(model).map_or(0, |group| group.workers.len())
+    }
+
     /// The models that no worker takes calls for now, by name, and why not: of each worker, by its id. By what the workers say
     /// themselves; breakers and the like come and go ([`Self::readiness`]).
     pub fn down(&self) -> Vec<(&ModelName, String)> {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::Clock;
-use headrace_engine_api::{Job, SharedRelay, SubmitRefusal, Ticket};
+use headrace_engine_api::{Capabilities, Job, SharedRelay, SubmitRefusal, Ticket};
 
 use crate::outcome::Outcome;
 use crate::random::Random;
@@ -59,6 +59,14 @@ impl Placement {
             Backend::Relay(_) => {
                 Err(SubmitRefusal::Unavailable { why: "it takes messages, not tokens".to_owned() })
             }
+        }
+    }
+
+    /// What its engine can do; `None`: it takes messages.
+    pub fn capabilities(&self) -> Option<&Capabilities> {
+        match &self.worker.backend {
+            Backend::Engine(engine) => Some(engine.capabilities()),
+            Backend::Relay(_) => None,
         }
     }
 

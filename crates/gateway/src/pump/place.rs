@@ -1,5 +1,6 @@
 //! Stage `place`: a worker for each prompt of a call. It is a loop over the workers, until one has given the first thing that a
-//! client could see. A worker that refuses or fails before that is passed over, unseen. Each try is an attempt in the trace.
+//! client could see. A worker that refuses or fails before that is passed over, unseen. Behind that, only a worker takes an answer up
+//! that goes on with it as the lost one would have. Each try is an attempt in the trace.
 //! A bounded queue refuses honestly. Must not know what an answer says.
 
 use std::collections::BTreeMap;
@@ -7,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, ServiceTier, Stage};
-use headrace_engine_api::{Job, Priority, SubmitRefusal};
+use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, Sampling, ServiceTier, Stage};
+use headrace_engine_api::{Capabilities, Job, Priority, SubmitRefusal};
 use headrace_fleet::{Outcome, Placement, Trail, Tried};
 
 use crate::Gateway;
@@ -18,8 +19,10 @@ use crate::state::{Messages, Work};
 
 use super::asking;
 use super::source::Source;
+use super::source::jobs::Handed;
 use super::source::messages::Asked;
 use super::source::said::Lost;
+use super::source::tokens::Begun;
 
 /// What each of a call's jobs may have unread at least, however many they are: some tokens with their log-probabilities.
 const LEAST_UNREAD_BYTES: usize = 16 * 1024;
@@ -44,6 +47,26 @@ struct InVain {
     tried: Tried,
     /// Workers that broke while they had it.
     broken: usize,
+}
+
+/// What is handed to a worker.
+struct Handing<'a> {
+    part: usize,
+    /// In whose place among the call's jobs.
+    at: usize,
+    prompt: &'a Arc<[u32]>,
+    /// Of the prompt's blocks.
+    keys: &'a PrefixKeys,
+    onward: Option<Onward<'a>>,
+}
+
+/// It is an answer that has been begun.
+struct Onward<'a> {
+    choice: u32,
+    /// How many of the last ids of its prompt are its own.
+    generated: u32,
+    /// The engine that began it.
+    began: &'a Capabilities,
 }
 
 /// All that placing needs.
@@ -75,9 +98,14 @@ impl Placing<'_> {
     /// # Errors
     /// What the client is told: where nobody else takes the prompt, and where another try would be seen, or do harm.
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
-        let Lost { part, why, cause, may_move, broke, .. } = lost;
+        let Lost { part, job, why, cause, may_move, broke, .. } = lost;
         self.failed(part, &why, cause);
-        let Some(placement) = self.source.take_back(part).filter(|_| may_move) else { return Err(why) };
+        let Some(placement) = self.source.take_back(job).filter(|_| may_move) else { return Err(why) };
+        let begun = self.source.begun(job, self.dossier);
+        if begun.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let began = placement.capabilities().cloned();
         let in_vain = self.tries.in_vain.entry(part).or_default();
         in_vain.tried.add(placement);
         in_vain.broken += usize::from(broke);
@@ -86,32 +114,60 @@ impl Placing<'_> {
         if in_vain.broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
         }
-        let placed = catch_unwind(AssertUnwindSafe(|| self.part(part, Some(why))));
+        let placed = catch_unwind(AssertUnwindSafe(|| match (begun, began) {
+            (Some(begun), Some(began)) => self.onward(part, job, &begun, &began, why),
+            _ => self.part(part, Some(why)),
+        }));
         placed.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    /// Hands answers that have been begun to workers that go on with them as the one would have that began them.
+    fn onward(
+        &mut self,
+        part: usize,
+        job: usize,
+        begun: &[Begun],
+        began: &Capabilities,
+        why: Why,
+    ) -> Result<(), Why> {
+        let Some(keys) = self.work.keys.get(part) else { return Err(why) };
+        let mut at = job;
+        for answer in begun {
+            let onward = Some(Onward { choice: answer.choice, generated: answer.generated, began });
+            self.hand(&Handing { part, at, prompt: &answer.ids, keys, onward }, Some(why.clone()))?;
+            at = self.source.jobs();
+        }
+        Ok(())
     }
 
     /// Hands a prompt to the worker that suits it best. If that one does not take it, the next one is asked, until nobody is left.
     /// The client is told `told` then, if something is to be told already.
-    fn part(&mut self, part: usize, mut told: Option<Why>) -> Result<(), Why> {
+    fn part(&mut self, part: usize, told: Option<Why>) -> Result<(), Why> {
         let work = self.work;
         if let Some(messages) = &work.messages {
             return self.messages(messages, told);
         }
         let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
+        self.hand(&Handing { part, at: part, prompt, keys, onward: None }, told)
+    }
+
+    fn hand(&mut self, handing: &Handing<'_>, mut told: Option<Why>) -> Result<(), Why> {
+        let (work, part) = (self.work, handing.part);
         let prompts = work.prompts.len();
-        while let Some(mut placement) = self.candidate(part, keys) {
-            let job = self.job(part, prompt, keys);
+        while let Some(mut placement) = self.candidate(handing) {
+            let job = self.job(handing);
             // The engine's time begins here, on threads of its own: this one may be late to learn that it was taken.
             let submitted_ns = self.dossier.elapsed_ns();
             // Nobody else works for the call meanwhile: all the time until here has gone into placing it.
-            if self.source.is_empty() || prompts == 1 {
+            if handing.onward.is_none() && (self.source.is_empty() || prompts == 1) {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
-                    self.source.put(part, ticket, placement, submitted_ns);
+                    let (at, goes_on) = (handing.at, handing.onward.as_ref().map(|onward| onward.choice));
+                    self.source.put(Handed { part, at, goes_on, ticket, placement, submitted_ns });
                     return Ok(());
                 }
                 Ok(Err(refusal)) => refusal,
@@ -173,11 +229,22 @@ impl Placing<'_> {
         }
     }
 
-    fn candidate(&self, part: usize, keys: &PrefixKeys) -> Option<Placement> {
+    fn candidate(&mut self, handing: &Handing<'_>) -> Option<Placement> {
         let (fleet, model) = (self.work.catalog.fleet(), &self.work.model.name);
-        match self.tries.in_vain.get(&part) {
-            Some(in_vain) => fleet.place(model, keys, &in_vain.tried),
-            None => fleet.place(model, keys, &Tried::default()),
+        let Some(onward) = &handing.onward else {
+            return match self.tries.in_vain.get(&handing.part) {
+                Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried),
+                None => fleet.place(model, handing.keys, &Tried::default()),
+            };
+        };
+        let tried = &mut self.tries.in_vain.entry(handing.part).or_default().tried;
+        loop {
+            let placement = fleet.place(model, handing.keys, tried)?;
+            let fits = |engine: &Capabilities| engine.continue_of(onward.began, &self.work.sampling);
+            if placement.capabilities().is_some_and(fits) {
+                return Some(placement);
+            }
+            tried.add(placement);
         }
     }
 
@@ -203,23 +270,34 @@ impl Placing<'_> {
         }
     }
 
-    fn job(&self, part: usize, prompt: &Arc<[u32]>, keys: &PrefixKeys) -> Job {
+    fn job(&self, handing: &Handing<'_>) -> Job {
         let Self { gateway, dossier, work, .. } = self;
+        let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
+        let sampling = work.sampling.clone();
+        let deadline = || work.call.timeout.map(|timeout| dossier.deadline_ns(timeout));
+        let (first_choice, generated, sampling, keys, start_deadline_ns) = match &handing.onward {
+            None => (first, 0, sampling, Some(handing.keys.clone()), deadline()),
+            // The prompt's scores are told, and the time to begin has been kept.
+            Some(onward) => {
+                let one = Sampling { n: 1, prompt_logprobs: None, ..sampling };
+                (onward.choice, onward.generated, one, None, None)
+            }
+        };
         Job {
             request: dossier.id,
-            first_choice: u32::try_from(part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n),
-            prompt: Arc::clone(prompt),
-            generated: 0,
-            sampling: work.sampling.clone(),
+            first_choice,
+            prompt: Arc::clone(handing.prompt),
+            generated,
+            sampling,
             salt: work.salt,
-            keys: Some(keys.clone()),
+            keys,
             tenant: work.tenant,
             weight: work.weight,
             priority: match work.call.tier {
                 ServiceTier::Standard => Priority::Normal,
                 ServiceTier::Flex => Priority::Idle,
             },
-            start_deadline_ns: work.call.timeout.map(|timeout| dossier.deadline_ns(timeout)),
+            start_deadline_ns,
             unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())
                 .max(LEAST_UNREAD_BYTES),
         }

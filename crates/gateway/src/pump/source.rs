@@ -6,7 +6,6 @@ use std::sync::Arc;
 use headrace_domain::{
     CacheMiss, EngineRun, EngineTrace, PriceTier, ReplyEvent, RequestId, Usage, UsageSource,
 };
-use headrace_engine_api::Ticket;
 use headrace_fleet::Placement;
 
 use crate::dossier::Dossier;
@@ -16,15 +15,16 @@ pub(crate) mod said;
 
 pub(super) mod messages;
 
-mod tokens;
+pub(super) mod tokens;
 
-mod jobs;
+pub(super) mod jobs;
 
 mod faults;
 
+use jobs::Handed;
 use messages::{Asked, MessageSource};
 use said::Said;
-use tokens::TokenSource;
+use tokens::{Begun, TokenSource};
 
 /// See the top of the file.
 pub(crate) enum Source {
@@ -43,11 +43,26 @@ impl Source {
         }
     }
 
-    /// A worker has taken a prompt of the call, `submitted_ns` after its first byte. Prompts come in their order; one that was
-    /// lost is put once more.
-    pub(crate) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+    /// A worker has taken a prompt of the call. Prompts come in their order; one that was lost is put once more.
+    pub(crate) fn put(&mut self, handed: Handed) {
         if let Self::Tokens(source) = self {
-            source.put(part, ticket, placement, submitted_ns);
+            source.put(handed);
+        }
+    }
+
+    /// What there is of the answers of a lost job that are not at their end; `None`: it can begin anew, unseen.
+    pub(crate) fn begun(&mut self, job: usize, dossier: &Dossier) -> Option<Vec<Begun>> {
+        match self {
+            Self::Tokens(source) => source.begun(job, dossier),
+            Self::Messages(_) => None,
+        }
+    }
+
+    /// How many jobs the call has by now.
+    pub(crate) fn jobs(&self) -> usize {
+        match self {
+            Self::Tokens(source) => source.jobs(),
+            Self::Messages(_) => 0,
         }
     }
 
@@ -58,10 +73,10 @@ impl Source {
         }
     }
 
-    /// The placement of a prompt that is lost.
-    pub(crate) fn take_back(&mut self, part: usize) -> Option<Placement> {
+    /// The placement of a job that is lost.
+    pub(crate) fn take_back(&mut self, job: usize) -> Option<Placement> {
         match self {
-            Self::Tokens(source) => source.take_back(part),
+            Self::Tokens(source) => source.take_back(job),
             Self::Messages(source) => source.take_back(),
         }
     }

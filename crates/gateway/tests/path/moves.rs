@@ -53,7 +53,7 @@ fn told(attempts: &[Attempt]) -> Vec<String> {
 }
 
 /// A call's answer without what differs between any two calls: its id and times.
-async fn said(world: &World, endpoint: Endpoint, body: Value) -> (u16, String) {
+pub(crate) async fn said(world: &World, endpoint: Endpoint, body: Value) -> (u16, String) {
     let answer = world.call(endpoint, body).await;
     let id = header(&answer, "x-request-id").unwrap().trim_start_matches("req_").to_owned();
     let status = answer.status;

@@ -19,8 +19,24 @@ pub(super) struct Jobs {
     next: usize,
 }
 
+/// A job that an engine has taken.
+pub(crate) struct Handed {
+    /// Of which prompt.
+    pub(crate) part: usize,
+    /// In whose place among the call's jobs.
+    pub(crate) at: usize,
+    /// The choice of another worker's that it goes on with, and nothing else.
+    pub(crate) goes_on: Option<u32>,
+    pub(crate) ticket: Ticket,
+    pub(crate) placement: Placement,
+    /// When the engine was given it, in nanoseconds from the call's first byte.
+    pub(crate) submitted_ns: u64,
+}
+
 /// Who has a prompt now, and how far it came.
 struct OneJob {
+    /// Of which prompt.
+    part: usize,
     events: Events,
     control: TicketControl,
     report: Option<JobReport>,
@@ -32,6 +48,8 @@ struct OneJob {
     placement: Option<Placement>,
     /// It has begun, with this worker or an earlier one.
     begun: bool,
+    /// The choice of another worker's that it goes on with, and nothing else.
+    goes_on: Option<u32>,
     /// Something came that a client may see.
     shown: bool,
 }
@@ -69,54 +87,74 @@ impl OneJob {
 }
 
 impl Jobs {
-    /// Takes the job of prompt `part`, in the place of one that came to nothing. Prompts come in their order.
-    pub(super) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
+    /// Takes a job of prompt `part`, in the place `at` of one that came to nothing, or behind all others.
+    pub(super) fn put(&mut self, handed: Handed) {
+        let Handed { part, at, goes_on, ticket, placement, submitted_ns } = handed;
         let (events, control) = ticket.split();
         let placement = Some(placement);
         let mut job = OneJob {
+            part,
             events,
             control,
             report: None,
             submitted_ns,
             answered_ns: None,
             placement,
-            begun: false,
+            begun: goes_on.is_some(),
+            goes_on,
             shown: false,
         };
-        match self.jobs.get_mut(part) {
+        match self.jobs.get_mut(at) {
             None => self.jobs.push(job),
             Some(former) => {
-                job.begun = former.begun;
+                job.begun |= former.begun;
                 *former = job;
             }
         }
     }
 
-    /// The worker that had the prompt does not count as having it any longer.
-    pub(super) fn take_back(&mut self, part: usize) -> Option<Placement> {
-        self.jobs.get_mut(part)?.placement.take()
+    /// The worker that had the job does not count as having it any longer.
+    pub(super) fn take_back(&mut self, job: usize) -> Option<Placement> {
+        self.jobs.get_mut(job)?.placement.take()
+    }
+
+    /// Of which prompt a job is.
+    pub(super) fn part(&self, job: usize) -> usize {
+        self.jobs.get(job).map_or(job, |job| job.part)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
     }
 
     /// Its first step begins; false: it has begun before, elsewhere.
-    pub(super) fn begin(&mut self, part: usize) -> bool {
-        self.jobs.get_mut(part).is_some_and(|job| !std::mem::replace(&mut job.begun, true))
+    pub(super) fn begin(&mut self, job: usize) -> bool {
+        self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.begun, true))
     }
 
     /// It was answered to its end.
-    pub(super) fn answered(&mut self, part: usize, at_ns: u64) {
-        if let Some(job) = self.jobs.get_mut(part) {
+    pub(super) fn answered(&mut self, job: usize, at_ns: u64) {
+        if let Some(job) = self.jobs.get_mut(job) {
             job.answered_ns = Some(at_ns);
         }
     }
 
-    /// When it was answered to its end, in nanoseconds from the call's first byte.
+    /// When a prompt was answered to its end, in nanoseconds from the call's first byte.
     pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
-        self.jobs.get(part)?.answered_ns
+        let mut jobs = self.jobs.iter().filter(|job| job.part == part);
+        let first = jobs.next()?.answered_ns?;
+        jobs.try_fold(first, |last, job| Some(last.max(job.answered_ns?)))
     }
 
-    /// Whether something came of it that a client may see.
-    pub(super) fn has_shown(&self, part: usize) -> bool {
-        self.jobs.get(part).is_some_and(|job| job.shown)
+    /// Whether something came of it, or of the answer that it goes on with, that a client may see.
+    pub(super) fn has_shown(&self, job: usize) -> bool {
+        self.jobs.get(job).is_some_and(|job| job.shown || job.goes_on.is_some())
+    }
+
+    /// The choice of another worker's that it goes on with.
+    pub(super) fn choice(&self, job: usize) -> Option<u32> {
+        self.jobs.get(job)?.goes_on
     }
 
     /// Whether no engine has taken any.
@@ -173,8 +211,8 @@ impl Jobs {
 
     /// The first prompt whose blocks were not all in the cache, and why.
     pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
-        let misses = self.jobs.iter().map(|job| job.report.as_ref().and_then(|report| report.engine.miss));
-        misses.enumerate().find_map(|(prompt, miss)| Some((prompt, miss?)))
+        let mut own = self.jobs.iter().filter(|job| job.goes_on.is_none());
+        own.find_map(|job| Some((job.part, job.report.as_ref()?.engine.miss?)))
     }
 
     /// What all jobs took together.

@@ -303,7 +303,8 @@ impl MessageSource {
     fn lost(&self, fault: faults::Fault) -> Lost {
         let faults::Fault { why, cause, may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
-        Lost { part: 0, why, cause, may_move: may_move && !shown, unless_seen: may_move && shown, broke }
+        let (may_move, unless_seen) = (may_move && !shown, may_move && shown);
+        Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke }
     }
 
     /// Nothing that was said has left. It is as if it had not been.

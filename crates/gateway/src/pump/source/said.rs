@@ -47,11 +47,13 @@ pub(crate) struct Passed {
 pub(crate) struct Lost {
     /// Which prompt.
     pub(crate) part: usize,
+    /// By which of the call's jobs.
+    pub(crate) job: usize,
     /// What the client is told if nobody else answers it.
     pub(crate) why: Why,
     /// What went wrong, in the words of the worker that had it.
     pub(crate) cause: String,
-    /// The client can have seen nothing of it, and another worker might do better.
+    /// Another worker might do better. Where the client may have seen something of it, that one goes on with what there is.
     pub(crate) may_move: bool,
     /// Another worker might do better, and what was said is all that the call has said: if none of it has left, it can be taken
     /// back.

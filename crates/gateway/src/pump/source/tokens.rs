@@ -7,7 +7,7 @@ use headrace_domain::{
     CacheMiss, Code, Endpoint, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
     ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
 };
-use headrace_engine_api::{Event, JobError, Ticket};
+use headrace_engine_api::{Continues, Event, JobError};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
 
@@ -15,7 +15,7 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
 
-use super::jobs::Jobs;
+use super::jobs::{Handed, Jobs};
 use super::said::{Lost, More, Said};
 
 /// See the top of the file.
@@ -26,10 +26,39 @@ pub(crate) struct TokenSource {
     parsers: Vec<ReplyParser>,
     /// What the prompt took, as far as it showed when the first event came.
     prompt: Option<Usage>,
+    /// What came, where another worker could go on with it; else nothing is kept.
+    kept: Option<Box<Kept>>,
     /// Ids generated so far, over all choices.
     generated: u64,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
+}
+
+/// What another worker goes on with.
+#[derive(Default)]
+struct Kept {
+    /// One for each choice.
+    told: Vec<Told>,
+    /// What the prompts took whose jobs began, each of them once.
+    begun: Usage,
+    /// Some answer was begun by one worker and gone on with by another.
+    moved_on: bool,
+}
+
+/// What came of a choice.
+#[derive(Default)]
+struct Told {
+    ids: Vec<u32>,
+    finished: bool,
+}
+
+/// An answer that is not at its end.
+pub(crate) struct Begun {
+    pub(crate) choice: u32,
+    /// The prompt and what there is of the answer.
+    pub(crate) ids: Arc<[u32]>,
+    /// How many of them are the answer's.
+    pub(crate) generated: u32,
 }
 
 impl TokenSource {
@@ -39,18 +68,71 @@ impl TokenSource {
             jobs: Jobs::default(),
             parsers: Vec::new(),
             prompt: None,
+            kept: None,
             generated: 0,
             first_token_ns: None,
             postprocess_ns: 0,
         }
     }
 
-    pub(super) fn put(&mut self, part: usize, ticket: Ticket, placement: Placement, submitted_ns: u64) {
-        self.jobs.put(part, ticket, placement, submitted_ns);
+    pub(super) fn put(&mut self, handed: Handed) {
+        let continues = handed.placement.capabilities().map_or(Continues::Never, |engine| engine.continues);
+        let work = &self.work;
+        // One worker alone has nobody to hand over to.
+        if self.kept.is_none()
+            && continues != Continues::Never
+            && work.catalog.fleet().workers_of(&work.model.name) > 1
+        {
+            let mut kept = Box::<Kept>::default();
+            kept.told.resize_with(work.choices() as usize, Told::default);
+            self.kept = Some(kept);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.moved_on |= handed.goes_on.is_some();
+        }
+        self.jobs.put(handed);
     }
 
-    pub(super) fn take_back(&mut self, part: usize) -> Option<Placement> {
-        self.jobs.take_back(part)
+    pub(super) fn take_back(&mut self, job: usize) -> Option<Placement> {
+        self.jobs.take_back(job)
+    }
+
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub(super) fn begun(&mut self, job: usize, dossier: &Dossier) -> Option<Vec<Begun>> {
+        if !self.jobs.has_shown(job) {
+            return None;
+        }
+        let begun: Vec<Begun> =
+            self.choices_of(job).filter_map(|choice| self.begun_choice(job, choice)).collect();
+        if begun.is_empty() {
+            // Only its last word is missing.
+            if let Some(kept) = &mut self.kept {
+                kept.moved_on = true;
+            }
+            self.jobs.answered(job, dossier.elapsed_ns());
+        }
+        Some(begun)
+    }
+
+    /// The choices that a job is to answer.
+    fn choices_of(&self, job: usize) -> std::ops::Range<u32> {
+        let n = self.work.sampling.n;
+        let first = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX).saturating_mul(n);
+        match self.jobs.choice(job) {
+            Some(choice) => choice..choice.saturating_add(1),
+            None => first..first.saturating_add(n),
+        }
+    }
+
+    fn begun_choice(&self, job: usize, choice: u32) -> Option<Begun> {
+        let told = self.kept.as_ref()?.told.get(choice as usize).filter(|told| !told.finished)?;
+        let prompt = self.work.prompts.get(self.jobs.part(job))?;
+        let ids: Vec<u32> = prompt.iter().chain(&told.ids).copied().collect();
+        let generated = u32::try_from(told.ids.len()).ok()?;
+        Some(Begun { choice, ids: ids.into(), generated })
     }
 
     pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
@@ -90,8 +172,16 @@ impl TokenSource {
                 (cached, meaningful) = (u64::from(cached_tokens), false);
                 let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
                 // A job that moved on begins again.
-                if self.jobs.begin(job) && wants_ids {
-                    self.show_prompt(job, Vec::new(), events);
+                if self.jobs.begin(job) {
+                    let tokens = self.prompt_tokens(job);
+                    let cached_input = cached.min(tokens);
+                    let input = tokens - cached_input;
+                    if let Some(kept) = &mut self.kept {
+                        kept.begun = kept.begun.plus(&Usage { input, cached_input, ..Usage::default() });
+                    }
+                    if wants_ids {
+                        self.show_prompt(job, Vec::new(), events);
+                    }
                 }
             }
             Event::Scored(scores) => {
@@ -104,11 +194,17 @@ impl TokenSource {
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                 }
+                if let Some(told) = self.told(choice) {
+                    told.ids.extend_from_slice(&ids);
+                }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     parser.push(&text, ids, logprobs, events);
                 }
             }
             Event::Finished { choice, reason } => {
+                if let Some(told) = self.told(choice) {
+                    told.finished = true;
+                }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     parser.finish(reason, events);
                 }
@@ -126,14 +222,15 @@ impl TokenSource {
     }
 
     /// A job has ended without its answer; without an error, its engine is gone.
-    fn lost(&self, part: usize, error: Option<&JobError>) -> Lost {
+    fn lost(&self, job: usize, error: Option<&JobError>) -> Lost {
         let (why, cause) = match error {
             Some(error) => (Why::job_failed(error), error.to_string()),
             None => (engine_died(), "the engine stopped without a word".to_owned()),
         };
-        let may_move = !error.is_some_and(is_of_the_call) && !self.jobs.has_shown(part);
+        let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
+        let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
         let broke = !matches!(error, Some(JobError::ShuttingDown));
-        Lost { part, why, cause, may_move, unless_seen: false, broke }
+        Lost { part: self.jobs.part(job), job, why, cause, may_move, unless_seen: false, broke }
     }
 
     /// The first that is said tells what the prompt takes.
@@ -157,6 +254,10 @@ impl TokenSource {
 
     /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did.
     pub(super) fn usage(&self) -> Usage {
+        if let Some(kept) = self.kept.as_ref().filter(|kept| kept.moved_on) {
+            // What was computed twice is counted once.
+            return Usage { output: self.generated, ..kept.begun };
+        }
         let reported = self.jobs.usage();
         if reported.output >= self.generated {
             return reported;
@@ -190,6 +291,16 @@ impl TokenSource {
         Some(self.parsers.get(choice)?.fault()?.name())
     }
 
+    /// What came of a choice, where that is kept.
+    fn told(&mut self, choice: u32) -> Option<&mut Told> {
+        self.kept.as_mut()?.told.get_mut(choice as usize)
+    }
+
+    /// Of a job's prompt.
+    fn prompt_tokens(&self, job: usize) -> u64 {
+        self.work.prompts.get(self.jobs.part(job)).map_or(0, |prompt| prompt.len() as u64)
+    }
+
     fn wants_prompt(&self) -> bool {
         let call = &self.work.call;
         call.echo || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
@@ -197,7 +308,7 @@ impl TokenSource {
 
     /// The prompt of a job, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
-        let work = &self.work;
+        let (work, job) = (&self.work, self.jobs.part(job));
         let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
         let text = match &work.call.prompt {
             Prompt::Raw(items) if work.call.echo => match items.get(job) {

@@ -1,0 +1,287 @@
+//! An answer whose worker is lost in its middle is gone on with by another one that computes the same: whatever token it was cut
+//! at, the client gets the bytes of an undisturbed answer, pays for them once, and the trace tells both tries.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headrace_domain::{
+    AttemptOutcome, Clock, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Usage, is_partition,
+};
+use headrace_engine_api::{
+    Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
+    Ticket, channel,
+};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{Catalog, Offer};
+use headrace_ledger::prices::PriceList;
+use serde_json::{Value, json};
+
+use crate::moves::said;
+use crate::world::{MODEL, Setup, World, capabilities, score};
+
+/// What a token says, and how it leaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Leaves {
+    Silently,
+    Saying,
+}
+
+/// An engine that generates what is written down for each choice, one character a token, behind whatever of it there is
+/// already. Text of every third token comes with the next one.
+struct Written {
+    capabilities: Capabilities,
+    text: &'static str,
+    /// After so many events with tokens or ends it leaves.
+    leaves: Option<(usize, Leaves)>,
+    jobs: Mutex<Vec<Job>>,
+}
+
+impl Written {
+    fn ids(&self, choice: u32) -> Vec<u32> {
+        self.text.bytes().map(|byte| u32::from(byte) + choice * 7).collect()
+    }
+
+    /// What a choice says from its token number `from` on.
+    fn events(&self, job: &Job, choice: u32, from: usize) -> Vec<Event> {
+        let (ids, chars): (Vec<u32>, Vec<char>) = (self.ids(choice), self.text.chars().collect());
+        let mut events = Vec::new();
+        for at in from..ids.len() {
+            let held = |at: usize| at % 3 == 1 && at + 1 < ids.len();
+            let from = if at > 0 && held(at - 1) { at - 1 } else { at };
+            let text = if held(at) { String::new() } else { chars[from..=at].iter().collect() };
+            let logprobs = job.sampling.logprobs.map(score).into_iter().collect();
+            events.push(Event::Tokens { choice, ids: vec![ids[at]], text, logprobs });
+        }
+        events.push(Event::Finished { choice, reason: FinishReason::Stop });
+        events
+    }
+}
+
+impl Engine for Written {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.jobs.lock().unwrap().push(job.clone());
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
+        sender.send(Event::Started { cached_tokens: 3 });
+        let (_, before) = job.parts();
+        let mut choices: Vec<_> = (job.first_choice..job.first_choice + job.sampling.n)
+            .map(|choice| {
+                assert!(self.ids(choice).starts_with(before), "what there is is what was written");
+                self.events(&job, choice, before.len()).into_iter()
+            })
+            .collect();
+        let (mut sent, mut output) = (0, 0);
+        let report = |output| JobReport {
+            usage: Usage { input: job.prompt.len() as u64 - 3, cached_input: 3, output, ..Usage::default() },
+            ..JobReport::default()
+        };
+        // Choice by choice, one event each, until all have ended.
+        loop {
+            let mut any = false;
+            for choice in &mut choices {
+                let Some(event) = choice.next() else { continue };
+                if let Some((after, how)) = self.leaves
+                    && sent == after
+                {
+                    if how == Leaves::Saying {
+                        sender
+                            .finish(Event::Failed { error: JobError::ShuttingDown, report: report(output) });
+                    }
+                    return Ok(ticket);
+                }
+                any = true;
+                sent += 1;
+                output += u64::from(matches!(event, Event::Tokens { .. }));
+                sender.send(event);
+            }
+            if !any {
+                break;
+            }
+        }
+        match self.leaves {
+            Some((after, _)) if after == sent => {}
+            _ => sender.finish(Event::Done(report(output))),
+        }
+        Ok(ticket)
+    }
+
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport::default()
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+type Leaving = Option<(usize, Leaves)>;
+
+fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, Vec<Arc<Written>>) {
+    let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
+    let engine = |&(continues, numerics, leaves): &(Continues, &str, Leaving)| {
+        let capabilities = Capabilities { continues, numerics: numerics.to_owned(), ..capabilities() };
+        Arc::new(Written { capabilities, text, leaves, jobs: Mutex::default() })
+    };
+    let engines: Vec<Arc<Written>> = engines.iter().map(engine).collect();
+    let name = ModelName::new(MODEL).unwrap();
+    let worker = |(at, engine): (usize, &Arc<Written>)| {
+        Worker::new(&format!("w{at}"), name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
+    };
+    let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
+        "output": 4_000_000_000i64}]);
+    let offer = Offer {
+        models: world.gateway.catalog().models().cloned().collect(),
+        aliases: BTreeMap::new(),
+        prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
+        judge: None,
+        weights: BTreeMap::new(),
+    };
+    drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
+    (world, engines)
+}
+
+const TEXT: &str = "an answer of words";
+const CALL: &str = "so: <tool_call>\n{\"name\": \"t\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+fn chat(more: &Value) -> Value {
+    let mut body = json!({"model": MODEL, "max_tokens": 90, "messages": [{"role": "user", "content": "go"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn calls() -> Vec<(&'static str, Endpoint, Value)> {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let tools = json!([{"type": "function", "function": {"name": "t", "parameters": schema}}]);
+    let mut calls = Vec::new();
+    for stream in [false, true] {
+        let usage = if stream { json!({"include_usage": true}) } else { Value::Null };
+        calls.extend([
+            (TEXT, Endpoint::ChatCompletions, chat(&json!({"stream": stream, "stream_options": usage}))),
+            (TEXT, Endpoint::ChatCompletions, chat(&json!({"stream": stream, "n": 2, "temperature": 0.7}))),
+            (
+                TEXT,
+                Endpoint::ChatCompletions,
+                chat(
+                    &json!({"stream": stream, "logprobs": true, "top_logprobs": 2, "return_token_ids": true}),
+                ),
+            ),
+            (CALL, Endpoint::ChatCompletions, chat(&json!({"stream": stream, "tools": tools}))),
+            (TEXT, Endpoint::Messages, chat(&json!({"stream": stream}))),
+        ]);
+    }
+    calls
+}
+
+/// The events of a stream, each choice's by themselves: which choice is ahead is nobody's promise.
+fn by_choice((status, text): (u16, String)) -> (u16, Vec<String>) {
+    // A call of a tool has a name of its own in each answer.
+    let mut parts = text.split("\"call_");
+    let mut bare = parts.next().unwrap_or_default().to_owned();
+    parts.for_each(|part| bare.extend(["\"call", &part[32..]]));
+    let mut events: Vec<String> = bare.split("\n\n").map(str::to_owned).collect();
+    let second = |event: &String| event.contains("\"choices\":[{\"index\":1,");
+    let last = |event: &String| event.contains("\"choices\":[]") || !event.contains("\"choices\"");
+    if events.len() > 2 && events.iter().any(second) {
+        events.sort_by_key(|event| if last(event) { 2 } else { u8::from(second(event)) });
+    }
+    (status, events)
+}
+
+const SAME: (Continues, &str) = (Continues::Exactly, "n1");
+
+fn with(leaves: Leaving) -> (Continues, &'static str, Leaving) {
+    (SAME.0, SAME.1, leaves)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_token_it_is_cut_at_the_bytes_are_those_of_an_undisturbed_answer() {
+    for (text, endpoint, body) in calls() {
+        let (good, _) = world(text, &[with(None)]);
+        let undisturbed = by_choice(said(&good, endpoint, body.clone()).await);
+        assert_eq!(undisturbed.0, 200, "{:?}", undisturbed.1);
+        let alone = good.last_trace();
+        let choices = body["n"].as_u64().unwrap_or(1) as usize;
+        let all = choices * (text.chars().count() + 1);
+        for after in 0..=all {
+            let how = if after % 2 == 0 { Leaves::Silently } else { Leaves::Saying };
+            let (world, engines) = world(text, &[with(Some((after, how))), with(None)]);
+            let heard = by_choice(said(&world, endpoint, body.clone()).await);
+            let trace = world.last_trace();
+            let (outcome, tries) = (&trace.outcome, &trace.attempts);
+            assert_eq!(heard, undisturbed, "cut after {after}: {body} {outcome:?} {tries:?}");
+            assert_eq!((trace.usage, trace.cost), (alone.usage, alone.cost), "cut after {after}: {body}");
+            assert!(matches!(trace.outcome, Outcome::Completed { .. }), "{:?}", trace.outcome);
+            assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
+            let outcomes: Vec<_> = trace.attempts.iter().map(|attempt| attempt.outcome.name()).collect();
+            let open = all.saturating_sub(after).min(choices);
+            let goes_on = if after == 0 { 1 } else { open };
+            assert_eq!(outcomes[0], "failed", "{after}");
+            assert!(outcomes[1..].iter().all(|name| *name == "answered"), "{outcomes:?}");
+            assert_eq!(outcomes.len(), 1 + goes_on, "cut after {after}");
+            assert_eq!(engines[1].jobs.lock().unwrap().len(), goes_on);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_may_move_more_than_once() {
+    let (good, _) = world(TEXT, &[with(None)]);
+    let body = chat(&json!({"stream": true, "n": 2}));
+    let undisturbed = by_choice(said(&good, Endpoint::ChatCompletions, body.clone()).await);
+    let leaving = |after| with(Some((after, Leaves::Saying)));
+    let (world, _) = world(TEXT, &[leaving(9), leaving(3), with(None)]);
+    assert_eq!(by_choice(said(&world, Endpoint::ChatCompletions, body).await), undisturbed);
+    let trace = world.last_trace();
+    assert_eq!(trace.usage, good.last_trace().usage);
+    assert!(trace.attempts.iter().any(|attempt| &*attempt.worker == "w1"), "{:?}", trace.attempts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_computes_the_same_goes_on() {
+    use Continues::{Exactly, Likeliest, Never};
+    let cold = json!({"temperature": 0});
+    for (name, first, second, more, moves) in [
+        (
+            "the same bits",
+            (Exactly, "a"),
+            (Exactly, "a"),
+            json!({"temperature": 1.2, "frequency_penalty": 1}),
+            true,
+        ),
+        ("other bits", (Exactly, "a"), (Exactly, "b"), cold.clone(), false),
+        ("servers of one kind", (Likeliest, "a"), (Likeliest, "b"), cold.clone(), true),
+        ("by chance", (Likeliest, "a"), (Likeliest, "b"), json!({"temperature": 0.5}), false),
+        (
+            "penalties",
+            (Likeliest, "a"),
+            (Likeliest, "b"),
+            json!({"temperature": 0, "presence_penalty": 1}),
+            false,
+        ),
+        ("an engine here and a server", (Exactly, "a"), (Likeliest, "a"), cold.clone(), false),
+        ("who never does", (Never, "a"), (Never, "a"), cold, false),
+    ] {
+        let leaves = Some((5, Leaves::Silently));
+        let (world, engines) = world(TEXT, &[(first.0, first.1, leaves), (second.0, second.1, None)]);
+        let mut body = chat(&more);
+        body["stream"] = true.into();
+        let (_, text) = said(&world, Endpoint::ChatCompletions, body).await;
+        assert_eq!(text.contains("[DONE]") && !text.contains("engine_unavailable"), moves, "{name}: {text}");
+        assert_eq!(engines[1].jobs.lock().unwrap().len(), usize::from(moves), "{name}");
+        if !moves {
+            let trace = world.last_trace();
+            assert!(
+                matches!(trace.attempts[..], [ref one] if matches!(one.outcome, AttemptOutcome::Failed { .. }))
+            );
+        }
+    }
+}
