@@ -5,6 +5,7 @@ pub(crate) mod arithmetic;
 pub(crate) mod fields;
 pub(crate) mod layers;
 mod lists;
+mod paths;
 mod prices;
 pub(crate) mod reference;
 pub(crate) mod relayed;

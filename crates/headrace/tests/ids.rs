@@ -91,7 +91,7 @@ fn bare(text: &str) -> Vec<String> {
         let Ok(mut event) = serde_json::from_str::<Value>(event) else { return event.to_owned() };
         let objects = [&["message"][..], &[]];
         for path in objects {
-            let at = path.iter().fold(Some(&mut event), |at, key| at?.get_mut(*key));
+            let at = path.iter().try_fold(&mut event, |at, key| at.get_mut(*key));
             let Some(Value::Object(fields)) = at else { continue };
             for name in ["id", "created", "model", "system_fingerprint"] {
                 fields.remove(name);

@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::fields::{KEY_PREFIX, KEY_SUFFIX};
-use super::lists::not_a_model;
+use super::paths::not_a_model;
 use super::prices::prices_of;
 use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
 use super::table::Table;

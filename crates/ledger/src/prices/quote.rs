@@ -7,7 +7,7 @@ use headrace_domain::{
     ModelName, MoneyError, NanoDollars, NanoDollarsPerMillion, PriceTier, Rounding, TokenClass, Usage,
 };
 
-use super::{PriceConfig, PriceError};
+use super::config::{PriceConfig, PriceError};
 use crate::command::ChargeLine;
 
 /// The prices that apply to a model at a time.

@@ -1,6 +1,6 @@
 //! What price sheets come to, with the numbers of real ones.
 
-use headrace_domain::{MoneyError, NanoDollars, NanoDollarsPerMillion, Usage};
+use headrace_domain::{MoneyError, NanoDollars, NanoDollarsPerMillion, TokenClass, Usage};
 use proptest::prelude::*;
 
 use super::quote::{Prices, Rate, Sheet};
