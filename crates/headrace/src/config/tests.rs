@@ -200,7 +200,7 @@ fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
     let longer = prices(&format!("input = \"0.10\"\noutput = \"0.40\"\n{longer}")).unwrap();
     assert_eq!(longer, 800_000_000, "a hold takes the dearest that could apply");
     let bad = prices("input = \"1\"\noutput = \"1\"\nabove = 0\ntier = \"gold\"").unwrap_err();
-    for expected in ["above", "1 to", "tier", "flex, batch, priority"] {
+    for expected in ["above", "0 is not an integer from 1", "tier", "flex, batch, priority"] {
         assert!(bad.contains(expected), "{expected}: {bad}");
     }
     let said = prices("input = 0.1\noutput = \"0.00000000001\"\ncached = 1\nper = \"word\"").unwrap_err();
