@@ -12,6 +12,7 @@ use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
 use crate::lane::Lane;
+use crate::routes::{Asker, Draw, Route};
 
 /// A model as the gateway knows it.
 #[derive(Clone)]
@@ -32,8 +33,8 @@ pub struct ServedModel {
 pub struct Offer {
     /// What is served.
     pub models: Vec<Arc<ServedModel>>,
-    /// Further names: alias to model.
-    pub aliases: BTreeMap<ModelName, ModelName>,
+    /// Further names, and what they lead to.
+    pub aliases: BTreeMap<ModelName, Route>,
     /// What tokens cost.
     pub prices: PriceList,
     /// Who computes.
@@ -47,13 +48,14 @@ pub struct Offer {
 /// What is on offer now.
 pub struct Catalog {
     models: HashMap<ModelName, Arc<ServedModel>>,
-    aliases: BTreeMap<ModelName, ModelName>,
+    aliases: BTreeMap<ModelName, Route>,
     prices: PriceList,
     fleet: Arc<Fleet>,
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
-    /// Some model is spoken to in messages.
-    messages: bool,
+    /// What a body says decides which model takes it, or how it is read: some model is spoken to in messages, or some name leads
+    /// to several.
+    looks: bool,
     /// Some model costs nothing, so that an empty balance is no reason to turn a caller away early.
     free_model: bool,
 }
@@ -85,20 +87,24 @@ impl Catalog {
                 faults.push(format!("model `{}` is served twice under one name", twice.name));
             }
         }
-        for (alias, target) in &aliases {
-            match models.get(target) {
-                None => faults.push(format!("alias `{alias}` points to `{target}`, which is not served")),
-                Some(_) if models.contains_key(alias) => {
-                    faults.push(format!("alias `{alias}` has the name of a served model"));
-                }
-                Some(_) => {}
+        for (alias, route) in &aliases {
+            if models.contains_key(alias) {
+                faults.push(format!("alias `{alias}` has the name of a served model"));
             }
+            if route.arms.iter().all(|arm| arm.weight == 0) {
+                faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
+            }
+            let missing = route.arms.iter().filter(|arm| !models.contains_key(&arm.model));
+            faults.extend(
+                missing.map(|arm| format!("alias `{alias}` points to `{}`, which is not served", arm.model)),
+            );
         }
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        let messages = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages());
-        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, messages, free_model }))
+        let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
+            || aliases.values().any(Route::has_choice);
+        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, looks, free_model }))
     }
 
     /// The served models, in no order.
@@ -116,16 +122,19 @@ impl Catalog {
         &self.fleet
     }
 
-    /// Models with all names that lead to them.
+    /// Models with all names that lead to them. A name of several leads to its main one.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&ModelName, &Arc<ServedModel>)> {
         let aliases = self.aliases.iter();
-        let aliases = aliases.filter_map(|(alias, target)| Some((alias, self.models.get(target)?)));
+        let aliases = aliases.filter_map(|(alias, route)| Some((alias, self.models.get(route.main()?)?)));
         self.models.iter().chain(aliases)
     }
 
-    /// The model served under a name or alias.
+    /// The model served under a name or alias; of several the main one.
     pub(crate) fn resolve(&self, name: &ModelName) -> Option<&Arc<ServedModel>> {
-        self.models.get(self.aliases.get(name).unwrap_or(name))
+        match self.aliases.get(name) {
+            Some(route) => self.models.get(route.main()?),
+            None => self.models.get(name),
+        }
     }
 
     /// Whether a model is somebody else's, by its lane.
@@ -133,13 +142,19 @@ impl Catalog {
         self.models.get(name).is_some_and(|model| model.lane.is_messages())
     }
 
-    /// Whether a body is for a model that is spoken to in messages. It is looked at only where there is such a model.
-    pub(crate) fn is_for_messages(&self, body: &[u8]) -> bool {
-        let named = || {
-            let name = headrace_wire::relay::model_named(body)?;
-            self.resolve(&ModelName::new(&name).ok()?)
+    /// Whether a body has to be looked at before it is read.
+    pub(crate) const fn looks(&self) -> bool {
+        self.looks
+    }
+
+    /// The model that takes a call with this body that asks for `name`.
+    pub(crate) fn choose(&self, name: &ModelName, asker: &Asker, body: &[u8]) -> Option<Arc<ServedModel>> {
+        let model = match self.aliases.get(name) {
+            Some(route) if route.has_choice() => &route.choose(&Draw::new(name, route, asker, body))?.model,
+            Some(route) => route.main()?,
+            None => name,
         };
-        self.messages && named().is_some_and(|model| model.lane.is_messages())
+        self.models.get(model).map(Arc::clone)
     }
 
     pub(crate) fn prices(&self) -> &PriceList {

@@ -139,10 +139,11 @@ pub(crate) async fn decide(
         // The body: only a caller who is known, and could pay, fills memory with it.
         .receive(gateway, body, dossier)
         .await?
-        // One meaning of the bytes, every parameter honoured or refused by name.
+        // One meaning of the bytes, every parameter honoured or refused by name; it depends on who takes the call.
         .parse(gateway, dossier)
         .await?
-        // May this key use the name that it asked for: before the name is resolved, so that an alias cannot widen it.
+        // May this key use the name that it asked for, whatever that leads to: an alias cannot widen it, and who may not use it
+        // does not learn where it leads.
         .authorize(dossier)?
         // The name to the model that serves: prices and tokenizers hang on it.
         .route(dossier)?

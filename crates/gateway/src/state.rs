@@ -70,6 +70,10 @@ pub(crate) struct Parsed {
     pub(crate) taken: Taken,
     /// What it is served by, to its end: whatever takes its place meanwhile.
     pub(crate) catalog: Arc<Catalog>,
+    /// `None`: what it asks for could be no model's name.
+    pub(crate) asked: Option<ModelName>,
+    /// Who takes it, if that name leads to anybody. A choice is made once.
+    pub(crate) model: Option<Arc<ServedModel>>,
 }
 
 /// Its caller may use the model that it names.
@@ -79,6 +83,7 @@ pub(crate) struct Authorized {
     pub(crate) taken: Taken,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) asked: ModelName,
+    pub(crate) model: Option<Arc<ServedModel>>,
 }
 
 /// The model that serves it is known.

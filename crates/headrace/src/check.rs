@@ -162,15 +162,21 @@ fn names(config: &Config, faults: &mut Faults) {
     let here = config.models.iter().map(|model| &model.name);
     let names: Vec<&ModelName> = here.chain(config.relayed.iter().map(|model| &model.name)).collect();
     let served = |name: &ModelName| names.contains(&name);
-    for (alias, target) in &config.aliases {
-        if !served(target) && !may_be_listed(config, target) {
-            let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-            faults.add(
-                "aliases",
-                format!("`{alias}` points to `{target}`, which is not served; there is {}", known.join(", ")),
-            );
-        } else if served(alias) {
-            faults.add("aliases", format!("`{alias}` is the name of a model that is served"));
+    for (alias, route) in &config.aliases {
+        let setting = if route.arms.len() > 1 { "routes" } else { "aliases" };
+        for arm in &route.arms {
+            let target = &arm.model;
+            if !served(target) && !may_be_listed(config, target) {
+                let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+                let known = known.join(", ");
+                faults.add(
+                    setting,
+                    format!("`{alias}` points to `{target}`, which is not served; there is {known}"),
+                );
+            }
+        }
+        if served(alias) {
+            faults.add(setting, format!("`{alias}` is the name of a model that is served"));
         }
     }
     if faults.within("prices") {

@@ -9,6 +9,7 @@ mod paths;
 mod prices;
 pub(crate) mod reference;
 pub(crate) mod relayed;
+mod routes;
 pub(crate) mod show;
 mod table;
 pub(crate) mod upstreams;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds};
+use headrace_gateway::{GatewayConfig, MemoryBounds, Route};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
@@ -59,7 +60,8 @@ pub(crate) struct Config {
     pub(crate) prices: Vec<PriceConfig>,
     /// Models without a price of their own have the demo model's.
     pub(crate) play_prices: bool,
-    pub(crate) aliases: BTreeMap<ModelName, ModelName>,
+    /// Further names, and what they lead to.
+    pub(crate) aliases: BTreeMap<ModelName, Route>,
     /// Shares of an engine; 1 where none stands.
     pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,

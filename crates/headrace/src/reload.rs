@@ -301,7 +301,10 @@ pub(crate) fn offer(
     let served: BTreeSet<&ModelName> = models.iter().map(|model| &model.name).collect();
     let mut aliases = std::mem::take(&mut config.aliases);
     // What an upstream does not list now it may list in a moment.
-    aliases.retain(|_, target| served.contains(target) || !may_be_listed(config, target));
+    aliases.retain(|_, route| {
+        route.arms.retain(|arm| served.contains(&arm.model) || !may_be_listed(config, &arm.model));
+        route.arms.iter().any(|arm| arm.weight > 0)
+    });
     let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();
     let workers = running.iter().map(|model| &model.worker).chain(&fronted.workers);
     Ok(Offer {

@@ -89,7 +89,14 @@ impl Line {
         let now_ns = dossier.clock.monotonic_nanos();
         let mut headers = std::mem::take(&mut self.headers);
         headers.extend(dossier.id_headers());
-        if let Some(upstream) = &dossier.record.upstream {
+        let record = &dossier.record;
+        // Of a name that leads to others, which one it was.
+        if let Some(model) =
+            record.model_served.as_ref().filter(|_| record.model_asked != record.model_served)
+        {
+            headers.push(("x-headrace-model", model.clone()));
+        }
+        if let Some(upstream) = &record.upstream {
             headers.push(("x-headrace-upstream", upstream.to_string()));
         }
         if self.streamed {

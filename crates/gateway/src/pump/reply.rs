@@ -88,7 +88,7 @@ impl Reply {
         let meta = ReplyMeta {
             request_id: dossier.id,
             created_unix_s: dossier.record.started.seconds(),
-            model: work.call.model.clone(),
+            model: work.model.name.to_string(),
             system_fingerprint: work.model.lane.numerics().to_owned(),
             tier: work.call.tier,
         };

@@ -1,6 +1,6 @@
 //! Stage `authorize`: may this key use this endpoint, and the model by the name that it asked for.
 
-use headrace_domain::{Code, ModelName, Stage};
+use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, may_use};
 
 use crate::dossier::Dossier;
@@ -9,18 +9,18 @@ use crate::state::{Authorized, Parsed};
 
 impl Parsed {
     pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
-        let asked = ModelName::new(&self.call.model).map_err(|_| unknown_model(&self.call.model))?;
-        may_use(&self.principal, &self.call.model, self.call.endpoint).map_err(|refusal| match refusal {
+        let Self { principal, call, taken, catalog, asked, model } = self;
+        let asked = asked.ok_or_else(|| unknown_model(&call.model))?;
+        may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => Why::new(
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
             // Told apart from a model that does not exist, it would tell which models do.
-            EntitlementRefusal::Model => unknown_model(&self.call.model),
+            EntitlementRefusal::Model => unknown_model(&call.model),
         })?;
         dossier.mark(Stage::Authorize);
-        let Self { principal, call, taken, catalog } = self;
-        Ok(Authorized { principal, call, taken, catalog, asked })
+        Ok(Authorized { principal, call, taken, catalog, asked, model })
     }
 }
 

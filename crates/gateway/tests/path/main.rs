@@ -15,6 +15,8 @@ mod places;
 mod prices;
 mod refusals;
 mod relays;
+mod routes;
 mod swaps;
 mod times;
+mod told;
 mod world;

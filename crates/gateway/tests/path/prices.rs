@@ -3,7 +3,7 @@
 use headrace_domain::{Dialect, PriceTier};
 use serde_json::json;
 
-use super::relays::{answer_of, chat, priced_world, server, spent, whole};
+use super::told::{answer_of, chat, priced_world, server, spent, whole};
 use super::world::read;
 
 /// $1, $0.10, $1.25 and $2 a million of the prompt, $4 of the answer and $8 of its reasoning; twice that for what goes first,

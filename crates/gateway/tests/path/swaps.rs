@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_call_api::Front as _;
 use headrace_domain::{Clock, Endpoint, ModelName, Outcome, Usage};
-use headrace_gateway::{Catalog, Offer};
+use headrace_gateway::{Catalog, Offer, Route};
 use headrace_ledger::prices::PriceList;
 use headrace_moderation::{Judge, Rules};
 use serde_json::json;
@@ -19,7 +19,7 @@ fn offer(world: &World, times: i64, alias: &str) -> Offer {
     let former = world.gateway.catalog();
     Offer {
         models: former.models().cloned().collect(),
-        aliases: BTreeMap::from([(name(alias), name(MODEL))]),
+        aliases: BTreeMap::from([(name(alias), Route::to(name(MODEL)))]),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         fleet: Arc::clone(former.fleet()),
         judge: None,
@@ -80,7 +80,7 @@ async fn a_bad_catalogue_is_told_all_its_faults() {
     let world = World::new(Setup::default());
     let mut bad = Offer { prices: PriceList::default(), ..offer(&world, 1, "demo") };
     let name = |text: &str| ModelName::new(text).unwrap();
-    bad.aliases.insert(name("stray"), name("nothing"));
+    bad.aliases.insert(name("stray"), Route::to(name("nothing")));
     let Err(error) = Catalog::checked(bad, world.clock.now()) else { panic!("it is taken") };
     let said = error.to_string();
     for fault in ["`demo` has no price", "`demo` has the name of a served model", "points to `nothing`"] {

@@ -22,7 +22,7 @@ use headrace_engine_api::{
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
     Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, MemoryBounds, Offer, Records,
-    ServedModel, Stored, TokenLane,
+    Route, ServedModel, Stored, TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{PriceConfig, PriceList};
@@ -403,7 +403,10 @@ impl World {
             judge,
             fleet: Arc::new(Fleet::new([worker])),
             models: vec![Arc::new(served(name, setup.template))],
-            aliases: BTreeMap::from([(ModelName::new("alias").unwrap(), ModelName::new(MODEL).unwrap())]),
+            aliases: BTreeMap::from([(
+                ModelName::new("alias").unwrap(),
+                Route::to(ModelName::new(MODEL).unwrap()),
+            )]),
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();

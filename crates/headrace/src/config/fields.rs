@@ -87,6 +87,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("scheduler", "Batching and queueing within each engine"),
     ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
     ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
+    ("routes", "Names that lead to several models, by weight: one `[[routes]]` table for each name"),
     ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
     ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
     ("gateway", "Defaults and bounds of a call"),
@@ -348,6 +349,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
     ),
     field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
+    field(
+        "routes",
+        Kind::Tables,
+        "",
+        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`) and `seed` (another number makes every choice anew).",
+    ),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
     field(
         "limits.key.tokens_per_minute",
@@ -547,6 +554,7 @@ pub(crate) const LIVE: &[&str] = &[
     "upstreams",
     "prices",
     "aliases",
+    "routes",
     "scheduler.weights",
     "moderation.rules",
     "limits.key.requests_per_minute",

@@ -1,4 +1,4 @@
-//! The settings that are lists of tables: models, prices, aliases, weights, rules. Each key of a table is read for
+//! The settings that are lists of tables: models, prices, weights, rules. Each key of a table is read for
 //! itself, so that one fault hides no other. Must not know what becomes of them.
 
 use std::collections::BTreeMap;
@@ -137,20 +137,6 @@ impl Reader {
             errors.iter().for_each(|error| self.fault("prices", error));
         }
         prices
-    }
-
-    pub(super) fn aliases(&mut self) -> BTreeMap<ModelName, ModelName> {
-        let Some(Parsed::Raw(toml::Value::Table(table))) = self.parsed("aliases") else {
-            return BTreeMap::new();
-        };
-        let mut aliases = BTreeMap::new();
-        for (alias, target) in table.clone() {
-            match (ModelName::new(&alias), ModelName::new(target.as_str().unwrap_or_default())) {
-                (Ok(alias), Ok(target)) => drop(aliases.insert(alias, target)),
-                (Err(error), _) | (_, Err(error)) => self.fault("aliases", format!("{alias}: {error}")),
-            }
-        }
-        aliases
     }
 
     pub(super) fn weights(&mut self) -> BTreeMap<OrgId, u32> {

@@ -28,7 +28,7 @@ pub(crate) fn markdown() -> String {
 fn section_of(field: &Field) -> &'static str {
     let section = field.path.split_once('.').map(|(section, _)| section);
     // The lists stand at the top of the file but have a section of their own here.
-    let own = ["models", "prices", "aliases"].into_iter().find(|name| *name == field.path);
+    let own = ["models", "prices", "aliases", "routes"].into_iter().find(|name| *name == field.path);
     section.or(own).unwrap_or_default()
 }
 
@@ -79,6 +79,11 @@ output = \"0.40\"
 
 [aliases]
 \"gpt-4o-mini\" = \"qwen3-0.6b\"
+
+[[routes]]                    # one call in twenty goes to the new version
+name = \"qwen\"
+to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5 }]
+sticky = \"conversation\"
 
 [limits.key]
 requests_per_minute = 600

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headrace_gateway::Sticky;
 use headrace_trace::RecorderConfig;
 
 use super::*;
@@ -52,6 +53,11 @@ fn a_whole_file_is_understood() {
         output = 2
         [aliases]
         "gpt-4o-mini" = "demo-2026"
+        [[routes]]
+        name = "demo"
+        to = [{ model = "demo-2026", weight = 95 }, { model = "demo-2027", weight = 0 }, "demo-2028"]
+        sticky = "conversation"
+        seed = 3
         [scheduler]
         prefix_lifetime = "5m"
         keep_aborted = true
@@ -71,7 +77,13 @@ fn a_whole_file_is_understood() {
     assert_eq!((model.kv_bytes, model.limits.concurrency), (Some(64 << 20), Some(2)));
     assert_eq!(config.limits.key.requests_per_minute, Some(9));
     assert_eq!(config.rules.map(|rules| rules.len()), Some(1));
-    assert_eq!(config.aliases.len(), 1);
+    let names: Vec<_> =
+        config.aliases.iter().map(|(name, route)| (name.as_str(), route.arms.len())).collect();
+    assert_eq!(names, [("demo", 3), ("gpt-4o-mini", 1)]);
+    let route = &config.aliases[&ModelName::new("demo").unwrap()];
+    let weights: Vec<_> = route.arms.iter().map(|arm| (arm.model.as_str(), arm.weight)).collect();
+    assert_eq!(weights, [("demo-2026", 95), ("demo-2027", 0), ("demo-2028", 1)]);
+    assert_eq!((route.sticky, route.seed), (Sticky::Conversation, 3));
     assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));
     assert_eq!(config.scheduler.prefix_lifetime_ns, Some(300_000_000_000));
     assert!(config.scheduler.keep_aborted);
@@ -106,6 +118,13 @@ fn every_fault_is_reported_at_once() {
         model = "b"
         input = -1
         output = 2
+        [[routes]]
+        name = "r"
+        to = [{ model = "b", weight = 0 }, { model = "b", weigth = 1 }, 5]
+        sticky = "cookie"
+        [[routes]]
+        name = "r"
+        to = []
         [[moderation.rules]]
         name = "bad"
         kind = "regex"
@@ -125,6 +144,12 @@ fn every_fault_is_reported_at_once() {
         "models[2].threads: 0 is not an integer from 1 to 1024",
         "prices: model `a` has no price",
         "must not be below zero",
+        "routes[0].to: `b` stands there twice: give it one weight",
+        "routes[0].to[1].weigth: there is no such setting; did you mean `weight`?",
+        "routes[0].to[2].model: 5 is not text",
+        "routes[0].sticky: \"cookie\" is not one of none, key, user, conversation",
+        "routes[1].name: `r` is an alias or another route already",
+        "routes[1].to: must be a list of models: { model = \"a\", weight = 95 }",
         "moderation.rules: ",
         "(file h.toml)",
     ] {

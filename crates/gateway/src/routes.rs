@@ -1,0 +1,139 @@
+//! Names that lead to several models: which of them takes a call. The choice follows from the route and from what a caller stays
+//! with, and from nothing else. Must not know who serves a model, or what a call says.
+
+use std::sync::Arc;
+
+use headrace_domain::{ModelName, RequestId};
+use headrace_identity::Principal;
+use headrace_wire::relay::{opening, user_named};
+
+/// What a name leads to: one model, or several with weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// At least one.
+    pub arms: Vec<Arm>,
+    /// What stays with a model once it was sent there.
+    pub sticky: Sticky,
+    /// Another one makes every choice anew.
+    pub seed: u64,
+}
+
+/// A model that a name leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arm {
+    /// As it is served.
+    pub model: ModelName,
+    /// Its share, relative to the sum of all. Zero: it gets no calls.
+    pub weight: u32,
+}
+
+/// What stays with a model once it was sent there, for as long as the weights stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sticky {
+    /// Nothing: each call is a draw of its own.
+    None,
+    /// All calls of an API key.
+    #[default]
+    Key,
+    /// All calls of a project that name the same user (`safety_identifier`, `user`, `metadata.user_id`); without one, of a key.
+    User,
+    /// All turns of a conversation, which is known by its system prompt and its first message of the user; what is none, by its key.
+    Conversation,
+}
+
+impl Sticky {
+    /// Every one, in the order of a list.
+    pub const ALL: [Self; 4] = [Self::None, Self::Key, Self::User, Self::Conversation];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Key => "key",
+            Self::User => "user",
+            Self::Conversation => "conversation",
+        }
+    }
+}
+
+impl Route {
+    /// A further name of one model.
+    pub fn to(model: ModelName) -> Self {
+        Self { arms: vec![Arm { model, weight: 1 }], sticky: Sticky::default(), seed: 0 }
+    }
+
+    /// The model with the greatest weight, the first of several: what the name stands for where no call is at hand.
+    pub fn main(&self) -> Option<&ModelName> {
+        let greatest = self.arms.iter().rev().max_by_key(|arm| arm.weight)?;
+        Some(&greatest.model)
+    }
+
+    /// Whether there is something to choose.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.arms.len() > 1
+    }
+
+    /// The arm that a draw falls on, each as likely as its weight says. Each arm's place depends on the draw and on that arm alone
+    /// (weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005), so that another
+    /// weight of one moves draws only to it, or only away from it.
+    pub(crate) fn choose(&self, draw: &Draw) -> Option<&Arm> {
+        let near = |arm: &Arm| draw.at(&arm.model) / f64::from(arm.weight);
+        let arms = self.arms.iter().filter(|arm| arm.weight > 0);
+        arms.min_by(|a, b| near(a).total_cmp(&near(b)))
+    }
+}
+
+/// Who asks, as far as a choice may follow from it.
+pub(crate) struct Asker {
+    /// The key of the hash.
+    pub(crate) secret: [u8; 32],
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) request: RequestId,
+}
+
+/// What a choice follows from, hashed with a key: who does not know that cannot choose where a call goes.
+pub(crate) struct Draw([u8; 32]);
+
+impl Draw {
+    /// Of a call with this body that asks for `name`.
+    pub(crate) fn new(name: &ModelName, route: &Route, asker: &Asker, body: &[u8]) -> Self {
+        let tenant = asker.principal.project.as_str().as_bytes();
+        let of_user = || Some([b"user".as_slice(), tenant, user_named(body)?.as_bytes()].map(put).concat());
+        let of_begun = || {
+            let texts = opening(body);
+            (!texts.is_empty()).then(|| [b"conversation".as_slice(), tenant, &texts].map(put).concat())
+        };
+        let stays = match route.sticky {
+            Sticky::None => Some(put(&asker.request.bits().to_le_bytes())),
+            Sticky::Key => None,
+            Sticky::User => of_user(),
+            Sticky::Conversation => of_begun(),
+        };
+        let stays = stays.unwrap_or_else(|| {
+            [b"key".as_slice(), asker.principal.key.as_str().as_bytes()].map(put).concat()
+        });
+        let mut hasher = blake3::Hasher::new_keyed(&asker.secret);
+        for part in
+            [b"headrace route".as_slice(), name.as_str().as_bytes(), &route.seed.to_le_bytes(), &stays]
+        {
+            hasher.update(&put(part));
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// How far it falls from a model of weight 1: exponentially distributed, with mean 1.
+    fn at(&self, model: &ModelName) -> f64 {
+        let hash = blake3::keyed_hash(&self.0, model.as_str().as_bytes());
+        let bits = hash.as_bytes().iter().take(8).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        // In (0, 1), with 53 bits.
+        -(((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
+    }
+}
+
+/// A part of several, with its length, so that no two rows of parts are alike.
+fn put(part: &[u8]) -> Vec<u8> {
+    [&(part.len() as u64).to_le_bytes(), part].concat()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Names that lead to several models: each call goes to one of them, stays with it, is entitled by the name that it asked for, and
+//! the answer says whose it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use headrace_domain::{Clock, Dialect, Endpoint, ModelName};
+use headrace_gateway::{Arm, Route, Sticky};
+use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
+use serde_json::{Value, json};
+
+use crate::told::{Told, answer_of, body, offer, server, spent, whole};
+use crate::world::{MODEL, Setup, World, header, read};
+
+fn name(text: &str) -> ModelName {
+    ModelName::new(text).unwrap()
+}
+
+fn route(weights: &[(&str, u32)], sticky: Sticky) -> BTreeMap<ModelName, Route> {
+    let arms = weights.iter().map(|&(model, weight)| Arm { model: name(model), weight }).collect();
+    BTreeMap::from([(name("moving"), Route { arms, sticky, seed: 0 })])
+}
+
+fn servers(calls: usize) -> (Arc<Told>, Arc<Told>) {
+    let scripts = || (0..calls).map(|_| whole(&answer_of("Hi you"))).collect();
+    (server("one", Dialect::OpenAi, scripts()), server("two", Dialect::OpenAi, scripts()))
+}
+
+async fn ask(world: &World, more: &Value) -> (u16, Option<String>, Value) {
+    let mut body = body(false, &json!({"model": "moving"}));
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    let answer = world.call(Endpoint::ChatCompletions, body).await;
+    let (status, model) = (answer.status, header(&answer, "x-headrace-model").map(str::to_owned));
+    (status, model, serde_json::from_str(&read(answer).await).unwrap())
+}
+
+#[tokio::test]
+async fn a_call_goes_to_one_of_its_models_and_says_to_which() {
+    let (one, two) = servers(60);
+    let world = World::new(Setup::default());
+    let models: [(&str, &[Arc<Told>]); 2] =
+        [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
+    offer(&world, &models, route(&[("a-1", 3), ("a-2", 1)], Sticky::None));
+    let mut cost = 0;
+    for _ in 0..40 {
+        let (status, model, _) = ask(&world, &json!({})).await;
+        let record = world.last_trace();
+        assert_eq!((status, record.model_asked.as_deref()), (200, Some("moving")));
+        assert_eq!(model, record.model_served);
+        // Each at its own price.
+        cost += if record.model_served.as_deref() == Some("a-2") { 2 * 28_000 } else { 28_000 };
+        assert_eq!(spent(world.balance_when_idle().await), cost);
+    }
+    let asked = |of: &Told| of.asked.lock().unwrap().len();
+    assert_eq!(asked(&one) + asked(&two), 40);
+    assert!(asked(&one) > asked(&two) && asked(&two) > 0, "{} and {}", asked(&one), asked(&two));
+}
+
+#[tokio::test]
+async fn turns_of_a_conversation_stay_with_their_model() {
+    let (one, two) = servers(100);
+    let world = World::new(Setup::default());
+    let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
+    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], Sticky::Conversation));
+    let mut seen = BTreeSet::new();
+    for talk in 0..12 {
+        let mut messages = vec![json!({"role": "user", "content": format!("talk {talk}")})];
+        let (_, first, _) = ask(&world, &json!({"messages": messages})).await;
+        messages.extend([
+            json!({"role": "assistant", "content": "Hi"}),
+            json!({"role": "user", "content": "more"}),
+        ]);
+        let (_, second, _) = ask(&world, &json!({"messages": messages})).await;
+        assert_eq!(first, second);
+        seen.insert(first);
+    }
+    assert_eq!(seen.len(), 2, "all went one way");
+}
+
+#[tokio::test]
+async fn a_name_may_lead_to_models_that_are_spoken_to_otherwise() {
+    let (one, _) = servers(100);
+    let world = World::new(Setup::default());
+    offer(&world, &[("a-1", &[one])], route(&[("a-1", 1), (MODEL, 1)], Sticky::None));
+    let mut seen = BTreeSet::new();
+    for _ in 0..24 {
+        let answer = world.call(Endpoint::ChatCompletions, {
+            let mut body = body(false, &json!({"model": "moving"}));
+            body.as_object_mut().unwrap().remove("unknown_to_us");
+            body
+        });
+        let answer = answer.await;
+        let model = header(&answer, "x-headrace-model").unwrap().to_owned();
+        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+        // What passes through is the server's own; what is written here names the version that answered.
+        assert_eq!(told["model"], if model == MODEL { MODEL } else { "their-model-2026" });
+        seen.insert(model);
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+#[tokio::test]
+async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
+    let (one, two) = servers(10);
+    let mut world = World::new(Setup::default());
+    let models: [(&str, &[Arc<Told>]); 2] =
+        [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
+    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], Sticky::None));
+    world.key = key_for(&world, "moving");
+    assert_eq!(ask(&world, &json!({})).await.0, 200);
+    for direct in ["a-1", "a-2"] {
+        assert_eq!(ask(&world, &json!({"model": direct})).await.0, 404, "{direct}");
+    }
+    world.key = key_for(&world, "a-1");
+    let (status, _, told) = ask(&world, &json!({})).await;
+    let text = told.to_string();
+    assert_eq!(status, 404);
+    assert!(text.contains("`moving` does not exist here") && !text.contains("a-1"), "{text}");
+}
+
+/// A key that may ask for this name only.
+fn key_for(world: &World, model: &str) -> String {
+    let models = ModelAccess::Only(BTreeSet::from([name(model)]));
+    let new = NewKey { models, ..NewKey::new(world.org.clone(), world.project.clone(), "second") };
+    let (_, secret) = world.directory.create_key(new, "test", world.clock.now()).unwrap();
+    secret.expose_secret().to_owned()
+}

@@ -1,0 +1,258 @@
+//! Servers of others that follow scripts, and a world that has them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars};
+use headrace_engine_api::{
+    Abandoned, Engine, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
+    RelayHead, RelayedEvent, Reported,
+};
+use headrace_fleet::{Fleet, Worker};
+use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Route, ServedModel};
+use headrace_ledger::prices::PriceList;
+use headrace_limits::LimitSpec;
+use serde_json::{Value, json};
+
+use crate::world::{MODEL, Setup, World};
+
+/// What one asking is answered with, event by event; `None` in it: nothing more comes before the gate is opened.
+pub(crate) type Script = Vec<Option<RelayEvent>>;
+
+/// Opens what waits behind it.
+#[derive(Default)]
+pub(crate) struct Gate {
+    open: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        if let Some(waker) = self.waker.lock().unwrap().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A server of somebody else's that follows scripts, one for each asking.
+pub(crate) struct Told {
+    pub(crate) facts: RelayFacts,
+    scripts: Mutex<VecDeque<Script>>,
+    pub(crate) asked: Mutex<Vec<RelayAsk>>,
+    pub(crate) gate: Arc<Gate>,
+    /// Whether it says how busy it is. Of those that do, and are alike, the first gets a call.
+    pub(crate) tells_load: AtomicBool,
+}
+
+pub(crate) struct Telling {
+    script: VecDeque<Option<RelayEvent>>,
+    gate: Arc<Gate>,
+}
+
+impl RelayAnswer for Telling {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+        if let Some(None) = self.script.front() {
+            *self.gate.waker.lock().unwrap() = Some(cx.waker().clone());
+            if !self.gate.open.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            self.script.pop_front();
+        }
+        Poll::Ready(self.script.pop_front().flatten())
+    }
+}
+
+impl Relay for Told {
+    fn facts(&self) -> &RelayFacts {
+        &self.facts
+    }
+
+    fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+        self.asked.lock().unwrap().push(ask);
+        let script = self.scripts.lock().unwrap().pop_front().unwrap_or_default().into();
+        Box::new(Telling { script, gate: Arc::clone(&self.gate) })
+    }
+
+    fn load(&self) -> LoadReport {
+        let told = self.tells_load.load(Ordering::SeqCst);
+        let reported = if told { Reported::Now } else { Reported::Never };
+        LoadReport { reported, ..LoadReport::default() }
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+    Arc::new(Told {
+        facts: RelayFacts {
+            upstream: name.into(),
+            dialect,
+            model: "their-model".into(),
+            max_tokens_field: "max_completion_tokens",
+            context_window: None,
+            abandoned: Abandoned::Abort,
+        },
+        scripts: Mutex::new(scripts.into()),
+        asked: Mutex::default(),
+        gate: Arc::default(),
+        tells_load: AtomicBool::new(true),
+    })
+}
+
+/// A world with the model `far` alone, which these servers answer for.
+pub(crate) fn world(servers: &[Arc<Told>]) -> World {
+    priced_world(servers, &json!([price("far", 1)]).to_string())
+}
+
+/// The same with a price sheet of its own.
+pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str) -> World {
+    let world = World::new(Setup::default());
+    swap(&world, false, &[("far", servers)], BTreeMap::new(), prices);
+    world
+}
+
+/// Has a world offer, beside its own model, models that these servers answer for, under further names too. The first costs a dollar for
+/// a million tokens of the prompt and four for those of the answer, each further one twice as much as the one before.
+pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
+    let prices = models.iter().enumerate().map(|(at, (model, _))| price(model, 1 << at));
+    let prices: Vec<Value> = std::iter::once(price(MODEL, 1)).chain(prices).collect();
+    swap(world, true, models, aliases, &json!(prices).to_string());
+}
+
+fn price(model: &str, times: i64) -> Value {
+    json!({"model": model, "input": times * 1_000_000_000, "cached_input": times * 100_000_000,
+        "output": times * 4_000_000_000})
+}
+
+/// `own`: beside the model that the world has by itself.
+fn swap(
+    world: &World,
+    own: bool,
+    models: &[(&str, &[Arc<Told>])],
+    aliases: BTreeMap<ModelName, Route>,
+    prices: &str,
+) {
+    let mut workers = Vec::new();
+    let mut served: Vec<_> = world.gateway.catalog().models().filter(|_| own).cloned().collect();
+    if own {
+        let engine = Arc::clone(&world.engine) as Arc<dyn Engine>;
+        workers.push(Worker::new("w0", ModelName::new(MODEL).unwrap(), engine));
+    }
+    for (model, servers) in models {
+        let name = ModelName::new(model).unwrap();
+        let relay = |server: &Arc<Told>| {
+            Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn Relay>)
+        };
+        workers.extend(servers.iter().map(relay));
+        served.push(Arc::new(ServedModel {
+            name,
+            lane: Lane::Messages(MessageLane::default()),
+            created_unix_s: 0,
+            default_max_tokens: Some(100),
+            limits: LimitSpec::UNLIMITED,
+        }));
+    }
+    let offer = Offer {
+        models: served,
+        aliases,
+        prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(prices).unwrap()).unwrap(),
+        fleet: Arc::new(Fleet::new(workers)),
+        judge: None,
+        weights: BTreeMap::new(),
+    };
+    drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
+}
+
+pub(crate) fn head() -> Option<RelayEvent> {
+    Some(RelayEvent::Head(RelayHead::default()))
+}
+
+/// An event of OpenAI's dialect.
+pub(crate) fn chunk(data: &Value) -> Option<RelayEvent> {
+    data_event("", &data.to_string())
+}
+
+/// An event of Anthropic's.
+pub(crate) fn named(data: &Value) -> Option<RelayEvent> {
+    data_event(data["type"].as_str().unwrap(), &data.to_string())
+}
+
+pub(crate) fn data_event(name: &str, data: &str) -> Option<RelayEvent> {
+    let raw = if name.is_empty() {
+        format!("data:  {data}\r\n\r\n")
+    } else {
+        format!("event: {name}\ndata: {data}\n\n")
+    };
+    Some(RelayEvent::Event(RelayedEvent {
+        raw: raw.into(),
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        data: Bytes::copy_from_slice(data.as_bytes()),
+    }))
+}
+
+pub(crate) fn whole(body: &Value) -> Script {
+    vec![head(), Some(RelayEvent::Whole(body.to_string().into()))]
+}
+
+pub(crate) fn failed(error: RelayError) -> Script {
+    vec![Some(RelayEvent::Failed(error))]
+}
+
+pub(crate) fn status(status: u16, body: &Value) -> Script {
+    failed(RelayError::Status { status, body: body.to_string().into(), retry_after: None })
+}
+
+pub(crate) fn delta(content: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "strange": 1,
+        "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": null}]})
+}
+
+pub(crate) fn finish(reason: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+}
+
+pub(crate) fn usage(prompt: u64, cached: u64, completion: u64) -> Value {
+    json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "their-model-2026", "choices": [],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached}}})
+}
+
+/// "Hi you", with its end and its usage.
+pub(crate) fn stream() -> Script {
+    let mut script = vec![head(), chunk(&delta("Hi")), chunk(&delta(" you")), chunk(&finish("stop"))];
+    script.extend([chunk(&usage(20, 5, 2)), data_event("", "[DONE]")]);
+    script
+}
+
+pub(crate) fn answer_of(content: &str) -> Value {
+    json!({"id": "x", "object": "chat.completion", "created": 1, "model": "their-model-2026", "strange": {"a": [1]},
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22}})
+}
+
+pub(crate) fn body(stream: bool, more: &Value) -> Value {
+    let mut body = json!({"model": "far", "stream": stream, "max_tokens": 10, "unknown_to_us": {"x": 1},
+        "messages": [{"role": "user", "content": "hello out there"}]});
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+pub(crate) async fn chat(world: &World, stream: bool, more: &Value) -> Answer {
+    world.call(Endpoint::ChatCompletions, body(stream, more)).await
+}
+
+/// What a world's caller has, in dollars.
+const CREDIT: &str = "1";
+
+pub(crate) fn spent(balance: NanoDollars) -> i64 {
+    NanoDollars::from_dollars(CREDIT).unwrap().get() - balance.get()
+}

@@ -1,0 +1,86 @@
+//! Further names of models, as the configuration says them: `[aliases]`, and `[[routes]]` that lead to several. Each key of a table
+//! is read for itself, so that one fault hides no other. Must not know which models there are.
+
+use std::collections::BTreeMap;
+
+use headrace_domain::ModelName;
+use headrace_gateway::{Arm, Route, Sticky};
+
+use super::Reader;
+use super::table::Table;
+use super::value::{Kind, Parsed};
+
+/// The greatest weight of a model in a route.
+const MOST_WEIGHT: u32 = 1_000_000;
+/// The names of [`Sticky`].
+const STICKY: &[&str] = &["none", "key", "user", "conversation"];
+
+impl Reader {
+    pub(super) fn aliases(&mut self) -> BTreeMap<ModelName, Route> {
+        let mut aliases = BTreeMap::new();
+        if let Some(Parsed::Raw(toml::Value::Table(table))) = self.parsed("aliases") {
+            for (alias, target) in table.clone() {
+                match (ModelName::new(&alias), ModelName::new(target.as_str().unwrap_or_default())) {
+                    (Ok(alias), Ok(target)) => drop(aliases.insert(alias, Route::to(target))),
+                    (Err(error), _) | (_, Err(error)) => self.fault("aliases", format!("{alias}: {error}")),
+                }
+            }
+        }
+        for mut table in self.list("routes") {
+            let name = table.need_name("name");
+            let route = route(&mut table);
+            if let Some(name) = name {
+                if aliases.contains_key(&name) {
+                    table.problem("name", format!("`{name}` is an alias or another route already"));
+                }
+                aliases.insert(name, route);
+            }
+            self.settings.problems.extend(table.end());
+        }
+        aliases
+    }
+}
+
+fn route(table: &mut Table) -> Route {
+    let mut arms = Vec::new();
+    match table.raw("to") {
+        Some(toml::Value::Array(items)) if !items.is_empty() => {
+            for (at, item) in items.into_iter().enumerate() {
+                arms.extend(arm(table, at, item));
+            }
+        }
+        Some(toml::Value::String(text)) => arms.extend(arm(table, 0, toml::Value::String(text))),
+        _ => table.problem("to", "must be a list of models: { model = \"a\", weight = 95 }".to_owned()),
+    }
+    for (at, arm) in arms.iter().enumerate() {
+        if arms.iter().skip(at + 1).any(|other| other.model == arm.model) {
+            table.problem("to", format!("`{}` stands there twice: give it one weight", arm.model));
+        }
+    }
+    if !arms.is_empty() && arms.iter().all(|arm| arm.weight == 0) {
+        table.problem("to", "leads nowhere: give a model a weight above 0".to_owned());
+    }
+    let sticky = table.take_text("sticky", Kind::Choice(STICKY));
+    let sticky = Sticky::ALL.into_iter().find(|known| Some(known.name()) == sticky.as_deref());
+    let seed = match table.take("seed", Kind::Count { least: 0, most: i64::MAX.unsigned_abs() }) {
+        Some(Parsed::Count(seed)) => seed,
+        _ => 0,
+    };
+    Route { arms, sticky: sticky.unwrap_or_default(), seed }
+}
+
+/// A model by its name alone, which weighs 1, or with its weight.
+fn arm(table: &mut Table, at: usize, item: toml::Value) -> Option<Arm> {
+    let left = match item {
+        toml::Value::Table(left) => left,
+        item => toml::Table::from_iter([("model".to_owned(), item)]),
+    };
+    let mut inner = Table::within(table, &format!("to[{at}]"), left);
+    let model = inner.need_name("model");
+    let weight = match inner.take("weight", Kind::Count { least: 0, most: u64::from(MOST_WEIGHT) }) {
+        Some(Parsed::Count(weight)) => u32::try_from(weight).unwrap_or(MOST_WEIGHT),
+        _ => 1,
+    };
+    table.problems.extend(inner.end());
+    Some(Arm { model: model?, weight })
+}
