@@ -252,7 +252,7 @@ def test_what_is_wrong_behind_the_front_is_no_word_on_its_client(relayed, unluck
         # The client cannot mend these. Where several calls failed, none is sent on for a while.
         (client, {"model": "gone"}, [(502, "upstream_misconfigured")]),
         (client, {"model": "locked"}, [(502, "upstream_misconfigured")]),
-        (client, {"model": "dead"}, [(502, "upstream_unreachable"), (503, "engine_unavailable")]),
+        (client, {"model": "dead"}, [(502, "upstream_unreachable"), (503, "upstream_overloaded")]),
     ]
     for asking, changed, expected in rows:
         for stream in (False, True):

@@ -136,7 +136,7 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         // The second of two is answered.
         Fault::Flaky => (FAILED, Answer),
         // The second of two is not sent on any more.
-        Fault::RateLimited | Fault::LimitHeaders => (BUSY, Refuse(503, "engine_unavailable")),
+        Fault::RateLimited | Fault::LimitHeaders => (BUSY, Refuse(503, "upstream_overloaded")),
         Fault::EndlessError => both(BUSY),
         Fault::Unauthorized | Fault::NotFound => both(Refuse(502, "upstream_misconfigured")),
         Fault::TooLong => both(Refuse(400, "context_length_exceeded")),
