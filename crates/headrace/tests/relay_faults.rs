@@ -208,6 +208,13 @@ impl World {
                 [(name(fault, client, behind), must), (next(fault, client, behind), Must::Answer)]
             {
                 let got = self.ask(client, &model, stream).await;
+                // Whichever is met first ends it: the bound on the bytes of an event, or on the time until one comes.
+                let late =
+                    fault == Fault::EndlessBody && got.ended == Ended::Told("upstream_timeout".to_owned());
+                let must = match must {
+                    Must::Break(..) if late => Must::Break(504, "upstream_timeout"),
+                    must => must,
+                };
                 let trace = self.trace(&got.request).await;
                 row.charged += i128::from(trace["cost"]["charged_nano_dollars"].as_u64().unwrap());
                 for fault in faults_of(&got, &trace, must) {
