@@ -80,6 +80,13 @@ output = \"0.40\"
 [aliases]
 \"gpt-4o-mini\" = \"qwen3-0.6b\"
 
+[[upstreams]]                 # the key: HEADRACE_UPSTREAM_GPU_KEY
+name = \"gpu\"
+kind = \"vllm\"
+url = \"http://127.0.0.1:8000\"
+serve = true                  # each of its models, as gpu/MODEL
+price = { input = \"0.10\", output = \"0.40\" }
+
 [[routes]]                    # one call in twenty goes to the new version
 name = \"qwen\"
 to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5 }]
