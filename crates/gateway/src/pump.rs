@@ -436,8 +436,14 @@ async fn see_off(gateway: &Gateway, line: &mut Line, taken_ns: u64) {
 
 /// Who pays for what (the design's "what is charged"), and the outcome that the trace shows. `None`: nothing happened.
 fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> (Option<Bill>, Outcome) {
-    let written = Usage { output: used.output.min(delivered), ..used };
-    let unwritten = Usage { output: used.output - written.output, ..Usage::default() };
+    // Thoughts come before what they lead to. Those that were never shown are not paid for where the answer is not.
+    let reasoning = used.reasoning.min(delivered);
+    let written = Usage { reasoning, output: used.output.min(delivered - reasoning), ..used };
+    let unwritten = Usage {
+        reasoning: used.reasoning - written.reasoning,
+        output: used.output - written.output,
+        ..Usage::default()
+    };
     let nothing = Usage::default();
     let bill = |charged, lost, outcome| Some(Bill { charged, lost, outcome });
     let cancelled = |why: String| Outcome::Cancelled { why };

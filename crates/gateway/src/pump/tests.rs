@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use headrace_call_api::Front;
-use headrace_domain::{AttemptOutcome, Clock, Endpoint, Outcome, Stage, is_partition};
+use headrace_domain::{AttemptOutcome, Clock, Endpoint, Outcome, Stage, Usage, is_partition};
 use headrace_ledger::Command;
 use tokio::sync::oneshot;
 
 use super::round::Round;
-use super::{Carried, Ending};
+use super::{Carried, Ending, reckon};
 use crate::stages::{Entered, decide};
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
@@ -53,4 +53,19 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
     let placed = trace.stages.iter().filter(|span| span.stage == Stage::Place).count();
     assert_eq!(placed, 2, "{:?}", trace.stages);
+}
+
+#[test]
+fn of_an_answer_that_stalls_nothing_is_paid_for_that_was_not_delivered() {
+    let used = Usage { input: 7, reasoning: 30, output: 12, ..Usage::default() };
+    for (delivered, reasoning, output) in [(0, 0, 0), (10, 10, 0), (30, 30, 0), (35, 30, 5), (99, 30, 12)] {
+        let stalled = Ending::Stalled { waited: std::time::Duration::from_secs(30) };
+        let (Some(bill), _) = reckon(&stalled, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        assert_eq!(bill.charged, Usage { reasoning, output, ..used }, "{delivered}");
+        assert_eq!(
+            bill.charged.plus(&bill.lost),
+            used,
+            "{delivered}: every token is on one side or the other"
+        );
+    }
 }
