@@ -13,10 +13,10 @@ use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{
-    Script, answer_of, body, chat, chunk, data_event, delta, failed, finish, head, named, server, spent,
-    status, stream, usage, whole, world,
+    Script, answer_of, body, chat, chunk, data_event, delta, failed, finish, head, named, ruled_world,
+    server, spent, status, stream, usage, whole, world,
 };
-use crate::world::{header, read, read_to_the_end};
+use crate::world::{ask, header, read, read_to_the_end};
 
 #[tokio::test]
 async fn a_stream_in_the_callers_dialect_is_passed_on_byte_for_byte() {
@@ -347,4 +347,53 @@ async fn more_than_was_held_is_our_loss_and_never_the_callers() {
     let record = world.last_trace();
     assert_eq!(paid, record.held.get(), "all of the hold, and no more");
     assert!(record.loss.get() > 900_000_000);
+}
+
+#[tokio::test]
+async fn rules_see_what_is_sent_on_and_turn_away_what_they_cannot_read() {
+    let rules =
+        json!([{"name": "no-nightingale", "kind": "words", "words": ["nightingale"], "action": "block"}]);
+    let server = server("a", Dialect::OpenAi, vec![whole(&answer_of("Hi"))]);
+    let world = ruled_world(&[Arc::clone(&server)], serde_json::from_value(rules).unwrap());
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "description": "sings as a Nightingale"}});
+    for (more, told) in [
+        (json!({"messages": [{"role": "user", "content": "of the nightingale"}]}), "no-nightingale"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "nightin\u{67}ale"}]}]}),
+            "no-night",
+        ),
+        (json!({"tools": [tool]}), "no-nightingale"),
+        (json!({"unknown_to_us": {"deep": ["nightingale"]}}), "no-nightingale"),
+    ] {
+        let answer = chat(&world, false, &more).await;
+        assert_eq!(answer.status, 400, "{more}");
+        let text = read(answer).await;
+        assert!(text.contains("content_policy") && text.contains(told), "{more}: {text}");
+    }
+    // Whose tokenizer is not here, nobody can read.
+    let ids = json!({"model": "far", "prompt": [1, 2, 3], "max_tokens": 4});
+    let answer = world.call(Endpoint::Completions, ids).await;
+    assert_eq!(answer.status, 400);
+    assert!(read(answer).await.contains("cannot be read here"));
+    assert!(server.asked.lock().unwrap().is_empty(), "nothing of it was sent on");
+
+    assert_eq!(chat(&world, false, &json!({})).await.status, 200);
+    assert_eq!(spent(world.balance_when_idle().await), 28_000);
+}
+
+#[tokio::test]
+async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
+    for (dialect, sent) in [(Dialect::Anthropic, true), (Dialect::OpenAi, false)] {
+        let server = server("a", dialect, vec![]);
+        let world = world(&[Arc::clone(&server)]);
+        let call =
+            json!({"model": "far", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});
+        let mut arrival = world.arrival(Endpoint::Messages, call.to_string());
+        arrival.head.dialect = vec![("anthropic-beta", "context-1m".to_owned())];
+        drop(read_to_the_end(ask(&world.gateway, arrival).await).await);
+        let asked = server.asked.lock().unwrap();
+        let expected: &[_] = if sent { &[("anthropic-beta", "context-1m".to_owned())] } else { &[] };
+        assert_eq!(asked[0].headers, expected, "{dialect:?}");
+    }
 }

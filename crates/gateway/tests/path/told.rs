@@ -117,6 +117,13 @@ pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str) -> World {
     world
 }
 
+/// The same with rules on content.
+pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation::RuleConfig>) -> World {
+    let world = World::new(Setup { rules, ..Setup::default() });
+    swap(&world, false, &[("far", servers)], BTreeMap::new(), &json!([price("far", 1)]).to_string());
+    world
+}
+
 /// Has a world offer, beside its own model, models that these servers answer for, under further names too. The first costs a dollar for
 /// a million tokens of the prompt and four for those of the answer, each further one twice as much as the one before.
 pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
@@ -163,7 +170,7 @@ fn swap(
         aliases,
         prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(prices).unwrap()).unwrap(),
         fleet: Arc::new(Fleet::new(workers)),
-        judge: None,
+        judge: world.judge.clone(),
         weights: BTreeMap::new(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));

@@ -302,6 +302,7 @@ pub(crate) struct World {
     pub(crate) key: String,
     pub(crate) org: OrgId,
     pub(crate) project: ProjectId,
+    pub(crate) judge: Option<Arc<dyn headrace_moderation::Judge>>,
 }
 
 /// How a world differs from the usual.
@@ -400,7 +401,7 @@ impl World {
         let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>);
         let offer = Offer {
             prices: PriceList::from_config(&prices).unwrap(),
-            judge,
+            judge: judge.clone(),
             fleet: Arc::new(Fleet::new([worker])),
             models: vec![Arc::new(served(name, setup.template))],
             aliases: BTreeMap::from([(
@@ -411,7 +412,7 @@ impl World {
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         let key = secret.expose_secret().to_owned();
-        Self { gateway, engine, ledger, journal, limits, directory, traces, clock, key, org, project }
+        Self { gateway, engine, ledger, journal, limits, directory, traces, clock, key, org, project, judge }
     }
 
     pub(crate) fn script(&self, script: Script) {
