@@ -25,6 +25,8 @@ use headrace_wire::relay::{EventSplitter, SplitEvent};
 /// that is left before it cannot be used again.
 const TAIL_WAIT: Duration = Duration::from_millis(250);
 const TAIL_BYTES: usize = 4096;
+/// Bytes of a stream that are waited for together, a turn of the runtime at a time, while every turn brings more.
+const TOGETHER: usize = 16 * 1024;
 
 /// An answer under way. Dropping it breaks it off: the connection is closed, or the HTTP/2 stream reset.
 pub(crate) struct Answer {
@@ -43,6 +45,7 @@ enum At {
 struct Events {
     body: Body,
     splitter: EventSplitter,
+    coming: Coming,
     idle: Wait,
     /// Comments show that somebody is there, not that an answer will come.
     event: Wait,
@@ -55,6 +58,20 @@ struct Events {
     /// By when the answer would have to be here if it were whole.
     deadline: Instant,
     place: Place,
+}
+
+/// Whether more than what is here is likely to come at once. A connection hands over one chunk of a transfer at a time, and has its
+/// turn between two: whoever gives it that turn gets what came in one piece in one piece, and works and writes once for all of it.
+#[derive(Default)]
+struct Coming {
+    /// Bytes since the last event that was handed out.
+    together: usize,
+    /// The connection has its turn.
+    has_turn: bool,
+    /// Its turn brought nothing.
+    over: bool,
+    /// How the body ended, behind what is still to be handed out.
+    end: Option<Result<(), RelayError>>,
 }
 
 /// A whole answer.
@@ -100,6 +117,7 @@ impl Answer {
             Form::EventsOrWhole => At::Events(Box::new(Events {
                 body,
                 splitter: EventSplitter::with_limit(spec.bounds.event_bytes),
+                coming: Coming::default(),
                 idle: Wait::new(spec.timeouts.idle),
                 event: Wait::new(spec.timeouts.whole),
                 judged: false,
@@ -174,15 +192,35 @@ impl Drop for Answer {
 impl Events {
     fn poll(&mut self, cx: &mut Context<'_>, server: &Server) -> Poll<Result<Step, RelayError>> {
         loop {
-            match self.splitter.next_event() {
-                Ok(Some(event)) => return Poll::Ready(Ok(self.event(event))),
-                Ok(None) => {}
-                Err(error) => return Poll::Ready(Err(unreadable(error))),
+            if self.coming.is_over() {
+                match self.splitter.next_event() {
+                    Ok(Some(event)) => return Poll::Ready(Ok(self.event(event))),
+                    Ok(None) => self.coming = Coming { end: self.coming.end.take(), ..Coming::default() },
+                    Err(error) => return Poll::Ready(Err(unreadable(error))),
+                }
+            }
+            if let Some(end) = self.coming.end.take() {
+                return Poll::Ready(end.and_then(|()| self.end()));
             }
             let bytes = match poll_bytes(&mut self.body, cx) {
                 Poll::Ready(Some(Ok(bytes))) => bytes,
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(fault::within_the_body(&error))),
-                Poll::Ready(None) => return Poll::Ready(self.end()),
+                Poll::Ready(Some(Err(error))) => {
+                    self.coming.end = Some(Err(fault::within_the_body(&error)));
+                    continue;
+                }
+                Poll::Ready(None) => {
+                    self.coming.end = Some(Ok(()));
+                    continue;
+                }
+                Poll::Pending if self.coming.has_turn => {
+                    self.coming.over = true;
+                    continue;
+                }
+                Poll::Pending if self.coming.together > 0 => {
+                    self.coming.has_turn = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Pending => {
                     let (what, after) = match self.idle.poll(cx) {
                         Poll::Ready(after) => (RelayWait::Idle, after),
@@ -203,6 +241,7 @@ impl Events {
                 Some(_) => self.judged = true,
                 None => {}
             }
+            self.coming.more(bytes.len());
             self.splitter.push(bytes);
         }
     }
@@ -228,6 +267,17 @@ impl Events {
         }
         let what = if self.judged { "a stream without an event" } else { "an empty body" };
         Err(RelayError::NotTheDialect { what: what.to_owned(), beginning: String::new() })
+    }
+}
+
+impl Coming {
+    fn more(&mut self, bytes: usize) {
+        (self.together, self.has_turn) = (self.together + bytes, false);
+    }
+
+    /// What is here is to be handed out.
+    fn is_over(&self) -> bool {
+        self.over || self.end.is_some() || self.together == 0 || self.together >= TOGETHER
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
     Admitted, Answer, AnswerBody, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front, GiveUp, Head,
     Outlet,
@@ -85,21 +85,35 @@ impl Admitted for Anybody {
 /// An answer on its way back.
 struct Passing {
     answer: Box<dyn RelayAnswer>,
-    /// Came before the head of the answer could go out.
-    first: Option<Bytes>,
+    /// Came while events were put together.
+    next: Option<Result<Bytes, Broken>>,
+    over: bool,
 }
+
+/// Events that are here already leave together, as the governed relay's do.
+const TOGETHER: usize = 16 * 1024;
 
 impl Frames for Passing {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(Some(next));
         }
-        match self.answer.poll_next(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(RelayEvent::Event(event))) => Poll::Ready(Some(Ok(event.raw))),
-            Poll::Ready(Some(RelayEvent::Whole(body))) => Poll::Ready(Some(Ok(body))),
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Ready(Some(RelayEvent::Head(_) | RelayEvent::Failed(_))) => Poll::Ready(Some(Err(Broken))),
+        let mut pieces = BytesMut::new();
+        while !self.over && pieces.len() < TOGETHER {
+            match self.answer.poll_next(cx) {
+                Poll::Pending if pieces.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+                Poll::Ready(Some(RelayEvent::Event(event))) => pieces.extend_from_slice(&event.raw),
+                Poll::Ready(Some(RelayEvent::Whole(body))) => self.next = Some(Ok(body)),
+                Poll::Ready(None) => self.over = true,
+                Poll::Ready(Some(RelayEvent::Head(_) | RelayEvent::Failed(_))) => {
+                    (self.next, self.over) = (Some(Err(Broken)), true);
+                }
+            }
+        }
+        match pieces.is_empty() {
+            true => Poll::Ready(self.next.take()),
+            false => Poll::Ready(Some(Ok(pieces.freeze()))),
         }
     }
 
@@ -131,7 +145,7 @@ impl Front for Plain {
         let mut answer = self.relay.send(ask);
         let Some(RelayEvent::Head(_)) = answer.next().await else { return failed() };
         if stream {
-            let body = AnswerBody::Stream(Passing { answer, first: None });
+            let body = AnswerBody::Stream(Passing { answer, next: None, over: false });
             return Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body };
         }
         let Some(RelayEvent::Whole(whole)) = answer.next().await else { return failed() };

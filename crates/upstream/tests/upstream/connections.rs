@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use headrace_domain::Endpoint;
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_hostile::{Fault, Hostile};
@@ -16,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
 use crate::calls::{KEY, all, ask, chat, failure, send, spec};
+use crate::tls::answering;
 
 const SOON: Duration = Duration::from_secs(2);
 
@@ -162,6 +164,31 @@ async fn a_slow_reader_is_no_stall() {
         }
     }
     assert!(events > 5);
+}
+
+/// A transfer hands over one chunk at a time; whoever takes what is here already must not go to work for each of them.
+#[tokio::test]
+async fn what_was_sent_together_comes_together() {
+    const EVENTS: usize = 64;
+    let event = "data: {\"choices\":[]}\n\n";
+    let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let port = answering(format!("{head}{}0\r\n\r\n", chunk.repeat(EVENTS))).await;
+    let upstream = Upstream::new(spec(&format!("http://127.0.0.1:{port}"), Kind::Vllm)).unwrap();
+    let mut answer = send(&upstream, chat("any", true));
+    assert!(matches!(answer.next().await, Some(RelayEvent::Head(_))));
+    let (mut events, mut waits) = (0, 0);
+    loop {
+        let ready = answer.next().now_or_never();
+        waits += usize::from(ready.is_none());
+        match if ready.is_some() { ready.flatten() } else { answer.next().await } {
+            Some(RelayEvent::Event(_)) => events += 1,
+            None => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(events, EVENTS);
+    assert!(waits <= 4, "{waits} waits for what came in one write");
 }
 
 #[tokio::test]

@@ -53,13 +53,13 @@ async fn a_certificate_is_trusted_where_its_root_is_configured() {
 }
 
 /// A server that reads something and answers always the same. Gives its port.
-async fn answering(answer: &'static str) -> u16 {
+pub(crate) async fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await?;
         if stream.read(&mut [0; 4096]).await? > 0 {
-            stream.write_all(answer.as_bytes()).await?;
+            stream.write_all(answer.as_ref()).await?;
         }
         stream.shutdown().await
     });
