@@ -67,7 +67,8 @@ pub struct GatewayConfig {
     pub first_event_wait: Duration,
     /// How often a silent stream gets a sign of life.
     pub keep_alive: Duration,
-    /// Prompts longer than this many bytes are rendered off the event loop.
+    /// Prompts longer than this many bytes are rendered off the event loop. What goes on as it came is only looked through, and that
+    /// takes a sixteenth of the time.
     pub render_inline_bytes: usize,
     /// Bytes of bodies that are read and rendered at once off the event loop; half of them for one key.
     pub render_bytes_at_once: usize,

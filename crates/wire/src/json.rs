@@ -49,7 +49,7 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader of `body`, which must be UTF-8. `max_free_form` bounds the values that [`Self::count_value`] counts.
     pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
-        let text = std::str::from_utf8(body).map_err(|error| {
+        let text = simdutf8::compat::from_utf8(body).map_err(|error| {
             Fault::new(Code::InvalidJson, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
         let max_depth = max_depth.min(DEEPEST);

@@ -16,28 +16,36 @@ use crate::state::{Parsed, Received, Taken};
 
 use super::render::estimate;
 
+/// How much longer a body may be that is only looked through, at a gigabyte a second, than one that is rendered.
+const LOOKED_THROUGH: usize = 16;
+
 impl Received {
     pub(crate) async fn parse(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Parsed, Why> {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
-        let taken = take(gateway, &principal.key, body.len()).await?;
         let catalog = gateway.catalog();
         let asker = Asker {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
             request: dossier.id,
         };
+        let (bytes, inline) = (body.len(), config.render_inline_bytes);
+        let named = (bytes <= inline.saturating_mul(LOOKED_THROUGH)).then(|| named(&catalog, &asker, &body));
+        let as_it_is = named.as_ref().is_some_and(|named| named.goes_as_it_is(&catalog, endpoint));
+        let taken = take(gateway, &principal.key, bytes, as_it_is).await?;
         let (read, taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there while it is read, also when the client goes away.
             let (limits, catalog) = (config.wire.clone(), Arc::clone(&catalog));
             let reading = tokio::task::spawn_blocking(move || {
-                let read = read(&catalog, &asker, endpoint, body, &limits);
+                let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
+                let read = read(&catalog, &asker, named, endpoint, body, &limits);
                 (read, taken)
             });
             reading.await.map_err(|_| stopped())?
         } else {
-            (read(&catalog, &asker, endpoint, body, &config.wire), taken)
+            let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
+            (read(&catalog, &asker, named, endpoint, body, &config.wire), taken)
         };
         let Read { call, asked, model } = read?;
         dossier.record.stream = call.stream;
@@ -55,18 +63,40 @@ struct Read {
     model: Option<Arc<ServedModel>>,
 }
 
+/// The model that a body asks for, as far as that is known before it is read.
+struct Named {
+    asked: Option<ModelName>,
+    model: Option<Arc<ServedModel>>,
+}
+
+impl Named {
+    /// Whether a call goes out as it came: nothing reads its words, and nothing says them in another dialect.
+    fn goes_as_it_is(&self, catalog: &Catalog, endpoint: Endpoint) -> bool {
+        let Some(model) = self.model.as_ref().filter(|model| model.lane.is_messages()) else { return false };
+        let own = endpoint.dialect();
+        catalog.judge().is_none()
+            && catalog.fleet().relays(&model.name).all(|relay| relay.facts().dialect == own)
+    }
+}
+
+fn named(catalog: &Catalog, asker: &Asker, body: &[u8]) -> Named {
+    let asked = if catalog.looks() { headrace_wire::relay::model_named(body) } else { None };
+    let asked = asked.and_then(|name| ModelName::new(&name).ok());
+    let model = asked.as_ref().and_then(|name| catalog.choose(name, asker, body));
+    Named { asked, model }
+}
+
 /// How a body is read depends on who takes it: what is sent on means what its receiver says, and of that only what limits, money
 /// and rules need is read.
 fn read(
     catalog: &Catalog,
     asker: &Asker,
+    named: Named,
     endpoint: Endpoint,
     body: Bytes,
     limits: &WireLimits,
 ) -> Result<Read, BadRequest> {
-    let named = if catalog.looks() { headrace_wire::relay::model_named(&body) } else { None };
-    let asked = named.and_then(|name| ModelName::new(&name).ok());
-    let model = asked.as_ref().and_then(|name| catalog.choose(name, asker, &body));
+    let Named { asked, model } = named;
     if model.as_ref().is_some_and(|model| model.lane.is_messages()) {
         let call = headrace_wire::relay::skim(endpoint, body, limits)?;
         return Ok(Read { call, asked, model });
@@ -77,11 +107,11 @@ fn read(
     Ok(Read { call, asked, model })
 }
 
-/// The memory for reading a body and, for a long one, its turn.
-async fn take(gateway: &Gateway, key: &KeyId, body_bytes: usize) -> Result<Taken, Why> {
-    let reserved = gateway.memory().reserve(key, estimate::reading(body_bytes));
-    let memory = reserved.map_err(|full| full.at(Stage::Parse))?;
-    let turn = if body_bytes > gateway.config().render_inline_bytes {
+/// The memory for reading a body and, for one whose reading is long, its turn.
+async fn take(gateway: &Gateway, key: &KeyId, body_bytes: usize, as_it_is: bool) -> Result<Taken, Why> {
+    let most = if as_it_is { estimate::looking(body_bytes) } else { estimate::reading(body_bytes) };
+    let memory = gateway.memory().reserve(key, most).map_err(|full| full.at(Stage::Parse))?;
+    let turn = if body_bytes > gateway.config().render_inline_bytes && !as_it_is {
         Some(gateway.turns().enter(key, body_bytes).await?)
     } else {
         None

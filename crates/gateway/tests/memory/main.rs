@@ -10,15 +10,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use headrace_call_api::Frames;
-use headrace_domain::Endpoint;
+use headrace_domain::{Dialect, Endpoint};
 use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
+use told::{answer_of, chunk, data_event, delta, finish, head, server, usage, whole};
 use world::{Script, Setup, World, ask};
 
 #[allow(dead_code, reason = "the world has more in it than is measured")]
 #[path = "../path/world.rs"]
 mod world;
+
+#[allow(dead_code, reason = "the servers can do more than is measured")]
+#[path = "../path/told.rs"]
+mod told;
 
 /// Counts as the system's allocator rounds: multiples of 16 bytes, 16 more for itself.
 struct Counting;
@@ -46,6 +51,9 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(at, layout) }
     }
 }
+
+/// Every allocation of the program counts: one test at a time.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -81,6 +89,7 @@ async fn measured(world: &World, endpoint: Endpoint, body: &Value) -> (u16, usiz
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_takes_more_than_its_estimate() {
+    let _alone = ALONE.lock().await;
     let bounds = headrace_gateway::MemoryBounds { call: 1 << 30, key: 2 << 30, all: 4 << 30 };
     let world = World::new(Setup { memory: bounds, ..Setup::default() });
     world.script(Script::AnswerFully);
@@ -113,13 +122,41 @@ async fn no_call_takes_more_than_its_estimate() {
         raw(json!({"max_tokens": 100, "logprobs": 0, "n": 64})),
         raw(json!({"prompt": vec![vec![70; 400]; 128]})),
     ];
+    hold_to_estimates(&world, &rows).await;
+}
+
+/// What goes on to somebody else's server is looked through, not read and rendered.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_that_goes_on_takes_more_than_its_estimate() {
+    let _alone = ALONE.lock().await;
+    let streamed = || {
+        let words = (0..64).map(|n| chunk(&delta(&format!(" word {n}"))));
+        let ends = [chunk(&finish("stop")), chunk(&usage(70, 0, 64)), data_event("", "[DONE]")];
+        std::iter::once(head()).chain(words).chain(ends).collect::<told::Script>()
+    };
+    let scripts = |make: &dyn Fn() -> told::Script| (0..200).map(|_| make()).collect();
+    let chat = |characters: usize, stream: bool| {
+        let messages = json!([{"role": "user", "content": "word ".repeat(characters / 5)}]);
+        let body = json!({"model": "far", "max_tokens": 80, "messages": messages, "stream": stream});
+        (Endpoint::ChatCompletions, body)
+    };
+    for (stream, make) in
+        [(false, &(|| whole(&answer_of("Hi"))) as &dyn Fn() -> told::Script), (true, &streamed)]
+    {
+        let world = told::world(&[server("a", Dialect::OpenAi, scripts(make))]);
+        let rows = [chat(10, stream), chat(100_000, stream), chat(400_000, stream)];
+        hold_to_estimates(&world, &rows).await;
+    }
+}
+
+async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) {
     let mut too_low = Vec::new();
-    measured(&world, rows[0].0, &rows[0].1).await;
-    for (endpoint, body) in &rows {
+    measured(world, rows[0].0, &rows[0].1).await;
+    for (endpoint, body) in rows {
         let (mut status, mut peak, mut taken) = (0, 0, 0);
         // On a busy machine the watcher may sleep through a short call.
         while taken < 1000 {
-            (status, peak, taken) = measured(&world, *endpoint, body).await;
+            (status, peak, taken) = measured(world, *endpoint, body).await;
         }
         let mut shown = body.to_string();
         shown.truncate(200);

@@ -416,7 +416,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "gateway.render_inline",
         bytes(0, MIB),
         "\"32KiB\"",
-        "Requests longer than this are read and rendered off the event loop.",
+        "Requests longer than this are read and rendered off the event loop; those that only pass through, from 16 times as much.",
     ),
     field(
         "gateway.max_render_bytes_at_once",

@@ -39,6 +39,11 @@ pub(crate) fn reading(body_bytes: usize) -> u64 {
     CALL.saturating_add(READING.saturating_mul(body_bytes as u64))
 }
 
+/// What looking through a body of so many bytes takes, and sending it on.
+pub(crate) fn looking(body_bytes: usize) -> u64 {
+    CALL.saturating_add(TEXT.saturating_mul(body_bytes as u64))
+}
+
 /// The parts of an estimate, each with the parameter that makes it large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Estimate {
@@ -75,7 +80,8 @@ impl Estimate {
         let asked = Asked {
             choices: prompts.saturating_mul(n),
             prompts,
-            prompt_tokens: work.prompt_tokens(),
+            // What goes on in messages is in nobody's ids here.
+            prompt_tokens: if work.messages.is_some() { 0 } else { work.prompt_tokens() },
             max_tokens: u64::from(sampling.max_tokens),
             scores: at_each(sampling.logprobs),
             prompt_scores: at_each(sampling.prompt_logprobs),
