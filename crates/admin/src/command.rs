@@ -321,6 +321,8 @@ pub struct UpstreamView {
     pub last_error_age_s: Option<u64>,
     /// Seconds since it last answered anything.
     pub last_contact_age_s: Option<u64>,
+    /// Why it is not known how busy it is; `None`: it told, or is not asked.
+    pub load_fault: Option<String>,
     /// Its models, as far as they are served here.
     pub models: Vec<UpstreamModelView>,
 }
@@ -346,8 +348,21 @@ pub struct UpstreamModelView {
     pub failed_permille_last_5_minutes: Option<u32>,
     /// How long the first thing of an answer took lately, in milliseconds.
     pub first_ms: Option<u64>,
-    /// Seconds since it last said how busy it is; `None`: it does not say.
-    pub load_age_s: Option<u64>,
+    /// How busy it said it is; `None`: it does not say.
+    pub load: Option<LoadView>,
+}
+
+/// How busy a model at a server is, as that said last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadView {
+    /// Calls being computed, also those of others.
+    pub running: u32,
+    /// Calls waiting.
+    pub waiting: u32,
+    /// Part of its KV memory in use, in thousandths, where it says so.
+    pub cache_used_permille: Option<u16>,
+    /// Seconds since it said so.
+    pub age_s: u64,
 }
 
 /// What a project can spend.

@@ -8,8 +8,8 @@ mod lock;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
-    StoreView, TotalsView, UpstreamAct, UpstreamModelView, UpstreamView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, LoadView, SecretText,
+    ServerStatus, StoreView, TotalsView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};

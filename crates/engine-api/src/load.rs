@@ -96,6 +96,9 @@ pub struct LoadReport {
     pub blocks_free: u32,
     /// Of the free ones, those that hold a cached prefix.
     pub blocks_cached: u32,
+    /// Part of the KV memory in use, in thousandths, where it is told so and not in blocks.
+    #[serde(default)]
+    pub cache_used_permille: Option<u16>,
     /// Tokens computed per second lately; 0 while unknown.
     pub tokens_per_second: u32,
     /// Prompt tokens per second in steps of nothing else; 0 while unknown.

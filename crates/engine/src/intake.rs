@@ -180,6 +180,7 @@ impl Intake {
             blocks_total: to_u32(load.blocks_total),
             blocks_free: to_u32(load.blocks_free),
             blocks_cached: to_u32(load.blocks_cached),
+            cache_used_permille: None,
             tokens_per_second: load.tokens_per_second,
             prefill_tokens_per_second: load.prefill_tokens_per_second,
             decode_tokens_per_second: load.decode_tokens_per_second,

@@ -191,7 +191,7 @@ impl Reloader {
         let swap = || {
             names.iter().for_each(|name| self.metrics.add_model(name));
             drop(gateway.swap(catalog));
-            self.upstreams.take_over(fronted, &self.metrics);
+            self.upstreams.take_over(fronted, &self.metrics, &self.runtime);
         };
         if !self.engines.replace(running, swap) {
             return Err(stopping());

@@ -243,7 +243,7 @@ impl House {
             served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
         drop(running);
         let gateway = self.gateway(&fronted)?;
-        self.upstreams.take_over(fronted, &self.metrics);
+        self.upstreams.take_over(fronted, &self.metrics, runtime.handle());
         gauges::register(&self.metrics, &self.ledger, &self.limits);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);

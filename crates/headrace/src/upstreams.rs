@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use headrace_admin::{AdminError, UpstreamAct, UpstreamModelView, UpstreamSource, UpstreamView};
+use headrace_admin::{AdminError, LoadView, UpstreamAct, UpstreamModelView, UpstreamSource, UpstreamView};
 use headrace_domain::{Clock, ModelName};
-use headrace_engine_api::{Capabilities, Engine as _, Reported};
+use headrace_engine_api::{Capabilities, Engine as _, LoadReport, Reported};
 use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, ServedModel};
 use headrace_ledger::prices::PriceConfig;
@@ -167,8 +167,8 @@ impl Upstreams {
         fronted
     }
 
-    /// These are reached by new calls from now on.
-    pub(crate) fn take_over(&self, fronted: Fronted, metrics: &Metrics) {
+    /// These are reached by new calls from now on, and asked how busy they are.
+    pub(crate) fn take_over(&self, fronted: Fronted, metrics: &Metrics, runtime: &Handle) {
         let mut desk = self.desk();
         let stays = |of: &Site, sites: &[Site]| sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen));
         for gone in desk.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
@@ -176,6 +176,8 @@ impl Upstreams {
         }
         for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
             gauges::register_upstream(metrics, &new.upstream);
+            // It ends by itself when nobody has the server any longer.
+            runtime.spawn(new.upstream.follow_load());
         }
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
@@ -328,6 +330,7 @@ impl Site {
             last_error_age_s: seconds(figures.last_error_age),
             last_error: figures.last_error,
             last_contact_age_s: seconds(figures.last_contact_age),
+            load_fault: self.upstream.load_fault(),
             models: workers
                 .iter()
                 .filter(|worker| worker.site.as_deref() == Some(self.upstream.name()))
@@ -354,12 +357,18 @@ fn model_view(worker: &WorkerStatus) -> UpstreamModelView {
         failed_permille_last_minute: permille(worker.failed_last_minute),
         failed_permille_last_5_minutes: permille(worker.failed_last_5_minutes),
         first_ms: worker.first.map(|first| u64::try_from(first.as_millis()).unwrap_or(u64::MAX)),
-        load_age_s: match worker.load.reported {
-            Reported::Now => Some(0),
-            Reported::Ago { nanos } => Some(nanos / 1_000_000_000),
-            Reported::Never => None,
-        },
+        load: load_view(&worker.load),
     }
+}
+
+fn load_view(load: &LoadReport) -> Option<LoadView> {
+    let age_s = match load.reported {
+        Reported::Now => 0,
+        Reported::Ago { nanos } => nanos / 1_000_000_000,
+        Reported::Never => return None,
+    };
+    let LoadReport { running, waiting, cache_used_permille, .. } = *load;
+    Some(LoadView { running, waiting, cache_used_permille, age_s })
 }
 
 /// Some names of models, and how many more there are.

@@ -15,6 +15,8 @@ use crate::address::shown;
 use crate::body::read_some;
 use crate::fault;
 use crate::gate::Place;
+use crate::kind::Kind;
+use crate::load::{FORMAT_HEADER, Gauge, LOAD_HEADER};
 use crate::retry_after::retry_after;
 use crate::server::Server;
 
@@ -34,6 +36,8 @@ pub(crate) struct Post {
     pub(crate) stream: bool,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) head_within: Option<Duration>,
+    /// Of the model that is asked.
+    pub(crate) gauge: Arc<Gauge>,
 }
 
 /// An answer whose head is here.
@@ -67,7 +71,7 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let bound = post.head_within.map_or(own, |within| within.min(own));
     let deadline = started + bound;
     let place = server.gate.enter(deadline).await?;
-    let stream = post.stream;
+    let (stream, gauge) = (post.stream, Arc::clone(&post.gauge));
     let request = request(&server, post)?;
     let late = |_| RelayError::Timeout { what: RelayWait::Head, after: bound };
     let response = tokio::time::timeout_at(deadline, server.client.execute(request)).await.map_err(late)?;
@@ -80,6 +84,7 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let (head, mut body) = http::Response::<Body>::from(response).into_parts();
     within_bounds(&head.headers, server.spec.bounds.head_bytes)?;
     refused(&server, head.status, &head.headers, &mut body).await?;
+    told_load(&server, &gauge, &head.headers);
     let form = match form(stream, &head.headers) {
         Ok(form) => form,
         Err(what) => {
@@ -103,6 +108,10 @@ fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
     if let Ok(id) = HeaderValue::try_from(post.request.to_string()) {
         headers.insert("x-request-id", id);
     }
+    if server.spec.kind == Kind::Vllm && server.spec.load_every.is_zero() {
+        // Where it is not asked by itself, an answer may say how busy it is.
+        headers.insert(FORMAT_HEADER, HeaderValue::from_static("JSON"));
+    }
     for (name, value) in post.headers {
         let unfit =
             |_| RelayError::Connect { why: format!("the header `{name}` of the call cannot be sent") };
@@ -116,6 +125,14 @@ fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
     }
     *request.body_mut() = Some(Body::from(post.body));
     Ok(request)
+}
+
+/// Takes in what the head says of its server's load.
+fn told_load(server: &Server, gauge: &Gauge, headers: &HeaderMap) {
+    if headers.contains_key(LOAD_HEADER) {
+        let values: Vec<&[u8]> = headers.get_all(LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
+        gauge.tell_of_header(&values, server);
+    }
 }
 
 /// The library stops at a bound of its own, which is larger than any that can be configured.

@@ -108,7 +108,7 @@ pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
         Kind::Headrace => server.address.server("readyz"),
         Kind::OpenAi | Kind::Anthropic => server.address.api("models"),
     };
-    get(server, place).await.map(drop)
+    get(server, place, Bound::of(server)).await.map(drop)
 }
 
 /// llama.cpp lists the context that a model was trained with; what a call may use is told elsewhere.
@@ -120,7 +120,7 @@ async fn slot_window(server: &Server) -> Option<u32> {
 
 async fn json(server: &Server, url: Url) -> Result<Value, ProbeError> {
     let asked = url.path().to_owned();
-    let body = get(server, url).await?;
+    let body = get(server, url, Bound::of(server)).await?;
     if body.len() >= MAX_LIST_BYTES {
         let error = RelayError::TooLarge { what: "body", limit: MAX_LIST_BYTES };
         return Err(ProbeError::Unreachable(error));
@@ -143,14 +143,27 @@ fn not_json(server: &Server, body: &Bytes) -> String {
     }
 }
 
-/// Asks, and gives the body of a success.
-async fn get(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
+/// How much is taken of an answer, and how long is waited for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) bytes: usize,
+    pub(crate) wait: Duration,
+}
+
+impl Bound {
+    fn of(server: &Server) -> Self {
+        Self { bytes: MAX_LIST_BYTES, wait: PROBE_WAIT.min(server.spec.timeouts.head) }
+    }
+}
+
+/// Asks, and gives the body of a success, cut at the bound.
+pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes, ProbeError> {
     let unreachable = ProbeError::Unreachable;
     let asked = url.path().to_owned();
     let mut request = Request::new(Method::GET, url);
     *request.headers_mut() = server.headers(server.spec.kind.dialect());
     request.headers_mut().entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
-    let wait = PROBE_WAIT.min(server.spec.timeouts.head);
+    let wait = bound.wait;
     let answer = tokio::time::timeout(wait, server.client.execute(request)).await;
     let answer = answer
         .map_err(|_| unreachable(RelayError::Timeout { what: RelayWait::Head, after: wait }))?
@@ -167,7 +180,7 @@ async fn get(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
         let to = server.redactor.text(&shown(to));
         return Err(unreachable(RelayError::Redirect { status, to }));
     }
-    let body = read_some(&mut body, MAX_LIST_BYTES, wait).await;
+    let body = read_some(&mut body, bound.bytes, wait).await;
     if head.status.is_success() {
         return Ok(body);
     }

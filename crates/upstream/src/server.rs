@@ -16,6 +16,7 @@ use crate::client::client;
 use crate::figures::Counters;
 use crate::gate::Gate;
 use crate::kind::Kind;
+use crate::load::Loads;
 use crate::redact::Redactor;
 use crate::spec::UpstreamSpec;
 
@@ -30,6 +31,7 @@ pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Counters,
     pub(crate) redactor: Redactor,
+    pub(crate) loads: Loads,
     /// Headers of every call.
     headers: HeaderMap,
     /// Where calls go, by endpoint.
@@ -58,6 +60,7 @@ impl Server {
             gate: Arc::new(Gate::new(spec.queue)),
             counters: Counters::new(),
             redactor: Redactor::new(secrets),
+            loads: Loads::new(),
             headers: headers(&spec).map_err(one)?,
             chat: address.api("chat/completions"),
             completions: address.api("completions"),

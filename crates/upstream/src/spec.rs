@@ -39,6 +39,8 @@ pub struct UpstreamSpec {
     pub bounds: Bounds,
     /// What becomes of an answer whose client goes away.
     pub abandoned: Abandoned,
+    /// How often it is asked how busy it is, where its kind tells that; zero: never.
+    pub load_every: Duration,
 }
 
 /// How long is waited for what.
@@ -161,6 +163,9 @@ const RESERVED: [&str; 8] = [
 ];
 
 impl UpstreamSpec {
+    /// How often a server is asked how busy it is, unless something else is said.
+    pub const LOAD_EVERY: Duration = Duration::from_secs(1);
+
     /// A server with the defaults of everything else.
     pub fn new(name: &str, kind: Kind, url: &str) -> Self {
         Self {
@@ -177,6 +182,7 @@ impl UpstreamSpec {
             queue: Queue::default(),
             bounds: Bounds::default(),
             abandoned: Abandoned::default(),
+            load_every: Self::LOAD_EVERY,
         }
     }
 

@@ -15,10 +15,10 @@ use headrace_engine_api::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::load;
+use crate::load::Gauge;
 use crate::server::Server;
 pub use crate::tokens::model::TokenModelSpec;
-use crate::tokens::run::Run;
+use crate::tokens::run::{At, Run};
 use crate::upstream::Upstream;
 
 /// Answers of one job, at most: each is a call of its own.
@@ -31,6 +31,7 @@ pub struct TokenModel {
     server: Arc<Server>,
     model: Arc<TokenModelSpec>,
     capabilities: Capabilities,
+    gauge: Arc<Gauge>,
 }
 
 impl TokenModel {
@@ -53,7 +54,9 @@ impl TokenModel {
             kv_tokens: u64::from(model.context_window),
             continues: Continues::Likeliest,
         };
-        Ok(Self { server: upstream.server(), model: Arc::new(model), capabilities })
+        let server = upstream.server();
+        let gauge = server.loads.gauge(&model.model);
+        Ok(Self { server, model: Arc::new(model), capabilities, gauge })
     }
 
     fn check(&self, job: &Job) -> Result<(), SubmitRefusal> {
@@ -99,7 +102,8 @@ impl Engine for TokenModel {
         let woken = Arc::new(Notify::new());
         let wake = Arc::clone(&woken);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || wake.notify_one()));
-        let run = Run::new(Arc::clone(&self.server), Arc::clone(&self.model), job, sender, woken);
+        let at = At { server: Arc::clone(&self.server), gauge: Arc::clone(&self.gauge) };
+        let run = Run::new(at, Arc::clone(&self.model), job, sender, woken);
         runtime.spawn(run.run_to_end());
         Ok(ticket)
     }
@@ -110,7 +114,7 @@ impl Engine for TokenModel {
     }
 
     fn load(&self) -> LoadReport {
-        load::seen_here(&self.server)
+        self.gauge.report(&self.server)
     }
 
     fn health(&self) -> Health {

@@ -10,7 +10,7 @@ use crate::ask::Post;
 use crate::figures::Figures;
 use crate::kind::Kind;
 use crate::listing::ListedModel;
-use crate::load;
+use crate::load::{self, Gauge};
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
@@ -86,6 +86,16 @@ impl Upstream {
         self.server.counters.read(self.server.gate.waiting())
     }
 
+    /// Asks it again and again how busy it is, where its kind tells that, for as long as anybody has it. One of these is enough.
+    pub fn follow_load(&self) -> impl Future<Output = ()> + Send + 'static {
+        load::follow(Arc::downgrade(&self.server))
+    }
+
+    /// Why it is not known how busy it is; `None`: it told, or is not asked.
+    pub fn load_fault(&self) -> Option<String> {
+        self.server.loads.fault()
+    }
+
     /// What all calls to it share.
     pub(crate) fn server(&self) -> Arc<Server> {
         Arc::clone(&self.server)
@@ -102,7 +112,7 @@ impl Upstream {
             context_window,
             abandoned: spec.abandoned,
         };
-        RelayModel { server: Arc::clone(&self.server), facts }
+        RelayModel { server: Arc::clone(&self.server), facts, gauge: self.server.loads.gauge(model) }
     }
 }
 
@@ -120,6 +130,7 @@ impl fmt::Debug for Upstream {
 pub struct RelayModel {
     server: Arc<Server>,
     facts: RelayFacts,
+    gauge: Arc<Gauge>,
 }
 
 impl Relay for RelayModel {
@@ -131,12 +142,13 @@ impl Relay for RelayModel {
         let RelayAsk { request, endpoint, body, stream, headers, head_within } = ask;
         let url = self.server.url(endpoint).clone();
         let dialect = endpoint.dialect();
-        let post = Post { url, dialect, request, body, stream, headers, head_within };
+        let gauge = Arc::clone(&self.gauge);
+        let post = Post { url, dialect, request, body, stream, headers, head_within, gauge };
         Box::new(Answer::new(Arc::clone(&self.server), post))
     }
 
     fn load(&self) -> LoadReport {
-        load::seen_here(&self.server)
+        self.gauge.report(&self.server)
     }
 
     fn health(&self) -> Health {

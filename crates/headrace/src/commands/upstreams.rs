@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, UpstreamAct, UpstreamView};
+use headrace_admin::{AdminCommand, AdminReply, LoadView, UpstreamAct, UpstreamView};
 
 use crate::cli::{UpstreamsArgs, UpstreamsCommand};
 use crate::commands::{execute, unexpected};
@@ -67,7 +67,7 @@ fn describe(views: &[UpstreamView]) -> String {
                 part(model.failed_permille_last_minute),
                 part(model.failed_permille_last_5_minutes),
                 model.first_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms")),
-                model.load_age_s.map_or_else(|| "not told".to_owned(), |age| format!("{age} s old")),
+                model.load.as_ref().map_or_else(|| "not told".to_owned(), load),
                 model.standing.clone(),
             ]
         });
@@ -75,11 +75,21 @@ fn describe(views: &[UpstreamView]) -> String {
         text.push_str(&output::table(&head, rows.collect()));
     }
     for view in views {
+        if let Some(fault) = &view.load_fault {
+            text.push_str(&format!("{}: how busy it is is not known: {fault}\n", view.name));
+        }
         if let (Some(error), Some(age)) = (&view.last_error, view.last_error_age_s) {
             text.push_str(&format!("{}: {age} s ago: {error}\n", view.name));
         }
     }
     text
+}
+
+fn load(load: &LoadView) -> String {
+    let LoadView { running, waiting, cache_used_permille, age_s } = load;
+    let cache = cache_used_permille
+        .map_or_else(String::new, |part| format!(", {:.0} % of its KV", f64::from(part) / 10.0));
+    format!("{running} run, {waiting} wait{cache}; {age_s} s old")
 }
 
 fn part(permille: Option<u32>) -> String {

@@ -229,7 +229,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "upstreams",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
     ),
     field(
         "engine.threads",

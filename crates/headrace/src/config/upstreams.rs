@@ -24,6 +24,8 @@ use crate::key_text::read_key;
 /// The longest of an upstream's times.
 const LONGEST: Kind =
     Kind::Duration { least: Duration::from_millis(1), most: Duration::from_secs(24 * 3600) };
+/// How often something is asked; zero: never.
+const OFTEN: Kind = Kind::Duration { least: Duration::ZERO, most: Duration::from_secs(3600) };
 /// Calls at once, or waiting.
 const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
 const ABANDONED: &[&str] = &["abort", "drain"];
@@ -65,6 +67,9 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     spec.proxy = table.take_text("proxy", Kind::Text).map(SecretString::from);
     times(table, &mut spec);
     bounds(table, &mut spec);
+    if let Some(Parsed::Duration(every)) = table.take("load_every", OFTEN) {
+        spec.load_every = every;
+    }
     let abandoned = table.take_text("abandoned", Kind::Choice(ABANDONED));
     spec.abandoned = if abandoned.as_deref() == Some("drain") { Abandoned::Drain } else { Abandoned::Abort };
     spec.http2.when = match table.take_text("http2", Kind::Choice(HTTP2)).as_deref() {

@@ -12,14 +12,23 @@ use tokio::sync::Notify;
 
 use crate::answer::Answer;
 use crate::ask::Post;
+use crate::load::Gauge;
 use crate::server::Server;
 use crate::tokens::choice::{Choice, Rules};
 use crate::tokens::model::TokenModelSpec;
 use crate::tokens::vllm::{self, Piece, Score};
 
+/// Where a job is sent.
+pub(super) struct At {
+    pub(super) server: Arc<Server>,
+    /// Of the model there.
+    pub(super) gauge: Arc<Gauge>,
+}
+
 /// One job.
 pub(super) struct Run {
     server: Arc<Server>,
+    gauge: Arc<Gauge>,
     model: Arc<TokenModelSpec>,
     job: Job,
     rules: Rules,
@@ -47,7 +56,7 @@ struct Call {
 
 impl Run {
     pub(super) fn new(
-        server: Arc<Server>,
+        At { server, gauge }: At,
         model: Arc<TokenModelSpec>,
         job: Job,
         sender: EventSender,
@@ -57,6 +66,7 @@ impl Run {
         let now = model.clock.monotonic_nanos();
         Self {
             server,
+            gauge,
             model,
             job,
             rules,
@@ -106,6 +116,7 @@ impl Run {
             stream: true,
             headers: Vec::new(),
             head_within: self.time_to_start(),
+            gauge: Arc::clone(&self.gauge),
         };
         let answer = Answer::new(Arc::clone(&self.server), post);
         self.calls.push(Call { choice, answer: Some(answer) });

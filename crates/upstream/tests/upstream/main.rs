@@ -5,6 +5,7 @@
 mod calls;
 mod connections;
 mod faults;
+mod loads;
 mod probes;
 mod queue;
 mod tls;

@@ -1,0 +1,128 @@
+//! Asks a server how busy it is, again and again: at one place that its kind has for it, one question at a time, each bounded in
+//! bytes and time. Knows no models and no choice.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::kind::Kind;
+use crate::load::{Readings, json, page};
+use crate::probe::{self, Bound, ProbeError};
+use crate::server::Server;
+
+/// The longest that one question takes.
+const WAIT: Duration = Duration::from_secs(2);
+/// The largest answer. A page of vLLM's with many adapters has some hundred kilobytes.
+const MAX_BYTES: usize = 4 << 20;
+/// A server that does not tell is asked this seldom in the end.
+const SELDOM: Duration = Duration::from_secs(15);
+
+/// Where a server tells its load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A page of metrics.
+    Metrics,
+    /// SGLang's, which needs no flag.
+    Loads,
+    /// SGLang's before there was the other.
+    GetLoad,
+    /// llama.cpp's, where no metrics are on.
+    Slots,
+}
+
+/// The places of a kind, the best first.
+const fn places(kind: Kind) -> &'static [Place] {
+    match kind {
+        Kind::Vllm => &[Place::Metrics],
+        Kind::Sglang => &[Place::Loads, Place::GetLoad, Place::Metrics],
+        Kind::LlamaCpp => &[Place::Metrics, Place::Slots],
+        Kind::OpenAi | Kind::Anthropic | Kind::Headrace => &[],
+    }
+}
+
+/// Asks until nobody needs the server any longer. Ends at once where it is not to be asked.
+pub(crate) async fn follow(server: Weak<Server>) {
+    let mut failed: u32 = 0;
+    loop {
+        let every = {
+            let Some(server) = server.upgrade() else { return };
+            let every = server.spec.load_every;
+            if every.is_zero() || places(server.spec.kind).is_empty() {
+                return;
+            }
+            failed = if look(&server).await { 0 } else { failed.saturating_add(1) };
+            every
+        };
+        let seldom = every.saturating_mul(1 << failed.min(10)).min(SELDOM.max(every));
+        tokio::time::sleep(seldom).await;
+    }
+}
+
+/// Asks once, at the other places too where it is not told at the first. Whether it told.
+async fn look(server: &Arc<Server>) -> bool {
+    let places = places(server.spec.kind);
+    let loads = &server.loads;
+    let mut why = None;
+    for _ in places {
+        let Some(place) = places.get(loads.place.load(Ordering::Relaxed) % places.len()) else { break };
+        let asked = Instant::now();
+        let (said, elsewhere) = match get(server, *place).await {
+            Ok(body) => (read(*place, &body, server.spec.kind), true),
+            Err(error) => {
+                // Where nobody answers, there is no other place either.
+                let elsewhere = matches!(error, ProbeError::Status { status: 400..=499 | 501, .. });
+                (Err(error.to_string()), elsewhere)
+            }
+        };
+        match said {
+            Ok(readings) => {
+                loads.told(asked, Ok(readings));
+                return true;
+            }
+            Err(error) => {
+                let at = place.path();
+                why.get_or_insert_with(|| format!("asked at `/{at}` for its load: {error}"));
+                if !elsewhere {
+                    break;
+                }
+                loads.place.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    loads.told(Instant::now(), Err(why.unwrap_or_default()));
+    false
+}
+
+async fn get(server: &Arc<Server>, place: Place) -> Result<Bytes, ProbeError> {
+    let url = server.address.server(place.path());
+    probe::get(server, url, Bound { bytes: MAX_BYTES, wait: WAIT.min(server.spec.timeouts.head) }).await
+}
+
+fn read(place: Place, body: &[u8], kind: Kind) -> Result<Readings, String> {
+    if body.len() >= MAX_BYTES {
+        return Err(format!("its answer has {MAX_BYTES} bytes or more"));
+    }
+    match place {
+        Place::Metrics => {
+            let text = std::str::from_utf8(body).map_err(|_| "its page is not UTF-8".to_owned())?;
+            page::read(text, kind)
+        }
+        Place::Loads => json::ranks(body).map(Readings::unnamed),
+        Place::GetLoad => json::old_ranks(body).map(Readings::unnamed),
+        Place::Slots => json::slots(body).map(Readings::unnamed),
+    }
+}
+
+impl Place {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics",
+            Self::Loads => "v1/loads",
+            Self::GetLoad => "get_load",
+            Self::Slots => "slots",
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The header `endpoint-load-metrics` of an answer, in which servers say how busy they are, in text or JSON. Knows no connection.
+//!
+//! ORCA: `xds/data/orca/v3/orca_load_report.proto`, gRFC A51; vLLM: `vllm/entrypoints/openai/orca_metrics.py`.
+
+use serde_json::{Map, Value};
+
+use crate::load::{calls, part};
+
+/// Where the load is told.
+pub(crate) const LOAD_HEADER: &str = "endpoint-load-metrics";
+/// How it is asked for.
+pub(crate) const FORMAT_HEADER: &str = "endpoint-load-metrics-format";
+/// Longer values are not read.
+const MAX_BYTES: usize = 4096;
+
+/// What it says; most say but a part.
+#[derive(Debug, PartialEq, Eq, Default)]
+pub(super) struct Part {
+    pub(super) running: Option<u32>,
+    pub(super) waiting: Option<u32>,
+    pub(super) cache_used: Option<u16>,
+}
+
+/// Reads all values of the header; `None`: they say nothing that is known.
+pub(super) fn read(values: &[&[u8]]) -> Option<Part> {
+    let mut found = Part::default();
+    for value in values.iter().filter(|value| value.len() <= MAX_BYTES) {
+        let value = std::str::from_utf8(value).ok()?.trim();
+        let (form, rest) = value.split_once(char::is_whitespace).unwrap_or(("", value));
+        match form.to_ascii_uppercase().as_str() {
+            "JSON" => found.json(rest)?,
+            "TEXT" => found.text(rest)?,
+            _ if value.starts_with('{') => found.json(value)?,
+            _ => found.text(value)?,
+        }
+    }
+    (found != Part::default()).then_some(found)
+}
+
+impl Part {
+    /// # Returns
+    /// `None` where it is none.
+    fn json(&mut self, text: &str) -> Option<()> {
+        let report: Map<String, Value> = serde_json::from_str(text).ok()?;
+        let inner =
+            ["named_metrics", "utilization"].into_iter().filter_map(|name| report.get(name)?.as_object());
+        for (name, value) in inner.chain([&report]).flatten() {
+            if let Some(value) = value.as_f64() {
+                self.metric(name, value)?;
+            }
+        }
+        Some(())
+    }
+
+    fn text(&mut self, text: &str) -> Option<()> {
+        for pair in text.split(',') {
+            let (name, value) = pair.split_once('=')?;
+            self.metric(name.trim(), value.trim().parse().ok()?)?;
+        }
+        Some(())
+    }
+
+    /// `None`: it cannot be true, and with it nothing else is believed.
+    fn metric(&mut self, name: &str, value: f64) -> Option<()> {
+        let name = name.rsplit(['.', ':']).next().unwrap_or(name);
+        match name {
+            "num_requests_running" | "num_running_reqs" => self.running = Some(calls(value)?),
+            "num_requests_waiting" | "num_queue_reqs" => self.waiting = Some(calls(value)?),
+            "kv_cache_usage_perc" | "kv_cache_utilization" | "gpu_cache_usage_perc" | "token_usage" => {
+                self.cache_used = Some(part(value)?);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read_and_what_cannot_be_true_is_nothing() {
+        let of = |running, waiting, cache_used| Some(Part { running, waiting, cache_used });
+        for (values, part) in [
+            // As vLLM 0.32 wrote it, and its frontend in Rust.
+            (
+                &[r#"JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usage_perc": 0.25}}"#][..],
+                of(None, Some(3), Some(250)),
+            ),
+            (
+                &[r#"{"named_metrics":{"kv_cache_usage_perc":0.75,"num_requests_waiting":3}}"#],
+                of(None, Some(3), Some(750)),
+            ),
+            (
+                &["TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=2.0"],
+                of(None, Some(2), Some(400)),
+            ),
+            (&["cpu_utilization=0.3,named_metrics.vllm:num_requests_running=7"], of(Some(7), None, None)),
+            (
+                &["TEXT named_metrics.num_requests_running=1", "TEXT num_requests_waiting=2"],
+                of(Some(1), Some(2), None),
+            ),
+            (
+                &[r#"JSON {"utilization":{"kv_cache_utilization":1.02},"cpu_utilization":7}"#],
+                of(None, None, Some(1000)),
+            ),
+            (&["JSON {\"named_metrics\":{\"num_requests_waiting\":-1}}"], None),
+            (&["TEXT num_requests_waiting=NaN"], None),
+            (&["TEXT num_requests_waiting=1e30"], None),
+            (&["TEXT kv_cache_usage_perc=42, num_requests_waiting=1"], None),
+            (&["JSON {\"named_metrics\""], None),
+            (&["BIN CgQIARAC"], None),
+            (&["cpu_utilization=0.3"], None),
+            (&[""], None),
+            (&[], None),
+        ] {
+            let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+            assert_eq!(read(&values), part, "{values:?}");
+        }
+        let long = format!("TEXT num_requests_waiting=1, a={}", "1".repeat(MAX_BYTES));
+        assert_eq!(read(&[long.as_bytes()]), None);
+        assert_eq!(read(&[b"TEXT num_requests_waiting=\xff"]), None);
+    }
+}
