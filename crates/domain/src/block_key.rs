@@ -28,6 +28,11 @@ impl CacheSalt {
         Self(*hasher.finalize().as_bytes())
     }
 
+    /// By which others' servers may keep the prefixes of tenants apart. Nobody learns the salt from it.
+    pub fn label(&self) -> CacheLabel {
+        CacheLabel(u128::from_be_bytes(BlockKey::chain(self, None, &[]).0))
+    }
+
     /// A mark for each part of something, in which all parts before it have a say: what has the same mark began the same.
     /// Nobody makes one who does not know the salt.
     pub fn marks<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u64> {
@@ -45,6 +50,24 @@ impl CacheSalt {
 impl fmt::Debug for CacheSalt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CacheSalt(..)")
+    }
+}
+
+/// What stands for a [`CacheSalt`] where others read it: 32 digits in base 16.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CacheLabel(u128);
+
+impl CacheLabel {
+    /// Reads what [`fmt::Display`] writes; `None`: it is none of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        u128::from_str_radix(text, 16).ok().filter(|_| digits).map(Self)
+    }
+}
+
+impl fmt::Display for CacheLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
     }
 }
 
@@ -129,6 +152,16 @@ impl fmt::Debug for PrefixKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_separate_salts_and_are_read_as_they_are_written() {
+        let label = |tenant: &str| CacheSalt::derive(&[7; 32], tenant, "m", None).label();
+        assert_eq!(CacheLabel::parse(&label("a").to_string()), Some(label("a")));
+        assert_ne!(label("a"), label("b"));
+        for other in ["", "abc", "ABCDEFABCDEFABCDEFABCDEFABCDEFAB", "+abcdefabcdefabcdefabcdefabcdefa"] {
+            assert_eq!(CacheLabel::parse(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn keys_separate_tenants_models_salts_parents_and_tokens() {

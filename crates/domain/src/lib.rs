@@ -18,7 +18,7 @@ mod trace;
 mod usage;
 
 pub use attempt::{Attempt, AttemptOutcome};
-pub use block_key::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
+pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};

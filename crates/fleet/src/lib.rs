@@ -48,7 +48,7 @@ pub use figures::Totals;
 pub use fleet::{Fleet, Trail};
 pub use outcome::{Failure, Outcome};
 pub use placement::{Placement, Tried};
-pub use prefix_index::{IndexFault, PrefixIndex};
+pub use prefix_index::{Held, IndexFault, PrefixIndex, Stored, Whose};
 pub use site::Site;
 pub use status::{BreakerStatus, Readiness, SiteStatus, Standing, WorkerStatus};
 pub use worker::Worker;

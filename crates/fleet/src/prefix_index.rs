@@ -1,69 +1,199 @@
-//! Which blocks a worker has in its cache, as it tells by its events. Exact as long as none is missed. Knows the keys of blocks,
-//! and neither how events travel nor how others number their blocks.
+//! Which blocks a server has in its cache, as it tells by its events. Servers number their blocks and cut them as they like: here
+//! their tokens count, from the beginning of a prompt on. Knows neither how events travel nor who asks.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hash as _, Hasher as _};
 
-use headrace_domain::BlockKey;
+use headrace_domain::{BLOCK_TOKENS, CacheLabel, PrefixKeys};
+use smallvec::SmallVec;
 
-use crate::plain_hash::Plain;
+use crate::plain_hash::{Fold, Plain};
 
 /// See the top of the file.
 #[derive(Debug)]
 pub struct PrefixIndex {
-    blocks: HashSet<BlockKey, Plain>,
+    /// By the server's own hashes.
+    blocks: HashMap<u128, Block, BuildHasherDefault<std::hash::DefaultHasher>>,
+    /// Of every 16 tokens that are there with all before them: in how many blocks.
+    runs: HashMap<u64, u32, Plain>,
     most_blocks: usize,
+    whole: bool,
+    left_out: u64,
+    /// The server's blocks, where they are whole runs: it finds nothing less.
+    unit: usize,
 }
 
-/// Why an event was not taken in.
+/// A block of the server's.
+#[derive(Debug)]
+struct Block {
+    /// How often it was stored and not given up: in several places, or in several kinds of memory.
+    copies: u32,
+    /// How the tokens go on behind it.
+    end: Chain,
+    /// The runs that it completes.
+    runs: SmallVec<[u64; 2]>,
+}
+
+/// All tokens up to somewhere.
+#[derive(Debug, Clone, Default)]
+struct Chain {
+    /// Stands for all of them that make whole runs.
+    mark: u64,
+    /// Those behind: fewer than a run.
+    rest: SmallVec<[u32; 2]>,
+}
+
+/// Whose prompts begin with a block that has none before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Of calls that went out under this label.
+    Labelled(CacheLabel),
+    /// Of calls without a label, or under one that is not ours: nobody here hits it.
+    Others,
+    /// The server does not say.
+    Untold,
+}
+
+/// Blocks that a server has stored, one after another.
+#[derive(Debug, Clone, Copy)]
+pub struct Stored<'a> {
+    /// The block before the first of them.
+    pub parent: Option<u128>,
+    /// Each by the server's hash.
+    pub blocks: &'a [u128],
+    /// Of all of them.
+    pub tokens: &'a [u32],
+    /// Tokens of each.
+    pub block_tokens: usize,
+    /// Where there is no parent.
+    pub whose: Whose,
+}
+
+/// How many tokens of a prompt are there, from its beginning on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// By calls under the prompt's own label.
+    pub own: usize,
+    /// By calls of which nobody says whose they were: the server may keep them apart from this one.
+    pub anyones: usize,
+}
+
+/// Why blocks were not taken in. A block that is not there is a cache hit that is not foreseen, and nothing worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexFault {
-    /// The block before these is not known: an event was missed. Have them replayed, or drop the index.
-    Gap,
-    /// The index is full. A block that it does not have is a cache hit that is not foreseen, and nothing worse.
+    /// The block before them is not known.
+    UnknownParent,
+    /// The index is full.
     Full {
         /// How many blocks it takes.
         most_blocks: usize,
     },
+    /// Their tokens are not as many as their blocks need.
+    Tokens,
 }
 
 impl PrefixIndex {
-    /// An empty one of at most so many blocks (16 to 32 bytes each).
-    pub fn new(most_blocks: usize) -> Self {
-        Self { blocks: HashSet::default(), most_blocks }
+    /// An empty one of at most so many blocks (some 150 bytes each). `whole`: nothing else was in the server's cache before.
+    pub fn new(most_blocks: usize, whole: bool) -> Self {
+        let (blocks, runs) = (HashMap::default(), HashMap::default());
+        Self { blocks, runs, most_blocks, whole, left_out: 0, unit: BLOCK_TOKENS }
     }
 
-    /// Blocks were stored: the first after `parent`, each further one after the one before it.
+    /// Blocks were stored.
     ///
     /// # Errors
-    /// The parent is not there, or there is no room; then nothing of them is taken in.
-    pub fn stored(&mut self, parent: Option<&BlockKey>, keys: &[BlockKey]) -> Result<(), IndexFault> {
-        if parent.is_some_and(|parent| !self.blocks.contains(parent)) {
-            return Err(IndexFault::Gap);
+    /// Why they, or the last of them, were not taken in.
+    pub fn stored(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
+        let taken = self.take(stored);
+        if taken.is_err() {
+            self.left_out += stored.blocks.len() as u64;
         }
-        let new = keys.iter().filter(|key| !self.blocks.contains(*key)).count();
-        if self.blocks.len() + new > self.most_blocks {
-            return Err(IndexFault::Full { most_blocks: self.most_blocks });
+        taken
+    }
+
+    fn take(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
+        let Stored { parent, blocks, tokens, block_tokens, whose } = *stored;
+        if block_tokens == 0 || blocks.len().checked_mul(block_tokens) != Some(tokens.len()) {
+            return Err(IndexFault::Tokens);
         }
-        self.blocks.extend(keys);
+        if block_tokens.is_multiple_of(BLOCK_TOKENS) {
+            self.unit = block_tokens;
+        }
+        let mut chain = match parent {
+            None => Chain::begin(whose),
+            Some(parent) => self.blocks.get(&parent).ok_or(IndexFault::UnknownParent)?.end.clone(),
+        };
+        for (hash, tokens) in blocks.iter().zip(tokens.chunks_exact(block_tokens)) {
+            if let Some(block) = self.blocks.get_mut(hash) {
+                block.copies = block.copies.saturating_add(1);
+                chain = block.end.clone();
+                continue;
+            }
+            if self.blocks.len() >= self.most_blocks {
+                return Err(IndexFault::Full { most_blocks: self.most_blocks });
+            }
+            let mut runs = SmallVec::new();
+            for token in tokens {
+                runs.extend(chain.push(*token));
+            }
+            for run in &runs {
+                *self.runs.entry(*run).or_default() += 1;
+            }
+            self.blocks.insert(*hash, Block { copies: 1, end: chain.clone(), runs });
+        }
         Ok(())
     }
 
-    /// Blocks were given up.
-    pub fn removed(&mut self, keys: &[BlockKey]) {
-        for key in keys {
-            self.blocks.remove(key);
+    /// Blocks were given up. Of a block that is smaller than 16 tokens this is exact as long as those behind it go first, as
+    /// servers have it.
+    pub fn removed(&mut self, hashes: &[u128]) {
+        for hash in hashes {
+            let Some(block) = self.blocks.get_mut(hash) else { continue };
+            block.copies -= 1;
+            if block.copies > 0 {
+                continue;
+            }
+            let runs = self.blocks.remove(hash).map_or_else(SmallVec::new, |block| block.runs);
+            for run in runs {
+                if let Some(count) = self.runs.get_mut(&run) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.runs.remove(&run);
+                    }
+                }
+            }
         }
     }
 
     /// All blocks were given up.
     pub fn cleared(&mut self) {
-        self.blocks.clear();
+        *self = Self::new(self.most_blocks, true);
     }
 
-    /// How many of these blocks are there, from the first one on.
-    pub fn held(&self, keys: &[BlockKey]) -> usize {
-        keys.iter().take_while(|key| self.blocks.contains(*key)).count()
+    /// How many tokens of a prompt are there.
+    pub fn held(&self, keys: &PrefixKeys) -> Held {
+        if self.runs.is_empty() {
+            return Held::default();
+        }
+        let from = |whose| {
+            let mut chain = Chain::begin(whose);
+            let mut held = 0;
+            for run in keys.ids().chunks_exact(BLOCK_TOKENS) {
+                chain.mark = Chain::run(chain.mark, run);
+                if !self.runs.contains_key(&chain.mark) {
+                    break;
+                }
+                held += BLOCK_TOKENS;
+            }
+            held - held % self.unit
+        };
+        Held { own: from(Whose::Labelled(keys.salt().label())), anyones: from(Whose::Untold) }
+    }
+
+    /// Whether it knows of everything that is in the server's cache.
+    pub fn is_whole(&self) -> bool {
+        self.whole && self.left_out == 0
     }
 
     /// How many blocks there are.
@@ -77,15 +207,47 @@ impl PrefixIndex {
     }
 }
 
+impl Chain {
+    /// Before the first token.
+    fn begin(whose: Whose) -> Self {
+        let mut fold = Fold::default();
+        match whose {
+            Whose::Labelled(label) => label.hash(&mut fold),
+            Whose::Others => fold.write_u64(u64::MAX),
+            Whose::Untold => fold.write_u64(1),
+        }
+        Self { mark: fold.finish(), rest: SmallVec::new() }
+    }
+
+    /// The next token; the mark of a run, where it completes one.
+    fn push(&mut self, token: u32) -> Option<u64> {
+        self.rest.push(token);
+        if self.rest.len() < BLOCK_TOKENS {
+            return None;
+        }
+        self.mark = Self::run(self.mark, &self.rest);
+        self.rest = SmallVec::new();
+        Some(self.mark)
+    }
+
+    fn run(before: u64, tokens: &[u32]) -> u64 {
+        let mut fold = Fold::default();
+        fold.write_u64(before);
+        for pair in tokens.chunks(2) {
+            fold.write_u64(pair.iter().fold(0, |word, token| word << 32 | u64::from(*token)));
+        }
+        fold.finish()
+    }
+}
+
 impl fmt::Display for IndexFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gap => f.write_str(
-                "a block was stored after one that is not known: an event was missed; replay them",
-            ),
+            Self::UnknownParent => f.write_str("the block before these is not known"),
             Self::Full { most_blocks } => {
                 write!(f, "the index has its {most_blocks} blocks; more are not told apart")
             }
+            Self::Tokens => f.write_str("the blocks have more or fewer tokens than they say"),
         }
     }
 }
@@ -93,106 +255,4 @@ impl fmt::Display for IndexFault {
 impl std::error::Error for IndexFault {}
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{HashMap, HashSet};
-
-    use headrace_domain::CacheSalt;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const MOST: usize = 24;
-
-    #[derive(Debug, Clone)]
-    enum Told {
-        /// Of a prompt's blocks, from one to another.
-        Stored {
-            prompt: usize,
-            from: usize,
-            to: usize,
-        },
-        Removed {
-            prompt: usize,
-            blocks: Vec<usize>,
-        },
-        Cleared,
-    }
-
-    fn told() -> impl Strategy<Value = (usize, Told)> {
-        let told = prop_oneof![
-            8 => (0..4usize, 0..8usize, 0..=8usize)
-                .prop_map(|(prompt, from, to)| Told::Stored { prompt, from: from.min(to), to }),
-            3 => (0..4usize, prop::collection::vec(0..8usize, 1..4))
-                .prop_map(|(prompt, blocks)| Told::Removed { prompt, blocks }),
-            1 => Just(Told::Cleared),
-        ];
-        (0..3usize, told)
-    }
-
-    /// Four prompts of eight blocks, which part after none, two and five of them.
-    fn prompts() -> Vec<Vec<BlockKey>> {
-        let salt = CacheSalt::derive(&[7; 32], "t", "m", None);
-        let prompt = |parts_after: usize, own: u32| {
-            let mut keys: Vec<BlockKey> = Vec::new();
-            for block in 0..8 {
-                let token = if block < parts_after { 0 } else { own };
-                let key = BlockKey::chain(&salt, keys.last(), &[token; 16]);
-                keys.push(key);
-            }
-            keys
-        };
-        vec![prompt(8, 0), prompt(5, 1), prompt(2, 2), prompt(0, 3)]
-    }
-
-    proptest! {
-        /// Whatever three workers tell, their indexes say what sets of blocks say.
-        #[test]
-        fn an_index_is_a_set_of_blocks_for_each_worker(told in prop::collection::vec(told(), 1..60)) {
-            let prompts = prompts();
-            let mut indexes: Vec<_> = (0..3).map(|_| PrefixIndex::new(MOST)).collect();
-            let mut plain: HashMap<usize, HashSet<BlockKey>> = HashMap::new();
-            for (worker, told) in told {
-                let (index, set) = (&mut indexes[worker], plain.entry(worker).or_default());
-                match told {
-                    Told::Stored { prompt, from, to } => {
-                        let (keys, parent) = (&prompts[prompt], from.checked_sub(1));
-                        let parent = parent.map(|at| &keys[at]);
-                        let mut after = set.clone();
-                        after.extend(&keys[from..to]);
-                        let expected = match parent {
-                            Some(parent) if !set.contains(parent) => Err(IndexFault::Gap),
-                            _ if after.len() > MOST => Err(IndexFault::Full { most_blocks: MOST }),
-                            _ => {
-                                *set = after;
-                                Ok(())
-                            }
-                        };
-                        prop_assert_eq!(index.stored(parent, &keys[from..to]), expected);
-                    }
-                    Told::Removed { prompt, blocks } => {
-                        let keys: Vec<_> = blocks.iter().map(|&at| prompts[prompt][at]).collect();
-                        index.removed(&keys);
-                        keys.iter().for_each(|key| {
-                            set.remove(key);
-                        });
-                    }
-                    Told::Cleared => {
-                        index.cleared();
-                        set.clear();
-                    }
-                }
-                for (worker, index) in indexes.iter().enumerate() {
-                    let set = plain.entry(worker).or_default();
-                    prop_assert_eq!((index.len(), index.is_empty()), (set.len(), set.is_empty()));
-                    for keys in &prompts {
-                        let mut held = 0;
-                        while held < keys.len() && set.contains(&keys[held]) {
-                            held += 1;
-                        }
-                        prop_assert_eq!(index.held(keys), held);
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

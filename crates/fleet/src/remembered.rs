@@ -93,12 +93,6 @@ impl Remembered {
         held
     }
 
-    /// The worker has lost its cache.
-    pub(crate) fn clear(&mut self) {
-        self.young.clear();
-        self.old.clear();
-    }
-
     /// How many blocks' worth is remembered, at most: what is in both generations counts twice.
     pub(crate) fn blocks(&self) -> usize {
         (self.young.len() + self.old.len()) * STRIDE
@@ -126,8 +120,6 @@ mod tests {
             assert!(sent.young.len() + sent.old.len() <= 16);
         }
         assert_eq!(sent.held(Marks::Trail(&[1, 2, 3])), 2);
-        sent.clear();
-        assert_eq!((sent.held(Marks::Trail(&[1])), sent.blocks()), (0, 0));
     }
 
     #[test]

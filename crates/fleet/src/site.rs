@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use headrace_domain::PrefixKeys;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::breaker::Leave;
 use crate::door::{Door, Verdict};
 use crate::outcome::Outcome;
+use crate::prefix_index::{Held, PrefixIndex};
 use crate::status::{BreakerStatus, SiteStatus};
 
 /// See the top of the file. Shared by its workers; it outlives fleets.
@@ -19,6 +21,15 @@ pub struct Site {
     drained: AtomicBool,
     in_flight: AtomicU32,
     last_error: Mutex<Option<Arc<str>>>,
+    /// What it tells of its cache by events, as long as none was missed.
+    cache: RwLock<Option<PrefixIndex>>,
+}
+
+/// What an upstream tells of a prompt.
+pub(crate) struct Told {
+    pub(crate) held: Held,
+    /// It tells of everything that it has.
+    pub(crate) whole: bool,
 }
 
 impl Site {
@@ -30,6 +41,7 @@ impl Site {
             drained: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             last_error: Mutex::new(None),
+            cache: RwLock::new(None),
         }
     }
 
@@ -51,6 +63,22 @@ impl Site {
     /// Whether an operator drained it.
     pub fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Relaxed)
+    }
+
+    /// What it tells of its cache goes here; `None`: it tells nothing, or something was missed, and what was sent to it has to do.
+    /// Whoever places a call waits for as long as this is held: short work.
+    pub fn cache(&self) -> RwLockWriteGuard<'_, Option<PrefixIndex>> {
+        self.cache.write()
+    }
+
+    /// What it tells of a prompt; `None`: nothing.
+    pub(crate) fn cached(&self, keys: &PrefixKeys) -> Option<Told> {
+        self.cache.read().as_ref().map(|index| Told { held: index.held(keys), whole: index.is_whole() })
+    }
+
+    /// How many blocks it tells of; `None`: it tells nothing.
+    pub(crate) fn cached_blocks(&self) -> Option<usize> {
+        self.cache.read().as_ref().map(PrefixIndex::len)
     }
 
     /// How it stands at a time of the fleet's clock.

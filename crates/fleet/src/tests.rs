@@ -8,8 +8,9 @@ use headrace_engine_api::{
     Capabilities, Continues, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket,
 };
 
+use crate::remembered::Marks;
 use crate::worker::Worker;
-use crate::{Failure, Fleet, Outcome, Placement, Site, Standing, Trail, Tried};
+use crate::{Failure, Fleet, Outcome, Placement, PrefixIndex, Site, Standing, Stored, Trail, Tried, Whose};
 
 /// An engine with a fixed load and cache.
 struct Fixed {
@@ -428,11 +429,36 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     let home = place().worker_id().to_string();
     assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there");
     let at = usize::from(home == "w1");
-    *team.workers[at].told() = Some(crate::PrefixIndex::new(100));
-    let mut index = crate::PrefixIndex::new(100);
-    index.stored(None, keys.keys()).unwrap();
-    *team.workers[1 - at].told() = Some(index);
+    let tells = |at: usize, whole: bool, whose: Option<Whose>| {
+        let mut index = PrefixIndex::new(100, whole);
+        if let Some(whose) = whose {
+            let blocks: Vec<u128> = (0..20).collect();
+            let stored =
+                Stored { parent: None, blocks: &blocks, tokens: keys.ids(), block_tokens: 16, whose };
+            index.stored(&stored).unwrap();
+        }
+        *team.sites[at].cache() = Some(index);
+    };
+    let own = Whose::Labelled(keys.salt().label());
+    tells(at, true, None);
+    tells(1 - at, true, Some(own));
     assert!((0..20).all(|_| place().worker_id()[..] != home), "the other one says that it has it");
-    team.workers.iter().for_each(|worker| worker.forget());
+    // What others have is no reason, and what is nobody's counts as far as it was this one's.
+    for others in [Whose::Others, Whose::Labelled(CacheSalt::derive(&[0; 32], "u", "m", None).label())] {
+        tells(at, true, Some(own));
+        tells(1 - at, true, Some(others));
+        assert!((0..20).all(|_| place().worker_id()[..] == home), "only this one has its own");
+    }
+    let unsent = PrefixKeys::of(keys.salt(), &vec![2; 320].into());
+    tells(at, true, Some(Whose::Untold));
+    tells(1 - at, true, None);
+    assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there, and is still there");
+    assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 320);
+    assert_eq!(team.workers[at].cached(Marks::Keys(&unsent), 320), 0);
+    // One that does not know of everything does not speak against what was sent there.
+    tells(at, false, None);
+    assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 320);
+    tells(at, true, None);
+    assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 0);
     assert_eq!(team.fleet.status().iter().map(|status| status.remembered).sum::<usize>(), 0);
 }

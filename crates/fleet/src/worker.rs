@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_domain::{BLOCK_TOKENS, ModelName, PrefixKeys};
+use headrace_domain::{ModelName, PrefixKeys};
 use headrace_engine_api::{Health, LoadReport, SharedEngine, SharedRelay};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -15,9 +15,9 @@ use crate::budget::Budget;
 use crate::door::{Door, Verdict};
 use crate::figures::{Figures, MINUTE_NS};
 use crate::outcome::Outcome;
-use crate::prefix_index::PrefixIndex;
+use crate::prefix_index::Held;
 use crate::remembered::{Marks, Remembered, USUAL_MARKS};
-use crate::site::Site;
+use crate::site::{Site, Told};
 use crate::status::{BreakerStatus, Standing, WorkerStatus};
 
 /// For how long one that refuses without a word on that is left alone.
@@ -85,8 +85,6 @@ pub struct Worker {
     pub(crate) retries: Budget,
     figures: Mutex<Figures>,
     remembered: Mutex<Remembered>,
-    /// What it tells of its cache by events, as long as none was missed.
-    told: Mutex<Option<PrefixIndex>>,
 }
 
 /// As which a call was let in: as the one that tries the worker, or the upstream, or as one of many.
@@ -131,7 +129,6 @@ impl Worker {
             retries: Budget::new(),
             figures: Mutex::new(Figures::new()),
             remembered: Mutex::new(remembered),
-            told: Mutex::new(None),
         }
     }
 
@@ -188,18 +185,6 @@ impl Worker {
         self.drained.load(Ordering::Relaxed) || self.site.as_ref().is_some_and(|site| site.is_drained())
     }
 
-    /// What it tells of its cache goes here; `None`: it tells nothing, or something was missed, and what was sent to it has to
-    /// do.
-    pub fn told(&self) -> MutexGuard<'_, Option<PrefixIndex>> {
-        self.told.lock()
-    }
-
-    /// It has lost what was in its cache, as after a restart.
-    pub fn forget(&self) {
-        self.remembered.lock().clear();
-        *self.told.lock() = None;
-    }
-
     /// Whether it is judged by how calls end: who is in this process says itself how it is.
     pub(crate) fn is_judged(&self) -> bool {
         self.site.is_some() || matches!(self.backend, Backend::Relay(_))
@@ -223,11 +208,19 @@ impl Worker {
         if !self.is_judged() {
             return said;
         }
-        if let (Marks::Keys(keys), Some(index)) = (marks, &*self.told.lock()) {
-            return said.max(index.held(keys.keys()) * BLOCK_TOKENS);
-        }
-        let held = self.remembered.lock().held(marks);
-        said.max(marks.tokens(held, prompt_tokens)).min(prompt_tokens)
+        let sent = || marks.tokens(self.remembered.lock().held(marks), prompt_tokens);
+        let told = match (marks, &self.site) {
+            (Marks::Keys(keys), Some(site)) => site.cached(keys),
+            _ => None,
+        };
+        let likely = match told {
+            None => sent(),
+            Some(Told { held, whole: false }) => held.own.max(sent()),
+            Some(Told { held: Held { own, anyones: 0 }, whole: true }) => own,
+            // It may be another tenant's: as much of it counts as this one's was sent there.
+            Some(Told { held: Held { own, anyones }, whole: true }) => own.max(anyones.min(sent())),
+        };
+        said.max(likely).min(prompt_tokens)
     }
 
     /// Whether it gets calls now.
@@ -351,10 +344,8 @@ impl Worker {
 
     /// All that operators may see of it.
     pub(crate) fn status(&self, now_ns: u64) -> WorkerStatus {
-        let remembered = match &*self.told.lock() {
-            Some(index) => index.len(),
-            None => self.remembered.lock().blocks(),
-        };
+        let told = self.site.as_ref().and_then(|site| site.cached_blocks());
+        let remembered = told.unwrap_or_else(|| self.remembered.lock().blocks());
         let nanos = |nanos: f64| Duration::from_nanos(nanos as u64);
         let (standing, load) = (self.standing(now_ns), self.backend.load());
         let figures = self.figures.lock();

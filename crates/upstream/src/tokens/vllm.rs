@@ -3,7 +3,7 @@
 //! Checked against recorded exchanges of vLLM 0.32. `return_token_ids` gives the ids (from 0.10.2 on), and
 //! `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
 
-use headrace_domain::{BlockKey, FinishReason};
+use headrace_domain::FinishReason;
 use headrace_engine_api::Job;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -43,7 +43,7 @@ pub(super) fn body(model: &str, job: &Job, rules: &Rules, choice: u32) -> Value 
         "stream_options": {"include_usage": true},
         "return_token_ids": true,
         // Tenants share no prefix: without its salt nobody finds another's.
-        "cache_salt": format!("{:?}", BlockKey::chain(&job.salt, None, &[])),
+        "cache_salt": job.salt.label().to_string(),
         "max_tokens": left(rules.limit),
         "min_tokens": left(sampling.min_tokens.min(rules.limit)),
         "temperature": sampling.temperature,

@@ -1,0 +1,220 @@
+//! An index against plain lists of tokens, whatever servers tell.
+
+use headrace_domain::CacheSalt;
+use proptest::prelude::*;
+
+use super::*;
+
+const MOST: usize = 40;
+
+#[derive(Debug, Clone)]
+enum Told {
+    /// Of a prompt's blocks, from one to another.
+    Stored {
+        prompt: usize,
+        from: usize,
+        to: usize,
+    },
+    Removed {
+        prompt: usize,
+        blocks: Vec<usize>,
+    },
+    Cleared,
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    prop_oneof![
+        8 => (0..6usize, 0..8usize, 0..=8usize)
+            .prop_map(|(prompt, from, to)| Told::Stored { prompt, from: from.min(to), to }),
+        4 => (0..6usize, prop::collection::vec(0..8usize, 1..4))
+            .prop_map(|(prompt, blocks)| Told::Removed { prompt, blocks }),
+        1 => Just(Told::Cleared),
+    ]
+}
+
+fn salt(tenant: &str) -> CacheSalt {
+    CacheSalt::derive(&[7; 32], tenant, "m", None)
+}
+
+/// A prompt under whoever's label, which parts from the others after so many tokens.
+struct Prompt {
+    whose: Whose,
+    tenant: &'static str,
+    ids: Vec<u32>,
+}
+
+impl Prompt {
+    fn of(tenant: &'static str, parts_after: usize, own: u32) -> Self {
+        let ids = (0..512).map(|at| if at < parts_after { at as u32 } else { own + at as u32 }).collect();
+        let whose = if tenant == "untold" { Whose::Untold } else { Whose::Labelled(salt(tenant).label()) };
+        Self { whose, tenant, ids }
+    }
+
+    /// As a server names its block: by whose it is and all tokens up to its end.
+    fn hash(&self, block: usize, size: usize) -> u128 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        (self.tenant, &self.ids[..(block + 1) * size]).hash(&mut hasher);
+        u128::from(hasher.finish()) << 3 | 5
+    }
+
+    fn keys(&self) -> PrefixKeys {
+        PrefixKeys::of(&salt(self.tenant), &self.ids.clone().into())
+    }
+}
+
+fn prompts() -> Vec<Prompt> {
+    vec![
+        Prompt::of("a", 512, 0),
+        Prompt::of("a", 100, 10_000),
+        Prompt::of("a", 33, 20_000),
+        Prompt::of("b", 512, 0),
+        Prompt::of("b", 64, 30_000),
+        Prompt::of("untold", 512, 0),
+    ]
+}
+
+/// What is there: of each block whose it is, all tokens up to its end, how many it has itself, and how often it is there.
+#[derive(Default)]
+struct Plain {
+    blocks: Vec<(u128, Whose, Vec<u32>, usize)>,
+}
+
+impl Plain {
+    fn has(&self, hash: u128) -> bool {
+        self.blocks.iter().any(|(known, ..)| *known == hash)
+    }
+
+    fn distinct(&self) -> usize {
+        self.blocks
+            .iter()
+            .enumerate()
+            .filter(|(at, (hash, ..))| !self.blocks[..*at].iter().any(|b| b.0 == *hash))
+            .count()
+    }
+
+    /// Tokens in whole runs of 16 from the beginning on, each of which lies in blocks that are there.
+    fn held(&self, whose: Whose, ids: &[u32]) -> usize {
+        let there = |at: usize| {
+            self.blocks.iter().any(|(_, of, tokens, own)| {
+                // Of a block that ends within a run only the runs that it completes are told apart.
+                let same = |tokens: &[u32]| match own % 16 {
+                    0 => ids.starts_with(tokens),
+                    _ => ids.starts_with(&tokens[..=at]),
+                };
+                *of == whose && (tokens.len() - own..tokens.len()).contains(&at) && same(tokens)
+            })
+        };
+        (0..ids.len() / 16).take_while(|run| (run * 16..run * 16 + 16).all(there)).count() * 16
+    }
+}
+
+fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
+    let prompts = prompts();
+    let (mut index, mut plain) = (PrefixIndex::new(MOST, true), Plain::default());
+    let mut left_out = false;
+    for told in told {
+        match told {
+            Told::Stored { prompt, from, to } => {
+                let prompt = &prompts[prompt];
+                let hashes: Vec<u128> = (from..to).map(|block| prompt.hash(block, size)).collect();
+                let parent = from.checked_sub(1).map(|block| prompt.hash(block, size));
+                let stored = Stored {
+                    parent,
+                    blocks: &hashes,
+                    tokens: &prompt.ids[from * size..to * size],
+                    block_tokens: size,
+                    whose: prompt.whose,
+                };
+                let mut expected = Ok(());
+                if parent.is_some_and(|parent| !plain.has(parent)) {
+                    expected = Err(IndexFault::UnknownParent);
+                } else {
+                    for (block, hash) in (from..to).zip(&hashes) {
+                        if !plain.has(*hash) && plain.distinct() == MOST {
+                            expected = Err(IndexFault::Full { most_blocks: MOST });
+                            break;
+                        }
+                        let tokens = prompt.ids[..(block + 1) * size].to_vec();
+                        plain.blocks.push((*hash, prompt.whose, tokens, size));
+                    }
+                }
+                left_out |= expected.is_err() && from < to;
+                prop_assert_eq!(index.stored(&stored), expected);
+            }
+            Told::Removed { prompt, blocks } => {
+                let prompt = &prompts[prompt];
+                // What is smaller than a run is given up from its end on.
+                let from = blocks.iter().min().copied().unwrap_or(0);
+                let blocks = if size < 16 { (from..8).rev().collect() } else { blocks };
+                let copies = |plain: &Plain, hash: u128| plain.blocks.iter().filter(|b| b.0 == hash).count();
+                for block in blocks {
+                    let hash = prompt.hash(block, size);
+                    let times = if size < 16 { copies(&plain, hash) } else { 1 };
+                    for _ in 0..times {
+                        if let Some(at) = plain.blocks.iter().position(|known| known.0 == hash) {
+                            plain.blocks.remove(at);
+                        }
+                        index.removed(&[hash]);
+                    }
+                }
+            }
+            Told::Cleared => {
+                index.cleared();
+                plain = Plain::default();
+                left_out = false;
+            }
+        }
+        prop_assert_eq!((index.len(), index.is_whole()), (plain.distinct(), !left_out));
+        prop_assert_eq!(index.is_empty(), plain.blocks.is_empty());
+        for prompt in &prompts {
+            let own = plain.held(Whose::Labelled(salt(prompt.tenant).label()), &prompt.ids);
+            let anyones = plain.held(Whose::Untold, &prompt.ids);
+            prop_assert_eq!(index.held(&prompt.keys()), Held { own, anyones });
+        }
+        // Nothing is left of what is gone.
+        if plain.blocks.is_empty() {
+            prop_assert!(index.runs.is_empty());
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    /// Whatever is told, in blocks of whatever size, the index says what plain lists of tokens say.
+    #[test]
+    fn an_index_says_what_plain_lists_say(
+        size in prop::sample::select(vec![16usize, 32, 64, 24, 40]),
+        told in prop::collection::vec(told(), 1..40),
+    ) {
+        check(size, told)?;
+    }
+
+    /// The same of blocks smaller than 16 tokens, with those behind given up first.
+    #[test]
+    fn small_blocks_are_put_together(
+        size in prop::sample::select(vec![1usize, 4, 8, 10]),
+        told in prop::collection::vec(told(), 1..40),
+    ) {
+        check(size, told)?;
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut index = PrefixIndex::new(4, false);
+    fn stored<'a>(blocks: &'a [u128], tokens: &'a [u32], block_tokens: usize) -> Stored<'a> {
+        Stored { parent: None, blocks, tokens, block_tokens, whose: Whose::Untold }
+    }
+    for (blocks, tokens, size) in
+        [(&[1u128, 2][..], 31, 16), (&[1], 16, 0), (&[], 16, 16), (&[1, 2], 32, usize::MAX)]
+    {
+        let ids = vec![7; tokens];
+        assert_eq!(index.stored(&stored(blocks, &ids, size)), Err(IndexFault::Tokens));
+    }
+    assert_eq!(index.stored(&stored(&[1], &[7; 16], 16)), Ok(()));
+    assert!(!index.is_whole(), "it did not know what was there before");
+    index.removed(&[99, 1, 1]);
+    assert!(index.is_empty() && index.runs.is_empty());
+    index.cleared();
+    assert!(index.is_whole());
+}
