@@ -323,6 +323,8 @@ pub struct UpstreamView {
     pub last_contact_age_s: Option<u64>,
     /// Why it is not known how busy it is; `None`: it told, or is not asked.
     pub load_fault: Option<String>,
+    /// Why it is not known, or not all of it, what it has in its cache; `None`: it tells, or is not to tell.
+    pub cache_fault: Option<String>,
     /// Its models, as far as they are served here.
     pub models: Vec<UpstreamModelView>,
 }
@@ -348,6 +350,8 @@ pub struct UpstreamModelView {
     pub failed_permille_last_5_minutes: Option<u32>,
     /// How long the first thing of an answer took lately, in milliseconds.
     pub first_ms: Option<u64>,
+    /// Blocks that it is taken to have in its cache.
+    pub cached_blocks: u64,
     /// How busy it said it is; `None`: it does not say.
     pub load: Option<LoadView>,
 }

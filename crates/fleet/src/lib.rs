@@ -16,8 +16,8 @@
 //! - Where none is reported, of two at random the one with the shorter expected time: how long the first thing took lately, times what
 //!   is in flight there. A conversation stays where it was, unless that takes more than twice as long.
 //!
-//! What a worker has in its cache it says itself ([`headrace_engine_api::Engine::cached_prefix`]), or its events do ([`PrefixIndex`]), or
-//! it is guessed from what was sent to it.
+//! What a worker has in its cache it says itself ([`headrace_engine_api::Engine::cached_prefix`]), or the events of its upstream do
+//! ([`PrefixIndex`]), or it is guessed from what was sent to it.
 //!
 //! Who places a call says how it went ([`Placement::began`], [`Placement::ended`]): that is all that the fleet learns from. Time and
 //! randomness are arguments. All state is in the workers, so that it outlives a reload.

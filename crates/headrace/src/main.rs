@@ -2,6 +2,7 @@
 //! not be done, 2: wrong usage or configuration, 130: interrupted.
 
 mod ca;
+mod caches;
 mod chat;
 mod check;
 mod cli;

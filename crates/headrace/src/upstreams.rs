@@ -16,6 +16,7 @@ use headrace_trace::Metrics;
 use headrace_upstream::{ListedModel, Upstream};
 use tokio::runtime::Handle;
 
+use crate::caches;
 use crate::config::Config;
 use crate::config::relayed::{RelayedConfig, UpstreamConfig};
 use crate::gauges;
@@ -176,8 +177,9 @@ impl Upstreams {
         }
         for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
             gauges::register_upstream(metrics, &new.upstream);
-            // It ends by itself when nobody has the server any longer.
+            // They end by themselves when nobody has the server any longer.
             runtime.spawn(new.upstream.follow_load());
+            runtime.spawn(new.upstream.follow_cache(caches::told(Arc::downgrade(&new.seen))));
         }
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
@@ -331,6 +333,7 @@ impl Site {
             last_error: figures.last_error,
             last_contact_age_s: seconds(figures.last_contact_age),
             load_fault: self.upstream.load_fault(),
+            cache_fault: self.upstream.cache_fault(),
             models: workers
                 .iter()
                 .filter(|worker| worker.site.as_deref() == Some(self.upstream.name()))
@@ -357,6 +360,7 @@ fn model_view(worker: &WorkerStatus) -> UpstreamModelView {
         failed_permille_last_minute: permille(worker.failed_last_minute),
         failed_permille_last_5_minutes: permille(worker.failed_last_5_minutes),
         first_ms: worker.first.map(|first| u64::try_from(first.as_millis()).unwrap_or(u64::MAX)),
+        cached_blocks: worker.remembered as u64,
         load: load_view(&worker.load),
     }
 }

@@ -5,6 +5,7 @@ mod address;
 mod answer;
 mod ask;
 mod body;
+mod cache;
 mod client;
 mod fault;
 mod figures;
@@ -20,6 +21,7 @@ mod spec;
 mod tokens;
 mod upstream;
 
+pub use cache::{CacheEvent, CacheFeed, StoredBlocks, StoredLabel};
 pub use figures::{FAILURES, Figures};
 pub use kind::{Kind, UnknownKind};
 pub use listing::ListedModel;

@@ -8,6 +8,7 @@ use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::{Health, RelayError};
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -32,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) counters: Counters,
     pub(crate) redactor: Redactor,
     pub(crate) loads: Loads,
+    /// Why nothing is known of its cache, as far as it is to tell.
+    pub(crate) cache_fault: Mutex<Option<String>>,
     /// Headers of every call.
     headers: HeaderMap,
     /// Where calls go, by endpoint.
@@ -61,6 +64,7 @@ impl Server {
             counters: Counters::new(),
             redactor: Redactor::new(secrets),
             loads: Loads::new(),
+            cache_fault: Mutex::default(),
             headers: headers(&spec).map_err(one)?,
             chat: address.api("chat/completions"),
             completions: address.api("completions"),

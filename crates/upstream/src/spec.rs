@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::address::Address;
+use crate::cache::CacheFeed;
 use crate::kind::Kind;
 
 /// One server.
@@ -41,6 +42,8 @@ pub struct UpstreamSpec {
     pub abandoned: Abandoned,
     /// How often it is asked how busy it is, where its kind tells that; zero: never.
     pub load_every: Duration,
+    /// Where it publishes what it does to its cache.
+    pub cache_feed: Option<CacheFeed>,
 }
 
 /// How long is waited for what.
@@ -183,6 +186,7 @@ impl UpstreamSpec {
             bounds: Bounds::default(),
             abandoned: Abandoned::default(),
             load_every: Self::LOAD_EVERY,
+            cache_feed: None,
         }
     }
 
@@ -204,6 +208,12 @@ impl UpstreamSpec {
         }
         if let Some(url) = &self.proxy {
             wrong.extend(proxy(url).err());
+        }
+        if let Some(feed) = &self.cache_feed {
+            wrong.extend(feed.check());
+            if !matches!(self.kind, Kind::Vllm | Kind::Sglang) {
+                wrong.push(format!("`kv_events`: servers of kind `{}` publish none", self.kind));
+            }
         }
         self.check_times(&mut wrong);
         self.check_bounds(&mut wrong);
@@ -315,6 +325,8 @@ mod tests {
         spec.bounds.head_bytes = 1 << 30;
         spec.bounds.error_bytes = 0;
         spec.queue.in_flight = Some(0);
+        let replay = Some("tcp://h:0".to_owned());
+        spec.cache_feed = Some(CacheFeed { events: "http://h:5557".to_owned(), replay });
         let wrong = spec.check();
         for (fault, words) in wrong.iter().zip([
             "needs a name",
@@ -326,6 +338,9 @@ mod tests {
             "a key and a header `Authorization`",
             "no certificate in PEM",
             "the proxy's address must begin",
+            "`kv_events`: `http://h:5557` is no place where events are published; write tcp://HOST:PORT",
+            "`kv_replay`: `tcp://h:0` is no place",
+            "`kv_events`: servers of kind `openai` publish none",
             "`timeouts.idle` is 0",
             "`http2.ping` is 0",
             "`bounds.head_bytes` is 1073741824",
@@ -334,7 +349,7 @@ mod tests {
         ]) {
             assert!(fault.contains(words), "{fault} should say {words}");
         }
-        assert_eq!(wrong.len(), 14, "{wrong:#?}");
+        assert_eq!(wrong.len(), 17, "{wrong:#?}");
         let shown = format!("{spec:?}{wrong:?}");
         assert!(!shown.contains("secret"), "{shown}");
     }

@@ -7,6 +7,7 @@ use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, Rela
 
 use crate::answer::Answer;
 use crate::ask::Post;
+use crate::cache::{self, CacheEvent};
 use crate::figures::Figures;
 use crate::kind::Kind;
 use crate::listing::ListedModel;
@@ -94,6 +95,19 @@ impl Upstream {
     /// Why it is not known how busy it is; `None`: it told, or is not asked.
     pub fn load_fault(&self) -> Option<String> {
         self.server.loads.fault()
+    }
+
+    /// Hears what it tells of its cache, in order, for as long as anybody has it. One of these is enough.
+    pub fn follow_cache(
+        &self,
+        tell: impl FnMut(CacheEvent) + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        cache::follow(Arc::downgrade(&self.server), tell)
+    }
+
+    /// Why what it tells of its cache is not known, or not all of it.
+    pub fn cache_fault(&self) -> Option<String> {
+        self.server.cache_fault.lock().clone()
     }
 
     /// What all calls to it share.

@@ -52,6 +52,7 @@ fn describe(views: &[UpstreamView]) -> String {
             "failed 1 min",
             "5 min",
             "first",
+            "cached",
             "load",
             "takes calls",
         ];
@@ -67,6 +68,7 @@ fn describe(views: &[UpstreamView]) -> String {
                 part(model.failed_permille_last_minute),
                 part(model.failed_permille_last_5_minutes),
                 model.first_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms")),
+                format!("{} blocks", model.cached_blocks),
                 model.load.as_ref().map_or_else(|| "not told".to_owned(), load),
                 model.standing.clone(),
             ]
@@ -77,6 +79,9 @@ fn describe(views: &[UpstreamView]) -> String {
     for view in views {
         if let Some(fault) = &view.load_fault {
             text.push_str(&format!("{}: how busy it is is not known: {fault}\n", view.name));
+        }
+        if let Some(fault) = &view.cache_fault {
+            text.push_str(&format!("{}: what it has cached is not all known: {fault}\n", view.name));
         }
         if let (Some(error), Some(age)) = (&view.last_error, view.last_error_age_s) {
             text.push_str(&format!("{}: {age} s ago: {error}\n", view.name));

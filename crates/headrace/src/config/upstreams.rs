@@ -8,7 +8,7 @@ use headrace_domain::ModelName;
 use headrace_engine_api::Abandoned;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
-use headrace_upstream::{Kind as UpstreamKind, UpstreamSpec, UseHttp2};
+use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
@@ -70,6 +70,7 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     if let Some(Parsed::Duration(every)) = table.take("load_every", OFTEN) {
         spec.load_every = every;
     }
+    spec.cache_feed = feed(table);
     let abandoned = table.take_text("abandoned", Kind::Choice(ABANDONED));
     spec.abandoned = if abandoned.as_deref() == Some("drain") { Abandoned::Drain } else { Abandoned::Abort };
     spec.http2.when = match table.take_text("http2", Kind::Choice(HTTP2)).as_deref() {
@@ -147,6 +148,16 @@ fn times(table: &mut Table, spec: &mut UpstreamSpec) {
             *time = found;
         }
     }
+}
+
+/// Where it publishes what it does to its cache.
+fn feed(table: &mut Table) -> Option<CacheFeed> {
+    let events = table.take_text("kv_events", Kind::Text);
+    let replay = table.take_text("kv_replay", Kind::Text);
+    if events.is_none() && replay.is_some() {
+        table.problem("kv_replay", "needs `kv_events` beside it".to_owned());
+    }
+    Some(CacheFeed { events: events?, replay })
 }
 
 fn bounds(table: &mut Table, spec: &mut UpstreamSpec) {

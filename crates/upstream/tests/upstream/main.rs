@@ -2,11 +2,13 @@
 
 #![cfg(test)]
 
+mod caches;
 mod calls;
 mod connections;
 mod faults;
 mod loads;
 mod probes;
+mod publisher;
 mod queue;
 mod tls;
 mod tokens;

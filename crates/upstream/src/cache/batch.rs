@@ -1,0 +1,317 @@
+//! What servers say of their caches, in MessagePack: a batch of blocks stored, blocks given up, and caches cleared. Knows no
+//! connection and no index.
+//!
+//! vLLM: `vllm/distributed/kv_events.py`; SGLang: `sglang/srt/disaggregation/kv_events.py`. Batches and events come as lists, whose
+//! fields were only ever added at the end, or as maps (vLLM from 0.20 on: events; later batches, too). A block's hash is a number
+//! or bytes.
+
+use std::fmt;
+
+use headrace_domain::CacheLabel;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Blocks that a server has stored, one after another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredBlocks {
+    /// The block before the first of them.
+    pub parent: Option<u128>,
+    /// Each by the server's own hash.
+    pub blocks: Vec<u128>,
+    /// The ids of all of them.
+    pub tokens: Vec<u32>,
+    /// Ids of each.
+    pub block_tokens: usize,
+    /// Under which label they were stored, where they have no parent.
+    pub label: StoredLabel,
+}
+
+/// Under which label blocks were stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredLabel {
+    /// One of ours.
+    Ours(CacheLabel),
+    /// None, or one that is not ours.
+    Others,
+    /// The server does not say.
+    Untold,
+}
+
+/// One event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    Stored(StoredBlocks),
+    Removed(Vec<u128>),
+    Cleared,
+    /// Nothing of a cache that serves prefixes.
+    Other,
+}
+
+/// Reads a batch.
+///
+/// # Errors
+/// Why it is none.
+pub(super) fn read(payload: &[u8]) -> Result<Vec<Said>, String> {
+    let batch: Batch = rmp_serde::from_slice(payload).map_err(|error| error.to_string())?;
+    batch.0.into_iter().map(Event::said).collect()
+}
+
+/// Its events.
+struct Batch(Vec<Event>);
+
+/// All that an event may have.
+#[derive(Default)]
+struct Event {
+    tag: String,
+    hashes: Vec<Hash>,
+    parent: Option<Hash>,
+    tokens: Vec<Token>,
+    block_tokens: usize,
+    label: Option<Label>,
+    group: Option<u32>,
+    spec: Option<String>,
+}
+
+impl Event {
+    fn said(self) -> Result<Said, String> {
+        let group = self.group.map_or(0, |group| (u128::from(group) + 1) << 96);
+        let of_group = |hash: Hash| hash.0 ^ group;
+        Ok(match self.tag.as_str() {
+            "BlockStored" => {
+                // Windows and states do not keep what a prefix needs.
+                if self.spec.is_some_and(|spec| !spec.contains("full") && !spec.contains("mla")) {
+                    return Ok(Said::Other);
+                }
+                let needed = self.hashes.len().checked_mul(self.block_tokens);
+                if needed != Some(self.tokens.len()) || self.block_tokens == 0 {
+                    let (tokens, blocks) = (self.tokens.len(), self.hashes.len());
+                    return Err(format!("{tokens} ids for {blocks} blocks of {}", self.block_tokens));
+                }
+                Said::Stored(StoredBlocks {
+                    parent: self.parent.map(of_group),
+                    blocks: self.hashes.into_iter().map(of_group).collect(),
+                    tokens: self.tokens.into_iter().map(|token| token.0).collect(),
+                    block_tokens: self.block_tokens,
+                    label: match self.label {
+                        None => StoredLabel::Untold,
+                        Some(Label(None)) => StoredLabel::Others,
+                        Some(Label(Some(label))) => StoredLabel::Ours(label),
+                    },
+                })
+            }
+            "BlockRemoved" => Said::Removed(self.hashes.into_iter().map(of_group).collect()),
+            "AllBlocksCleared" => Said::Cleared,
+            _ => Said::Other,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Batch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Batch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a batch of events")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Batch, A::Error> {
+                let _time: Option<IgnoredAny> = list.next_element()?;
+                let events = list.next_element()?.ok_or_else(|| A::Error::custom("no events"))?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Batch(events))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Batch, A::Error> {
+                let mut events = None;
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "events" => events = Some(map.next_value()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                events.map(Batch).ok_or_else(|| A::Error::custom("no events"))
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Event;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an event")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Event, A::Error> {
+                let tag: String =
+                    list.next_element()?.ok_or_else(|| A::Error::custom("an event without its name"))?;
+                let mut event = Event { tag, ..Event::default() };
+                if event.tag == "BlockStored" {
+                    event.hashes = list.next_element()?.unwrap_or_default();
+                    event.parent = list.next_element()?.flatten();
+                    event.tokens = list.next_element()?.unwrap_or_default();
+                    event.block_tokens = list.next_element()?.unwrap_or_default();
+                    // An adapter by number, the kind of memory, and the adapter by name.
+                    for _ in 0..3 {
+                        let _other: Option<IgnoredAny> = list.next_element()?;
+                    }
+                    event.label = list.next_element()?.flatten();
+                    event.group = list.next_element()?.flatten();
+                    event.spec = list.next_element()?.flatten();
+                } else if event.tag == "BlockRemoved" {
+                    event.hashes = list.next_element()?.unwrap_or_default();
+                    let _memory: Option<IgnoredAny> = list.next_element()?;
+                    event.group = list.next_element()?.flatten();
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(event)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
+                let mut event = Event::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "type" => event.tag = map.next_value()?,
+                        "block_hashes" => event.hashes = map.next_value()?,
+                        "parent_block_hash" => event.parent = map.next_value()?,
+                        "token_ids" => event.tokens = map.next_value()?,
+                        "block_size" => event.block_tokens = map.next_value()?,
+                        "extra_keys" => event.label = map.next_value()?,
+                        "group_idx" => event.group = map.next_value()?,
+                        "kv_cache_spec_kind" => event.spec = map.next_value()?,
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(event)
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+/// A block's hash: a number, or bytes of which the first sixteen will do.
+struct Hash(u128);
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Hash;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the hash of a block")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Hash, E> {
+                Ok(Hash(number.into()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Hash, E> {
+                Ok(Hash(u128::from(number as u64)))
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Hash, E> {
+                Ok(Hash(bytes.iter().take(16).fold(0, |word, byte| word << 8 | u128::from(*byte))))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Hash, E> {
+                self.visit_bytes(text.as_bytes())
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+/// An id. Where pairs of ids stand for their first ones (speculative decoding), that one.
+struct Token(u32);
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Token;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an id")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<Token, E> {
+                u32::try_from(id).map(Token).map_err(|_| E::custom("an id beyond 32 bits"))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Token, A::Error> {
+                let first = pair.next_element()?.ok_or_else(|| A::Error::custom("a pair of nothing"))?;
+                while pair.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Token(first))
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+/// The label among whatever else makes a block another one: adapters, images, salts of others.
+struct Label(Option<CacheLabel>);
+
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Label;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("what else makes a block another one")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Label, E> {
+                Ok(Label(CacheLabel::parse(text)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Label, A::Error> {
+                let mut found = None;
+                while let Some(Label(label)) = list.next_element()? {
+                    found = found.or(label);
+                }
+                Ok(Label(found))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Label, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Label(None))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+
+            fn visit_bytes<E>(self, _: &[u8]) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+
+            fn visit_unit<E>(self) -> Result<Label, E> {
+                Ok(Label(None))
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+#[cfg(test)]
+mod tests;
