@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::NanoDollars;
+
 /// One try. A prompt has several where the one before it came to nothing before a client could see anything of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -17,6 +19,22 @@ pub struct Attempt {
     pub duration_ns: u64,
     /// What came of it.
     pub outcome: AttemptOutcome,
+    /// What whoever was asked charges us for it, by their report and our sheet of their prices; `None`: nobody knows. For
+    /// operators alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paid: Option<NanoDollars>,
+}
+
+impl Attempt {
+    /// What tries cost together; `None` where that is not known of each, but for those that were turned away before any work.
+    pub fn paid_for(attempts: &[Self]) -> Option<NanoDollars> {
+        let refused = |attempt: &&Self| {
+            attempt.paid.is_none() && matches!(attempt.outcome, AttemptOutcome::Refused { .. })
+        };
+        let mut known = attempts.iter().filter(|attempt| !refused(attempt)).peekable();
+        known.peek()?;
+        known.try_fold(NanoDollars::ZERO, |sum, attempt| sum.checked_add(attempt.paid?).ok())
+    }
 }
 
 /// What came of a try.

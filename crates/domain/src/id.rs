@@ -1,6 +1,7 @@
 //! Ids, each a type of its own, so that an org's id cannot be passed where a key's id belongs.
 //! They know their spelling and nothing of what they name.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -131,6 +132,12 @@ impl ModelName {
 
     /// The name as written.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for ModelName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

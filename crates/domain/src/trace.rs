@@ -312,6 +312,9 @@ pub struct TraceRecord {
     pub cost: NanoDollars,
     /// What went to the loss account.
     pub loss: NanoDollars,
+    /// What others charge us for it, all its tries together; `None`: nobody knows. For operators alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paid: Option<NanoDollars>,
     /// What moderation said, where it ran.
     pub moderation: Option<String>,
     /// How it ended.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId, UnixNanos};
 use headrace_fleet::Fleet;
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
@@ -37,6 +37,8 @@ pub struct Offer {
     pub aliases: BTreeMap<ModelName, Route>,
     /// What tokens cost.
     pub prices: PriceList,
+    /// What others charge us for theirs.
+    pub costs: CostList,
     /// Who computes.
     pub fleet: Arc<Fleet>,
     /// Rules on content; `None` switches the stage off.
@@ -50,6 +52,7 @@ pub struct Catalog {
     models: HashMap<ModelName, Arc<ServedModel>>,
     aliases: BTreeMap<ModelName, Route>,
     prices: PriceList,
+    costs: CostList,
     fleet: Arc<Fleet>,
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
@@ -66,7 +69,7 @@ impl Catalog {
     /// # Errors
     /// Every fault at once.
     pub fn checked(offer: Offer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
-        let Offer { models: offered, aliases, prices, fleet, judge, weights } = offer;
+        let Offer { models: offered, aliases, prices, costs, fleet, judge, weights } = offer;
         let mut faults = Vec::new();
         let mut free_model = false;
         let mut models = HashMap::new();
@@ -104,7 +107,7 @@ impl Catalog {
         }
         let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
             || aliases.values().any(Route::has_choice);
-        Ok(Arc::new(Self { models, aliases, prices, fleet, judge, weights, looks, free_model }))
+        Ok(Arc::new(Self { models, aliases, prices, costs, fleet, judge, weights, looks, free_model }))
     }
 
     /// The served models, in no order.
@@ -159,6 +162,10 @@ impl Catalog {
 
     pub(crate) fn prices(&self) -> &PriceList {
         &self.prices
+    }
+
+    pub(crate) fn costs(&self) -> &CostList {
+        &self.costs
     }
 
     pub(crate) fn judge(&self) -> Option<&Arc<dyn Judge>> {

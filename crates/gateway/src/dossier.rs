@@ -105,6 +105,7 @@ impl Dossier {
             held: NanoDollars::ZERO,
             cost: NanoDollars::ZERO,
             loss: NanoDollars::ZERO,
+            paid: None,
             moderation: None,
             outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
         };

@@ -26,7 +26,7 @@ use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_gateway::{GatewayConfig, MemoryBounds, Route};
 use headrace_identity::RateLimits;
-use headrace_ledger::prices::PriceConfig;
+use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
 use headrace_scheduler::SchedulerConfig;
@@ -58,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) engine: EngineSettings,
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) prices: Vec<PriceConfig>,
+    /// What upstreams charge us.
+    pub(crate) costs: Vec<CostConfig>,
     /// Models without a price of their own have the demo model's.
     pub(crate) play_prices: bool,
     /// Further names, and what they lead to.
@@ -164,6 +166,7 @@ impl Config {
         let upstreams = read.upstreams();
         let (models, relayed) = read.models();
         let prices = read.prices(&models, &relayed, &upstreams, play_prices);
+        let costs = read.costs(&upstreams);
         let config = Self {
             data_dir: read.path("data_dir").unwrap_or_default(),
             server: read.server(),
@@ -187,6 +190,7 @@ impl Config {
             relayed,
             upstreams,
             prices,
+            costs,
             play_prices,
         };
         (config, read.settings)

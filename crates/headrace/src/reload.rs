@@ -12,7 +12,7 @@ use headrace_domain::{Clock, ModelName, UnixNanos};
 use headrace_edge::Certificate;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Catalog, Gateway, Offer};
-use headrace_ledger::prices::{PriceError, PriceList};
+use headrace_ledger::prices::{CostList, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;
 use tokio::runtime::Handle;
@@ -310,6 +310,7 @@ pub(crate) fn offer(
     Ok(Offer {
         aliases,
         prices: PriceList::from_config(&prices)?,
+        costs: CostList::from_config(&config.costs)?,
         fleet: Arc::new(Fleet::with(workers.map(Arc::clone), Arc::clone(clock), clock.now().get())),
         judge: config.rules.take().map(judge),
         weights: std::mem::take(&mut config.weights),

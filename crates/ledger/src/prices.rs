@@ -65,13 +65,59 @@ impl PriceList {
 
     /// The prices of `model` at `now`; `None` if it has none then: the call is refused.
     pub fn quote(&self, model: &ModelName, now: UnixNanos) -> Option<Quote> {
-        let (_, sheet) = self.models.get(model)?.range(..=now).next_back()?;
+        self.named(model.as_str(), now)
+    }
+
+    fn named(&self, model: &str, now: UnixNanos) -> Option<Quote> {
+        let (model, days) = self.models.get_key_value(model)?;
+        let (_, sheet) = days.range(..=now).next_back()?;
         Some(Quote::new(model.clone(), Arc::clone(sheet)))
     }
 
     /// The models that have a price at some time.
     pub fn models(&self) -> impl Iterator<Item = &ModelName> {
         self.models.keys()
+    }
+}
+
+/// One version of what an upstream charges us for one of its models, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CostConfig {
+    /// The upstream's name.
+    pub upstream: String,
+    /// Its prices, for the model as it is named there.
+    pub price: PriceConfig,
+}
+
+/// What upstreams charge us.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CostList {
+    upstreams: BTreeMap<String, PriceList>,
+}
+
+impl CostList {
+    /// Takes the configured costs.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them, at once.
+    pub fn from_config(config: &[CostConfig]) -> Result<Self, Vec<PriceError>> {
+        let mut by_upstream: BTreeMap<&String, Vec<PriceConfig>> = BTreeMap::new();
+        for cost in config {
+            by_upstream.entry(&cost.upstream).or_default().push(cost.price.clone());
+        }
+        let (mut upstreams, mut errors) = (BTreeMap::new(), Vec::new());
+        for (upstream, prices) in by_upstream {
+            match PriceList::from_config(&prices) {
+                Ok(list) => drop(upstreams.insert(upstream.clone(), list)),
+                Err(more) => errors.extend(more),
+            }
+        }
+        if errors.is_empty() { Ok(Self { upstreams }) } else { Err(errors) }
+    }
+
+    /// What an upstream charges for a model of its own; `None`: nobody has said.
+    pub fn quote(&self, upstream: &str, model: &str, now: UnixNanos) -> Option<Quote> {
+        self.upstreams.get(upstream)?.named(model, now)
     }
 }
 

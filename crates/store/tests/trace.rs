@@ -43,6 +43,7 @@ fn record(n: u64) -> TraceRecord {
         held: NanoDollars::ZERO,
         cost: NanoDollars::new(7),
         loss: NanoDollars::ZERO,
+        paid: None,
         attempts: Vec::new(),
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },

@@ -10,9 +10,14 @@ use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
 use crate::units::format_utc;
 
-/// The record as operators see it: [`record_json`], and what must not be told to its owner.
+/// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
+/// hold in its cache, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
+    note_paid(&mut json["cost"], record.paid);
+    for (at, attempt) in record.attempts.iter().enumerate() {
+        note_paid(&mut json["attempts"][at], attempt.paid);
+    }
     if let (Some(engine), Some(shown)) = (&record.engine, json.get_mut("engine")) {
         shown["queue_depth"] = engine.queue_depth.into();
         shown["batch_min"] = engine.batch_min.into();
@@ -23,6 +28,13 @@ pub fn operator_json(record: &TraceRecord) -> Value {
         }
     }
     json
+}
+
+fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
+    if let Some(paid) = paid {
+        shown["paid_nano_dollars"] = paid.get().into();
+        shown["paid_dollars"] = dollars(paid).into();
+    }
 }
 
 /// The record as JSON, as its owner may see it: nothing in it says what other tenants asked, nor how many of them wait or are

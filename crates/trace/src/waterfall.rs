@@ -280,6 +280,9 @@ impl Drawing<'_> {
             let tier = if record.price_tier == PriceTier::Standard { "" } else { &tier };
             self.fact("money", &format!("{} charged of {} held{lost}{tier}", record.cost, record.held));
         }
+        if let Some(paid) = record.paid {
+            self.fact("paid", &format!("{paid} to others"));
+        }
         if record.after_ns > 0 {
             let took = humane_duration(record.after_ns);
             self.fact("after", &format!("{took} more to find where the miss stands, when the call was over"));
@@ -395,7 +398,8 @@ fn attempt_text(attempt: &Attempt, several: bool) -> String {
         AttemptOutcome::Failed { why, .. } => format!("failed after {took}: {}", plain(why)),
         AttemptOutcome::CutShort => format!("was at work for {took}, until the call ended"),
     };
-    format!("{prompt}{worker} {outcome}")
+    let paid = attempt.paid.map(|paid| format!(" · {paid} paid")).unwrap_or_default();
+    format!("{prompt}{worker} {outcome}{paid}")
 }
 
 fn batch_text(engine: &EngineTrace) -> String {

@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, MissReason, PromptPlace, Stage, TraceRecord, is_partition,
+    Attempt, AttemptOutcome, CacheMiss, MissReason, NanoDollars, PromptPlace, Stage, TraceRecord,
+    is_partition,
 };
 use headrace_trace::{
     WaterfallOptions, answer_json, decode_record, encode_record, operator_json, record_json, table, waterfall,
@@ -272,4 +273,26 @@ fn a_newer_or_broken_record_is_refused_with_its_reason() {
         let error = decode_record(&edited).unwrap_err().to_string();
         assert!(error.starts_with(reason), "{error}");
     }
+}
+
+#[test]
+fn what_others_charge_is_for_operators_alone() {
+    let free = record("moved-on");
+    let mut paid = free.clone();
+    paid.paid = Some(NanoDollars::new(1_250));
+    paid.attempts[0].paid = Some(NanoDollars::new(250));
+    assert_eq!(record_json(&paid), record_json(&free));
+    assert_eq!(answer_json(&paid), answer_json(&free));
+    let shown = operator_json(&paid);
+    assert_eq!(shown["cost"]["paid_nano_dollars"], 1_250);
+    assert_eq!(
+        (&shown["attempts"][0]["paid_nano_dollars"], &shown["attempts"][1]["paid_nano_dollars"]),
+        (&250.into(), &serde_json::Value::Null)
+    );
+    assert!(operator_json(&free)["cost"].get("paid_nano_dollars").is_none(), "unknown is absent, and not 0");
+    let drawn = waterfall(&paid, &WaterfallOptions { width: 100, color: false });
+    assert!(drawn.contains("$0.00000125 to others") && drawn.contains("$0.00000025 paid"), "{drawn}");
+    let stored = encode_record(&paid).unwrap();
+    assert_eq!(decode_record(&stored).unwrap(), paid);
+    assert!(!encode_record(&free).unwrap().contains("paid"), "records without it stay as they were");
 }

@@ -8,9 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Attempt, AttemptOutcome, Code, PrefixKeys, Sampling, ServiceTier, Stage};
+use headrace_domain::{Attempt, AttemptOutcome, Code, NanoDollars, PrefixKeys, Sampling, ServiceTier, Stage};
 use headrace_engine_api::{Capabilities, Job, Priority, SubmitRefusal};
 use headrace_fleet::{Outcome, Placement, Trail, Tried};
+use headrace_ledger::prices::Quote;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -39,6 +40,16 @@ pub(crate) struct Placed(());
 #[derive(Default)]
 pub(crate) struct Tries {
     in_vain: BTreeMap<usize, InVain>,
+    /// What the server of somebody else's that was asked last charges us, where that is known.
+    costs: Option<Quote>,
+}
+
+impl Tries {
+    /// What whoever was asked last charges for what it did.
+    fn paid(&self, source: &Source) -> Option<NanoDollars> {
+        let usage = source.usage();
+        self.costs.as_ref()?.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
+    }
 }
 
 /// Of one prompt.
@@ -208,6 +219,7 @@ impl Placing<'_> {
             let submitted_ns = self.dossier.elapsed_ns();
             self.dossier.line.mark(Stage::Place, submitted_ns);
             self.begin(0, &placement, submitted_ns);
+            self.tries.costs = None;
             let Some(relay) = placement.relay().map(Arc::clone) else {
                 self.failed(0, &nobody(work), "it takes tokens, not messages".to_owned());
                 self.tries.in_vain.entry(0).or_default().tried.add(placement);
@@ -215,7 +227,9 @@ impl Placing<'_> {
             };
             match asking::ask(self.dossier, work, messages, &*relay) {
                 Ok(asking) => {
-                    self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
+                    let (facts, now) = (relay.facts(), self.gateway.parts().clock.now());
+                    self.tries.costs = work.catalog.costs().quote(&facts.upstream, &facts.model, now);
+                    self.dossier.record.upstream = Some(Arc::clone(&facts.upstream));
                     self.source.ask(Asked::new(relay.facts(), asking, placement));
                     return Ok(());
                 }
@@ -254,7 +268,7 @@ impl Placing<'_> {
             let (prompt, worker) =
                 (u32::try_from(part).unwrap_or(u32::MAX), Arc::clone(placement.worker_id()));
             let outcome = AttemptOutcome::CutShort;
-            attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome });
+            attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome, paid: None });
         }
     }
 
@@ -264,9 +278,10 @@ impl Placing<'_> {
 
     fn end(&mut self, part: usize, outcome: AttemptOutcome) {
         let now_ns = self.dossier.elapsed_ns();
+        let paid = self.tries.paid(self.source);
         let mut under_way = self.dossier.record.attempts.iter_mut().filter(|attempt| is_under_way(attempt));
         if let Some(attempt) = under_way.find(|attempt| attempt.prompt as usize == part) {
-            finish(attempt, now_ns, outcome);
+            finish(attempt, now_ns, outcome, paid);
         }
     }
 
@@ -305,11 +320,12 @@ impl Placing<'_> {
 }
 
 /// Nothing more comes from the source: attempts that are under way have answered, or are cut short now.
-pub(super) fn close(attempts: &mut [Attempt], source: &Source, now_ns: u64) {
+pub(super) fn close(attempts: &mut [Attempt], source: &Source, tries: &Tries, now_ns: u64) {
+    let paid = tries.paid(source);
     for attempt in attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
         match source.answered_ns(attempt.prompt as usize) {
-            Some(at_ns) => finish(attempt, at_ns, AttemptOutcome::Answered),
-            None => finish(attempt, now_ns, AttemptOutcome::CutShort),
+            Some(at_ns) => finish(attempt, at_ns, AttemptOutcome::Answered, paid),
+            None => finish(attempt, now_ns, AttemptOutcome::CutShort, paid),
         }
     }
 }
@@ -318,7 +334,8 @@ fn is_under_way(attempt: &Attempt) -> bool {
     attempt.outcome == AttemptOutcome::CutShort
 }
 
-fn finish(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome) {
+fn finish(attempt: &mut Attempt, now_ns: u64, outcome: AttemptOutcome, paid: Option<NanoDollars>) {
+    attempt.paid = paid;
     attempt.duration_ns = now_ns.saturating_sub(attempt.start_ns);
     attempt.outcome = outcome;
 }

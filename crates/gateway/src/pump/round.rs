@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, EngineSeen, Pauses, Stage};
+use headrace_domain::{Attempt, CacheMiss, EngineSeen, Pauses, Stage};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -58,7 +58,7 @@ impl Round {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
-        let Self { source, pauses, .. } = self;
+        let Self { source, tries, pauses, .. } = self;
         let record = &mut dossier.record;
         // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
@@ -73,7 +73,8 @@ impl Round {
             });
         }
         let until_ns = dossier.elapsed_ns();
-        place::close(&mut dossier.record.attempts, source, until_ns);
+        place::close(&mut dossier.record.attempts, source, tries, until_ns);
+        dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }

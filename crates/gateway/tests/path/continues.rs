@@ -14,7 +14,7 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Catalog, Offer};
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::{CostList, PriceList};
 use serde_json::{Value, json};
 
 use crate::moves::said;
@@ -141,6 +141,7 @@ fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, 
         models: world.gateway.catalog().models().cloned().collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        costs: CostList::default(),
         fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
         judge: None,
         weights: BTreeMap::new(),

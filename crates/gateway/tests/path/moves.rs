@@ -10,7 +10,7 @@ use headrace_domain::{
 use headrace_engine_api::Engine;
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Catalog, Offer};
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::{CostList, PriceList};
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Scripted, Setup, World, chat_body, header, read, read_to_the_end};
@@ -28,6 +28,7 @@ fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
         models: world.gateway.catalog().models().cloned().collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        costs: CostList::default(),
         fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
         judge: None,
         weights: BTreeMap::new(),

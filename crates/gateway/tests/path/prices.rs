@@ -1,9 +1,10 @@
 //! Calls by price sheets with classes of their own: what the caller is charged, what is held, what others charge for them.
 
-use headrace_domain::{Dialect, PriceTier};
+use headrace_domain::{AttemptOutcome, Dialect, PriceTier};
+use headrace_ledger::prices::{CostConfig, CostList};
 use serde_json::json;
 
-use super::told::{answer_of, chat, priced_world, server, spent, whole};
+use super::told::{answer_of, chat, head, priced_world, server, spent, stream, whole};
 use super::world::read;
 
 /// $1, $0.10, $1.25 and $2 a million of the prompt, $4 of the answer and $8 of its reasoning; twice that for what goes first,
@@ -35,8 +36,11 @@ async fn each_class_of_tokens_has_its_price() {
         ("scale", 20, PriceTier::Standard, 8_000 + 400 + 10_000 + 8_000 + 24_000),
     ];
     for (tier, prompt, priced, cost) in rows {
-        let world =
-            priced_world(&[server("gpu", Dialect::OpenAi, vec![whole(&answer(tier, prompt, 5))])], SHEET);
+        let world = priced_world(
+            &[server("gpu", Dialect::OpenAi, vec![whole(&answer(tier, prompt, 5))])],
+            SHEET,
+            CostList::default(),
+        );
         assert!(read(chat(&world, false, &json!({})).await).await.contains("Hi"));
         assert_eq!(spent(world.balance_when_idle().await), cost, "{tier}");
         let record = world.last_trace();
@@ -48,11 +52,64 @@ async fn each_class_of_tokens_has_its_price() {
 async fn a_long_prompt_is_held_for_and_charged_at_its_own_prices() {
     let mut answer = answer_of("Hi");
     answer["usage"] = json!({"prompt_tokens": 1_001, "completion_tokens": 5, "total_tokens": 1_006});
-    let world = priced_world(&[server("gpu", Dialect::OpenAi, vec![whole(&answer)])], SHEET);
+    let world =
+        priced_world(&[server("gpu", Dialect::OpenAi, vec![whole(&answer)])], SHEET, CostList::default());
     let long = json!({"messages": [{"role": "user", "content": "word ".repeat(1_200)}]});
     assert!(read(chat(&world, false, &long).await).await.contains("Hi"));
     assert_eq!(spent(world.balance_when_idle().await), 1_001 * 3_000 + 5 * 8_000);
     let record = world.last_trace();
     assert_eq!(record.loss.get(), 0);
     assert!(record.held >= record.cost, "{} of {}", record.cost, record.held);
+}
+
+/// What these upstreams charge for their model: $0.50 a million of the prompt, $0.05 from the cache, $2 of the answer.
+fn costs(upstreams: &[&str]) -> CostList {
+    let price = json!({"model": "their-model", "input": 500_000_000, "cached_input": 50_000_000,
+        "output": 2_000_000_000});
+    let cost = |upstream: &&str| CostConfig {
+        upstream: (*upstream).to_owned(),
+        price: serde_json::from_value(price.clone()).unwrap(),
+    };
+    CostList::from_config(&upstreams.iter().map(cost).collect::<Vec<_>>()).unwrap()
+}
+
+#[tokio::test]
+async fn what_an_upstream_charges_is_noted_and_no_caller_is_told() {
+    // 15 computed, 5 cached, 2 generated.
+    for (known, paid) in [(&["gpu"][..], Some(7_500 + 250 + 4_000)), (&["other"], None)] {
+        let world = priced_world(&[server("gpu", Dialect::OpenAi, vec![stream()])], SHEET, costs(known));
+        let explained = json!({"headrace": {"explain": true}, "stream_options": {"include_usage": true}});
+        let text = read(chat(&world, true, &explained).await).await;
+        assert!(text.contains("charged_nano_dollars") && !text.contains("paid"), "{text}");
+        world.balance_when_idle().await;
+        let record = world.last_trace();
+        assert_eq!(record.paid.map(|paid| paid.get()), paid, "{known:?}");
+        assert_eq!(record.attempts[0].paid, record.paid);
+    }
+}
+
+#[tokio::test]
+async fn a_try_that_came_to_nothing_is_paid_once_it_was_heard() {
+    let mut moved = 0;
+    for known in [&["a", "b"][..], &["b"]].repeat(20) {
+        // The first is heard and says nothing; where it is asked first, the second answers.
+        let servers =
+            [server("a", Dialect::OpenAi, vec![vec![head()]]), server("b", Dialect::OpenAi, vec![stream()])];
+        let world = priced_world(&servers, SHEET, costs(known));
+        assert!(read(chat(&world, true, &json!({})).await).await.contains("you"));
+        world.balance_when_idle().await;
+        let record = world.last_trace();
+        let [lost, answered] = &record.attempts[..] else { continue };
+        moved += 1;
+        assert!(matches!(lost.outcome, AttemptOutcome::Failed { .. }), "{lost:?}");
+        assert_eq!(answered.paid.map(|paid| paid.get()), Some(7_500 + 250 + 4_000));
+        match lost.paid {
+            Some(paid) => {
+                assert!(known.len() == 2 && paid.get() > 0, "its prompt was read");
+                assert_eq!(record.paid, paid.checked_add(answered.paid.unwrap()).ok());
+            }
+            None => assert_eq!((known.len(), record.paid), (1, None), "what is not known is no sum"),
+        }
+    }
+    assert!(moved > 1, "{moved}");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_call_api::Front as _;
 use headrace_domain::{Clock, Endpoint, ModelName, Outcome, Usage};
 use headrace_gateway::{Catalog, Offer, Route};
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::{CostList, PriceList};
 use headrace_moderation::{Judge, Rules};
 use serde_json::json;
 
@@ -21,6 +21,7 @@ fn offer(world: &World, times: i64, alias: &str) -> Offer {
         models: former.models().cloned().collect(),
         aliases: BTreeMap::from([(name(alias), Route::to(name(MODEL)))]),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
+        costs: CostList::default(),
         fleet: Arc::clone(former.fleet()),
         judge: None,
         weights: BTreeMap::new(),

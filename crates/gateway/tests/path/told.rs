@@ -13,7 +13,7 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Route, ServedModel};
-use headrace_ledger::prices::PriceList;
+use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use serde_json::{Value, json};
 
@@ -107,13 +107,13 @@ pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<
 
 /// A world with the model `far` alone, which these servers answer for.
 pub(crate) fn world(servers: &[Arc<Told>]) -> World {
-    priced_world(servers, &json!([price("far", 1)]).to_string())
+    priced_world(servers, &json!([price("far", 1)]).to_string(), CostList::default())
 }
 
-/// The same with a price sheet of its own.
-pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str) -> World {
+/// The same with sheets of prices and costs of its own.
+pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList) -> World {
     let world = World::new(Setup::default());
-    swap(&world, false, &[("far", servers)], BTreeMap::new(), prices);
+    swap(&world, false, &[("far", servers)], BTreeMap::new(), (prices, costs));
     world
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation:
 pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
     let prices = models.iter().enumerate().map(|(at, (model, _))| price(model, 1 << at));
     let prices: Vec<Value> = std::iter::once(price(MODEL, 1)).chain(prices).collect();
-    swap(world, true, models, aliases, &json!(prices).to_string());
+    swap(world, true, models, aliases, (&json!(prices).to_string(), CostList::default()));
 }
 
 fn price(model: &str, times: i64) -> Value {
@@ -143,7 +143,7 @@ fn swap(
     own: bool,
     models: &[(&str, &[Arc<Told>])],
     aliases: BTreeMap<ModelName, Route>,
-    prices: &str,
+    (prices, costs): (&str, CostList),
 ) {
     let mut workers = Vec::new();
     let mut served: Vec<_> = world.gateway.catalog().models().filter(|_| own).cloned().collect();
@@ -169,6 +169,7 @@ fn swap(
         models: served,
         aliases,
         prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(prices).unwrap()).unwrap(),
+        costs,
         fleet: Arc::new(Fleet::new(workers)),
         judge: world.judge.clone(),
         weights: BTreeMap::new(),

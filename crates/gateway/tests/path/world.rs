@@ -25,7 +25,7 @@ use headrace_gateway::{
     Route, ServedModel, Stored, TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
-use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
@@ -402,6 +402,7 @@ impl World {
         let offer = Offer {
             prices: PriceList::from_config(&prices).unwrap(),
             judge: judge.clone(),
+            costs: CostList::default(),
             fleet: Arc::new(Fleet::new([worker])),
             models: vec![Arc::new(served(name, setup.template))],
             aliases: BTreeMap::from([(

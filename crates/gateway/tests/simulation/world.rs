@@ -18,7 +18,7 @@ use headrace_gateway::{
     Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored, TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
-use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{
     AppendFault, Books, Command, Deciding, GrantKind, Health, JournalHand, Ledger, MemoryJournal, Owner,
     Standing,
@@ -334,6 +334,7 @@ impl World {
         };
         let offer = Offer {
             prices: PriceList::from_config(&shared.prices).unwrap(),
+            costs: CostList::default(),
             judge: None,
             fleet: Arc::new(Fleet::new(workers)),
             models: vec![Arc::new(served)],

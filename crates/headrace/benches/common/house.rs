@@ -13,7 +13,7 @@ use headrace_edge::{Edge, EdgeConfig};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Catalog, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
-use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
 use headrace_limits::Limits;
 use headrace_store::journal::SqliteJournal;
@@ -118,6 +118,7 @@ pub(crate) fn house(
     };
     let offer = Offer {
         prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
+        costs: CostList::default(),
         judge: None,
         fleet: Arc::new(Fleet::new([worker])),
         models: vec![Arc::new(model)],

@@ -86,6 +86,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("engine", "The embedded engine, for every model that does not say otherwise"),
     ("scheduler", "Batching and queueing within each engine"),
     ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
+    (
+        "costs",
+        "One `[[costs]]` table per upstream, model and date: what we pay. For operators alone; what has none is unknown, never 0",
+    ),
     ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
     ("routes", "Names that lead to several models, by weight: one `[[routes]]` table for each name"),
     ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
@@ -348,6 +352,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "",
         "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
     ),
+    field(
+        "costs",
+        Kind::Tables,
+        "",
+        "Tables with `upstream`, `model` (its name there) and whatever else `[[prices]]` takes. Each try of a call is costed by the usage that its upstream reports, or by the estimate where it reports none, also when it came to nothing. Shown to operators by `headrace trace`, to no caller.",
+    ),
     field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
     field(
         "routes",
@@ -553,6 +563,7 @@ pub(crate) const LIVE: &[&str] = &[
     "models",
     "upstreams",
     "prices",
+    "costs",
     "aliases",
     "routes",
     "scheduler.weights",

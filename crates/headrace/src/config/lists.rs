@@ -1,11 +1,11 @@
-//! The settings that are lists of tables: models, prices, weights, rules. Each key of a table is read for
+//! The settings that are lists of tables: models, prices, costs, weights, rules. Each key of a table is read for
 //! itself, so that one fault hides no other. Must not know what becomes of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_ledger::prices::{PriceConfig, PriceList};
+use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
 use serde::Deserialize;
@@ -137,6 +137,24 @@ impl Reader {
             errors.iter().for_each(|error| self.fault("prices", error));
         }
         prices
+    }
+
+    /// What upstreams charge us.
+    pub(super) fn costs(&mut self, upstreams: &[UpstreamConfig]) -> Vec<CostConfig> {
+        let mut costs = Vec::new();
+        for mut table in self.list("costs") {
+            let upstream = table.need("upstream");
+            if let Some(name) = upstream.as_deref().filter(|name| find_upstream(upstreams, name).is_none()) {
+                table.problem("upstream", format!("there is no upstream `{name}`"));
+            }
+            let price = table.need_name("model").and_then(|model| prices_of(&mut table, model));
+            costs.extend(upstream.zip(price).map(|(upstream, price)| CostConfig { upstream, price }));
+            self.settings.problems.extend(table.end());
+        }
+        if let Err(errors) = CostList::from_config(&costs) {
+            errors.iter().for_each(|error| self.fault("costs", error));
+        }
+        costs
     }
 
     pub(super) fn weights(&mut self) -> BTreeMap<OrgId, u32> {

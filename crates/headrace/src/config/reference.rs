@@ -28,7 +28,7 @@ pub(crate) fn markdown() -> String {
 fn section_of(field: &Field) -> &'static str {
     let section = field.path.split_once('.').map(|(section, _)| section);
     // The lists stand at the top of the file but have a section of their own here.
-    let own = ["models", "prices", "aliases", "routes"].into_iter().find(|name| *name == field.path);
+    let own = ["models", "prices", "costs", "aliases", "routes"].into_iter().find(|name| *name == field.path);
     section.or(own).unwrap_or_default()
 }
 

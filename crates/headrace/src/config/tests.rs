@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headrace_domain::PriceTier;
 use headrace_gateway::Sticky;
 use headrace_trace::RecorderConfig;
 
@@ -87,6 +88,59 @@ fn a_whole_file_is_understood() {
     assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));
     assert_eq!(config.scheduler.prefix_lifetime_ns, Some(300_000_000_000));
     assert!(config.scheduler.keep_aborted);
+}
+
+#[test]
+fn what_upstreams_charge_is_read_as_prices_are() {
+    let known = r#"
+        [[upstreams]]
+        name = "a"
+        kind = "openai"
+        url = "http://127.0.0.1:9"
+        [[costs]]
+        upstream = "a"
+        model = "big"
+        input = "1"
+        cached_input = "0.1"
+        cache_write = "1.25"
+        cache_write_1h = "2"
+        output = "4"
+        reasoning = "5"
+        from = "2026-01-01"
+        [[costs]]
+        upstream = "a"
+        model = "big"
+        input = "0.5"
+        output = "2"
+        tier = "batch"
+        above = 272000
+    "#;
+    let config = read(known).unwrap();
+    let [first, second] = config.costs.as_slice() else { panic!("{:?}", config.costs) };
+    assert_eq!((first.upstream.as_str(), first.price.model.as_str()), ("a", "big"));
+    let dollar = 1_000_000_000;
+    assert_eq!(first.price.cache_write_1h, Some(2 * dollar));
+    assert_eq!((first.price.cached_input, first.price.reasoning), (Some(dollar / 10), Some(5 * dollar)));
+    assert_eq!((second.price.tier, second.price.above), (Some(PriceTier::Batch), Some(272_000)));
+    for (more, expected) in [
+        (
+            "[[costs]]\nupstream = \"b\"\nmodel = \"m\"\ninput = 1\noutput = 1",
+            "costs[2].upstream: there is no upstream `b`",
+        ),
+        ("[[costs]]\nmodel = \"m\"\ninput = 1\noutput = 1", "costs[2].upstream: "),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1", "costs[2].output: is missing"),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = -1\noutput = 1", "costs: "),
+        ("[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1\noutput = 1\nabove = 5", "costs: "),
+        (
+            "[[costs]]\nupstream = \"a\"\nmodel = \"m\"\ninput = 1\noutput = 1\nmargin = 3",
+            "costs[2].margin: ",
+        ),
+    ] {
+        let said = read(&format!("{known}\n{more}")).err().unwrap_or_default();
+        assert!(said.contains(expected), "{more}: {said}");
+    }
+    // Changed while calls run.
+    assert!(fields::is_live("costs"));
 }
 
 #[test]

@@ -180,6 +180,12 @@ fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
     let model = ModelName::new(name).ok()?;
     let mut inner = Table::within(table, "price", prices);
     let price = prices_of(&mut inner, model);
+    if price.as_ref().is_some_and(|price| price.tier.is_some() || price.above.is_some()) {
+        inner.problem(
+            "",
+            "takes neither `tier` nor `above`: name the model under [[prices]] for those".to_owned(),
+        );
+    }
     table.problems.extend(inner.end());
     price
 }

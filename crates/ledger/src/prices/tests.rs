@@ -234,6 +234,20 @@ fn a_hold_allows_for_every_line_rounding_up() {
 }
 
 #[test]
+fn costs_are_of_an_upstream_and_its_own_name_of_a_model() {
+    let cost = |upstream: &str, input| CostConfig { upstream: upstream.to_owned(), price: config(input, 1) };
+    let list = CostList::from_config(&[cost("a", 1), cost("b", 2)]).unwrap();
+    for (upstream, model, input) in
+        [("a", "demo-1", Some(1)), ("b", "demo-1", Some(2)), ("a", "other", None), ("c", "demo-1", None)]
+    {
+        let quote = list.quote(upstream, model, at("2026-01-01"));
+        let price = quote.map(|quote| quote.rates(PriceTier::Standard, 1).price(TokenClass::Input).get());
+        assert_eq!(price, input, "{upstream} {model}");
+    }
+    assert_eq!(CostList::from_config(&[cost("a", 1), cost("a", 1), cost("b", -1)]).unwrap_err().len(), 2);
+}
+
+#[test]
 fn special_prices_need_ordinary_ones() {
     let only = PriceConfig { above: Some(5), ..config(1, 1) };
     let errors = PriceList::from_config(&[only.clone(), only]).unwrap_err();
