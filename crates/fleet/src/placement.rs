@@ -80,6 +80,11 @@ impl Placement {
         self.worker.id()
     }
 
+    /// Which upstream it is at, and the model's name there; `None`: it is an engine of this process.
+    pub fn target(&self) -> Option<(&str, &str)> {
+        self.worker.target()
+    }
+
     /// The first thing of the answer is here. What is said of it again does not count.
     pub fn began(&mut self) {
         if self.began || self.ended {

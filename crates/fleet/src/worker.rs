@@ -166,6 +166,17 @@ impl Worker {
         self.site.as_ref()
     }
 
+    /// Which upstream it is at, and the model's name there; `None`: it is an engine of this process.
+    pub fn target(&self) -> Option<(&str, &str)> {
+        match &self.backend {
+            Backend::Relay(relay) => Some((&relay.facts().upstream, &relay.facts().model)),
+            Backend::Engine(_) => {
+                let site = self.site.as_ref()?.name();
+                Some((site, self.id.strip_prefix(&**site)?.strip_prefix('/')?))
+            }
+        }
+    }
+
     pub(crate) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
     }

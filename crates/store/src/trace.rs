@@ -42,6 +42,9 @@ const ROWS_PER_INSERT: usize = 64;
 /// write takes long.
 const PRUNED_PER_WRITE: u64 = 512;
 
+/// Records that are in memory at once where all are shown.
+const RECORDS_AT_ONCE: i64 = 1000;
+
 /// Refusals of callers who are not known may take this part of the file.
 const STRANGERS_PART: u64 = 16;
 /// Refusals of callers who are known may take this part.
@@ -136,11 +139,16 @@ impl SqliteTraceReader {
     where
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<(String,)>, sqlx::Error>,
     {
+        self.rows(query)?.iter().map(|(record,)| decode_record(record)).collect()
+    }
+
+    fn rows<T, F>(&self, query: F) -> Result<Vec<T>, TraceError>
+    where
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<T>, sqlx::Error>,
+    {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = connection.as_mut() else { return Ok(Vec::new()) };
-        let rows = block_on(query(open)).map_err(|error| failed("read", &self.path, &error))?;
-        drop(connection);
-        rows.iter().map(|(record,)| decode_record(record)).collect()
+        block_on(query(open)).map_err(|error| failed("read", &self.path, &error))
     }
 }
 
@@ -182,6 +190,33 @@ impl TraceReader for SqliteTraceReader {
             .fetch_all(connection)
             .await
         })
+    }
+
+    fn each(
+        &self,
+        since: UnixNanos,
+        until: UnixNanos,
+        show: &mut dyn FnMut(&TraceRecord),
+    ) -> Result<(), TraceError> {
+        let mut after = i64::MIN;
+        loop {
+            let page: Vec<(i64, String)> = self.rows(async |connection| {
+                sqlx::query_as(
+                    "SELECT seq, record FROM trace WHERE seq > ? AND started >= ? AND started < ? ORDER BY seq LIMIT ?",
+                )
+                .bind(after)
+                .bind(integer(since.get()))
+                .bind(integer(until.get()))
+                .bind(RECORDS_AT_ONCE)
+                .fetch_all(connection)
+                .await
+            })?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = *last;
+            for (_, record) in &page {
+                show(&decode_record(record)?);
+            }
+        }
     }
 }
 

@@ -21,4 +21,13 @@ pub trait TraceReader: Send + Sync {
     /// The slowest `n` records that started at `since` or later, slowest first, by what the server took: a slow client does
     /// not make a call slow.
     fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError>;
+
+    /// Shows every record of a call that started at `since` or later and before `until`, some at a time, in the order in which they
+    /// were stored.
+    fn each(
+        &self,
+        since: UnixNanos,
+        until: UnixNanos,
+        show: &mut dyn FnMut(&TraceRecord),
+    ) -> Result<(), TraceError>;
 }

@@ -40,15 +40,26 @@ pub(crate) struct Placed(());
 #[derive(Default)]
 pub(crate) struct Tries {
     in_vain: BTreeMap<usize, InVain>,
-    /// What the server of somebody else's that was asked last charges us, where that is known.
-    costs: Option<Quote>,
+    /// What whoever has a job charges us, by its place among the call's jobs, where that is known.
+    costs: BTreeMap<usize, Quote>,
 }
 
 impl Tries {
-    /// What whoever was asked last charges for what it did.
-    fn paid(&self, source: &Source) -> Option<NanoDollars> {
-        let usage = source.usage();
-        self.costs.as_ref()?.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
+    /// A job is put to this one.
+    fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &Work) {
+        let quote = placement.target().and_then(|(upstream, model)| {
+            work.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
+        });
+        match quote {
+            Some(quote) => drop(self.costs.insert(job, quote)),
+            None => drop(self.costs.remove(&job)),
+        }
+    }
+
+    /// What whoever has a job charges for what it did.
+    fn paid(&self, source: &Source, job: usize) -> Option<NanoDollars> {
+        let (quote, usage) = (self.costs.get(&job)?, source.usage_of(job));
+        quote.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
     }
 }
 
@@ -110,7 +121,8 @@ impl Placing<'_> {
     /// What the client is told: where nobody else takes the prompt, and where another try would be seen, or do harm.
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
         let Lost { part, job, why, cause, may_move, broke, .. } = lost;
-        self.failed(part, &why, cause);
+        let paid = self.tries.paid(self.source, job);
+        self.failed(part, &why, cause, paid);
         let Some(placement) = self.source.take_back(job).filter(|_| may_move) else { return Err(why) };
         let begun = self.source.begun(job, self.dossier);
         if begun.as_ref().is_some_and(Vec::is_empty) {
@@ -174,17 +186,20 @@ impl Placing<'_> {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
+            self.tries.costed(handing.at, &placement, self.gateway, work);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
-                    let (at, goes_on) = (handing.at, handing.onward.as_ref().map(|onward| onward.choice));
-                    self.source.put(Handed { part, at, goes_on, ticket, placement, submitted_ns });
+                    let onward = handing.onward.as_ref();
+                    let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
+                    let generated = onward.map_or(0, |onward| onward.generated);
+                    self.source.put(Handed { part, at, goes_on, generated, ticket, placement, submitted_ns });
                     return Ok(());
                 }
                 Ok(Err(refusal)) => refusal,
                 Err(_) => {
                     let why = panicked();
-                    self.failed(part, &why, "it panicked on the job".to_owned());
+                    self.failed(part, &why, "it panicked on the job".to_owned(), None);
                     return Err(why);
                 }
             };
@@ -192,7 +207,7 @@ impl Placing<'_> {
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
             let why = Why::from(refusal);
             let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
-            self.end(part, outcome);
+            self.end(part, outcome, None);
             if !may_move {
                 return Err(why);
             }
@@ -219,23 +234,21 @@ impl Placing<'_> {
             let submitted_ns = self.dossier.elapsed_ns();
             self.dossier.line.mark(Stage::Place, submitted_ns);
             self.begin(0, &placement, submitted_ns);
-            self.tries.costs = None;
+            self.tries.costed(0, &placement, self.gateway, work);
             let Some(relay) = placement.relay().map(Arc::clone) else {
-                self.failed(0, &nobody(work), "it takes tokens, not messages".to_owned());
+                self.failed(0, &nobody(work), "it takes tokens, not messages".to_owned(), None);
                 self.tries.in_vain.entry(0).or_default().tried.add(placement);
                 continue;
             };
             match asking::ask(self.dossier, work, messages, &*relay) {
                 Ok(asking) => {
-                    let (facts, now) = (relay.facts(), self.gateway.parts().clock.now());
-                    self.tries.costs = work.catalog.costs().quote(&facts.upstream, &facts.model, now);
-                    self.dossier.record.upstream = Some(Arc::clone(&facts.upstream));
+                    self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
                     self.source.ask(Asked::new(relay.facts(), asking, placement));
                     return Ok(());
                 }
                 Err(why) => {
                     let (code, why_not) = (why.code.name().to_owned(), why.message.clone());
-                    self.end(0, AttemptOutcome::Refused { code, why: why_not });
+                    self.end(0, AttemptOutcome::Refused { code, why: why_not }, None);
                     told = told.or(Some(why));
                 }
             }
@@ -272,13 +285,12 @@ impl Placing<'_> {
         }
     }
 
-    fn failed(&mut self, part: usize, why: &Why, cause: String) {
-        self.end(part, AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause });
+    fn failed(&mut self, part: usize, why: &Why, cause: String, paid: Option<NanoDollars>) {
+        self.end(part, AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause }, paid);
     }
 
-    fn end(&mut self, part: usize, outcome: AttemptOutcome) {
+    fn end(&mut self, part: usize, outcome: AttemptOutcome, paid: Option<NanoDollars>) {
         let now_ns = self.dossier.elapsed_ns();
-        let paid = self.tries.paid(self.source);
         let mut under_way = self.dossier.record.attempts.iter_mut().filter(|attempt| is_under_way(attempt));
         if let Some(attempt) = under_way.find(|attempt| attempt.prompt as usize == part) {
             finish(attempt, now_ns, outcome, paid);
@@ -321,9 +333,13 @@ impl Placing<'_> {
 
 /// Nothing more comes from the source: attempts that are under way have answered, or are cut short now.
 pub(super) fn close(attempts: &mut [Attempt], source: &Source, tries: &Tries, now_ns: u64) {
-    let paid = tries.paid(source);
+    let mut jobs = if tries.costs.is_empty() { Vec::new() } else { source.running() };
     for attempt in attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
-        match source.answered_ns(attempt.prompt as usize) {
+        let part = attempt.prompt as usize;
+        // Of several that go on with a prompt's answers, one after the other.
+        let job = jobs.iter().position(|(of, _)| *of == part).map(|at| jobs.remove(at).1);
+        let paid = job.and_then(|job| tries.paid(source, job));
+        match source.answered_ns(part) {
             Some(at_ns) => finish(attempt, at_ns, AttemptOutcome::Answered, paid),
             None => finish(attempt, now_ns, AttemptOutcome::CutShort, paid),
         }

@@ -135,6 +135,22 @@ impl Source {
         }
     }
 
+    /// What one of its jobs took where it is, or was last: what whoever has it charges for.
+    pub(crate) fn usage_of(&self, job: usize) -> Usage {
+        match self {
+            Self::Tokens(source) => source.usage_of(job),
+            Self::Messages(source) => source.usage(),
+        }
+    }
+
+    /// The jobs that were not taken back: of which prompt, and the place among all.
+    pub(crate) fn running(&self) -> Vec<(usize, usize)> {
+        match self {
+            Self::Tokens(source) => source.running(),
+            Self::Messages(_) => vec![(0, 0)],
+        }
+    }
+
     /// How that is known.
     pub(crate) fn usage_source(&self) -> UsageSource {
         match self {

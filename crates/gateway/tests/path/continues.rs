@@ -12,9 +12,9 @@ use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
     Ticket, channel,
 };
-use headrace_fleet::{Fleet, Worker};
+use headrace_fleet::{Fleet, Site, Worker};
 use headrace_gateway::{Catalog, Offer};
-use headrace_ledger::prices::{CostList, PriceList};
+use headrace_ledger::prices::{CostConfig, CostList, PriceList};
 use serde_json::{Value, json};
 
 use crate::moves::said;
@@ -125,6 +125,15 @@ impl Engine for Written {
 type Leaving = Option<(usize, Leaves)>;
 
 fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, Vec<Arc<Written>>) {
+    world_of(text, engines, None)
+}
+
+/// With costs, each engine is at an upstream of its own.
+fn world_of(
+    text: &'static str,
+    engines: &[(Continues, &str, Leaving)],
+    costs: Option<CostList>,
+) -> (World, Vec<Arc<Written>>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     let engine = |&(continues, numerics, leaves): &(Continues, &str, Leaving)| {
         let capabilities = Capabilities { continues, numerics: numerics.to_owned(), ..capabilities() };
@@ -133,7 +142,12 @@ fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, 
     let engines: Vec<Arc<Written>> = engines.iter().map(engine).collect();
     let name = ModelName::new(MODEL).unwrap();
     let worker = |(at, engine): (usize, &Arc<Written>)| {
-        Worker::new(&format!("w{at}"), name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
+        let engine = Arc::clone(engine) as Arc<dyn Engine>;
+        match &costs {
+            None => Worker::new(&format!("w{at}"), name.clone(), engine),
+            Some(_) => Worker::new(&format!("w{at}/theirs"), name.clone(), engine)
+                .at(&Arc::new(Site::new(&format!("w{at}")))),
+        }
     };
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
         "output": 4_000_000_000i64}]);
@@ -141,8 +155,8 @@ fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, 
         models: world.gateway.catalog().models().cloned().collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
-        costs: CostList::default(),
         fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
+        costs: costs.unwrap_or_default(),
         judge: None,
         weights: BTreeMap::new(),
     };
@@ -284,5 +298,44 @@ async fn only_who_computes_the_same_goes_on() {
                 matches!(trace.attempts[..], [ref one] if matches!(one.outcome, AttemptOutcome::Failed { .. }))
             );
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_is_paid_for_what_it_computed() {
+    // A dollar a million of the prompt, a tenth of it from the cache, four of the answer.
+    let costs = |upstreams: &[&str]| {
+        let price = json!({"model": "theirs", "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
+            "output": 4_000_000_000i64});
+        let cost = |name: &&str| CostConfig {
+            upstream: (*name).to_owned(),
+            price: serde_json::from_value(price.clone()).unwrap(),
+        };
+        Some(CostList::from_config(&upstreams.iter().map(cost).collect::<Vec<_>>()).unwrap())
+    };
+    let body = chat(&json!({"stream": true}));
+    let all = TEXT.chars().count() as i64;
+    let (alone, _) = world_of(TEXT, &[with(None)], costs(&["w0"]));
+    said(&alone, Endpoint::ChatCompletions, body.clone()).await;
+    let record = alone.last_trace();
+    let prompt = record.usage.prompt_tokens() as i64;
+    let computed = |prompt: i64, generated: i64| (prompt - 3) * 1_000 + 3 * 100 + generated * 4_000;
+    assert_eq!(record.paid.map(|paid| paid.get()), Some(computed(prompt, all)));
+    assert_eq!(record.paid, Some(record.cost), "by one sheet, of an undisturbed answer");
+    for how in [Leaves::Silently, Leaves::Saying] {
+        let engines = [with(Some((5, how))), with(None)];
+        let (world, _) = world_of(TEXT, &engines, costs(&["w0", "w1"]));
+        said(&world, Endpoint::ChatCompletions, body.clone()).await;
+        let record = world.last_trace();
+        let paid: Vec<_> = record.attempts.iter().map(|tried| tried.paid.unwrap().get()).collect();
+        // The second reads what the first had written, and writes the rest.
+        assert_eq!(paid, [computed(prompt, 5), computed(prompt + 5, all - 5)], "{how:?}");
+        assert_eq!(record.paid.map(|sum| sum.get()), Some(paid.iter().sum()));
+        assert_eq!(record.cost, alone.last_trace().cost, "the caller pays once");
+        let (world, _) = world_of(TEXT, &engines, costs(&["w1"]));
+        said(&world, Endpoint::ChatCompletions, body.clone()).await;
+        let record = world.last_trace();
+        assert_eq!((record.paid, record.attempts[0].paid), (None, None), "what is not known is no sum");
+        assert_eq!(record.attempts[1].paid.map(|paid| paid.get()), Some(computed(prompt + 5, all - 5)));
     }
 }

@@ -1,10 +1,10 @@
 //! Calls by price sheets with classes of their own: what the caller is charged, what is held, what others charge for them.
 
-use headrace_domain::{AttemptOutcome, Dialect, PriceTier};
+use headrace_domain::{AttemptOutcome, Dialect, Endpoint, PriceTier};
 use headrace_ledger::prices::{CostConfig, CostList};
 use serde_json::json;
 
-use super::told::{answer_of, chat, head, priced_world, server, spent, stream, whole};
+use super::told::{answer_of, chat, head, named, priced_world, server, spent, stream, whole};
 use super::world::read;
 
 /// $1, $0.10, $1.25 and $2 a million of the prompt, $4 of the answer and $8 of its reasoning; twice that for what goes first,
@@ -86,6 +86,33 @@ async fn what_an_upstream_charges_is_noted_and_no_caller_is_told() {
         assert_eq!(record.paid.map(|paid| paid.get()), paid, "{known:?}");
         assert_eq!(record.attempts[0].paid, record.paid);
     }
+}
+
+#[tokio::test]
+async fn what_was_reported_before_it_broke_is_paid_whoever_answers_then() {
+    // It counts its prompt, and is gone before it says a word.
+    let counted = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant",
+        "content": [], "model": "their-model", "stop_reason": null, "stop_sequence": null,
+        "usage": {"input_tokens": 900, "cache_read_input_tokens": 80, "output_tokens": 1}}});
+    let mut moved = 0;
+    for _ in 0..20 {
+        let servers = [
+            server("a", Dialect::Anthropic, vec![vec![head(), named(&counted)]]),
+            server("b", Dialect::OpenAi, vec![stream()]),
+        ];
+        let world = priced_world(&servers, SHEET, costs(&["a", "b"]));
+        let body = json!({"model": "far", "stream": true, "max_tokens": 10,
+            "messages": [{"role": "user", "content": "hello out there"}]});
+        assert!(read(world.call(Endpoint::ChatCompletions, body).await).await.contains("you"));
+        let charged = spent(world.balance_when_idle().await);
+        let record = world.last_trace();
+        assert_eq!(charged, 15_000 + 500 + 8_000, "the answer alone");
+        let [lost, answered] = &record.attempts[..] else { continue };
+        moved += 1;
+        assert_eq!(lost.paid.map(|paid| paid.get()), Some(900 * 500 + 80 * 50 + 2_000));
+        assert_eq!(record.paid, lost.paid.unwrap().checked_add(answered.paid.unwrap()).ok());
+    }
+    assert!(moved > 1, "{moved}");
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub(crate) struct Handed {
     pub(crate) goes_on: Option<u32>,
     pub(crate) ticket: Ticket,
     pub(crate) placement: Placement,
+    /// How many of the last ids of its prompt are that choice's.
+    pub(crate) generated: u32,
     /// When the engine was given it, in nanoseconds from the call's first byte.
     pub(crate) submitted_ns: u64,
 }
@@ -52,13 +54,20 @@ struct OneJob {
     goes_on: Option<u32>,
     /// Something came that a client may see.
     shown: bool,
+    /// It is at work on its prompt, of which so many tokens were in the engine's cache.
+    cached: Option<u64>,
+    /// Ids of its prompt that are an answer's, and those that came.
+    generated: (u64, u64),
 }
 
 impl OneJob {
     /// Notes what an event means for the job and for its worker; `None`: the engine is gone.
     fn take(&mut self, event: Option<&Event>) {
         let outcome = match event {
-            Some(Event::Started { .. }) => return,
+            Some(Event::Started { cached_tokens }) => {
+                self.cached = Some(u64::from(*cached_tokens));
+                return;
+            }
             Some(Event::Done(report)) => {
                 self.report = Some(report.clone());
                 Outcome::Answered
@@ -71,7 +80,10 @@ impl OneJob {
                 self.report = Some(JobReport::default());
                 Outcome::Failed { failure: Failure::Broke, why: "it stopped without a word".to_owned() }
             }
-            Some(_) => {
+            Some(said) => {
+                if let Event::Tokens { ids, .. } = said {
+                    self.generated.1 += ids.len() as u64;
+                }
                 if !std::mem::replace(&mut self.shown, true)
                     && let Some(placement) = &mut self.placement
                 {
@@ -89,7 +101,7 @@ impl OneJob {
 impl Jobs {
     /// Takes a job of prompt `part`, in the place `at` of one that came to nothing, or behind all others.
     pub(super) fn put(&mut self, handed: Handed) {
-        let Handed { part, at, goes_on, ticket, placement, submitted_ns } = handed;
+        let Handed { part, at, goes_on, generated, ticket, placement, submitted_ns } = handed;
         let (events, control) = ticket.split();
         let placement = Some(placement);
         let mut job = OneJob {
@@ -103,6 +115,8 @@ impl Jobs {
             begun: goes_on.is_some(),
             goes_on,
             shown: false,
+            cached: None,
+            generated: (u64::from(generated), 0),
         };
         match self.jobs.get_mut(at) {
             None => self.jobs.push(job),
@@ -218,6 +232,29 @@ impl Jobs {
     /// What all jobs took together.
     pub(super) fn usage(&self) -> Usage {
         self.reports().fold(Usage::default(), |sum, report| sum.plus(&report.usage))
+    }
+
+    /// What one of them took, its prompt of so many tokens included, whatever was computed of it elsewhere before: what it reports,
+    /// and no less than what came.
+    pub(super) fn usage_of(&self, job: usize, prompt_tokens: u64) -> Usage {
+        let Some(job) = self.jobs.get(job) else { return Usage::default() };
+        let reported = job.report.as_ref().map(|report| report.usage).unwrap_or_default();
+        let (before, came) = job.generated;
+        let output = reported.output.max(came.saturating_sub(reported.reasoning));
+        let prompt = prompt_tokens + before;
+        match job.cached {
+            Some(cached) if reported.prompt_tokens() < prompt => {
+                let cached_input = cached.min(prompt);
+                Usage { input: prompt - cached_input, cached_input, output, ..Usage::default() }
+            }
+            _ => Usage { output, ..reported },
+        }
+    }
+
+    /// Those that were not taken back: of which prompt, and the place among all.
+    pub(super) fn running(&self) -> Vec<(usize, usize)> {
+        let jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.placement.is_some());
+        jobs.map(|(at, job)| (job.part, at)).collect()
     }
 
     /// What engines saw of them: the first job's times, everyone's sums.

@@ -267,6 +267,14 @@ impl TokenSource {
         Usage { output: self.generated, ..prompt }
     }
 
+    pub(super) fn usage_of(&self, job: usize) -> Usage {
+        self.jobs.usage_of(job, self.prompt_tokens(job))
+    }
+
+    pub(super) fn running(&self) -> Vec<(usize, usize)> {
+        self.jobs.running()
+    }
+
     pub(super) fn engine(&self) -> Option<EngineTrace> {
         self.jobs.engine()
     }
