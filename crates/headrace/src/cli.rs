@@ -4,12 +4,18 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
-use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId};
-use headrace_identity::RateLimits;
+use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
 use crate::chat;
-use crate::config::value::{Kind, Parsed};
+
+pub(crate) mod margin;
+
+pub(crate) mod places;
+
+mod shared;
+
+pub(crate) use shared::At;
 
 /// The whole path of an LLM API call in one program: keys, limits, prices, prompt, engine, bill and trace.
 #[derive(Debug, Parser)]
@@ -35,6 +41,7 @@ Examples:
   headrace serve --config headrace.toml       the same with everything configurable
   headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
+  headrace margin --by upstream               what upstreams cost, and what their calls brought
   headrace bench --users 8                    how does it do with eight users at once?
   headrace config check                       what would be served, and what is wrong
   headrace reload                             put a changed configuration in force, without dropping a call
@@ -53,11 +60,11 @@ pub(crate) enum Command {
     /// Check a configuration, or print the reference of all settings
     Config(ConfigArgs),
     /// API keys
-    Keys(KeysArgs),
+    Keys(places::KeysArgs),
     /// Organisations: the accounts that pay
-    Orgs(OrgsArgs),
+    Orgs(places::OrgsArgs),
     /// Projects: what budgets are set for
-    Projects(ProjectsArgs),
+    Projects(places::ProjectsArgs),
     /// Prepaid balances
     Credit(CreditArgs),
     /// Budgets of projects
@@ -66,6 +73,8 @@ pub(crate) enum Command {
     Ledger(LedgerArgs),
     /// Where the time and the money of a call went
     Trace(TraceArgs),
+    /// What calls brought, and what others charged for them
+    Margin(margin::MarginArgs),
     /// How the server does
     Status(At),
     /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
@@ -185,162 +194,6 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the reference of all settings (Markdown)
     Reference,
-}
-
-/// Which server, running or not.
-#[derive(Debug, Args)]
-pub(crate) struct At {
-    /// The server's data directory [default: ./headrace-data]
-    #[arg(long, value_name = "DIR", global = true)]
-    pub(crate) data_dir: Option<String>,
-    /// Its configuration, where secrets or default limits are set there
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) config: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-}
-
-/// Limits; one that is not given is no limit.
-#[derive(Debug, Args)]
-pub(crate) struct LimitFlags {
-    /// Requests a minute
-    #[arg(long, value_name = "N")]
-    requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output together
-    #[arg(long, value_name = "N")]
-    tokens_per_minute: Option<u64>,
-    /// Requests in flight
-    #[arg(long, value_name = "N")]
-    concurrency: Option<u32>,
-}
-
-impl LimitFlags {
-    /// All of them, unlimited where nothing is said.
-    pub(crate) fn limits(&self) -> RateLimits {
-        let Self { requests_per_minute, tokens_per_minute, concurrency } = *self;
-        RateLimits { requests_per_minute, tokens_per_minute, concurrency }
-    }
-
-    /// The same, or `None` where nothing at all is said.
-    pub(crate) fn given(&self) -> Option<RateLimits> {
-        Some(self.limits()).filter(|limits| *limits != RateLimits::default())
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct KeysArgs {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    pub(crate) command: KeysCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum KeysCommand {
-    /// Create a key; its secret is shown once
-    #[command(
-        after_help = "Example:\n  headrace keys create --name ci --allow headrace-demo --expires 30d --requests-per-minute 60"
-    )]
-    Create {
-        /// What to find it by
-        #[arg(long, default_value = "unnamed")]
-        name: String,
-        /// The project that it spends for
-        #[arg(long, value_name = "PROJECT", default_value = "default")]
-        project: ProjectId,
-        /// A model that it may ask for; several times for several [default: all]
-        #[arg(long, value_name = "MODEL")]
-        allow: Vec<ModelName>,
-        /// An endpoint that it may call: chat.completions, completions or messages [default: all]
-        #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
-        endpoint: Vec<Endpoint>,
-        /// How long it lives, such as 30d [default: until it is revoked]
-        #[arg(long, value_name = "DURATION", value_parser = duration)]
-        expires: Option<std::time::Duration>,
-        /// A file with the secret (sk-...) [default: one is made]
-        #[arg(long, value_name = "FILE")]
-        secret_file: Option<PathBuf>,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
-    /// List keys, without their secrets
-    List {
-        /// Only of this project
-        #[arg(long, value_name = "PROJECT")]
-        project: Option<ProjectId>,
-    },
-    /// Set all limits of a key anew
-    Limits {
-        /// Its id: key_...
-        id: KeyId,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
-    /// Revoke a key: it is dead at once
-    Revoke {
-        /// Its id: key_...
-        id: KeyId,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct OrgsArgs {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    pub(crate) command: OrgsCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum OrgsCommand {
-    /// Create an organisation
-    Create {
-        /// Its id
-        id: OrgId,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
-    /// List organisations
-    List,
-    /// Set all limits of an organisation anew
-    Limits {
-        /// Its id
-        id: OrgId,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ProjectsArgs {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    pub(crate) command: ProjectsCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ProjectsCommand {
-    /// Create a project
-    Create {
-        /// Its id, unique across organisations
-        id: ProjectId,
-        /// The organisation that pays
-        #[arg(long, default_value = "default")]
-        org: OrgId,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
-    /// List projects
-    List,
-    /// Set all limits of a project anew
-    Limits {
-        /// Its id
-        id: ProjectId,
-        #[command(flatten)]
-        limits: LimitFlags,
-    },
 }
 
 #[derive(Debug, Args)]
@@ -571,22 +424,6 @@ fn call_id(text: &str) -> Result<headrace_domain::RequestId, String> {
     headrace_wire::named_request(text).ok_or_else(|| {
         "it must be an id such as req_0192..., chatcmpl-0192..., cmpl-0192... or msg_0192...".to_owned()
     })
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, String> {
-    let all = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
-    let names = all.map(Endpoint::name).join(", ");
-    all.into_iter()
-        .find(|endpoint| endpoint.name() == text)
-        .ok_or_else(|| format!("it must be one of {names}"))
-}
-
-fn duration(text: &str) -> Result<std::time::Duration, String> {
-    const CENTURY: std::time::Duration = std::time::Duration::from_secs(36_500 * 86_400);
-    match (Kind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
-        Parsed::Duration(duration) => Ok(duration),
-        _ => Err("it must be a duration".to_owned()),
-    }
 }
 
 #[cfg(test)]

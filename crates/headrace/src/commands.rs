@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod keys;
 mod look;
+pub(crate) mod margin;
 pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod places;

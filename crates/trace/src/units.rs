@@ -64,6 +64,13 @@ pub fn utc_date(time: UnixNanos) -> String {
     format_utc(time, "%Y-%m-%d")
 }
 
+/// The first moment of a day that is written as [`utc_date`] does; `None`: it is no day.
+pub fn utc_midnight(date: &str) -> Option<UnixNanos> {
+    let day = jiff::civil::Date::strptime("%Y-%m-%d", date).ok()?;
+    let midnight = day.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+    u64::try_from(midnight.as_nanosecond()).ok().map(UnixNanos::new)
+}
+
 /// `01:34:08`
 pub fn utc_time(time: UnixNanos) -> String {
     format_utc(time, "%H:%M:%S")

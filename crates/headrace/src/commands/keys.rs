@@ -6,7 +6,7 @@ use headrace_admin::{AdminCommand, AdminReply, SecretText};
 use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
 use headrace_identity::{KeyRecord, Revocation};
 
-use crate::cli::{KeysArgs, KeysCommand};
+use crate::cli::places::{KeysArgs, KeysCommand};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 

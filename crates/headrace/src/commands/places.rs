@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
 
-use crate::cli::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
+use crate::cli::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 

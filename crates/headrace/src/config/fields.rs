@@ -356,7 +356,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "costs",
         Kind::Tables,
         "",
-        "Tables with `upstream`, `model` (its name there) and whatever else `[[prices]]` takes. Each try of a call is costed by the usage that its upstream reports, or by the estimate where it reports none, also when it came to nothing. Shown to operators by `headrace trace`, to no caller.",
+        "Tables with `upstream`, `model` (its name there) and whatever else `[[prices]]` takes. Each try of a call is costed by the usage that its upstream reports, or by the estimate where it reports none, also when it came to nothing. Shown to operators by `headrace trace` and `headrace margin`, to no caller.",
     ),
     field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
     field(

@@ -87,6 +87,12 @@ url = \"http://127.0.0.1:8000\"
 serve = true                  # each of its models, as gpu/MODEL
 price = { input = \"0.10\", output = \"0.40\" }
 
+[[costs]]                     # what it charges us: `headrace margin`
+upstream = \"gpu\"
+model = \"qwen3-8b\"            # its name there
+input = \"0.06\"
+output = \"0.24\"
+
 [[routes]]                    # one call in twenty goes to the new version
 name = \"qwen\"
 to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5 }]

@@ -1,0 +1,104 @@
+//! What `headrace margin` takes. Must not know what is summed.
+
+use std::time::Duration;
+
+use clap::Args;
+use headrace_domain::UnixNanos;
+use headrace_trace::{MarginBy, utc_midnight};
+
+use super::shared::{At, duration};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  headrace margin                              every day, organisation, model and upstream\n  headrace margin --by upstream --since 30d    what each upstream cost, and what its calls brought\n  headrace margin --by org --since 2026-11-01 --until 2026-12-01 --json\n\nWhat upstreams charge stands under [[costs]]. Traces are kept for a bounded time (traces.max_records, traces.max_age):\nwhat is gone from them is not counted here. `headrace credit show` and the ledger know every charge."
+)]
+pub(crate) struct MarginArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// What calls are told apart by: day, org, project, key, model, upstream, target (the upstream and its model)
+    #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = by)]
+    #[arg(default_value = "day,org,model,upstream")]
+    by: Vec<MarginBy>,
+    /// Calls that began then or later: a date (UTC) such as 2026-11-01, or so long ago, such as 7d
+    #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
+    pub(crate) since: Option<When>,
+    /// Calls that began before then
+    #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
+    pub(crate) until: Option<When>,
+}
+
+impl MarginArgs {
+    /// What calls are told apart by, each once.
+    pub(crate) fn by(&self) -> Vec<MarginBy> {
+        let mut seen = Vec::new();
+        for by in &self.by {
+            if !seen.contains(by) {
+                seen.push(*by);
+            }
+        }
+        seen
+    }
+}
+
+/// A moment, as it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// The beginning of a day.
+    On(UnixNanos),
+    Ago(Duration),
+}
+
+impl When {
+    /// When that is.
+    pub(crate) fn at(self, now: UnixNanos) -> UnixNanos {
+        match self {
+            Self::On(day) => day,
+            Self::Ago(time) => {
+                let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                UnixNanos::new(now.get().saturating_sub(nanos))
+            }
+        }
+    }
+}
+
+fn by(text: &str) -> Result<MarginBy, String> {
+    let names = || MarginBy::ALL.map(MarginBy::name).join(", ");
+    let found = MarginBy::ALL.into_iter().find(|by| by.name() == text);
+    found.ok_or_else(|| format!("it must be one or more of {}", names()))
+}
+
+fn when(text: &str) -> Result<When, String> {
+    if let Some(day) = utc_midnight(text) {
+        return Ok(When::On(day));
+    }
+    let told = |_| "it must be a date such as 2026-11-01, or a time ago such as 7d or 12h".to_owned();
+    duration(text).map(When::Ago).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Margin {
+        #[command(flatten)]
+        args: MarginArgs,
+    }
+
+    #[test]
+    fn a_moment_is_a_day_or_so_long_ago() {
+        let now = UnixNanos::new(10_000_000_000_000_000_000 / 6);
+        assert_eq!(when("1970-01-02").unwrap().at(now).get(), 86_400_000_000_000);
+        assert_eq!(when("2h").unwrap().at(now).get(), now.get() - 7_200_000_000_000);
+        assert_eq!(when("36500d").unwrap().at(UnixNanos::new(5)).get(), 0);
+        for bad in ["", "yesterday", "2026-02-30", "2026-11-01T00:00", "-1d"] {
+            assert!(when(bad).is_err(), "{bad}");
+        }
+        assert!(by("modle").unwrap_err().contains("day, org, project, key, model, upstream, target"));
+        let args = |by: &str| Margin::try_parse_from(["margin", "--by", by]).map(|margin| margin.args.by());
+        assert_eq!(args("org,day,org").unwrap(), [MarginBy::Org, MarginBy::Day]);
+        assert!(args("org,").is_err());
+    }
+}

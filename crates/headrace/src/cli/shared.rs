@@ -1,0 +1,57 @@
+//! What several commands take: where the server is, limits, durations. Knows no command.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use headrace_identity::RateLimits;
+
+use crate::config::value::{Kind, Parsed};
+
+/// Which server, running or not.
+#[derive(Debug, Args)]
+pub(crate) struct At {
+    /// The server's data directory [default: ./headrace-data]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<String>,
+    /// Its configuration, where secrets or default limits are set there
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// Limits; one that is not given is no limit.
+#[derive(Debug, Args)]
+pub(crate) struct LimitFlags {
+    /// Requests a minute
+    #[arg(long, value_name = "N")]
+    requests_per_minute: Option<u32>,
+    /// Tokens a minute, input and output together
+    #[arg(long, value_name = "N")]
+    tokens_per_minute: Option<u64>,
+    /// Requests in flight
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+}
+
+impl LimitFlags {
+    /// All of them, unlimited where nothing is said.
+    pub(crate) fn limits(&self) -> RateLimits {
+        let Self { requests_per_minute, tokens_per_minute, concurrency } = *self;
+        RateLimits { requests_per_minute, tokens_per_minute, concurrency }
+    }
+
+    /// The same, or `None` where nothing at all is said.
+    pub(crate) fn given(&self) -> Option<RateLimits> {
+        Some(self.limits()).filter(|limits| *limits != RateLimits::default())
+    }
+}
+
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    const CENTURY: std::time::Duration = std::time::Duration::from_secs(36_500 * 86_400);
+    match (Kind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
+        Parsed::Duration(duration) => Ok(duration),
+        _ => Err("it must be a duration".to_owned()),
+    }
+}

@@ -1,0 +1,51 @@
+//! `headrace margin`: what calls brought and what others charged for them, by the stored traces, beside a running or a stopped
+//! server.
+
+use std::process::ExitCode;
+
+use headrace_domain::{Clock, SystemClock, UnixNanos};
+use headrace_store::trace::SqliteTraceReader;
+use headrace_trace::{Margin, TraceReader};
+
+use crate::cli::margin::MarginArgs;
+use crate::commands::{CommandError, data_dir, time};
+use crate::{datadir, output};
+
+/// Sums, and shows them.
+pub(crate) fn run(args: &MarginArgs) -> ExitCode {
+    match sum(args) {
+        Ok(text) => {
+            output::say(&text);
+            ExitCode::SUCCESS
+        }
+        Err(error) => error.exit(),
+    }
+}
+
+fn sum(args: &MarginArgs) -> Result<String, CommandError> {
+    let path = datadir::trace_file(&data_dir(&args.at)?);
+    if !path.exists() {
+        let why = "name the server's data directory with --data-dir";
+        return Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())));
+    }
+    let now = SystemClock::new().now();
+    let since = args.since.map_or(UnixNanos::new(0), |when| when.at(now));
+    // What begins now is not over, and has no trace.
+    let until = args.until.map_or(now, |when| when.at(now));
+    if since >= until {
+        return Err(CommandError::Other("--since must be before --until".to_owned()));
+    }
+    let mut margin = Margin::new(args.by());
+    let mut first = None;
+    let mut add = |record: &headrace_domain::TraceRecord| {
+        first = Some(first.map_or(record.started, |first: UnixNanos| first.min(record.started)));
+        margin.add(record);
+    };
+    let failed = |error: headrace_trace::TraceError| CommandError::Other(error.to_string());
+    SqliteTraceReader::open(&path).map_err(failed)?.each(since, until, &mut add).map_err(failed)?;
+    if args.at.json {
+        return Ok(format!("{:#}\n", margin.json()));
+    }
+    let from = first.map(|first| format!("calls since {}, UTC\n", time(Some(first)))).unwrap_or_default();
+    Ok(format!("{from}{}", margin.table()))
+}
