@@ -13,6 +13,9 @@ pub struct Attempt {
     pub prompt: u32,
     /// Who was asked, by the id that operators know it by.
     pub worker: Arc<str>,
+    /// For which model, where that is not the one that handled the call in the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
     /// When, in nanoseconds from the call's first byte.
     pub start_ns: u64,
     /// Nanoseconds from there to its outcome.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, OrgId, UnixNanos};
+use headrace_domain::{Code, ModelName, OrgId, Stage, UnixNanos};
 use headrace_fleet::Fleet;
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
@@ -97,10 +97,23 @@ impl Catalog {
             if route.arms.iter().all(|arm| arm.weight == 0) {
                 faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
             }
-            let missing = route.arms.iter().filter(|arm| !models.contains_key(&arm.model));
+            let missing = route.models().filter(|model| !models.contains_key(*model));
             faults.extend(
-                missing.map(|arm| format!("alias `{alias}` points to `{}`, which is not served", arm.model)),
+                missing.map(|model| format!("alias `{alias}` points to `{model}`, which is not served")),
             );
+            let is_messages = |name: &ModelName| models.get(name).map(|model| model.lane.is_messages());
+            let reachable = |other: &ModelName| {
+                route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other))
+            };
+            let apart =
+                route.fallbacks.all().filter(|other| models.contains_key(*other) && !reachable(other));
+            faults.extend(apart.map(|other| {
+                format!(
+                    "alias `{alias}` falls back on `{other}`, which takes {}, and no model that it leads to does: name one \
+                     that is reached alike",
+                    if is_messages(other) == Some(true) { "messages" } else { "token ids" }
+                )
+            }));
         }
         if !faults.is_empty() {
             return Err(GatewayError { faults });
@@ -158,6 +171,24 @@ impl Catalog {
             None => name,
         };
         self.models.get(model).map(Arc::clone)
+    }
+
+    /// The model that answers in the place of `failed`, where calls of `asked` end with this code at this stage: one that was not tried, and is
+    /// spoken to alike, as a body is read once.
+    pub(crate) fn fallback(
+        &self,
+        asked: &str,
+        (code, stage): (Code, Stage),
+        failed: &ServedModel,
+        tried: &[ModelName],
+    ) -> Option<Arc<ServedModel>> {
+        let route = self.aliases.get(&ModelName::new(asked).ok()?)?;
+        let others = route.fallbacks.after(code, stage);
+        let mut others = others.filter(|name| **name != failed.name && !tried.contains(name));
+        others.find_map(|name| {
+            let model = self.models.get(name)?;
+            (model.lane.is_messages() == failed.lane.is_messages()).then(|| Arc::clone(model))
+        })
     }
 
     pub(crate) fn prices(&self) -> &PriceList {

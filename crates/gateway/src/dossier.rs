@@ -9,6 +9,8 @@ use headrace_domain::{
     TraceRecord, UnixNanos, Usage, UsageSource,
 };
 
+use crate::catalog::ServedModel;
+
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
 pub(crate) struct Dossier {
     pub(crate) id: RequestId,
@@ -138,6 +140,13 @@ impl Dossier {
             self.record.trace_id = Some(trace.to_owned());
             self.record.parent_span_id = Some(span.to_owned());
         }
+    }
+
+    /// Names the model that handles it from now on.
+    pub(crate) fn served_by(&mut self, model: &ServedModel) {
+        self.record.model_served = Some(model.name.to_string());
+        self.record.numerics =
+            Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
     }
 
     /// The request's id as headers: `x-request-id`, and under the name that Anthropic's SDKs read.

@@ -34,5 +34,5 @@ pub use delivery::Delivery;
 pub use gateway::Gateway;
 pub use lane::{Lane, MessageLane, TokenLane};
 pub use memory::MemoryBounds;
-pub use routes::{Arm, Route, Sticky};
+pub use routes::{Arm, Fallbacks, Route, Sticky};
 pub use stages::Entered;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_call_api::GiveUp;
-use headrace_domain::{Code, Outcome, Stage, Usage};
+use headrace_domain::{Code, ModelName, Outcome, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
 
@@ -25,6 +25,8 @@ mod round;
 mod place;
 
 mod asking;
+
+mod fall_back;
 
 mod source;
 
@@ -60,6 +62,8 @@ pub(crate) struct Carried {
     located: bool,
     ended: Option<Ended>,
     round: Round,
+    /// Models that failed, or were to answer in the place of another one.
+    passed_over: Vec<ModelName>,
 }
 
 /// How the call ended, as it was settled.
@@ -134,6 +138,7 @@ impl Carried {
             located: false,
             ended: None,
             round: Round::new(work),
+            passed_over: Vec::new(),
         }
     }
 
@@ -162,14 +167,21 @@ impl Carried {
 
     /// Places the prompts of a round, reads what is said to its end, and adds the round to the call's file. Another round may
     /// follow, over the same hold and on the same line.
+    /// Where nobody answers and nothing has gone out, it begins anew with a model that may answer instead.
     async fn round(&mut self, gateway: &Gateway) -> Ending {
-        let ending = match self.round.place(gateway, &mut self.dossier) {
-            Ok(placed) => self.run(gateway, &placed).await,
-            Err(why) => Ending::Refused(why),
-        };
-        if !matches!(ending, Ending::Completed) {
+        let ending = loop {
+            let ending = match self.round.place(gateway, &mut self.dossier) {
+                Ok(placed) => self.run(gateway, &placed).await,
+                Err(why) => Ending::Refused(why),
+            };
+            if matches!(ending, Ending::Completed) {
+                break ending;
+            }
             self.round.source.cancel().await;
-        }
+            if !self.falls_back(gateway, &ending).await {
+                break ending;
+            }
+        };
         let ending = self.held(ending).await;
         self.round.note(&mut self.dossier, self.reply.as_mut());
         ending

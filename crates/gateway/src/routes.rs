@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, RequestId};
+use headrace_domain::{Code, ModelName, RequestId, Stage};
 use headrace_identity::Principal;
 use headrace_wire::relay::{opening, user_named};
 
 /// What a name leads to: one model, or several with weights.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Route {
     /// At least one.
     pub arms: Vec<Arm>,
@@ -16,6 +16,58 @@ pub struct Route {
     pub sticky: Sticky,
     /// Another one makes every choice anew.
     pub seed: u64,
+    /// Who answers where a model does not.
+    pub fallbacks: Fallbacks,
+}
+
+/// Models that answer in the place of another one before anything of an answer has gone out, in their order, by what went wrong with
+/// it. What is wrong with a call itself would be wrong everywhere, and stands nowhere here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fallbacks {
+    /// The prompt does not fit its context window.
+    pub context_too_long: Vec<ModelName>,
+    /// It is full, or our share of it is used up.
+    pub overloaded: Vec<ModelName>,
+    /// It cannot be reached, does not serve us, took too long, or broke.
+    pub failed: Vec<ModelName>,
+    /// It does not answer for what was asked.
+    pub content_refused: Vec<ModelName>,
+}
+
+impl Fallbacks {
+    /// Those for calls that end with this code at this stage.
+    pub(crate) fn after(&self, code: Code, stage: Stage) -> impl Iterator<Item = &ModelName> {
+        const NOBODY: &[ModelName] = &[];
+        let (first, then): (&[ModelName], &[ModelName]) = match code {
+            Code::ContextLengthExceeded => (&self.context_too_long, NOBODY),
+            // Nobody takes calls now, as those who would are full or have failed.
+            Code::EngineUnavailable => (&self.overloaded, &self.failed),
+            Code::UpstreamOverloaded if stage == Stage::Place => (&self.overloaded, &self.failed),
+            Code::QueueFull | Code::UpstreamOverloaded => (&self.overloaded, NOBODY),
+            Code::EngineFailed
+            | Code::UpstreamUnreachable
+            | Code::UpstreamMisconfigured
+            | Code::UpstreamTimeout
+            | Code::UpstreamFailed => (&self.failed, NOBODY),
+            Code::ContentPolicy => (&self.content_refused, NOBODY),
+            _ => (NOBODY, NOBODY),
+        };
+        first.iter().chain(then)
+    }
+
+    /// Keeps those of which this is true.
+    pub fn retain(&mut self, stays: impl Fn(&ModelName) -> bool) {
+        let Self { context_too_long, overloaded, failed, content_refused } = self;
+        for models in [context_too_long, overloaded, failed, content_refused] {
+            models.retain(&stays);
+        }
+    }
+
+    /// All of them, each as often as it stands there.
+    pub fn all(&self) -> impl Iterator<Item = &ModelName> {
+        let Self { context_too_long, overloaded, failed, content_refused } = self;
+        context_too_long.iter().chain(overloaded).chain(failed).chain(content_refused)
+    }
 }
 
 /// A model that a name leads to.
@@ -59,7 +111,12 @@ impl Sticky {
 impl Route {
     /// A further name of one model.
     pub fn to(model: ModelName) -> Self {
-        Self { arms: vec![Arm { model, weight: 1 }], sticky: Sticky::default(), seed: 0 }
+        Self { arms: vec![Arm { model, weight: 1 }], ..Self::default() }
+    }
+
+    /// Every model that may answer under the name.
+    pub fn models(&self) -> impl Iterator<Item = &ModelName> {
+        self.arms.iter().map(|arm| &arm.model).chain(self.fallbacks.all())
     }
 
     /// The model with the greatest weight, the first of several: what the name stands for where no call is at hand.

@@ -36,7 +36,7 @@ mod render;
 
 mod cache;
 
-mod hold;
+pub(crate) mod hold;
 
 /// A call that was let in, before its body is read. A drain waits for it.
 pub struct Entered {

@@ -164,8 +164,7 @@ fn names(config: &Config, faults: &mut Faults) {
     let served = |name: &ModelName| names.contains(&name);
     for (alias, route) in &config.aliases {
         let setting = if route.arms.len() > 1 { "routes" } else { "aliases" };
-        for arm in &route.arms {
-            let target = &arm.model;
+        for target in route.models() {
             if !served(target) && !may_be_listed(config, target) {
                 let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
                 let known = known.join(", ");

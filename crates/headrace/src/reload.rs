@@ -302,7 +302,9 @@ pub(crate) fn offer(
     let mut aliases = std::mem::take(&mut config.aliases);
     // What an upstream does not list now it may list in a moment.
     aliases.retain(|_, route| {
-        route.arms.retain(|arm| served.contains(&arm.model) || !may_be_listed(config, &arm.model));
+        let stays = |model: &ModelName| served.contains(model) || !may_be_listed(config, model);
+        route.arms.retain(|arm| stays(&arm.model));
+        route.fallbacks.retain(stays);
         route.arms.iter().any(|arm| arm.weight > 0)
     });
     let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();

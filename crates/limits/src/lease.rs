@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headrace_domain::{RequestId, UnixNanos};
 use parking_lot::Mutex;
 
+use crate::Scope;
 use crate::held::{Held, Shares, Taken};
 use crate::table::Table;
 
@@ -66,6 +67,20 @@ impl Lease {
         if !open && beyond > 0 {
             self.inner.charge_tokens(&self.held.taken.lock().shares, beyond, now);
         }
+    }
+
+    /// Leaves one scope: its place is free, and all tokens of it are given back. The request stays counted there.
+    pub fn leave(&mut self, scope: &Scope, now: UnixNanos) {
+        let mut taken = self.held.taken.lock();
+        let at = taken.shares.iter().position(|share| share.slot.scope == *scope);
+        let Some(at) = at.filter(|_| taken.open) else { return };
+        let (share, unused) = (taken.shares.remove(at), taken.tokens.unwrap_or(0));
+        let mut counters = share.slot.counters.lock();
+        if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
+            counters.tokens.advance(limit, now);
+            counters.tokens.give_back(mark, unused);
+        }
+        counters.end_one();
     }
 
     /// Ends it with nothing used: all tokens are given back. The request stays counted.

@@ -167,15 +167,37 @@ impl Lease {
         tokens: u64,
         now: UnixNanos,
     ) -> Result<(), LimitRefusal> {
+        self.add(more, Some(tokens), now)
+    }
+
+    /// Takes a request, a place and as many tokens as the lease holds from each of `more` that it has not entered, and nothing
+    /// from the others; or nothing at all.
+    ///
+    /// # Errors
+    /// As [`Lease::take`].
+    pub fn enter(&mut self, more: &[(Scope, LimitSpec)], now: UnixNanos) -> Result<(), LimitRefusal> {
+        self.add(more, None, now)
+    }
+
+    /// So many tokens everywhere; without a number, as many as are held, only where it is new.
+    fn add(
+        &mut self,
+        more: &[(Scope, LimitSpec)],
+        tokens: Option<u64>,
+        now: UnixNanos,
+    ) -> Result<(), LimitRefusal> {
+        let mut taken = self.held.taken.lock();
+        let only_new = tokens.is_none();
+        let tokens = tokens.or(taken.tokens).unwrap_or(0);
         // As at the door, where a call that is tried again must pass: not even one token left is a refusal.
         let asked = tokens.max(1);
-        let mut taken = self.held.taken.lock();
         loop {
             let picked = self.inner.pick(&taken.shares, more);
             let Some(mut counters) = lock_all(&picked) else { continue };
             let mut worst = Worst::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 match pick.entered {
+                    true if only_new => {}
                     true => worst.see_tokens(pick, counters, asked, now),
                     false => worst.see(pick, counters, Ask { tokens: asked, place: true }, now),
                 }
@@ -193,6 +215,9 @@ impl Lease {
             }
             let Taken { tokens: held, shares, .. } = &mut *taken;
             for (pick, counters) in picked.iter().zip(&mut counters) {
+                if pick.entered && only_new {
+                    continue;
+                }
                 if !pick.entered {
                     enter(pick, counters, true, now);
                     shares.push(Share { slot: Arc::clone(&pick.slot), spec: pick.spec, tokens: None });

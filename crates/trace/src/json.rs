@@ -44,7 +44,8 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
 /// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
 /// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
-/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it. Where somebody else's
+/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it; and the `model`, where
+/// another one handled the call in the end. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
 /// or `estimated`). `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
 pub fn record_json(record: &TraceRecord) -> Value {
@@ -143,13 +144,17 @@ fn attempt(attempt: &Attempt) -> Value {
         outcome["code"] = code.as_str().into();
         outcome["message"] = why.as_str().into();
     }
-    json!({
+    let mut told = json!({
         "prompt": attempt.prompt,
         "worker": &*attempt.worker,
         "start_us": micros(attempt.start_ns),
         "duration_us": micros(attempt.duration_ns),
         "outcome": outcome,
-    })
+    });
+    if let Some(model) = &attempt.model {
+        told["model"] = (**model).into();
+    }
+    told
 }
 
 fn engine(engine: &EngineTrace) -> Value {

@@ -398,8 +398,9 @@ fn attempt_text(attempt: &Attempt, several: bool) -> String {
         AttemptOutcome::Failed { why, .. } => format!("failed after {took}: {}", plain(why)),
         AttemptOutcome::CutShort => format!("was at work for {took}, until the call ended"),
     };
+    let model = attempt.model.as_deref().map(|model| format!(" ({})", plain(model))).unwrap_or_default();
     let paid = attempt.paid.map(|paid| format!(" · {paid} paid")).unwrap_or_default();
-    format!("{prompt}{worker} {outcome}{paid}")
+    format!("{prompt}{worker}{model} {outcome}{paid}")
 }
 
 fn batch_text(engine: &EngineTrace) -> String {

@@ -200,6 +200,12 @@ fn attempts_are_drawn_where_a_prompt_had_several() {
     let both = vec![failed.clone(), answered.clone(), second];
     let drawn = waterfall(&TraceRecord { attempts: both, ..moved.clone() }, &wide);
     assert!(drawn.contains("prompt 0: ") && drawn.contains("prompt 1: "), "{drawn}");
+    assert!(record_json(&moved)["attempts"][0].get("model").is_none());
+    let other = Attempt { model: Some("first".into()), ..failed.clone() };
+    let fell = TraceRecord { attempts: vec![other, answered.clone()], ..moved.clone() };
+    assert_eq!(record_json(&fell)["attempts"][0]["model"], "first");
+    let drawn = waterfall(&fell, &wide);
+    assert!(drawn.contains(&format!("{} (first) failed", failed.worker)), "{drawn}");
 }
 
 #[test]

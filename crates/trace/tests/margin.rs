@@ -27,6 +27,7 @@ fn call(org: &str, charged: i64, tries: &[(&str, Option<i64>)]) -> TraceRecord {
     let attempt = |(worker, paid): &(&str, Option<i64>)| Attempt {
         prompt: 0,
         worker: (*worker).into(),
+        model: None,
         start_ns: 0,
         duration_ns: 1,
         outcome: AttemptOutcome::Answered,

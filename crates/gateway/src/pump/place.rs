@@ -281,7 +281,15 @@ impl Placing<'_> {
             let (prompt, worker) =
                 (u32::try_from(part).unwrap_or(u32::MAX), Arc::clone(placement.worker_id()));
             let outcome = AttemptOutcome::CutShort;
-            attempts.push(Attempt { prompt, worker, start_ns, duration_ns: 0, outcome, paid: None });
+            attempts.push(Attempt {
+                prompt,
+                worker,
+                model: None,
+                start_ns,
+                duration_ns: 0,
+                outcome,
+                paid: None,
+            });
         }
     }
 

@@ -22,14 +22,16 @@ pub(super) struct Round {
     tries: Tries,
     /// When the client took nothing, so that the task took no events.
     pub(super) pauses: Pauses,
-    /// The call's file has it.
+    /// The call's file has what it took.
     noted: bool,
+    /// And its times.
+    timed: bool,
 }
 
 impl Round {
     pub(super) fn new(work: Arc<Work>) -> Self {
         let source = Source::new(&work);
-        Self { work, source, tries: Tries::default(), pauses: Pauses::default(), noted: false }
+        Self { work, source, tries: Tries::default(), pauses: Pauses::default(), noted: false, timed: false }
     }
 
     /// Hands its prompts to workers.
@@ -58,7 +60,7 @@ impl Round {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
-        let Self { source, tries, pauses, .. } = self;
+        let source = &self.source;
         let record = &mut dossier.record;
         // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
@@ -72,15 +74,24 @@ impl Round {
                 None => engine,
             });
         }
+        dossier.record.first_token_ns = dossier.record.first_token_ns.or(source.first_token_ns());
+        self.time(dossier, reply);
+    }
+
+    /// Adds to the call's file, once, how the tries ended and where the time went: all that there is to say of a round of which
+    /// nothing has gone out, where another model's follows.
+    pub(super) fn time(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
+        if std::mem::replace(&mut self.timed, true) {
+            return;
+        }
+        let Self { source, tries, pauses, .. } = self;
         let until_ns = dossier.elapsed_ns();
         place::close(&mut dossier.record.attempts, source, tries, until_ns);
         dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }
-        let first_token_ns = source.first_token_ns();
-        dossier.record.first_token_ns = dossier.record.first_token_ns.or(first_token_ns);
-        let seen = EngineSeen { first_token_ns, until_ns, pauses };
+        let seen = EngineSeen { first_token_ns: source.first_token_ns(), until_ns, pauses };
         match source.runs() {
             Some(runs) => dossier.line.engine(runs, &seen),
             None => dossier.line.upstream(&seen),

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use headrace_domain::{HoldId, NanoDollars, Usage};
+use headrace_domain::{HoldId, NanoDollars, Stage, UnixNanos, Usage};
 use headrace_ledger::prices::{Quote, Rates};
 use headrace_ledger::{
     ChargeLine, Command, Deciding, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome,
     Verdict,
 };
-use headrace_limits::Lease;
+use headrace_limits::{Lease, Scope};
 
 use crate::Gateway;
+use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
+use crate::refused::Why;
 
 /// Between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -48,6 +50,51 @@ pub(crate) struct Bill {
 impl Settlement {
     pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, durable: Durable) -> Self {
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
+    }
+
+    /// Goes over from the prices and limits of a model that failed to those of another one, which may cost so much. The hold grows,
+    /// where that is more.
+    ///
+    /// # Errors
+    /// Money or limits refuse: then the hold and its prices stay as they were.
+    pub(crate) async fn go_over(
+        &mut self,
+        gateway: &Gateway,
+        (failed, next): (&ServedModel, &ServedModel),
+        (quote, amount): (Quote, NanoDollars),
+        dossier: &mut Dossier,
+    ) -> Result<(), Why> {
+        let parts = gateway.parts();
+        let now = parts.clock.now();
+        let scope = Scope::Model(next.name.clone());
+        if let Some(lease) = &mut self.lease {
+            let scopes = [(scope.clone(), next.limits)];
+            let entered = lease.enter(&scopes, now);
+            entered.map_err(|refusal| Why::limited(refusal, &parts.limits.standing(&scopes, now)))?;
+        }
+        let more = amount.checked_sub(dossier.record.held).unwrap_or(NanoDollars::ZERO);
+        if more > NanoDollars::ZERO {
+            let extend = Command::Extend { hold: self.hold, amount: more };
+            let mut transacted = parts.books.decide(vec![extend], now).await;
+            if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
+                self.leave(&scope, now);
+                return Err(refusal.into());
+            }
+            // What was written before it is on the disk with it.
+            self.durable = transacted.durable;
+            dossier.record.held = amount;
+        }
+        self.quote = quote;
+        self.leave(&Scope::Model(failed.name.clone()), now);
+        dossier.mark(Stage::Hold);
+        Ok(())
+    }
+
+    /// A model that does not handle the call keeps nothing of its limits.
+    fn leave(&mut self, scope: &Scope, now: UnixNanos) {
+        if let Some(lease) = &mut self.lease {
+            lease.leave(scope, now);
+        }
     }
 
     /// Which hold it is.

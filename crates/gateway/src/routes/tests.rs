@@ -15,7 +15,7 @@ fn name(text: &str) -> ModelName {
 
 fn route(weights: &[u32], sticky: Sticky) -> Route {
     let arm = |(at, weight): (usize, &u32)| Arm { model: name(&format!("m-{at}")), weight: *weight };
-    Route { arms: weights.iter().enumerate().map(arm).collect(), sticky, seed: 7 }
+    Route { arms: weights.iter().enumerate().map(arm).collect(), sticky, seed: 7, ..Route::default() }
 }
 
 fn asker(project: &str, key: &str) -> Asker {

@@ -4,13 +4,18 @@
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::dossier::Dossier;
-use crate::state::Rendered;
+use crate::state::{Rendered, Work};
 
 impl Rendered {
     pub(crate) fn cache(mut self, dossier: &mut Dossier) -> Self {
-        let work = &mut self.work;
-        work.keys = work.prompts.iter().map(|ids| PrefixKeys::of(&work.salt, ids)).collect();
+        self.work.hash();
         dossier.mark(Stage::Cache);
         self
+    }
+}
+
+impl Work {
+    pub(super) fn hash(&mut self) {
+        self.keys = self.prompts.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
     }
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use headrace_domain::{Code, Stage};
+use headrace_domain::{Code, NanoDollars, Stage, UnixNanos};
+use headrace_ledger::prices::Quote;
 use headrace_ledger::{Command, LedgerRefusal, Verdict};
 use headrace_limits::Scope;
 
@@ -12,7 +13,7 @@ use crate::dossier::Dossier;
 use crate::pump::settle::Settlement;
 use crate::rates::rate_headers;
 use crate::refused::Why;
-use crate::state::{Funded, Rendered, caller_scopes};
+use crate::state::{Funded, Rendered, Work, caller_scopes};
 
 impl Rendered {
     /// The books may take their time, and a hold that nobody waits for would stay: only a task that nobody drops calls this.
@@ -20,18 +21,12 @@ impl Rendered {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
-        let prices = self.work.catalog.prices();
-        let quote = prices.quote(&model.name, now).ok_or_else(|| unpriced(model.name.as_str()))?;
-        let (prompt_tokens, output_tokens) = (self.work.prompt_tokens(), self.work.most_output_tokens());
-        // Whoever answers in messages says in which class of service it did.
-        let tier = self.work.messages.is_none().then(|| self.work.call.tier.into());
-        let amount =
-            quote.hold_for(tier, prompt_tokens, output_tokens).map_err(|_| LedgerRefusal::Overflow)?;
+        let (quote, amount) = quoted(&self.work, now)?;
 
         // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
         let [key, project, org] = caller_scopes(&self.principal);
         let scopes = [key, project, org, (Scope::Model(model.name.clone()), model.limits)];
-        let tokens = prompt_tokens.saturating_add(output_tokens);
+        let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
         let (_, model_scope) = scopes.split_at(3);
         if let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
             return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now)));
@@ -57,6 +52,16 @@ impl Rendered {
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Funded { work: self.work, settlement, headers })
     }
+}
+
+/// The prices of the model that the work is for, and the most that it can cost.
+pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars), Why> {
+    let name = &work.model.name;
+    let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
+    // Whoever answers in messages says in which class of service it did.
+    let tier = work.messages.is_none().then(|| work.call.tier.into());
+    let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
+    Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
 }
 
 fn unpriced(model: &str) -> Why {

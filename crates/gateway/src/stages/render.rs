@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, Call, Code, Prompt, PromptItem, Stage, ToolChoice, UnixNanos};
+use headrace_domain::{
+    CacheSalt, Call, Code, ProjectId, Prompt, PromptItem, Sampling, Stage, ToolChoice, UnixNanos,
+};
 use headrace_engine_api::Tenant;
 use headrace_fleet::Fleet;
 use headrace_prompt::RenderOptions;
 
 use crate::Gateway;
-use crate::catalog::ServedModel;
+use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::lane::{Lane, TokenLane};
 use crate::refused::Why;
@@ -24,36 +26,27 @@ use estimate::Estimate;
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
-        let Routed { principal, call, taken, catalog, model } = self.0;
-        let now = gateway.parts().clock.now();
-        let salt = CacheSalt::derive(
-            &gateway.parts().cache_secret,
-            principal.project.as_str(),
-            model.name.as_str(),
-            call.cache_salt.as_deref(),
-        );
-        let bound = messages::bound(gateway, &model);
-        let (call, encoded, taken) = if taken.turn.is_some() {
-            // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken
-            // stays there meanwhile, also when the client goes away.
-            let model = Arc::clone(&model);
-            let fleet = Arc::clone(catalog.fleet());
-            let rendering = tokio::task::spawn_blocking(move || {
-                let encoded = encode(&model, &fleet, &call, &salt, bound, now);
-                (call, encoded, taken)
-            });
-            rendering.await.map_err(|_| failed("the rendering was stopped"))?
-        } else {
-            let encoded = encode(&model, catalog.fleet(), &call, &salt, bound, now);
-            (call, encoded, taken)
+        let Routed { principal, mut call, mut taken, catalog, mut model } = self.0;
+        let mut passed_over = Vec::new();
+        let (written, salt) = loop {
+            let salt = salt(gateway, &principal.project, &model, &call);
+            let long = taken.turn.is_some();
+            let written = write(gateway, &catalog, &model, call, salt, taken, long).await?;
+            (call, taken) = (written.call, written.kept);
+            match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
+                Ok(written) => break (written, salt),
+                // What is too long for one model may not be for another one that the name leads to.
+                Err(why) => {
+                    let next = catalog.fallback(&call.model, (why.code, why.stage), &model, &passed_over);
+                    let next = next.ok_or(why)?;
+                    dossier.served_by(&next);
+                    passed_over.push(std::mem::replace(&mut model, next).name.clone());
+                }
+            }
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let Encoded { prompts, text, messages } = encoded?;
-        let sampling = match &model.lane {
-            Lane::Tokens(lane) => resolve(gateway, &model, lane, &call, &prompts, dossier.id.bits())?,
-            Lane::Messages(_) => messages::resolve(gateway, &model, &call),
-        };
+        let (Encoded { prompts, text, messages }, sampling) = written;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let keys = Vec::new();
@@ -77,6 +70,86 @@ impl Moderated {
         dossier.mark(Stage::Render);
         Ok(Rendered { principal, work })
     }
+}
+
+impl Work {
+    /// The same call put to another model, with the memory that it may take there.
+    pub(crate) async fn for_model(
+        &self,
+        gateway: &Gateway,
+        model: Arc<ServedModel>,
+        dossier: &mut Dossier,
+    ) -> Result<Self, Why> {
+        let long = self.body_bytes > gateway.config().render_inline_bytes;
+        let turn = match long {
+            true => Some(gateway.turns().enter(self.memory.key(), self.body_bytes).await?),
+            false => None,
+        };
+        let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
+        let salt = salt(gateway, project, &model, &self.call);
+        let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
+        let (call, encoded) = (written.call, written.encoded?);
+        let (Encoded { prompts, text, messages }, sampling) =
+            encoded.resolved(gateway, &model, &call, dossier)?;
+        let mut work = Self {
+            body_bytes: self.body_bytes,
+            memory: Arc::clone(&self.memory),
+            catalog: Arc::clone(&self.catalog),
+            prompts,
+            messages,
+            text,
+            sampling,
+            salt,
+            keys: Vec::new(),
+            tenant: self.tenant,
+            weight: self.weight,
+            call,
+            model,
+        };
+        take_memory(gateway, &work)?;
+        dossier.mark(Stage::Render);
+        work.hash();
+        dossier.mark(Stage::Cache);
+        Ok(work)
+    }
+}
+
+/// A call as it is put to a model, or why it cannot be; and what was kept meanwhile.
+struct Written<T> {
+    call: Call,
+    encoded: Result<Encoded, Why>,
+    kept: T,
+}
+
+async fn write<T: Send + 'static>(
+    gateway: &Gateway,
+    catalog: &Catalog,
+    model: &Arc<ServedModel>,
+    call: Call,
+    salt: CacheSalt,
+    kept: T,
+    long: bool,
+) -> Result<Written<T>, Why> {
+    let now = gateway.parts().clock.now();
+    let bound = messages::bound(gateway, model);
+    if !long {
+        let encoded = encode(model, catalog.fleet(), &call, &salt, bound, now);
+        return Ok(Written { call, encoded, kept });
+    }
+    // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken stays there
+    // meanwhile, also when the client goes away.
+    let (model, fleet) = (Arc::clone(model), Arc::clone(catalog.fleet()));
+    let rendering = tokio::task::spawn_blocking(move || {
+        let encoded = encode(&model, &fleet, &call, &salt, bound, now);
+        Written { call, encoded, kept }
+    });
+    rendering.await.map_err(|_| failed("the rendering was stopped"))
+}
+
+/// Whose cached prefixes it may share.
+fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
+    let secret = &gateway.parts().cache_secret;
+    CacheSalt::derive(secret, project.as_str(), model.name.as_str(), call.cache_salt.as_deref())
 }
 
 /// Takes the memory that the call may need, instead of what its reading took.
@@ -127,6 +200,23 @@ struct Encoded {
     text: Option<String>,
     /// What goes in messages.
     messages: Option<Messages>,
+}
+
+impl Encoded {
+    /// With how tokens are chosen.
+    fn resolved(
+        self,
+        gateway: &Gateway,
+        model: &ServedModel,
+        call: &Call,
+        dossier: &Dossier,
+    ) -> Result<(Self, Sampling), Why> {
+        let sampling = match &model.lane {
+            Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.id.bits())?,
+            Lane::Messages(_) => messages::resolve(gateway, model, call),
+        };
+        Ok((self, sampling))
+    }
 }
 
 fn encode(
@@ -213,7 +303,7 @@ fn resolve(
     call: &Call,
     prompts: &[Arc<[u32]>],
     request_bits: u128,
-) -> Result<headrace_domain::Sampling, Why> {
+) -> Result<Sampling, Why> {
     let window = lane.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);

@@ -13,11 +13,9 @@ impl Authorized {
     pub(crate) fn route(self, dossier: &mut Dossier) -> Result<Routed, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let model = model.ok_or_else(|| unknown_model(asked.as_str()))?;
-        let record = &mut dossier.record;
         // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
-        record.model_asked = Some(asked.to_string());
-        record.model_served = Some(model.name.to_string());
-        record.numerics = Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
+        dossier.record.model_asked = Some(asked.to_string());
+        dossier.served_by(&model);
         dossier.mark(Stage::Route);
         Ok(Routed { principal, call, taken, catalog, model })
     }

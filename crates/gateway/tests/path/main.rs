@@ -6,6 +6,7 @@ mod arrives;
 mod continues;
 mod ends;
 mod explains;
+mod fallbacks;
 mod holds;
 mod inside;
 mod memory;

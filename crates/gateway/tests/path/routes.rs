@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use crate::told::{Told, answer_of, body, offer, server, spent, whole};
 use crate::world::{MODEL, Setup, World, header, read};
 
-fn name(text: &str) -> ModelName {
+pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
 }
 
 fn route(weights: &[(&str, u32)], sticky: Sticky) -> BTreeMap<ModelName, Route> {
     let arms = weights.iter().map(|&(model, weight)| Arm { model: name(model), weight }).collect();
-    BTreeMap::from([(name("moving"), Route { arms, sticky, seed: 0 })])
+    BTreeMap::from([(name("moving"), Route { arms, sticky, ..Route::default() })])
 }
 
 fn servers(calls: usize) -> (Arc<Told>, Arc<Told>) {
@@ -26,7 +26,7 @@ fn servers(calls: usize) -> (Arc<Told>, Arc<Told>) {
     (server("one", Dialect::OpenAi, scripts()), server("two", Dialect::OpenAi, scripts()))
 }
 
-async fn ask(world: &World, more: &Value) -> (u16, Option<String>, Value) {
+pub(crate) async fn ask(world: &World, more: &Value) -> (u16, Option<String>, Value) {
     let mut body = body(false, &json!({"model": "moving"}));
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();

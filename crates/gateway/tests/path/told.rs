@@ -26,15 +26,13 @@ pub(crate) type Script = Vec<Option<RelayEvent>>;
 #[derive(Default)]
 pub(crate) struct Gate {
     open: AtomicBool,
-    waker: Mutex<Option<Waker>>,
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl Gate {
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
-        if let Some(waker) = self.waker.lock().unwrap().take() {
-            waker.wake();
-        }
+        self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
     }
 }
 
@@ -56,7 +54,7 @@ pub(crate) struct Telling {
 impl RelayAnswer for Telling {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
         if let Some(None) = self.script.front() {
-            *self.gate.waker.lock().unwrap() = Some(cx.waker().clone());
+            self.gate.wakers.lock().unwrap().push(cx.waker().clone());
             if !self.gate.open.load(Ordering::SeqCst) {
                 return Poll::Pending;
             }
@@ -120,7 +118,13 @@ pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList)
 /// The same with rules on content.
 pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation::RuleConfig>) -> World {
     let world = World::new(Setup { rules, ..Setup::default() });
-    swap(&world, false, &[("far", servers)], BTreeMap::new(), &json!([price("far", 1)]).to_string());
+    swap(
+        &world,
+        false,
+        &[("far", servers)],
+        BTreeMap::new(),
+        (&json!([price("far", 1)]).to_string(), CostList::default()),
+    );
     world
 }
 

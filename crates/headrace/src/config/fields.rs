@@ -363,7 +363,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "routes",
         Kind::Tables,
         "",
-        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`) and `seed` (another number makes every choice anew).",
+        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`.",
     ),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
     field(

@@ -97,6 +97,7 @@ output = \"0.24\"
 name = \"qwen\"
 to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5 }]
 sticky = \"conversation\"
+fallbacks = { overloaded = [\"openai/gpt-5-mini\"], failed = [\"openai/gpt-5-mini\"] }
 
 [limits.key]
 requests_per_minute = 600

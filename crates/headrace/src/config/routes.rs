@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{Arm, Route, Sticky};
+use headrace_gateway::{Arm, Fallbacks, Route, Sticky};
 
 use super::Reader;
 use super::table::Table;
@@ -66,7 +66,47 @@ fn route(table: &mut Table) -> Route {
         Some(Parsed::Count(seed)) => seed,
         _ => 0,
     };
-    Route { arms, sticky: sticky.unwrap_or_default(), seed }
+    let fallbacks = match table.raw("fallbacks") {
+        None => Fallbacks::default(),
+        Some(toml::Value::Table(left)) => {
+            let mut inner = Table::within(table, "fallbacks", left);
+            let fallbacks = Fallbacks {
+                context_too_long: models(&mut inner, "context_too_long"),
+                overloaded: models(&mut inner, "overloaded"),
+                failed: models(&mut inner, "failed"),
+                content_refused: models(&mut inner, "content_refused"),
+            };
+            table.problems.extend(inner.end());
+            fallbacks
+        }
+        Some(_) => {
+            let why = "must be a table, such as { context_too_long = [\"large\"], failed = [\"other\"] }";
+            table.problem("fallbacks", why.to_owned());
+            Fallbacks::default()
+        }
+    };
+    Route { arms, sticky: sticky.unwrap_or_default(), seed, fallbacks }
+}
+
+/// Names of models: one, or a list.
+fn models(table: &mut Table, key: &'static str) -> Vec<ModelName> {
+    let items = match table.raw(key) {
+        None => return Vec::new(),
+        Some(toml::Value::Array(items)) => items,
+        Some(item) => vec![item],
+    };
+    let name = |item: toml::Value| match item.as_str().map(ModelName::new) {
+        Some(Ok(name)) => Some(name),
+        Some(Err(error)) => {
+            table.problem(key, error.to_string());
+            None
+        }
+        None => {
+            table.problem(key, format!("{item} is no model's name"));
+            None
+        }
+    };
+    items.into_iter().filter_map(name).collect()
 }
 
 /// A model by its name alone, which weighs 1, or with its weight.

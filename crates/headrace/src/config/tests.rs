@@ -59,6 +59,7 @@ fn a_whole_file_is_understood() {
         to = [{ model = "demo-2026", weight = 95 }, { model = "demo-2027", weight = 0 }, "demo-2028"]
         sticky = "conversation"
         seed = 3
+        fallbacks = { context_too_long = ["demo-long"], failed = "demo-2026" }
         [scheduler]
         prefix_lifetime = "5m"
         keep_aborted = true
@@ -85,6 +86,8 @@ fn a_whole_file_is_understood() {
     let weights: Vec<_> = route.arms.iter().map(|arm| (arm.model.as_str(), arm.weight)).collect();
     assert_eq!(weights, [("demo-2026", 95), ("demo-2027", 0), ("demo-2028", 1)]);
     assert_eq!((route.sticky, route.seed), (Sticky::Conversation, 3));
+    let others: Vec<_> = route.fallbacks.all().map(ModelName::as_str).collect();
+    assert_eq!(others, ["demo-long", "demo-2026"]);
     assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));
     assert_eq!(config.scheduler.prefix_lifetime_ns, Some(300_000_000_000));
     assert!(config.scheduler.keep_aborted);
@@ -179,6 +182,7 @@ fn every_fault_is_reported_at_once() {
         [[routes]]
         name = "r"
         to = []
+        fallbacks = { overload = [], failed = [7] }
         [[moderation.rules]]
         name = "bad"
         kind = "regex"
@@ -203,6 +207,8 @@ fn every_fault_is_reported_at_once() {
         "routes[0].to[2].model: 5 is not text",
         "routes[0].sticky: \"cookie\" is not one of none, key, user, conversation",
         "routes[1].name: `r` is an alias or another route already",
+        "routes[1].fallbacks.overload: there is no such setting; did you mean `overloaded`?",
+        "routes[1].fallbacks.failed: 7 is no model's name",
         "routes[1].to: must be a list of models: { model = \"a\", weight = 95 }",
         "moderation.rules: ",
         "(file h.toml)",

@@ -262,6 +262,52 @@ fn a_look_up_counts_as_a_request_and_takes_no_place() {
 }
 
 #[test]
+fn a_lease_enters_a_further_scope_with_what_it_holds() {
+    let limits = Limits::new();
+    let (first, second) = ((key(1), spec(9, 100, 9)), (model(), spec(9, 70, 1)));
+    let scopes = [first.clone(), second.clone()];
+    let left = |at_ms| {
+        standings(&limits, &scopes, at(at_ms)).iter().map(|left| left.remaining_tokens).collect::<Vec<_>>()
+    };
+    let mut lease = limits.enter(&scopes[..1], owner(1), at(0)).unwrap();
+    lease.take(&[], 60, at(0)).unwrap();
+    lease.enter(&scopes[1..], at(0)).unwrap();
+    // The first scope gives nothing more.
+    assert_eq!((left(0), lease.tokens()), (vec![Some(40), Some(10)], 60));
+    let mut other = limits.enter(&scopes[..1], owner(2), at(0)).unwrap();
+    other.take(&[], 20, at(0)).unwrap();
+    other.enter(&scopes[1..], at(0)).unwrap_err();
+    assert_eq!(left(0), [Some(20), Some(10)]);
+    other.release(at(0));
+    lease.settle(10, at(0));
+    assert_eq!(left(0), [Some(90), Some(60)]);
+    assert_eq!(in_flight(&limits, &model()), 0);
+}
+
+#[test]
+fn a_lease_leaves_a_scope_and_keeps_the_others() {
+    let limits = Limits::new();
+    let scopes = [(key(1), spec(9, 100, 9)), (model(), spec(9, 100, 1))];
+    let mut lease = limits.enter(&scopes[..1], owner(1), START).unwrap();
+    lease.take(&scopes[1..], 60, START).unwrap();
+    lease.leave(&model(), START);
+    // Once is enough, and who was never entered is not left.
+    lease.leave(&model(), START);
+    lease.leave(&org(), START);
+    let left = |at: usize| standings(&limits, &scopes, START)[at];
+    assert_eq!((left(0).remaining_tokens, left(1).remaining_tokens), (Some(40), Some(100)));
+    assert_eq!((in_flight(&limits, &key(1)), in_flight(&limits, &model())), (1, 0));
+    assert_eq!(left(1).remaining_requests, Some(8), "what was let in stays counted");
+    lease.settle(50, START);
+    assert_eq!((left(0).remaining_tokens, left(1).remaining_tokens), (Some(50), Some(100)));
+    assert_eq!((in_flight(&limits, &key(1)), in_flight(&limits, &model())), (0, 0));
+    let mut late = acquire(&limits, &scopes, 1, owner(2), START).unwrap();
+    limits.sweep(late.expires().after(Duration::from_secs(1)));
+    late.leave(&model(), START);
+    assert_eq!(in_flight(&limits, &model()), 0, "it had ended by itself");
+}
+
+#[test]
 fn using_more_than_held_is_debt() {
     let limits = Limits::new();
     let scopes = [(key(1), spec(10, 60, 5))];
