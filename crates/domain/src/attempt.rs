@@ -40,6 +40,17 @@ impl Attempt {
     }
 }
 
+/// An answer that another worker went on with where one was lost in its middle, and not as that one would have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Continued {
+    /// Which of the call's choices.
+    pub choice: u32,
+    /// Tokens of it that were there by then.
+    pub after_tokens: u64,
+    /// Who went on with it.
+    pub worker: Arc<str>,
+}
+
 /// What came of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]

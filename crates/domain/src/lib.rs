@@ -17,7 +17,7 @@ mod timeline;
 mod trace;
 mod usage;
 
-pub use attempt::{Attempt, AttemptOutcome};
+pub use attempt::{Attempt, AttemptOutcome, Continued};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};

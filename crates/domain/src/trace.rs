@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Continued};
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::{
@@ -304,6 +304,9 @@ pub struct TraceRecord {
     /// that asked only once. Of very many, the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
+    /// Answers that another worker went on with in its own way, as their model's policy allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub continued: Vec<Continued>,
     /// What the engine saw; `None` where it never got there.
     pub engine: Option<EngineTrace>,
     /// What was held.

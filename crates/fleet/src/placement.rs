@@ -137,7 +137,7 @@ impl Drop for Placement {
 }
 
 /// The workers that a prompt was tried with in vain: it does not go to one of them again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tried {
     workers: Vec<Arc<Worker>>,
 }

@@ -12,6 +12,7 @@ use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
 use crate::lane::Lane;
+use crate::policy::Policy;
 use crate::routes::{Asker, Draw, Route};
 
 /// A model as the gateway knows it.
@@ -27,6 +28,8 @@ pub struct ServedModel {
     pub default_max_tokens: Option<u32>,
     /// Limits over all callers together.
     pub limits: LimitSpec,
+    /// What is done where a worker of its is lost.
+    pub policy: Policy,
 }
 
 /// What a catalogue is made of.

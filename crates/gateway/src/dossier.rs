@@ -103,6 +103,7 @@ impl Dossier {
             upstream: None,
             upstream_model: None,
             attempts: Vec::new(),
+            continued: Vec::new(),
             engine: None,
             held: NanoDollars::ZERO,
             cost: NanoDollars::ZERO,

@@ -241,9 +241,12 @@ impl Carried {
                             round.source.unsaid();
                             lost.may_move = true;
                         }
+                        let before = dossier.record.continued.len();
                         if let Err(why) = round.place_again(gateway, dossier, lost) {
                             return Ending::Failed(why);
                         }
+                        let continued = dossier.record.continued.get(before..).unwrap_or_default();
+                        reply.remark(continued, &line.sender);
                     }
                     Said::Passed(passed) => {
                         reply.pass(&passed, dossier);

@@ -9,7 +9,7 @@ use headrace_admin::{AdminError, LoadView, UpstreamAct, UpstreamModelView, Upstr
 use headrace_domain::{Clock, ModelName};
 use headrace_engine_api::{Capabilities, Engine as _, LoadReport, Reported};
 use headrace_fleet::{Worker, WorkerStatus};
-use headrace_gateway::{Gateway, Lane, MessageLane, ServedModel};
+use headrace_gateway::{Gateway, Lane, MessageLane, Policy, ServedModel};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_trace::Metrics;
@@ -422,6 +422,7 @@ impl Fronted {
             created_unix_s: before.created_unix_s,
             default_max_tokens: default_max_tokens.or(recommended),
             limits: model.limits,
+            policy: model.policy,
         }));
     }
 
@@ -470,6 +471,7 @@ impl Fronted {
                 created_unix_s: listed.created.unwrap_or(before.created_unix_s),
                 default_max_tokens: None,
                 limits: LimitSpec::UNLIMITED,
+                policy: Policy::default(),
             }));
         }
     }

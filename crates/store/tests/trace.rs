@@ -45,6 +45,7 @@ fn record(n: u64) -> TraceRecord {
         loss: NanoDollars::ZERO,
         paid: None,
         attempts: Vec::new(),
+        continued: Vec::new(),
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
     }

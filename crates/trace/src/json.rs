@@ -2,7 +2,8 @@
 //! codec's and may differ. Knows nothing of who may see it.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, EngineTrace, NanoDollars, Outcome, PriceTier, TokenClass, TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier, TokenClass,
+    TraceRecord,
 };
 use serde_json::{Map, Value, json};
 
@@ -45,7 +46,8 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
 /// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
 /// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it; and the `model`, where
-/// another one handled the call in the end. Where somebody else's
+/// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
+/// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
 /// or `estimated`). `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
 pub fn record_json(record: &TraceRecord) -> Value {
@@ -103,6 +105,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if record.price_tier != PriceTier::Standard {
         whole["cost"]["tier"] = record.price_tier.name().into();
     }
+    if !record.continued.is_empty() {
+        whole["continued"] = record.continued.iter().map(continued).collect();
+    }
     if let Some(upstream) = &record.upstream {
         whole["upstream"] = json!({
             "name": &**upstream,
@@ -155,6 +160,10 @@ fn attempt(attempt: &Attempt) -> Value {
         told["model"] = (**model).into();
     }
     told
+}
+
+fn continued(continued: &Continued) -> Value {
+    json!({"choice": continued.choice, "after_tokens": continued.after_tokens, "worker": &*continued.worker})
 }
 
 fn engine(engine: &EngineTrace) -> Value {

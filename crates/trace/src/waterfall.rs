@@ -2,8 +2,8 @@
 //! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, EngineTrace, MissReason, Outcome, PriceTier, PromptPlace, Stage,
-    StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, MissReason, Outcome, PriceTier, PromptPlace,
+    Stage, StageSpan, TraceRecord,
 };
 
 use crate::axis::{Axis, Part};
@@ -302,6 +302,15 @@ impl Drawing<'_> {
         let several = attempts.iter().any(|attempt| attempt.prompt > 0);
         for (at, attempt) in attempts.iter().enumerate() {
             self.fact(if at == 0 { "workers" } else { "" }, &attempt_text(attempt, several));
+        }
+        for (at, continued) in self.record.continued.iter().enumerate() {
+            let Continued { choice, after_tokens, worker } = continued;
+            let worker = plain(worker);
+            let text = format!(
+                "choice {choice} after {} tokens, in its own way, by {worker}",
+                grouped(*after_tokens)
+            );
+            self.fact(if at == 0 { "continued" } else { "" }, &text);
         }
     }
 

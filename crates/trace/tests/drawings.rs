@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, MissReason, NanoDollars, PromptPlace, Stage, TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, Continued, MissReason, NanoDollars, PromptPlace, Stage, TraceRecord,
     is_partition,
 };
 use headrace_trace::{
@@ -206,6 +206,16 @@ fn attempts_are_drawn_where_a_prompt_had_several() {
     assert_eq!(record_json(&fell)["attempts"][0]["model"], "first");
     let drawn = waterfall(&fell, &wide);
     assert!(drawn.contains(&format!("{} (first) failed", failed.worker)), "{drawn}");
+    assert!(record_json(&moved).get("continued").is_none() && !drawn.contains("in its own way"), "{drawn}");
+    let continued = vec![Continued { choice: 1, after_tokens: 1_234, worker: "other".into() }];
+    let gone_on = TraceRecord { continued, ..moved.clone() };
+    assert_eq!(
+        record_json(&gone_on)["continued"],
+        serde_json::json!([{"choice": 1, "after_tokens": 1_234, "worker": "other"}])
+    );
+    let drawn = waterfall(&gone_on, &wide);
+    assert!(drawn.contains("choice 1 after 1,234 tokens, in its own way, by other"), "{drawn}");
+    assert_eq!(decode_record(&encode_record(&gone_on).unwrap()).unwrap(), gone_on);
 }
 
 #[test]

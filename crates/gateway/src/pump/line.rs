@@ -99,6 +99,9 @@ impl Line {
         if let Some(upstream) = &record.upstream {
             headers.push(("x-headrace-upstream", upstream.to_string()));
         }
+        if !record.continued.is_empty() {
+            headers.push(("x-headrace-continued", record.continued.len().to_string()));
+        }
         if self.streamed {
             headers.push(("cache-control", "no-cache".to_owned()));
         }

@@ -8,13 +8,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Attempt, AttemptOutcome, Code, NanoDollars, PrefixKeys, Sampling, ServiceTier, Stage};
-use headrace_engine_api::{Capabilities, Job, Priority, SubmitRefusal};
+use headrace_domain::{
+    Attempt, AttemptOutcome, Code, Continued, NanoDollars, PrefixKeys, Sampling, ServiceTier, Stage,
+};
+use headrace_engine_api::{Capabilities, Continues, Job, Priority, SubmitRefusal};
 use headrace_fleet::{Outcome, Placement, Trail, Tried};
 use headrace_ledger::prices::Quote;
 
 use crate::Gateway;
 use crate::dossier::Dossier;
+use crate::policy::OnBreak;
 use crate::refused::Why;
 use crate::state::{Messages, Work};
 
@@ -89,6 +92,14 @@ struct Onward<'a> {
     generated: u32,
     /// The engine that began it.
     began: &'a Capabilities,
+}
+
+impl Onward<'_> {
+    /// Whether this one goes on with it as the other one would have.
+    fn is_unchanged_by(&self, placement: &Placement, work: &Work) -> bool {
+        let goes_on = |engine: &Capabilities| engine.continue_of(self.began, &work.sampling);
+        placement.capabilities().is_some_and(goes_on)
+    }
 }
 
 /// All that placing needs.
@@ -190,6 +201,7 @@ impl Placing<'_> {
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
+                    self.note_continued(handing, &placement);
                     let onward = handing.onward.as_ref();
                     let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
                     let generated = onward.map_or(0, |onward| onward.generated);
@@ -219,6 +231,16 @@ impl Placing<'_> {
             });
         }
         Err(told.unwrap_or_else(|| nobody(work)))
+    }
+
+    /// Notes where somebody goes on in another way.
+    fn note_continued(&mut self, handing: &Handing<'_>, placement: &Placement) {
+        let other = |onward: &&Onward<'_>| !onward.is_unchanged_by(placement, self.work);
+        if let Some(onward) = handing.onward.as_ref().filter(other) {
+            let (choice, after_tokens) = (onward.choice, onward.generated.into());
+            let worker = Arc::clone(placement.worker_id());
+            self.dossier.record.continued.push(Continued { choice, after_tokens, worker });
+        }
     }
 
     /// Asks the target that suits a call in messages best. Whether it answers shows later.
@@ -257,7 +279,8 @@ impl Placing<'_> {
     }
 
     fn candidate(&mut self, handing: &Handing<'_>) -> Option<Placement> {
-        let (fleet, model) = (self.work.catalog.fleet(), &self.work.model.name);
+        let work = self.work;
+        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
         let Some(onward) = &handing.onward else {
             return match self.tries.in_vain.get(&handing.part) {
                 Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried),
@@ -265,10 +288,20 @@ impl Placing<'_> {
             };
         };
         let tried = &mut self.tries.in_vain.entry(handing.part).or_default().tried;
+        let mut unlike = tried.clone();
+        while let Some(placement) = fleet.place(model, handing.keys, &unlike) {
+            if onward.is_unchanged_by(&placement, work) {
+                return Some(placement);
+            }
+            unlike.add(placement);
+        }
+        if work.model.policy.on_break == OnBreak::Error {
+            return None;
+        }
+        // It is better than no end at all that whoever takes ids goes on.
         loop {
             let placement = fleet.place(model, handing.keys, tried)?;
-            let fits = |engine: &Capabilities| engine.continue_of(onward.began, &self.work.sampling);
-            if placement.capabilities().is_some_and(fits) {
+            if placement.capabilities().is_some_and(|engine| engine.continues != Continues::Never) {
                 return Some(placement);
             }
             tried.add(placement);

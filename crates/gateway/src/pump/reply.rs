@@ -2,7 +2,7 @@
 //! cannot differ. Must not know where the events come from.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, ReplyEvent, TokenLogprob, Usage};
+use headrace_domain::{Call, Continued, ReplyEvent, TokenLogprob, Usage};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
 use crate::delivery::DeliverySender;
@@ -143,6 +143,18 @@ impl Reply {
             encoder.keep_alive(&mut self.written.bytes);
         }
         sender.push(&mut self.written.bytes, self.written.tokens);
+    }
+
+    /// Says in a stream where another worker goes on with an answer in its own way.
+    pub(super) fn remark(&mut self, continued: &[Continued], sender: &DeliverySender) {
+        let Some(encoder) = &mut self.encoder else { return };
+        for Continued { choice, after_tokens, .. } in continued {
+            let text = format!("headrace: continued choice={choice} after_tokens={after_tokens}");
+            encoder.remark(&text, &mut self.written.bytes);
+        }
+        if !self.written.bytes.is_empty() {
+            sender.push(&mut self.written.bytes, self.written.tokens);
+        }
     }
 
     /// The end of an answer that ended well; of a whole answer, all of it.

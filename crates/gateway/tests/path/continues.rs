@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{
-    AttemptOutcome, Clock, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Usage, is_partition,
+    AttemptOutcome, Clock, Continued, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Usage,
+    is_partition,
 };
 use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
     Ticket, channel,
 };
 use headrace_fleet::{Fleet, Site, Worker};
-use headrace_gateway::{Catalog, Offer};
+use headrace_gateway::{Catalog, Offer, OnBreak, Policy, ServedModel};
 use headrace_ledger::prices::{CostConfig, CostList, PriceList};
 use serde_json::{Value, json};
 
 use crate::moves::said;
-use crate::world::{MODEL, Setup, World, capabilities, score};
+use crate::world::{MODEL, Setup, World, capabilities, header, read_to_the_end, score};
 
 /// What a token says, and how it leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,13 +126,22 @@ impl Engine for Written {
 type Leaving = Option<(usize, Leaves)>;
 
 fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, Vec<Arc<Written>>) {
-    world_of(text, engines, None)
+    world_where(text, engines, OnBreak::Error)
+}
+
+fn world_where(
+    text: &'static str,
+    engines: &[(Continues, &str, Leaving)],
+    on_break: OnBreak,
+) -> (World, Vec<Arc<Written>>) {
+    world_of(text, engines, on_break, None)
 }
 
 /// With costs, each engine is at an upstream of its own.
 fn world_of(
     text: &'static str,
     engines: &[(Continues, &str, Leaving)],
+    on_break: OnBreak,
     costs: Option<CostList>,
 ) -> (World, Vec<Arc<Written>>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
@@ -151,8 +161,10 @@ fn world_of(
     };
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
         "output": 4_000_000_000i64}]);
+    let of_policy =
+        |model: &Arc<ServedModel>| Arc::new(ServedModel { policy: Policy { on_break }, ..(**model).clone() });
     let offer = Offer {
-        models: world.gateway.catalog().models().cloned().collect(),
+        models: world.gateway.catalog().models().map(of_policy).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
@@ -315,7 +327,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
     };
     let body = chat(&json!({"stream": true}));
     let all = TEXT.chars().count() as i64;
-    let (alone, _) = world_of(TEXT, &[with(None)], costs(&["w0"]));
+    let (alone, _) = world_of(TEXT, &[with(None)], OnBreak::Error, costs(&["w0"]));
     said(&alone, Endpoint::ChatCompletions, body.clone()).await;
     let record = alone.last_trace();
     let prompt = record.usage.prompt_tokens() as i64;
@@ -324,7 +336,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
     assert_eq!(record.paid, Some(record.cost), "by one sheet, of an undisturbed answer");
     for how in [Leaves::Silently, Leaves::Saying] {
         let engines = [with(Some((5, how))), with(None)];
-        let (world, _) = world_of(TEXT, &engines, costs(&["w0", "w1"]));
+        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w0", "w1"]));
         said(&world, Endpoint::ChatCompletions, body.clone()).await;
         let record = world.last_trace();
         let paid: Vec<_> = record.attempts.iter().map(|tried| tried.paid.unwrap().get()).collect();
@@ -332,10 +344,88 @@ async fn each_worker_is_paid_for_what_it_computed() {
         assert_eq!(paid, [computed(prompt, 5), computed(prompt + 5, all - 5)], "{how:?}");
         assert_eq!(record.paid.map(|sum| sum.get()), Some(paid.iter().sum()));
         assert_eq!(record.cost, alone.last_trace().cost, "the caller pays once");
-        let (world, _) = world_of(TEXT, &engines, costs(&["w1"]));
+        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w1"]));
         said(&world, Endpoint::ChatCompletions, body.clone()).await;
         let record = world.last_trace();
         assert_eq!((record.paid, record.attempts[0].paid), (None, None), "what is not known is no sum");
         assert_eq!(record.attempts[1].paid.map(|paid| paid.get()), Some(computed(prompt + 5, all - 5)));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
+    use Continues::{Exactly, Likeliest, Never};
+    let tokens = TEXT.chars().count() as u64;
+    for (first, second, goes_on) in [
+        ((Exactly, "a"), (Exactly, "b"), true),
+        ((Likeliest, "a"), (Likeliest, "b"), true),
+        ((Exactly, "a"), (Likeliest, "a"), true),
+        ((Exactly, "a"), (Never, "b"), false),
+    ] {
+        for (stream, after) in [(true, 5), (true, 0), (false, 5), (true, tokens as usize)] {
+            let leaves = Some((after, Leaves::Silently));
+            let three = [(first.0, first.1, leaves), (Never, "c", None), (second.0, second.1, None)];
+            let (world, engines) = world_where(TEXT, &three, OnBreak::Continue);
+            let body = chat(
+                &json!({"stream": stream, "temperature": 0.7, "stream_options": {"include_usage": true}}),
+            );
+            let body = if stream { body } else { chat(&json!({"temperature": 0.7})) };
+            let answer = world.call(Endpoint::ChatCompletions, body).await;
+            let header = header(&answer, "x-headrace-continued").map(str::to_owned);
+            let (text, _) = read_to_the_end(answer).await;
+            world.balance_when_idle().await;
+            let (trace, asked) = (world.last_trace(), engines[2].jobs.lock().unwrap().len());
+            let told: Vec<_> = trace
+                .continued
+                .iter()
+                .map(|Continued { choice, after_tokens, worker }| (*choice, *after_tokens, &**worker))
+                .collect();
+            // Before anything showed it is a try like any other.
+            if after == 0 {
+                assert!(text.contains("[DONE]") && told.is_empty() && !text.contains(": headrace"), "{text}");
+                continue;
+            }
+            if !goes_on {
+                assert!(text.contains("engine_unavailable") && told.is_empty() && asked == 0, "{text}");
+                continue;
+            }
+            assert_eq!(told, [(0, after as u64, "w2")]);
+            assert_eq!((trace.usage.output, trace.usage.prompt_tokens()), (tokens, trace.usage.input + 3));
+            assert_eq!(trace.cost.get(), trace.usage.input as i64 * 1_000 + 300 + tokens as i64 * 4_000);
+            assert!(trace.cost <= trace.held && trace.loss.get() == 0);
+            assert!(matches!(trace.outcome, Outcome::Completed { .. }), "{:?}", trace.outcome);
+            assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
+            // The head of a stream may have gone by then.
+            assert!(header.as_deref() == Some("1") || stream && header.is_none(), "{header:?}");
+            if !stream {
+                assert!(text.contains(TEXT), "{text}");
+                continue;
+            }
+            let (before, behind) = text.split_once(": headrace: continued choice=0 after_tokens=").unwrap();
+            assert!(behind.starts_with(&format!("{after}\n\n")), "{behind}");
+            let said = |part: &str| -> String {
+                let deltas = part.lines().filter_map(|line| line.strip_prefix("data: {"));
+                let text = |line: &str| {
+                    let event: Value = serde_json::from_str(&format!("{{{line}")).unwrap();
+                    event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned()
+                };
+                deltas.map(text).collect()
+            };
+            assert_eq!(said(before) + &said(behind), TEXT);
+            assert!(behind.contains("[DONE]") && !said(before).is_empty(), "{behind}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_on_as_the_lost_one_would_have_is_preferred() {
+    let leaves = Some((5, Leaves::Silently));
+    let of = |numerics: &'static str, leaves| (Continues::Exactly, numerics, leaves);
+    let (world, engines) =
+        world_where(TEXT, &[of("a", leaves), of("b", None), of("a", None)], OnBreak::Continue);
+    let (status, text) = said(&world, Endpoint::ChatCompletions, chat(&json!({"stream": true}))).await;
+    assert!(status == 200 && !text.contains(": headrace"), "{text}");
+    assert!(world.last_trace().continued.is_empty());
+    let asked = |at: usize| engines[at].jobs.lock().unwrap().len();
+    assert_eq!((asked(1), asked(2)), (0, 1));
 }

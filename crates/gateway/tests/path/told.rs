@@ -12,7 +12,7 @@ use headrace_engine_api::{
     RelayHead, RelayedEvent, Reported,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Route, ServedModel};
+use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Policy, Route, ServedModel};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use serde_json::{Value, json};
@@ -167,6 +167,7 @@ fn swap(
             created_unix_s: 0,
             default_max_tokens: Some(100),
             limits: LimitSpec::UNLIMITED,
+            policy: Policy::default(),
         }));
     }
     let offer = Offer {

@@ -21,8 +21,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, MemoryBounds, Offer, Records,
-    Route, ServedModel, Stored, TokenLane,
+    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, MemoryBounds, Offer, Policy,
+    Records, Route, ServedModel, Stored, TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
@@ -554,5 +554,6 @@ fn served(name: ModelName, template: Option<&str>) -> ServedModel {
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
+        policy: Policy::default(),
     }
 }

@@ -15,7 +15,8 @@ use headrace_domain::{
 use headrace_engine_api::{Capabilities, Continues, Engine};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Records, ServedModel, Stored, TokenLane,
+    Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Policy, Records, ServedModel, Stored,
+    TokenLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
@@ -310,6 +311,7 @@ impl World {
             created_unix_s: 0,
             default_max_tokens: None,
             limits: LimitSpec::UNLIMITED,
+            policy: Policy::default(),
         };
         let far_books = FarBooks {
             ledger: ledger.clone(),

@@ -11,7 +11,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
 use headrace_engine_api::{Capabilities, Continues};
 use headrace_fleet::Worker;
-use headrace_gateway::{Delivery, Gateway, Lane, ServedModel, TokenLane};
+use headrace_gateway::{Delivery, Gateway, Lane, Policy, ServedModel, TokenLane};
 use headrace_limits::LimitSpec;
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;
@@ -183,5 +183,6 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
+        policy: Policy::default(),
     })
 }

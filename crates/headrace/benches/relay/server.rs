@@ -15,7 +15,7 @@ use headrace_call_api::{
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
 use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent};
 use headrace_fleet::{Site, Worker};
-use headrace_gateway::{Lane, MessageLane, ServedModel};
+use headrace_gateway::{Lane, MessageLane, Policy, ServedModel};
 use headrace_limits::LimitSpec;
 use headrace_upstream::{Kind, RelayModel, Upstream, UpstreamSpec};
 
@@ -64,6 +64,7 @@ fn served(name: ModelName) -> ServedModel {
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
+        policy: Policy::default(),
     }
 }
 

@@ -227,7 +227,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`. With `targets` and `path`, targets of kind `vllm` are asked by token ids: tokenizer, template and configuration are read from the path, weights never.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`, `on_break`. With `targets` and `path`, targets of kind `vllm` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. There `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it from the tokens that are there, in its own way (`continue`); the stream and the trace say where.",
     ),
     field(
         "upstreams",

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use headrace_domain::ModelName;
+use headrace_gateway::Policy;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::UpstreamSpec;
@@ -50,6 +51,7 @@ pub(crate) struct RelayedConfig {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
     pub(crate) limits: LimitSpec,
+    pub(crate) policy: Policy,
 }
 
 /// Where the tokenizer and the template of a model stand.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headrace_domain::PriceTier;
-use headrace_gateway::Sticky;
+use headrace_gateway::{OnBreak, Sticky};
 use headrace_trace::RecorderConfig;
 
 use super::*;
@@ -327,4 +327,31 @@ fn the_reference_in_the_repository_is_the_generated_one() {
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     let hint = "run `headrace config reference > docs/configuration.md`";
     assert!(kept == reference::markdown(), "docs/configuration.md is not the generated one: {hint}");
+}
+
+#[test]
+fn what_follows_where_an_answer_breaks_is_the_models_own() {
+    let text = |more: &str| {
+        format!(
+            "[[upstreams]]\nname = \"gpu\"\nkind = \"vllm\"\nurl = \"http://127.0.0.1:9\"\n\
+             [[models]]\nname = \"m\"\ntargets = [\"gpu/m\"]\n{more}\n\
+             [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n"
+        )
+    };
+    let policy = |more: &str| {
+        read(&text(more)).map(|config| {
+            let [model] = config.relayed.as_slice() else { panic!() };
+            model.policy.on_break
+        })
+    };
+    assert_eq!(policy(""), Ok(OnBreak::Error));
+    assert_eq!(policy("path = \"builtin:demo\"\non_break = \"continue\""), Ok(OnBreak::Continue));
+    assert_eq!(policy("path = \"builtin:demo\"\non_break = \"error\""), Ok(OnBreak::Error));
+    for (more, told) in [
+        ("on_break = \"continue\"", "give the model a `path`"),
+        ("on_break = \"goes on\"", "\"goes on\" is not one of error, continue"),
+    ] {
+        let why = policy(more).unwrap_err();
+        assert!(why.contains("models[0].on_break: ") && why.contains(told), "{why}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::ModelName;
 use headrace_engine_api::Abandoned;
+use headrace_gateway::{OnBreak, Policy};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
@@ -29,6 +30,8 @@ const OFTEN: Kind = Kind::Duration { least: Duration::ZERO, most: Duration::from
 /// Calls at once, or waiting.
 const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
 const ABANDONED: &[&str] = &["abort", "drain"];
+/// The names of [`OnBreak`].
+const ON_BREAK: &[&str] = &["error", "continue"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
 impl Reader {
@@ -213,6 +216,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
     let words = words(table);
+    let policy = policy(table, words.is_some());
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
@@ -225,7 +229,20 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         default_max_tokens,
         context_window,
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),
+        policy,
     })
+}
+
+/// What is done where a target is lost in the middle of an answer.
+fn policy(table: &mut Table, in_tokens: bool) -> Policy {
+    let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
+    let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
+    let on_break = on_break.unwrap_or_default();
+    if on_break == OnBreak::Continue && !in_tokens {
+        let why = "an answer in messages cannot be gone on with: give the model a `path`, so that it is asked by token ids";
+        table.problem("on_break", why.to_owned());
+    }
+    Policy { on_break }
 }
 
 /// The `path` of a table with targets: whoever has the words asks by token ids.

@@ -5,6 +5,7 @@ use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, RequestId, ServiceTier, TokenLogprob, Usage};
 
 use crate::ErrorFacts;
+use crate::json_out::raw;
 
 /// What an answer says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,14 @@ pub trait ReplyEncoder: Send {
     fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut);
     /// Something without meaning that keeps the connection alive; nothing for a whole answer.
     fn keep_alive(&mut self, out: &mut BytesMut);
+    /// A word on what follows, as a comment, which every reader of a stream skips; nothing for a whole answer.
+    fn remark(&mut self, text: &str, out: &mut BytesMut) {
+        if self.content_type() == EVENT_STREAM {
+            raw(out, ": ");
+            raw(out, text);
+            raw(out, "\n\n");
+        }
+    }
     /// `text/event-stream` or `application/json`.
     fn content_type(&self) -> &'static str;
 }

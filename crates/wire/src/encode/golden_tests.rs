@@ -385,3 +385,19 @@ fn keep_alive_means_nothing() {
         assert_eq!(&out[..], expected.as_bytes());
     }
 }
+
+#[test]
+fn a_remark_is_a_comment_of_a_stream_and_nothing_of_a_whole_answer() {
+    for (endpoint, stream) in [
+        (Endpoint::ChatCompletions, true),
+        (Endpoint::Completions, true),
+        (Endpoint::Messages, true),
+        (Endpoint::ChatCompletions, false),
+        (Endpoint::Completions, false),
+        (Endpoint::Messages, false),
+    ] {
+        let (mut encoder, mut out) = (start(&call(endpoint, &json!({"stream": stream}))), BytesMut::new());
+        encoder.remark("headrace: so", &mut out);
+        assert_eq!(&out[..], if stream { b": headrace: so\n\n".as_slice() } else { b"" });
+    }
+}
