@@ -16,7 +16,8 @@ use crate::body::read_some;
 use crate::fault;
 use crate::gate::Place;
 use crate::kind::Kind;
-use crate::load::{FORMAT_HEADER, Gauge, LOAD_HEADER};
+use crate::load;
+use crate::load::gauge::Gauge;
 use crate::retry_after::retry_after;
 use crate::server::Server;
 
@@ -84,7 +85,7 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let (head, mut body) = http::Response::<Body>::from(response).into_parts();
     within_bounds(&head.headers, server.spec.bounds.head_bytes)?;
     refused(&server, head.status, &head.headers, &mut body).await?;
-    told_load(&server, &gauge, &head.headers);
+    load::told(&gauge, &server, &head.headers);
     let form = match form(stream, &head.headers) {
         Ok(form) => form,
         Err(what) => {
@@ -110,7 +111,7 @@ fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
     }
     if server.spec.kind == Kind::Vllm && server.spec.load_every.is_zero() {
         // Where it is not asked by itself, an answer may say how busy it is.
-        headers.insert(FORMAT_HEADER, HeaderValue::from_static("JSON"));
+        headers.insert(load::FORMAT_HEADER, HeaderValue::from_static("JSON"));
     }
     for (name, value) in post.headers {
         let unfit =
@@ -125,14 +126,6 @@ fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
     }
     *request.body_mut() = Some(Body::from(post.body));
     Ok(request)
-}
-
-/// Takes in what the head says of its server's load.
-fn told_load(server: &Server, gauge: &Gauge, headers: &HeaderMap) {
-    if headers.contains_key(LOAD_HEADER) {
-        let values: Vec<&[u8]> = headers.get_all(LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
-        gauge.tell_of_header(&values, server);
-    }
 }
 
 /// The library stops at a bound of its own, which is larger than any that can be configured.

@@ -2,6 +2,7 @@
 //! no choice between servers.
 
 mod batch;
+pub(crate) mod feed;
 mod order;
 mod zmtp;
 
@@ -12,6 +13,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::cache::batch::Said;
 pub use crate::cache::batch::{StoredBlocks, StoredLabel};
+pub use crate::cache::feed::CacheFeed;
+use crate::cache::feed::host;
 use crate::cache::order::{Next, Order};
 use crate::cache::zmtp::{Peer, Role};
 use crate::server::Server;
@@ -46,38 +49,6 @@ pub enum CacheEvent {
     Cleared,
     /// Nothing is told any longer: it is not reached.
     Unknown,
-}
-
-/// Where a server publishes what it does to its cache: addresses such as `tcp://10.0.0.7:5557`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheFeed {
-    /// Its events.
-    pub events: String,
-    /// Its events of before.
-    pub replay: Option<String>,
-}
-
-impl CacheFeed {
-    /// What is wrong with it, in words.
-    pub(crate) fn check(&self) -> Vec<String> {
-        let settings = [("kv_events", Some(&self.events)), ("kv_replay", self.replay.as_ref())];
-        let wrong = |(setting, address): (&str, Option<&String>)| {
-            let why = host(address?).err()?;
-            Some(format!("`{setting}`: {why}"))
-        };
-        settings.into_iter().filter_map(wrong).collect()
-    }
-}
-
-/// Host and port of an address.
-fn host(address: &str) -> Result<&str, String> {
-    let host = address.strip_prefix("tcp://");
-    let port = host.and_then(|host| host.rsplit_once(':')).and_then(|(name, port)| {
-        let named = !name.is_empty() && !name.contains(['*', '/', ' ']);
-        port.parse::<u16>().ok().filter(|port| named && *port > 0)
-    });
-    host.filter(|_| port.is_some())
-        .ok_or_else(|| format!("`{address}` is no place where events are published; write tcp://HOST:PORT"))
 }
 
 /// Hears a server's events until nobody needs the server any longer. Ends at once where it publishes none.

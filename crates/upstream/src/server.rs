@@ -17,7 +17,7 @@ use crate::client::client;
 use crate::figures::Counters;
 use crate::gate::Gate;
 use crate::kind::Kind;
-use crate::load::Loads;
+use crate::load::gauge::Loads;
 use crate::redact::Redactor;
 use crate::spec::UpstreamSpec;
 

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::address::Address;
-use crate::cache::CacheFeed;
+use crate::cache::feed::CacheFeed;
 use crate::kind::Kind;
 
 /// One server.

@@ -15,7 +15,8 @@ use headrace_engine_api::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::load::Gauge;
+use crate::load;
+use crate::load::gauge::Gauge;
 use crate::server::Server;
 pub use crate::tokens::model::TokenModelSpec;
 use crate::tokens::run::{At, Run};
@@ -114,7 +115,7 @@ impl Engine for TokenModel {
     }
 
     fn load(&self) -> LoadReport {
-        self.gauge.report(&self.server)
+        load::report(&self.gauge, &self.server)
     }
 
     fn health(&self) -> Health {

@@ -11,7 +11,8 @@ use crate::cache::{self, CacheEvent};
 use crate::figures::Figures;
 use crate::kind::Kind;
 use crate::listing::ListedModel;
-use crate::load::{self, Gauge};
+use crate::load;
+use crate::load::gauge::Gauge;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
@@ -162,7 +163,7 @@ impl Relay for RelayModel {
     }
 
     fn load(&self) -> LoadReport {
-        self.gauge.report(&self.server)
+        load::report(&self.gauge, &self.server)
     }
 
     fn health(&self) -> Health {

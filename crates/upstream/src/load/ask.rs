@@ -9,7 +9,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::kind::Kind;
-use crate::load::{Readings, json, page};
+use crate::load::reading::Readings;
+use crate::load::{json, page};
 use crate::probe::{self, Bound, ProbeError};
 use crate::server::Server;
 

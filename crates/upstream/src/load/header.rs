@@ -4,22 +4,14 @@
 
 use serde_json::{Map, Value};
 
-use crate::load::{calls, part};
+use crate::load::reading::{Part, calls, part};
 
 /// Where the load is told.
-pub(crate) const LOAD_HEADER: &str = "endpoint-load-metrics";
+pub(super) const LOAD_HEADER: &str = "endpoint-load-metrics";
 /// How it is asked for.
 pub(crate) const FORMAT_HEADER: &str = "endpoint-load-metrics-format";
 /// Longer values are not read.
 const MAX_BYTES: usize = 4096;
-
-/// What it says; most say but a part.
-#[derive(Debug, PartialEq, Eq, Default)]
-pub(super) struct Part {
-    pub(super) running: Option<u32>,
-    pub(super) waiting: Option<u32>,
-    pub(super) cache_used: Option<u16>,
-}
 
 /// Reads all values of the header; `None`: they say nothing that is known.
 pub(super) fn read(values: &[&[u8]]) -> Option<Part> {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::load::{Reading, calls, part, tokens};
+use crate::load::reading::{Reading, calls, part, tokens};
 
 /// One rank of SGLang's `/v1/loads`.
 #[derive(Deserialize)]

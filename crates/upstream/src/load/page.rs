@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::kind::Kind;
-use crate::load::{Reading, Readings, calls, part};
+use crate::load::reading::{Reading, Readings, calls, part};
 
 /// More series of the gauges that are looked for are on no page.
 const MAX_SERIES: usize = 4096;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::answer::Answer;
 use crate::ask::Post;
-use crate::load::Gauge;
+use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::tokens::choice::{Choice, Rules};
 use crate::tokens::model::TokenModelSpec;

@@ -1,0 +1,127 @@
+//! How busy one server is, model by model, as it was told last. Knows neither how it is asked nor in which words it answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use headrace_engine_api::{LoadReport, Reported};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::load::reading::{Part, Reading, Readings};
+
+/// A whole report that is younger than this is not replaced by one that says but half of it.
+const FRESH: Duration = Duration::from_secs(3);
+/// What one server says of its models.
+pub(crate) struct Loads {
+    gauges: Mutex<Vec<(String, Arc<Gauge>)>>,
+    /// Which of the places that its kind has is asked.
+    pub(super) place: AtomicUsize,
+    /// Why nothing is known, as far as it was asked.
+    fault: Mutex<Option<String>>,
+}
+
+impl Loads {
+    pub(crate) fn new() -> Self {
+        Self { gauges: Mutex::default(), place: AtomicUsize::new(0), fault: Mutex::default() }
+    }
+
+    /// Where the load of a model is kept. The same one for all who ask for as long as anybody has it.
+    pub(crate) fn gauge(&self, model: &str) -> Arc<Gauge> {
+        let mut gauges = self.gauges.lock();
+        if let Some((_, gauge)) = gauges.iter().find(|(name, _)| name == model) {
+            return Arc::clone(gauge);
+        }
+        gauges.retain(|(_, gauge)| Arc::strong_count(gauge) > 1);
+        let gauge = Arc::new(Gauge::new());
+        gauges.push((model.to_owned(), Arc::clone(&gauge)));
+        gauge
+    }
+
+    /// Why nothing is known of its load; `None`: it told, or was not asked.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
+    /// It was asked at a time, and this came of it.
+    pub(super) fn told(&self, asked: Instant, said: Result<Readings, String>) {
+        *self.fault.lock() = said.as_ref().err().cloned();
+        let Ok(readings) = said else { return };
+        for (model, gauge) in &*self.gauges.lock() {
+            if let Some(reading) = readings.of(model) {
+                gauge.tell(reading, asked);
+            }
+        }
+    }
+}
+
+/// The load of one model at one server, as it was told last. Read for every call that is placed: no lock. What is read while it
+/// is written may be of two reports; a hint may.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    born: Instant,
+    /// When it was true, in nanoseconds since `born`, plus one; 0: nothing was told.
+    at: AtomicU64,
+    /// Running in the upper half, waiting in the lower.
+    calls: AtomicU64,
+    waiting_tokens: AtomicU64,
+    /// In thousandths, plus one; 0: unknown.
+    cache_used: AtomicU32,
+}
+
+impl Gauge {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        let (at, calls, waiting_tokens) = (zero(), zero(), zero());
+        Self { born: Instant::now(), at, calls, waiting_tokens, cache_used: AtomicU32::new(0) }
+    }
+
+    fn tell(&self, reading: Reading, at: Instant) {
+        let Reading { running, waiting, waiting_tokens, cache_used } = reading;
+        self.calls.store(u64::from(running) << 32 | u64::from(waiting), Ordering::Relaxed);
+        self.waiting_tokens.store(waiting_tokens, Ordering::Relaxed);
+        self.cache_used.store(cache_used.map_or(0, |part| u32::from(part) + 1), Ordering::Relaxed);
+        self.at.store(self.nanos(at).saturating_add(1), Ordering::Release);
+    }
+
+    /// The head of an answer says this. Where it does not say how many calls run, those from here count, and what was asked for
+    /// lately is believed rather.
+    pub(super) fn tell_of_header(&self, part: &Part, running_here: impl FnOnce() -> u32) {
+        let now = Instant::now();
+        let whole = part.running.is_some();
+        if !whole && self.age(now).is_some_and(|age| age < FRESH) {
+            return;
+        }
+        let Some(waiting) = part.waiting else { return };
+        let running = part.running.unwrap_or_else(running_here);
+        self.tell(Reading { running, waiting, waiting_tokens: 0, cache_used: part.cache_used }, now);
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.born);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn age(&self, now: Instant) -> Option<Duration> {
+        let at = self.at.load(Ordering::Acquire).checked_sub(1)?;
+        Some(Duration::from_nanos(self.nanos(now).saturating_sub(at)))
+    }
+
+    /// What it said; `None`: nothing.
+    pub(super) fn report(&self) -> Option<LoadReport> {
+        let age = self.age(Instant::now())?;
+        let calls = self.calls.load(Ordering::Relaxed);
+        Some(LoadReport {
+            reported: Reported::Ago { nanos: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX) },
+            running: (calls >> 32) as u32,
+            waiting: calls as u32,
+            waiting_tokens: self.waiting_tokens.load(Ordering::Relaxed),
+            cache_used_permille: self
+                .cache_used
+                .load(Ordering::Relaxed)
+                .checked_sub(1)
+                .and_then(|part| u16::try_from(part).ok()),
+            ..LoadReport::default()
+        })
+    }
+}
