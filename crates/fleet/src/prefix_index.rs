@@ -1,12 +1,11 @@
-//! Which blocks a server has in its cache, as it tells by its events. Servers number their blocks and cut them as they like: here
-//! their tokens count, from the beginning of a prompt on. Knows neither how events travel nor who asks.
+//! Which blocks a server has in its cache, as it tells by its events. Servers number their blocks as they like, and make them as
+//! large as they like: here their tokens count, from the beginning of a prompt on. Knows neither how events travel nor who asks.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash as _, Hasher as _};
 
-use headrace_domain::{BLOCK_TOKENS, CacheLabel, PrefixKeys};
-use smallvec::SmallVec;
+use headrace_domain::{CacheLabel, PrefixKeys};
 
 use crate::plain_hash::{Fold, Plain};
 
@@ -15,33 +14,22 @@ use crate::plain_hash::{Fold, Plain};
 pub struct PrefixIndex {
     /// By the server's own hashes.
     blocks: HashMap<u128, Block, BuildHasherDefault<std::hash::DefaultHasher>>,
-    /// Of every 16 tokens that are there with all before them: in how many blocks.
-    runs: HashMap<u64, u32, Plain>,
+    /// The marks of all blocks, and how many blocks have the same: no server should have two.
+    marks: HashMap<u64, u32, Plain>,
+    /// Tokens of a block; 0: none was told of.
+    block_tokens: usize,
     most_blocks: usize,
     whole: bool,
     left_out: u64,
-    /// The server's blocks, where they are whole runs: it finds nothing less.
-    unit: usize,
 }
 
 /// A block of the server's.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Block {
     /// How often it was stored and not given up: in several places, or in several kinds of memory.
     copies: u32,
-    /// How the tokens go on behind it.
-    end: Chain,
-    /// The runs that it completes.
-    runs: SmallVec<[u64; 2]>,
-}
-
-/// All tokens up to somewhere.
-#[derive(Debug, Clone, Default)]
-struct Chain {
-    /// Stands for all of them that make whole runs.
+    /// Stands for its tokens, for all before them, and for whose they are.
     mark: u64,
-    /// Those behind: fewer than a run.
-    rest: SmallVec<[u32; 2]>,
 }
 
 /// Whose prompts begin with a block that has none before it.
@@ -89,15 +77,15 @@ pub enum IndexFault {
         /// How many blocks it takes.
         most_blocks: usize,
     },
-    /// Their tokens are not as many as their blocks need.
+    /// Their tokens are not as many as their blocks need, or other blocks of the server have another size.
     Tokens,
 }
 
 impl PrefixIndex {
-    /// An empty one of at most so many blocks (some 150 bytes each). `whole`: nothing else was in the server's cache before.
+    /// An empty one of at most so many blocks (some 80 bytes each). `whole`: nothing else was in the server's cache before.
     pub fn new(most_blocks: usize, whole: bool) -> Self {
-        let (blocks, runs) = (HashMap::default(), HashMap::default());
-        Self { blocks, runs, most_blocks, whole, left_out: 0, unit: BLOCK_TOKENS }
+        let (blocks, marks) = (HashMap::default(), HashMap::default());
+        Self { blocks, marks, block_tokens: 0, most_blocks, whole, left_out: 0 }
     }
 
     /// Blocks were stored.
@@ -114,39 +102,33 @@ impl PrefixIndex {
 
     fn take(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
         let Stored { parent, blocks, tokens, block_tokens, whose } = *stored;
-        if block_tokens == 0 || blocks.len().checked_mul(block_tokens) != Some(tokens.len()) {
+        let needed = blocks.len().checked_mul(block_tokens);
+        let is_its = self.block_tokens == 0 || self.block_tokens == block_tokens;
+        if block_tokens == 0 || needed != Some(tokens.len()) || !is_its {
             return Err(IndexFault::Tokens);
         }
-        if block_tokens.is_multiple_of(BLOCK_TOKENS) {
-            self.unit = block_tokens;
-        }
-        let mut chain = match parent {
-            None => Chain::begin(whose),
-            Some(parent) => self.blocks.get(&parent).ok_or(IndexFault::UnknownParent)?.end.clone(),
+        let mut mark = match parent {
+            None => begin(whose),
+            Some(parent) => self.blocks.get(&parent).ok_or(IndexFault::UnknownParent)?.mark,
         };
+        self.block_tokens = block_tokens;
         for (hash, tokens) in blocks.iter().zip(tokens.chunks_exact(block_tokens)) {
             if let Some(block) = self.blocks.get_mut(hash) {
                 block.copies = block.copies.saturating_add(1);
-                chain = block.end.clone();
+                mark = block.mark;
                 continue;
             }
             if self.blocks.len() >= self.most_blocks {
                 return Err(IndexFault::Full { most_blocks: self.most_blocks });
             }
-            let mut runs = SmallVec::new();
-            for token in tokens {
-                runs.extend(chain.push(*token));
-            }
-            for run in &runs {
-                *self.runs.entry(*run).or_default() += 1;
-            }
-            self.blocks.insert(*hash, Block { copies: 1, end: chain.clone(), runs });
+            mark = follow(mark, tokens);
+            *self.marks.entry(mark).or_default() += 1;
+            self.blocks.insert(*hash, Block { copies: 1, mark });
         }
         Ok(())
     }
 
-    /// Blocks were given up. Of a block that is smaller than 16 tokens this is exact as long as those behind it go first, as
-    /// servers have it.
+    /// Blocks were given up.
     pub fn removed(&mut self, hashes: &[u128]) {
         for hash in hashes {
             let Some(block) = self.blocks.get_mut(hash) else { continue };
@@ -154,13 +136,12 @@ impl PrefixIndex {
             if block.copies > 0 {
                 continue;
             }
-            let runs = self.blocks.remove(hash).map_or_else(SmallVec::new, |block| block.runs);
-            for run in runs {
-                if let Some(count) = self.runs.get_mut(&run) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.runs.remove(&run);
-                    }
+            let mark = block.mark;
+            self.blocks.remove(hash);
+            if let Some(count) = self.marks.get_mut(&mark) {
+                *count -= 1;
+                if *count == 0 {
+                    self.marks.remove(&mark);
                 }
             }
         }
@@ -173,20 +154,16 @@ impl PrefixIndex {
 
     /// How many tokens of a prompt are there.
     pub fn held(&self, keys: &PrefixKeys) -> Held {
-        if self.runs.is_empty() {
+        if self.marks.is_empty() {
             return Held::default();
         }
         let from = |whose| {
-            let mut chain = Chain::begin(whose);
-            let mut held = 0;
-            for run in keys.ids().chunks_exact(BLOCK_TOKENS) {
-                chain.mark = Chain::run(chain.mark, run);
-                if !self.runs.contains_key(&chain.mark) {
-                    break;
-                }
-                held += BLOCK_TOKENS;
-            }
-            held - held % self.unit
+            let mut mark = begin(whose);
+            let is_there = |tokens: &&[u32]| {
+                mark = follow(mark, tokens);
+                self.marks.contains_key(&mark)
+            };
+            keys.ids().chunks_exact(self.block_tokens).take_while(is_there).count() * self.block_tokens
         };
         Held { own: from(Whose::Labelled(keys.salt().label())), anyones: from(Whose::Untold) }
     }
@@ -207,37 +184,25 @@ impl PrefixIndex {
     }
 }
 
-impl Chain {
-    /// Before the first token.
-    fn begin(whose: Whose) -> Self {
-        let mut fold = Fold::default();
-        match whose {
-            Whose::Labelled(label) => label.hash(&mut fold),
-            Whose::Others => fold.write_u64(u64::MAX),
-            Whose::Untold => fold.write_u64(1),
-        }
-        Self { mark: fold.finish(), rest: SmallVec::new() }
+/// The mark before the first token.
+fn begin(whose: Whose) -> u64 {
+    let mut fold = Fold::default();
+    match whose {
+        Whose::Labelled(label) => label.hash(&mut fold),
+        Whose::Others => fold.write_u64(u64::MAX),
+        Whose::Untold => fold.write_u64(1),
     }
+    fold.finish()
+}
 
-    /// The next token; the mark of a run, where it completes one.
-    fn push(&mut self, token: u32) -> Option<u64> {
-        self.rest.push(token);
-        if self.rest.len() < BLOCK_TOKENS {
-            return None;
-        }
-        self.mark = Self::run(self.mark, &self.rest);
-        self.rest = SmallVec::new();
-        Some(self.mark)
+/// The mark of a block of these tokens behind another one.
+fn follow(before: u64, tokens: &[u32]) -> u64 {
+    let mut fold = Fold::default();
+    fold.write_u64(before);
+    for pair in tokens.chunks(2) {
+        fold.write_u64(pair.iter().fold(0, |word, token| word << 32 | u64::from(*token)));
     }
-
-    fn run(before: u64, tokens: &[u32]) -> u64 {
-        let mut fold = Fold::default();
-        fold.write_u64(before);
-        for pair in tokens.chunks(2) {
-            fold.write_u64(pair.iter().fold(0, |word, token| word << 32 | u64::from(*token)));
-        }
-        fold.finish()
-    }
+    fold.finish()
 }
 
 impl fmt::Display for IndexFault {
@@ -247,7 +212,9 @@ impl fmt::Display for IndexFault {
             Self::Full { most_blocks } => {
                 write!(f, "the index has its {most_blocks} blocks; more are not told apart")
             }
-            Self::Tokens => f.write_str("the blocks have more or fewer tokens than they say"),
+            Self::Tokens => {
+                f.write_str("the blocks have more or fewer tokens than they say, or than the others")
+            }
         }
     }
 }

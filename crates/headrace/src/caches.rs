@@ -5,7 +5,7 @@ use std::sync::Weak;
 use headrace_fleet::{PrefixIndex, Site, Stored, Whose};
 use headrace_upstream::{CacheEvent, StoredBlocks, StoredLabel};
 
-/// Blocks of one server that are known, at most: eight million tokens in blocks of 16. Each takes some 150 bytes.
+/// Blocks of one server that are known, at most: eight million tokens in blocks of 16. Each takes some 80 bytes.
 const MAX_BLOCKS: usize = 1 << 19;
 
 /// Takes in what one server tells.
