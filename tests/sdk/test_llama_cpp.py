@@ -17,6 +17,7 @@ from conftest import KEY, LIMITS, ROOT, Server, say
 pytest.importorskip("xllamacpp", reason="llama.cpp's server in a Python package; it has no wheel for this Python")
 
 MODEL = "llama/tiny"
+BY_IDS = "tiny-by-ids"
 WEIGHTS = ROOT / "crates/model/tests/data/gguf/llama-gqa-untied.gguf"
 CONTEXT = 16384
 PROGRAM = """
@@ -40,6 +41,12 @@ def get(url):
         return json.load(answer)
 
 
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
 def weights(directory):
     """The small model with random weights, by its word fit for long contexts: it must not be done before it is broken off."""
     data = bytearray(WEIGHTS.read_bytes())
@@ -53,13 +60,18 @@ def weights(directory):
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory):
+def tiny(tmp_path_factory):
+    return weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny, tmp_path_factory):
     """Where it listens."""
     directory = tmp_path_factory.mktemp("llama")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-c", PROGRAM, str(weights(directory)), str(port), str(CONTEXT)]
+    command = [sys.executable, "-c", PROGRAM, str(tiny), str(port), str(CONTEXT)]
     with open(directory / "output", "wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=directory)
     url = f"http://127.0.0.1:{port}"
@@ -80,8 +92,9 @@ def llama(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def front(binary, llama, tmp_path_factory):
-    front = Server(tmp_path_factory.mktemp("front"), LIMITS, more=["--upstream", f"llama=llamacpp:{llama}"])
+def front(binary, llama, tiny, tmp_path_factory):
+    more = ["--upstream", f"llama=llamacpp:{llama}", "--model", f"{BY_IDS}=llama/tiny@{tiny}"]
+    front = Server(tmp_path_factory.mktemp("front"), LIMITS, more=more)
     yield front
     front.stop()
 
@@ -222,3 +235,55 @@ def test_an_answer_that_nobody_reads_is_broken_off(front, near, llama):
             return
         time.sleep(0.02)
     pytest.fail("llama.cpp goes on with what nobody reads")
+
+
+def by_ids(near, stream, **options):
+    """Ids and text of a completion."""
+    options = {"model": BY_IDS, "max_tokens": 40, "temperature": 0, "extra_body": {"return_token_ids": True}, **options}
+    if not stream:
+        [choice] = near.completions.create(**options).choices
+        return choice.model_extra["token_ids"], choice.text, choice.finish_reason
+    ids, text, reason = [], "", None
+    for chunk in near.completions.create(**options, stream=True):
+        for choice in chunk.choices:
+            ids += choice.model_extra.get("token_ids") or []
+            text += choice.text or ""
+            reason = choice.finish_reason or reason
+    return ids, text, reason
+
+
+@pytest.mark.parametrize("words", ["hello there", "Grüße 🦀 漢字", "the quick brown fox jumps"])
+def test_by_ids_the_tokens_are_llama_cpps(near, llama, stream, words):
+    # The model's weights are random: most of what it says are pieces of characters, which its stream leaves out.
+    prompt = post(llama + "/tokenize", {"content": words})["tokens"]
+    ids, text, reason = by_ids(near, stream, prompt=prompt)
+    alone = {"prompt": prompt, "n_predict": 40, "temperature": 0, "return_tokens": True, "stream": False}
+    assert ids == post(llama + "/completion", alone)["tokens"]
+    assert len(ids) == 40 and reason == "length"
+    # Nothing of whole characters differs from what it reads out of the same ids.
+    theirs = post(llama + "/detokenize", {"tokens": ids})["content"]
+    assert text.replace("\ufffd", "") == theirs.replace("\ufffd", "")
+
+
+def test_by_ids_a_stop_string_and_a_chat_are_ours(near, stream):
+    _, text, _ = by_ids(near, False, prompt="hello there")
+    stop = next(c for c in text[4:] if c.isascii() and c.isalnum())
+    _, cut, reason = by_ids(near, stream, prompt="hello there", stop=[stop])
+    assert (cut, reason) == (text[: text.index(stop)], "stop")
+
+
+def test_what_llama_cpp_cannot_do_by_ids_is_refused_by_name(near):
+    for options in ({"logprobs": 1}, {"frequency_penalty": 0.5}, {"extra_body": {"min_tokens": 3}}):
+        with pytest.raises(openai.BadRequestError) as raised:
+            near.completions.create(model=BY_IDS, prompt="hello", max_tokens=4, **options)
+        name = next(iter(options.get("extra_body", options)))
+        assert name in str(raised.value), raised.value
+
+
+def test_how_busy_it_is_is_known(front):
+    for _ in range(100):
+        said = front.run("upstreams").stdout
+        if "0 run, 0 wait" in said:
+            return
+        time.sleep(0.1)
+    pytest.fail(said)

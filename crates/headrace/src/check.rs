@@ -145,7 +145,7 @@ fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
         if model.words.is_some() && !kind.takes_ids() {
             let why = format!(
                 "upstream `{name}` is of kind `{kind}`, which is not asked by token ids, as `{}` with its `path` is: leave the \
-                 path out, or name upstreams of kind `vllm`",
+                 path out, or name upstreams of kind `vllm`, `sglang` or `llamacpp`",
                 model.name
             );
             faults.add(&setting, why);

@@ -38,6 +38,11 @@ async fn vllm(known: &Continuations, else_ids: Vec<u32>) -> Hostile {
             let card = json!({"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 700});
             return Some(whole(&json!({"object": "list", "data": [card]})));
         }
+        if request.path != "/v1/completions" {
+            let body = r#"{"detail":"Not Found"}"#;
+            let head = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length:";
+            return Some(format!("{head} {}\r\n\r\n{body}", body.len()).into_bytes());
+        }
         let body = request.json();
         let (prompt, most) = (ids_of(&body["prompt"]), body["max_tokens"].as_u64().unwrap() as usize);
         let mut ids = known.lock().unwrap().get(&prompt).unwrap_or(&else_ids).clone();
@@ -158,8 +163,14 @@ async fn answers_of_ids_are_those_of_an_engine_here() {
 
     let seen = far.seen().requests;
     let asked: Vec<&Request> = seen.iter().filter(|request| request.method == "POST").collect();
-    assert!(asked.iter().all(|request| request.path == "/v1/completions"), "nothing went in messages");
-    assert_eq!(asked.len(), 6, "one for each question");
+    let paths: Vec<&str> = asked.iter().map(|request| request.path.as_str()).collect();
+    let by_ids = |path: &&&str| ["/inference/v1/generate", "/v1/completions"].contains(*path);
+    assert_eq!(paths.iter().filter(by_ids).count(), paths.len(), "nothing went in messages: {paths:?}");
+    assert_eq!(
+        paths.len(),
+        7,
+        "one for each question, and one for the place that it does not have: {paths:?}"
+    );
 }
 
 /// Text, ids, ends and usage of a stream.
@@ -208,7 +219,9 @@ async fn tool_calls_are_read_here_and_what_cannot_fit_is_refused_here() {
 fn a_target_that_takes_no_ids_is_refused_by_name() {
     for (kind, path, told) in [
         ("openai", "builtin:demo", "upstream `far` is of kind `openai`, which is not asked by token ids"),
-        ("sglang", "builtin:demo", "upstream `far` is of kind `sglang`"),
+        ("anthropic", "builtin:demo", "upstream `far` is of kind `anthropic`"),
+        ("sglang", "builtin:demo", "no faults"),
+        ("llamacpp", "builtin:demo", "no faults"),
         ("vllm", "/no/such/place", "models[0].path: /no/such/place: there is no such file or directory"),
         ("vllm", "builtin:demo", "no faults"),
     ] {

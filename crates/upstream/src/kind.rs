@@ -44,7 +44,7 @@ impl Kind {
 
     /// Whether its servers are asked by token ids, where the model's words are here.
     pub const fn takes_ids(self) -> bool {
-        matches!(self, Self::Vllm)
+        matches!(self, Self::Vllm | Self::Sglang | Self::LlamaCpp)
     }
 
     /// The dialect of its messages.

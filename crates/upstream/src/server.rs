@@ -1,10 +1,10 @@
 //! What all calls of one server share: client, address, headers, places, counters, and whether it is drained. Knows no single
 //! call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use headrace_domain::{Dialect, Endpoint};
+use headrace_domain::{CacheLabel, Dialect, Endpoint};
 use headrace_engine_api::{Health, RelayError};
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -42,6 +42,11 @@ pub(crate) struct Server {
     completions: Url,
     messages: Url,
     drained: AtomicBool,
+    /// It has no place that generates from ids: it said so.
+    lacks_generate: AtomicBool,
+    /// Under which label its first call by ids went out, and whether all did.
+    first_label: OnceLock<CacheLabel>,
+    has_several: AtomicBool,
 }
 
 impl Server {
@@ -70,6 +75,9 @@ impl Server {
             completions: address.api("completions"),
             messages: address.api("messages"),
             drained: AtomicBool::new(false),
+            lacks_generate: AtomicBool::new(false),
+            first_label: OnceLock::new(),
+            has_several: AtomicBool::new(false),
             address,
             spec,
         })
@@ -95,6 +103,22 @@ impl Server {
     /// Whether the configuration names a header itself.
     pub(crate) fn has_own(&self, header: &str) -> bool {
         self.spec.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header))
+    }
+
+    pub(crate) fn lacks_generate(&self) -> bool {
+        self.lacks_generate.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lacks_generate(&self) {
+        self.lacks_generate.store(true, Ordering::Relaxed);
+    }
+
+    /// A call by ids goes out under a label: whether all before it did, too.
+    pub(crate) fn is_alone(&self, label: CacheLabel) -> bool {
+        if *self.first_label.get_or_init(|| label) != label {
+            self.has_several.store(true, Ordering::Relaxed);
+        }
+        !self.has_several.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_drained(&self, drained: bool) {

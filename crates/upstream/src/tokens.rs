@@ -1,9 +1,14 @@
 //! Models of others that take token ids, behind the seam `engine_api::Engine`: rendering, stop strings and text are ours, and
 //! the server gets ids and gives ids. What a kind's bodies look like stands in `tokens/`; this knows no template and no dialect.
 
+mod ask;
 mod choice;
+mod llama;
 mod model;
+mod piece;
+mod protocol;
 mod run;
+mod sglang;
 mod vllm;
 
 use std::sync::Arc;
@@ -15,6 +20,7 @@ use headrace_engine_api::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::kind::Kind;
 use crate::load;
 use crate::load::gauge::Gauge;
 use crate::server::Server;
@@ -53,7 +59,8 @@ impl TokenModel {
             context_window: model.context_window,
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: u64::from(model.context_window),
-            continues: Continues::Likeliest,
+            // Of the others it is not known to be the same, to the token.
+            continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
         };
         let server = upstream.server();
         let gauge = server.loads.gauge(&model.model);
@@ -79,6 +86,7 @@ impl TokenModel {
         if logprobs.is_some_and(|top| top > MAX_LOGPROBS) {
             return bad(format!("logprobs beyond {MAX_LOGPROBS}"));
         }
+        protocol::check(self.server.spec.kind, &job.sampling)?;
         if job.generated > 0 && (n != 1 || job.parts().0.is_empty()) {
             return bad(format!("{} ids generated before, of {n} answers", job.generated));
         }

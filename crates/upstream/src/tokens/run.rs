@@ -14,9 +14,11 @@ use crate::answer::Answer;
 use crate::ask::Post;
 use crate::load::gauge::Gauge;
 use crate::server::Server;
+use crate::tokens::ask::Ask;
 use crate::tokens::choice::{Choice, Rules};
 use crate::tokens::model::TokenModelSpec;
-use crate::tokens::vllm::{self, Piece, Score};
+use crate::tokens::piece::{Piece, Score};
+use crate::tokens::protocol::{Protocol, Reader};
 
 /// Where a job is sent.
 pub(super) struct At {
@@ -36,6 +38,8 @@ pub(super) struct Run {
     /// The reader has caught up, or lost interest.
     woken: Arc<Notify>,
     calls: Vec<Call>,
+    /// Nobody else's prompts went to its server.
+    alone: bool,
     trace: EngineTrace,
     output: u64,
     /// Prompt tokens that every choice found cached.
@@ -48,10 +52,15 @@ pub(super) struct Run {
     first_token_ns: Option<u64>,
 }
 
-/// One choice with the call that makes it; `None`: it is over.
+/// One choice with the call that makes it.
 struct Call {
     choice: Choice,
+    /// `None`: it is over.
     answer: Option<Answer>,
+    protocol: Protocol,
+    reader: Reader,
+    /// What there is of the answer, from here: it may have to be asked for what follows.
+    ids: Vec<u32>,
 }
 
 impl Run {
@@ -64,6 +73,7 @@ impl Run {
     ) -> Self {
         let rules = Rules::new(job.sampling.clone(), &model, job.parts().0.len());
         let now = model.clock.monotonic_nanos();
+        let alone = server.is_alone(job.salt.label());
         Self {
             server,
             gauge,
@@ -73,6 +83,7 @@ impl Run {
             sender,
             woken,
             calls: Vec::new(),
+            alone,
             trace: EngineTrace::default(),
             output: 0,
             cached: None,
@@ -107,19 +118,57 @@ impl Run {
             self.sender.send(Event::Finished { choice: number, reason });
             return;
         }
-        let body = vllm::body(&self.model.model, &self.job, &self.rules, number);
+        let protocol = Protocol::of(&self.server);
+        let answer = Some(self.ask(protocol, number, &[], true));
+        self.calls.push(Call { choice, answer, protocol, reader: protocol.reader(), ids: Vec::new() });
+    }
+
+    /// Asks for an answer, or for what follows these ids of it.
+    fn ask(&self, protocol: Protocol, choice: u32, ids: &[u32], stream: bool) -> Answer {
+        let begun;
+        let prompt = match ids {
+            [] => &*self.job.prompt,
+            ids => {
+                begun = [&*self.job.prompt, ids].concat();
+                &begun
+            }
+        };
+        let generated = self.job.generated.saturating_add(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        let (model, job, rules) = (self.model.model.as_str(), &self.job, &self.rules);
+        let ask = Ask { model, job, rules, choice, prompt, generated, alone: self.alone };
         let post = Post {
-            url: self.server.address.api("completions"),
+            url: protocol.url(&self.server),
             dialect: Dialect::OpenAi,
             request: self.job.request,
-            body: Bytes::from(body.to_string()),
-            stream: true,
+            body: Bytes::from(protocol.body(&ask, stream).to_string()),
+            stream,
             headers: Vec::new(),
-            head_within: self.time_to_start(),
+            head_within: self.time_to_start().filter(|_| ids.is_empty()),
             gauge: Arc::clone(&self.gauge),
         };
-        let answer = Answer::new(Arc::clone(&self.server), post);
-        self.calls.push(Call { choice, answer: Some(answer) });
+        Answer::new(Arc::clone(&self.server), post)
+    }
+
+    /// Asks in the older way from now on, where the server has no place for the other.
+    fn ask_otherwise(&mut self, index: usize) {
+        self.server.set_lacks_generate();
+        let protocol = Protocol::of(&self.server);
+        let Some(number) = self.calls.get(index).map(|call| call.choice.number) else { return };
+        let answer = self.ask(protocol, number, &[], true);
+        if let Some(call) = self.calls.get_mut(index) {
+            (call.answer, call.protocol, call.reader) = (Some(answer), protocol, protocol.reader());
+        }
+    }
+
+    /// Asks for the rest of an answer in one piece.
+    fn ask_for_the_rest(&mut self, index: usize) {
+        let Some(call) = self.calls.get_mut(index) else { return };
+        call.answer = None;
+        let (number, protocol, ids) = (call.choice.number, call.protocol, std::mem::take(&mut call.ids));
+        let answer = self.ask(protocol, number, &ids, false);
+        if let Some(call) = self.calls.get_mut(index) {
+            (call.answer, call.ids) = (Some(answer), ids);
+        }
     }
 
     fn time_to_start(&self) -> Option<Duration> {
@@ -159,12 +208,25 @@ impl Run {
                 self.start();
                 Ok(())
             }
-            Some(RelayEvent::Event(event)) => match vllm::read(&event.data) {
-                Ok(piece) => self.pieces(index, piece),
-                Err(what) => failed(format!("`{}` sent {what}", self.server.spec.name)),
-            },
-            Some(RelayEvent::Whole(_)) => {
-                failed(format!("`{}` answered whole, not streamed", self.server.spec.name))
+            Some(RelayEvent::Event(event)) => {
+                let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+                match call.reader.read(&event.data, &self.model) {
+                    Ok(piece) => self.pieces(index, piece),
+                    Err(what) => failed(format!("`{}` sent {what}", self.server.spec.name)),
+                }
+            }
+            Some(RelayEvent::Whole(body)) => {
+                let Some(call) = self.calls.get(index) else { return Ok(()) };
+                match call.reader.read_whole(&body) {
+                    Ok(piece) => self.pieces(index, piece),
+                    Err(what) => failed(format!("`{}` sent {what}", self.server.spec.name)),
+                }
+            }
+            Some(RelayEvent::Failed(error))
+                if self.calls.get(index).is_some_and(|call| call.protocol.is_not_there(&error)) =>
+            {
+                self.ask_otherwise(index);
+                Ok(())
             }
             // Its text was whole; only how much of its prompt was cached stays unknown.
             Some(RelayEvent::Failed(_))
@@ -203,6 +265,10 @@ impl Run {
         if call.choice.has_ended() {
             return Ok(());
         }
+        if piece.lost {
+            self.ask_for_the_rest(index);
+            return Ok(());
+        }
         let (mut text, mut ended, mut taken) = (String::new(), None, 0);
         for id in &piece.ids {
             taken += 1;
@@ -220,6 +286,7 @@ impl Run {
         let choice = call.choice.number;
         let mut ids = piece.ids;
         ids.truncate(taken);
+        call.ids.extend_from_slice(&ids);
         let logprobs = self.logprobs(&ids, piece.scores);
         self.emit(choice, ids, text, logprobs, ended);
         Ok(())

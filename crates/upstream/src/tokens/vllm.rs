@@ -1,83 +1,74 @@
-//! vLLM by `/v1/completions` with ids in and out, which every server of it takes. Knows no text and no connection.
+//! vLLM by `/v1/completions` with ids in and out, which every server of it takes, and by `/inference/v1/generate`, where that is
+//! switched on (`--enable-scale-out`). Knows no text and no connection.
 //!
-//! Checked against recorded exchanges of vLLM 0.32. `return_token_ids` gives the ids (from 0.10.2 on), and
+//! Checked against recorded exchanges of vLLM 0.32. Completions: `return_token_ids` gives the ids (from 0.10.2 on), and
 //! `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
 
-use headrace_domain::FinishReason;
-use headrace_engine_api::Job;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::choice::Rules;
+use crate::tokens::ask::Ask;
+use crate::tokens::piece::{Piece, Score, error_within, finish, seed};
 
-/// A token's log-probability, and its alternatives, best first.
-#[derive(Debug, PartialEq)]
-pub(super) struct Score {
-    pub(super) chosen: f32,
-    pub(super) top: Vec<(u32, f32)>,
+/// The body of a completion.
+pub(super) fn completion(ask: &Ask<'_>) -> Value {
+    let mut fields = sampling(ask);
+    for (name, value) in [
+        ("model", json!(ask.model)),
+        ("prompt", json!(ask.prompt)),
+        ("stream", json!(true)),
+        ("stream_options", json!({"include_usage": true})),
+        ("return_token_ids", json!(true)),
+        ("cache_salt", json!(ask.label())),
+    ] {
+        fields.insert(name.to_owned(), value);
+    }
+    if fields.contains_key("logprobs") {
+        fields.insert("return_tokens_as_token_ids".to_owned(), true.into());
+    }
+    fields.into()
 }
 
-/// What one event of the stream brings.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Piece {
-    /// Ids since the last event.
-    pub(super) ids: Vec<u32>,
-    /// One for each id where asked for, or nothing.
-    pub(super) scores: Vec<Score>,
-    /// It ends, says the server.
-    pub(super) finish: Option<FinishReason>,
-    /// Prompt tokens out of the prefix cache.
-    pub(super) cached: Option<u64>,
-    /// The last event was this one.
-    pub(super) done: bool,
-}
-
-/// The body for one answer. Its random numbers are of its own seed, so that they do not depend on how many answers there are.
-pub(super) fn body(model: &str, job: &Job, rules: &Rules, choice: u32) -> Value {
-    let sampling = &rules.sampling;
-    let left = |count: u32| count.saturating_sub(job.generated);
-    let mut body = json!({
-        "model": model,
-        "prompt": &*job.prompt,
+/// The body for `/inference/v1/generate`.
+pub(super) fn generation(ask: &Ask<'_>) -> Value {
+    json!({
+        "model": ask.model,
+        "token_ids": ask.prompt,
         "stream": true,
         "stream_options": {"include_usage": true},
-        "return_token_ids": true,
-        // Tenants share no prefix: without its salt nobody finds another's.
-        "cache_salt": job.salt.label().to_string(),
-        "max_tokens": left(rules.limit),
-        "min_tokens": left(sampling.min_tokens.min(rules.limit)),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k.map_or(-1, |top| i64::from(top.get())),
-        "min_p": sampling.min_p,
-        "frequency_penalty": sampling.frequency_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
-        "seed": seed(sampling.seed.0, choice),
-        // What ends an answer is said by id, whatever the server's own configuration says.
-        "ignore_eos": sampling.ignore_eos,
-        "stop_token_ids": rules.stop_ids(),
-    });
-    if let Some(fields) = body.as_object_mut() {
-        if let Some(top) = sampling.logprobs {
-            fields.insert("logprobs".to_owned(), top.into());
-            fields.insert("return_tokens_as_token_ids".to_owned(), true.into());
-        }
-        if !sampling.logit_bias.is_empty() {
-            let bias: Map<String, Value> =
-                sampling.logit_bias.iter().map(|(id, bias)| (id.to_string(), json!(bias))).collect();
-            fields.insert("logit_bias".to_owned(), bias.into());
-        }
-    }
-    body
+        "cache_salt": ask.label(),
+        "sampling_params": sampling(ask),
+    })
 }
 
-/// A seed for each choice, within the positive numbers of 63 bits that vLLM takes (SplitMix64's finalizer).
-fn seed(seed: u64, choice: u32) -> u64 {
-    let mut x = seed.wrapping_add(u64::from(choice).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ (x >> 31)) >> 1
+/// How tokens are chosen, in the same words for both.
+fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
+    let sampling = &ask.rules.sampling;
+    let mut fields = Map::new();
+    for (name, value) in [
+        ("max_tokens", json!(ask.left(ask.rules.limit))),
+        ("min_tokens", json!(ask.left(sampling.min_tokens.min(ask.rules.limit)))),
+        ("temperature", json!(sampling.temperature)),
+        ("top_p", json!(sampling.top_p)),
+        ("top_k", json!(sampling.top_k.map_or(-1, |top| i64::from(top.get())))),
+        ("min_p", json!(sampling.min_p)),
+        ("frequency_penalty", json!(sampling.frequency_penalty)),
+        ("presence_penalty", json!(sampling.presence_penalty)),
+        ("repetition_penalty", json!(sampling.repetition_penalty)),
+        ("seed", json!(seed(sampling.seed.0, ask.choice, 0))),
+        // What ends an answer is said by id, whatever the server's own configuration says.
+        ("ignore_eos", json!(sampling.ignore_eos)),
+        ("stop_token_ids", json!(ask.rules.stop_ids())),
+    ] {
+        fields.insert(name.to_owned(), value);
+    }
+    if let Some(top) = sampling.logprobs {
+        fields.insert("logprobs".to_owned(), top.into());
+    }
+    if !sampling.logit_bias.is_empty() {
+        fields.insert("logit_bias".to_owned(), ask.bias_by_name());
+    }
+    fields
 }
 
 #[derive(Deserialize)]
@@ -93,8 +84,30 @@ struct Part {
     token_ids: Option<Vec<u32>>,
     #[serde(default)]
     text: String,
-    logprobs: Option<Scores>,
+    logprobs: Option<AnyScores>,
     finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AnyScores {
+    /// Of `/inference/v1/generate`.
+    ById { content: Vec<ById> },
+    /// Of completions.
+    ByName(Scores),
+}
+
+#[derive(Deserialize)]
+struct ById {
+    logprob: Option<f32>,
+    #[serde(default)]
+    top_logprobs: Vec<Alternative>,
+}
+
+#[derive(Deserialize)]
+struct Alternative {
+    token_id: u32,
+    logprob: Option<f32>,
 }
 
 #[derive(Deserialize)]
@@ -121,16 +134,12 @@ struct Details {
 /// What is wrong with it, in words.
 pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
     if data == b"[DONE]" {
-        return Ok(Piece { done: true, ..Piece::default() });
+        return Ok(Piece::DONE);
     }
     let chunk: Chunk =
         serde_json::from_slice(data).map_err(|error| format!("an event that is none of vLLM's: {error}"))?;
     if let Some(error) = chunk.error {
-        let message = error.get("message").unwrap_or(&error);
-        return Err(format!(
-            "an error within its answer: {}",
-            message.as_str().unwrap_or("without a message")
-        ));
+        return Err(error_within(&error));
     }
     let cached =
         chunk.usage.and_then(|usage| usage.prompt_tokens_details).and_then(|details| details.cached_tokens);
@@ -148,21 +157,20 @@ pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
             piece.finish = Some(finish(&reason)?);
         }
     }
-    if !piece.scores.is_empty() && piece.scores.len() != piece.ids.len() {
-        return Err(format!("{} log-probabilities for {} tokens", piece.scores.len(), piece.ids.len()));
-    }
-    Ok(piece)
+    piece.checked()
 }
 
-fn finish(reason: &str) -> Result<FinishReason, String> {
-    match reason {
-        "stop" => Ok(FinishReason::Stop),
-        "length" => Ok(FinishReason::Length),
-        other => Err(format!("it ended its answer with `{other}`")),
-    }
-}
-
-fn read_scores(scores: Scores) -> Vec<Score> {
+fn read_scores(scores: AnyScores) -> Vec<Score> {
+    let scores = match scores {
+        AnyScores::ByName(scores) => scores,
+        AnyScores::ById { content } => {
+            let alternative = |other: Alternative| Some((other.token_id, other.logprob?));
+            let one = |score: ById| {
+                Score::new(score.logprob, score.top_logprobs.into_iter().filter_map(alternative).collect())
+            };
+            return content.into_iter().map(one).collect();
+        }
+    };
     let mut tops = scores.top_logprobs.into_iter();
     let one = |chosen: Option<f32>| {
         let told = tops.next().flatten().unwrap_or_default();
@@ -170,16 +178,15 @@ fn read_scores(scores: Scores) -> Vec<Score> {
             let id = name.strip_prefix("token_id:")?.parse().ok()?;
             Some((id, logprob.as_f64()? as f32))
         };
-        let mut top: Vec<(u32, f32)> = told.iter().filter_map(alternative).collect();
-        top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        // What JSON cannot write comes as nothing: a token that could not be chosen.
-        Score { chosen: chosen.unwrap_or(f32::NEG_INFINITY), top }
+        Score::new(chosen, told.iter().filter_map(alternative).collect())
     };
     scores.token_logprobs.into_iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::FinishReason;
+
     use super::*;
 
     /// As vLLM 0.32 wrote them, and what other versions and failures write.
@@ -217,7 +224,19 @@ mod tests {
                     ..ids(&[1, 2])
                 }),
             ),
-            ("[DONE]", Ok(Piece { done: true, ..Piece::default() })),
+            // By `/inference/v1/generate`.
+            (
+                r#"{"request_id":"generate-tokens-8","usage":null,"prompt_token_ids":[5,42],"output_mode":"tokens","choices":[
+                {"index":0,"finish_reason":"length","stop_reason":null,"token_ids":[24536],"routed_experts":null,
+                "logprobs":{"content":[{"token_id":24536,"logprob":-6.5,"rank":1,"top_logprobs":[
+                {"token_id":9,"logprob":-7.0,"rank":2},{"token_id":24536,"logprob":-6.5,"rank":1}]}]}}]}"#,
+                Ok(Piece {
+                    finish: Some(FinishReason::Length),
+                    scores: vec![Score { chosen: -6.5, top: vec![(24536, -6.5), (9, -7.0)] }],
+                    ..ids(&[24536])
+                }),
+            ),
+            ("[DONE]", Ok(Piece::DONE)),
             (r#"{"choices":[{"text":"old","finish_reason":null}]}"#, Err("older than vLLM 0.10.2")),
             (r#"{"choices":[{"text":"","token_ids":[],"finish_reason":"abort"}]}"#, Err("`abort`")),
             (r#"{"error":{"message":"it broke","code":500}}"#, Err("within its answer: it broke")),
@@ -229,12 +248,5 @@ mod tests {
                 (read, _) => panic!("{data}: {read:?}"),
             }
         }
-    }
-
-    #[test]
-    fn every_choice_has_a_seed_of_its_own_that_vllm_takes() {
-        let seeds: std::collections::BTreeSet<u64> =
-            (0..100).flat_map(|choice| [seed(1, choice), seed(u64::MAX, choice)]).collect();
-        assert!(seeds.len() == 200 && seeds.iter().all(|seed| *seed <= i64::MAX as u64));
     }
 }

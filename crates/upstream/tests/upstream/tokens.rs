@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::calls::spec;
 
-const EOS: u32 = 3;
+pub(crate) const EOS: u32 = 3;
 const SOON: Duration = Duration::from_secs(5);
 
-fn tokenizer() -> Arc<Tokenizer> {
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/checkpoint/tokenizer.json");
     Arc::new(Tokenizer::new(&std::fs::read(path).unwrap(), &TokenizerConfig::default()).unwrap())
 }
@@ -37,10 +37,14 @@ fn known(name: &str) -> TokenModelSpec {
 }
 
 fn model(url: &str, name: &str) -> TokenModel {
-    TokenModel::new(&Upstream::new(spec(url, Kind::Vllm)).unwrap(), known(name)).unwrap()
+    model_of(Kind::Vllm, url, name)
 }
 
-fn job(sampling: Sampling) -> Job {
+pub(crate) fn model_of(kind: Kind, url: &str, name: &str) -> TokenModel {
+    TokenModel::new(&Upstream::new(spec(url, kind)).unwrap(), known(name)).unwrap()
+}
+
+pub(crate) fn job(sampling: Sampling) -> Job {
     Job {
         request: RequestId::from_bits(9),
         first_choice: 0,
@@ -83,15 +87,25 @@ fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
     event_stream(data.iter().map(String::as_str))
 }
 
-/// Everything that is said of a job, joined by choice: its text, its ids, its end.
-#[derive(Debug, Default, PartialEq)]
-struct Said {
-    text: String,
-    ids: Vec<u32>,
-    ended: Option<FinishReason>,
+/// As vLLM answers where token ids are not switched on.
+fn not_there() -> Vec<u8> {
+    let body = r#"{"detail":"Not Found"}"#;
+    format!(
+        "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
-async fn read(ticket: Ticket, choices: usize) -> (Vec<Said>, Event) {
+/// Everything that is said of a job, joined by choice: its text, its ids, its end.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) ended: Option<FinishReason>,
+}
+
+pub(crate) async fn read(ticket: Ticket, choices: usize) -> (Vec<Said>, Event) {
     let (mut events, _control) = ticket.split();
     let mut said: Vec<Said> = (0..choices).map(|_| Said::default()).collect();
     loop {
@@ -113,7 +127,7 @@ async fn read(ticket: Ticket, choices: usize) -> (Vec<Said>, Event) {
     }
 }
 
-fn ids(text: &str) -> Vec<u32> {
+pub(crate) fn ids(text: &str) -> Vec<u32> {
     tokenizer().encode_plain(text, false).unwrap()
 }
 
@@ -189,9 +203,12 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     let cached = |request: &Request| request.json()["seed"].as_u64().unwrap() % 2 * 3 + 1;
     let hostile = {
         let pieces = single(&text);
-        Hostile::start_with(move |request| Some(answer(&pieces, Some("stop"), cached(request))))
-            .await
-            .unwrap()
+        Hostile::start_with(move |request| {
+            let there = request.path == "/v1/completions";
+            Some(if there { answer(&pieces, Some("stop"), cached(request)) } else { not_there() })
+        })
+        .await
+        .unwrap()
     };
     let model = model(&hostile.url(), "m");
     assert_eq!(model.load().reported, Reported::Never);
@@ -214,7 +231,11 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     // Prompt tokens are charged once, and as cached only where every choice found them so.
     let output = 8 * text.len() as u64;
     assert_eq!(report.usage, Usage { input: 3, cached_input: 1, output, ..Usage::default() });
-    let seen = hostile.seen();
+    let by_completions = |request: &Request| request.path == "/v1/completions";
+    let mut seen = hostile.seen();
+    // What it does not have it is asked for but once, by all at once.
+    assert_eq!(seen.requests.iter().filter(|request| !by_completions(request)).count(), 8);
+    seen.requests.retain(by_completions);
     let mut seeds: Vec<u64> =
         seen.requests.iter().map(|request| request.json()["seed"].as_u64().unwrap()).collect();
     seeds.sort_unstable();
@@ -240,7 +261,9 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     let ours = salts(&seen.requests[0]);
     job.salt = CacheSalt::derive(&[1; 32], "another tenant", "m", None);
     read(model.submit(job).unwrap(), 8).await;
-    let theirs = salts(hostile.seen().requests.last().unwrap());
+    let requests = hostile.seen().requests;
+    assert_eq!(requests.len(), 24, "it is known what it does not have");
+    let theirs = salts(requests.last().unwrap());
     assert!(ours.len() == 32 && ours != theirs, "{ours} {theirs}");
 }
 
@@ -292,7 +315,7 @@ async fn what_fails_is_told_and_ends_once() {
         ("cut", "text without its token ids"),
         ("server_error", "status 500"),
         ("no_head", "did not come within"),
-        ("always_whole", "answered whole"),
+        ("always_whole", "answer whole"),
         ("html", "a page of HTML"),
     ] {
         let (_, last) = read(model(&hostile.url(), name).submit(job(Sampling::default())).unwrap(), 1).await;
@@ -354,9 +377,9 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
         let end = FinishReason::StopString { matched: ", stop h".to_owned() };
         assert_eq!((text.as_str(), &after[0].ended), ("Hello wörld", &Some(end)), "cut after {cut}");
         let body = second.seen().requests[0].json();
-        assert_eq!(body["prompt"].as_array().unwrap().len(), onward.prompt.len());
-        assert_eq!(body["max_tokens"], 50 - cut);
-        assert_eq!(body["min_tokens"], 2_usize.saturating_sub(cut));
+        assert_eq!(body["token_ids"].as_array().unwrap().len(), onward.prompt.len());
+        assert_eq!(body["sampling_params"]["max_tokens"], 50 - cut);
+        assert_eq!(body["sampling_params"]["min_tokens"], 2_usize.saturating_sub(cut));
     }
     assert!(cuts > 4, "{cuts}");
 

@@ -1,0 +1,181 @@
+//! llama.cpp's server by `/completion` with ids in and out. Knows no connection.
+//!
+//! `tools/server/server-context.cpp` (`process_token`): of a stream, the ids of tokens that end within a character are left out, and
+//! only their number is told. They are found again by their bytes where those can be of no others. Otherwise the rest of the answer is
+//! asked for in one piece, whose ids are whole.
+
+use headrace_domain::FinishReason;
+use headrace_tokenizer::Tokenizer;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::tokens::ask::Ask;
+use crate::tokens::piece::{Piece, error_within, seed};
+
+/// The body for one answer.
+pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
+    let sampling = &ask.rules.sampling;
+    let bias: Vec<Value> = sampling.logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
+    json!({
+        "model": ask.model,
+        "prompt": ask.prompt,
+        "n_predict": ask.left(ask.rules.limit),
+        "stream": stream,
+        "return_tokens": true,
+        // It keeps no tenants apart: its cache is for one of them alone.
+        "cache_prompt": ask.alone,
+        // Of 32 bits, of which the last number stands for any seed.
+        "seed": seed(sampling.seed.0, ask.choice, ask.generated) % u64::from(u32::MAX),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k.map_or(0, |top| top.get()),
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        // All of them, prompt and answer.
+        "repeat_last_n": ask.prompt.len() + ask.left(ask.rules.limit) as usize,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "logit_bias": bias,
+        "ignore_eos": sampling.ignore_eos,
+        // In our order, and nothing of what its operator may have switched on beside.
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+        "mirostat": 0,
+        "dynatemp_range": 0.0,
+    })
+}
+
+/// Reads one stream, or an answer in one piece.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Ids so far.
+    seen: usize,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    content: String,
+    tokens: Option<Vec<u32>>,
+    #[serde(default)]
+    stop: bool,
+    stop_type: Option<String>,
+    tokens_predicted: Option<usize>,
+    timings: Option<Timings>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Timings {
+    cache_n: Option<u64>,
+}
+
+impl Reader {
+    /// Reads the data of one event.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn read(&mut self, data: &[u8], tokenizer: &Tokenizer) -> Result<Piece, String> {
+        let chunk = Chunk::read(data)?;
+        let (tokens, count, cached) = chunk.parts()?;
+        let new = count.checked_sub(self.seen).ok_or_else(|| "fewer tokens than it had before".to_owned())?;
+        let Some(missing) = new.checked_sub(tokens.len()) else {
+            return Err(format!("{} ids of {new} new tokens", tokens.len()));
+        };
+        let (ids, lost) = match missing {
+            0 => (tokens, false),
+            _ => match found_again(&chunk.content, &tokens, missing, tokenizer) {
+                Some(found) => ([found, tokens].concat(), false),
+                None => (Vec::new(), true),
+            },
+        };
+        self.seen += ids.len();
+        let finish = if chunk.stop && !lost { Some(chunk.finish()?) } else { None };
+        Ok(Piece { ids, finish, cached, lost, ..Piece::default() })
+    }
+
+    /// Reads an answer in one piece.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn read_whole(body: &[u8]) -> Result<Piece, String> {
+        let chunk = Chunk::read(body)?;
+        let (ids, count, cached) = chunk.parts()?;
+        if ids.len() != count {
+            return Err(format!("{} ids of {count} tokens", ids.len()));
+        }
+        Ok(Piece { finish: Some(chunk.finish()?), ids, cached, ..Piece::default() })
+    }
+}
+
+impl Chunk {
+    fn read(data: &[u8]) -> Result<Self, String> {
+        let chunk: Self = serde_json::from_slice(data)
+            .map_err(|error| format!("an answer that is none of llama.cpp's: {error}"))?;
+        match &chunk.error {
+            Some(error) => Err(error_within(error)),
+            None => Ok(chunk),
+        }
+    }
+
+    /// Its ids, how many there are of the answer by now, and how many of the prompt were cached.
+    fn parts(&self) -> Result<(Vec<u32>, usize, Option<u64>), String> {
+        let (Some(tokens), Some(count)) = (&self.tokens, self.tokens_predicted) else {
+            return Err("an answer without its token ids, or without their number: is it too old?".to_owned());
+        };
+        Ok((tokens.clone(), count, self.timings.as_ref().and_then(|timings| timings.cache_n)))
+    }
+
+    fn finish(&self) -> Result<FinishReason, String> {
+        match self.stop_type.as_deref() {
+            Some("eos" | "word") => Ok(FinishReason::Stop),
+            Some("limit") => Ok(FinishReason::Length),
+            other => Err(format!("it ended its answer with `{}`", other.unwrap_or("nothing"))),
+        }
+    }
+}
+
+/// The ids that stand before the last one of a text, by their bytes: each of them ends within a character. `None`: there are none,
+/// or several ways to read them.
+fn found_again(content: &str, last: &[u32], count: usize, tokenizer: &Tokenizer) -> Option<Vec<u32>> {
+    let [last] = last else { return None };
+    // What was no character was written as one that says so.
+    if content.contains(char::REPLACEMENT_CHARACTER) {
+        return None;
+    }
+    let bytes = content.as_bytes().strip_suffix(tokenizer.token_bytes(*last)?)?;
+    let vocab = u32::try_from(tokenizer.vocab_size()).ok()?;
+    let fits = |id: &u32| {
+        let token = tokenizer.token_bytes(*id).unwrap_or_default();
+        !token.is_empty() && std::str::from_utf8(token).is_err() && contains(bytes, token)
+    };
+    let parts: Vec<(u32, &[u8])> =
+        (0..vocab).filter(fits).filter_map(|id| Some((id, tokenizer.token_bytes(id)?))).collect();
+    let mut ways = Vec::new();
+    split(bytes, count, &parts, &mut Vec::new(), &mut ways);
+    match ways.as_mut_slice() {
+        [only] => Some(std::mem::take(only)),
+        _ => None,
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    part.len() <= bytes.len() && bytes.windows(part.len()).any(|window| window == part)
+}
+
+/// Ways to put bytes together of so many parts; two of them are as bad as many.
+fn split(bytes: &[u8], count: usize, parts: &[(u32, &[u8])], begun: &mut Vec<u32>, ways: &mut Vec<Vec<u32>>) {
+    if ways.len() > 1 || bytes.len() < count || (count == 0) != bytes.is_empty() {
+        return;
+    }
+    if count == 0 {
+        ways.push(begun.clone());
+        return;
+    }
+    for (id, part) in parts {
+        if let Some(rest) = bytes.strip_prefix(*part) {
+            begun.push(*id);
+            split(rest, count - 1, parts, begun, ways);
+            begun.pop();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! SGLang by `/generate` with ids in and out. Knows no text and no connection.
+//!
+//! `sglang/srt/managers/io_struct.py` (`GenerateReqInput`), `tokenizer_manager.py` (what is streamed). By default each event has all
+//! ids so far, and all log-probabilities; with `--incremental-streaming-output` those since the last one. Which, is told by their
+//! number.
+
+use headrace_domain::FinishReason;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::tokens::ask::Ask;
+use crate::tokens::piece::{Piece, Score, error_within, seed};
+
+/// The body for one answer.
+pub(super) fn body(ask: &Ask<'_>) -> Value {
+    let sampling = &ask.rules.sampling;
+    let mut body = json!({
+        "input_ids": ask.prompt,
+        "stream": true,
+        // Tenants share no prefix: without its label nobody finds another's.
+        "extra_key": ask.label(),
+        "sampling_params": {
+            "max_new_tokens": ask.left(ask.rules.limit),
+            "min_new_tokens": ask.left(sampling.min_tokens.min(ask.rules.limit)),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k.map_or(-1, |top| i64::from(top.get())),
+            "min_p": sampling.min_p,
+            "frequency_penalty": sampling.frequency_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            // Counts only where its computing is switched to repeat itself.
+            "sampling_seed": seed(sampling.seed.0, ask.choice, 0),
+            "ignore_eos": sampling.ignore_eos,
+            "stop_token_ids": ask.rules.stop_ids(),
+            "skip_special_tokens": false,
+        },
+    });
+    if let Some(fields) = body.as_object_mut() {
+        if let Some(top) = sampling.logprobs {
+            fields.insert("return_logprob".to_owned(), true.into());
+            fields.insert("top_logprobs_num".to_owned(), top.into());
+        }
+        // An adapter stands behind the model's name.
+        if let Some((_, adapter)) = ask.model.split_once(':') {
+            fields.insert("lora_path".to_owned(), adapter.into());
+        }
+        if !sampling.logit_bias.is_empty()
+            && let Some(inner) = fields.get_mut("sampling_params").and_then(Value::as_object_mut)
+        {
+            inner.insert("logit_bias".to_owned(), ask.bias_by_name());
+        }
+    }
+    body
+}
+
+/// Reads one stream.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Ids so far.
+    seen: usize,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    output_ids: Option<Vec<u32>>,
+    meta_info: Option<Meta>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    finish_reason: Option<Finish>,
+    completion_tokens: usize,
+    cached_tokens: Option<u64>,
+    #[serde(default)]
+    output_token_logprobs: Vec<Token>,
+    #[serde(default)]
+    output_top_logprobs: Vec<Option<Vec<Token>>>,
+}
+
+#[derive(Deserialize)]
+struct Finish {
+    #[serde(rename = "type")]
+    kind: String,
+    message: Option<String>,
+}
+
+/// Log-probability, id, and its text where asked for.
+type Token = (Option<f32>, u32, IgnoredAny);
+
+impl Reader {
+    /// Reads the data of one event.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn read(&mut self, data: &[u8]) -> Result<Piece, String> {
+        if data == b"[DONE]" {
+            return Ok(Piece::DONE);
+        }
+        let chunk: Chunk = serde_json::from_slice(data)
+            .map_err(|error| format!("an event that is none of SGLang's: {error}"))?;
+        if let Some(error) = chunk.error {
+            return Err(error_within(&error));
+        }
+        let Some(meta) = chunk.meta_info else {
+            return Err("an event that says nothing of its answer".to_owned());
+        };
+        let finish = meta.finish_reason.map(finish).transpose()?;
+        let mut ids = chunk.output_ids.ok_or_else(|| "an event without its token ids".to_owned())?;
+        let new = meta.completion_tokens.checked_sub(self.seen);
+        let new = new.ok_or_else(|| "fewer tokens than it had before".to_owned())?;
+        // The token that ended it may be counted and left out.
+        let without = |count: usize| finish == Some(FinishReason::Stop) && ids.len() + 1 == count;
+        let told = ids.len();
+        let new = if told == meta.completion_tokens || without(meta.completion_tokens) && told >= self.seen {
+            told - self.seen
+        } else if told == new || without(new) {
+            told
+        } else {
+            return Err(format!(
+                "{told} ids of {} tokens, of which {} were known",
+                meta.completion_tokens, self.seen
+            ));
+        };
+        self.seen += new;
+        let from = told - new;
+        let ids = ids.split_off(from);
+        let scores = scores(meta.output_token_logprobs, meta.output_top_logprobs, &ids, from)?;
+        Ok(Piece { ids, scores, finish, cached: meta.cached_tokens, ..Piece::default() })
+    }
+}
+
+/// Those of the new ids. They stand where the ids do, or at the end of all there are.
+fn scores(
+    all: Vec<Token>,
+    mut tops: Vec<Option<Vec<Token>>>,
+    ids: &[u32],
+    from: usize,
+) -> Result<Vec<Score>, String> {
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    let fits = |from: &usize| {
+        let there = all.get(*from..from.saturating_add(ids.len()));
+        there.is_some_and(|there| there.iter().map(|token| &token.1).eq(ids))
+    };
+    let from = [from, all.len().saturating_sub(ids.len())].into_iter().find(fits);
+    let from = from.ok_or_else(|| "log-probabilities of other tokens than its ids".to_owned())?;
+    tops.resize_with(all.len(), || None);
+    let one = |(chosen, others): (Token, Option<Vec<Token>>)| {
+        let others = others.unwrap_or_default().into_iter();
+        Score::new(chosen.0, others.filter_map(|other| Some((other.1, other.0?))).collect())
+    };
+    Ok(all.into_iter().zip(tops).skip(from).take(ids.len()).map(one).collect())
+}
+
+fn finish(finish: Finish) -> Result<FinishReason, String> {
+    match (finish.kind.as_str(), finish.message) {
+        ("stop", _) => Ok(FinishReason::Stop),
+        ("length", _) => Ok(FinishReason::Length),
+        (other, None) => Err(format!("it ended its answer with `{other}`")),
+        (other, Some(message)) => Err(format!("it ended its answer with `{other}`: {message}")),
+    }
+}
