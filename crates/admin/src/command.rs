@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{
+    Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Region, Residency, UnixNanos,
+};
 use headrace_identity::{KeyRecord, OrgRecord, ProjectRecord, RateLimits, Revocation};
 use headrace_ledger::{Budget, GrantKind, Standing, Totals};
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,9 @@ pub enum AdminCommand {
         /// Its own limits; `None`: the configured default.
         #[serde(default)]
         limits: Option<RateLimits>,
+        /// Where its calls may be worked on, within what its organisation allows.
+        #[serde(default, skip_serializing_if = "Residency::is_anywhere")]
+        regions: Residency,
         /// When it stops working.
         #[serde(default)]
         expires: Option<UnixNanos>,
@@ -63,6 +68,9 @@ pub enum AdminCommand {
         /// Its limits; `None`: the configured default.
         #[serde(default)]
         limits: Option<RateLimits>,
+        /// Where its calls may be worked on.
+        #[serde(default, skip_serializing_if = "Residency::is_anywhere")]
+        regions: Residency,
     },
     /// All organisations.
     ListOrgs,
@@ -84,6 +92,20 @@ pub enum AdminCommand {
         org: OrgId,
         /// All of its limits, anew.
         limits: RateLimits,
+    },
+    /// Changes where an organisation's calls may be worked on.
+    SetOrgRegions {
+        /// Which.
+        org: OrgId,
+        /// All of them, anew.
+        regions: Residency,
+    },
+    /// Changes where a key's calls may be worked on, within what its organisation allows.
+    SetKeyRegions {
+        /// Which.
+        key: KeyId,
+        /// All of them, anew.
+        regions: Residency,
     },
     /// Changes a key's own limits.
     SetKeyLimits {
@@ -194,6 +216,12 @@ pub enum AdminReply {
     Projects(Vec<ProjectRecord>),
     /// Limits were changed.
     LimitsSet,
+    /// Where calls may be worked on was changed.
+    RegionsSet {
+        /// For an organisation's calls: keys of it whose own regions it does not allow in full any longer.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        narrowed: Vec<KeyId>,
+    },
     /// Money was added.
     CreditGranted {
         /// To whom.
@@ -301,6 +329,9 @@ pub struct UpstreamView {
     pub kind: String,
     /// Host and port.
     pub at: String,
+    /// Where it is; `None`: nobody has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<Region>,
     /// Whether it takes calls, in words.
     pub state: String,
     /// What it said when it was last asked what it serves.

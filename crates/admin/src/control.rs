@@ -44,7 +44,7 @@ struct Request {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Ok(AdminReply),
+    Ok(Box<AdminReply>),
     Error(AdminError),
 }
 
@@ -81,7 +81,7 @@ pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, Contr
         return Err(ControlError::Protocol { why: "it closed the connection without an answer".to_owned() });
     }
     match serde_json::from_str(&answer).map_err(|error| protocol(&error))? {
-        Answer::Ok(reply) => Ok(reply),
+        Answer::Ok(reply) => Ok(*reply),
         Answer::Error(error) => Err(ControlError::Refused(error)),
     }
 }
@@ -197,7 +197,7 @@ async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: A
     }
     let work = move || service.execute(request.command, &actor, clock.now());
     match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(reply)) => Answer::Ok(reply),
+        Ok(Ok(reply)) => Answer::Ok(Box::new(reply)),
         Ok(Err(error)) => Answer::Error(error),
         Err(_) => Answer::Error(AdminError::new("internal", "the command failed within the server", "")),
     }

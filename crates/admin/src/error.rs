@@ -45,6 +45,9 @@ impl From<IdentityError> for AdminError {
             IdentityError::ProjectOfAnotherOrg { .. } => ("project_of_another_org", "headrace projects list"),
             IdentityError::Exists { .. } => ("exists", "choose another name, or use the one that is there"),
             IdentityError::Invalid { .. } => ("invalid", ""),
+            IdentityError::Widens { .. } => {
+                ("widens", "headrace orgs list shows where an organisation's calls may be")
+            }
             IdentityError::WrongSecret => ("wrong_secret", ""),
             IdentityError::Randomness => ("randomness", ""),
             IdentityError::Store(_) => (

@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditEntry, Directory, EndpointAccess, ExposeSecret, ModelAccess, NewKey, RateLimits, SecretString,
+    AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, RateLimits,
+    SecretString,
 };
 use headrace_ledger::{Command, Ledger, Receipt};
 use parking_lot::Mutex;
@@ -173,9 +174,9 @@ impl AdminService {
                 let how = self.directory.revoke(&id, actor, now)?;
                 Ok(AdminReply::KeyRevoked { id, how })
             }
-            AdminCommand::CreateOrg { id, limits } => {
+            AdminCommand::CreateOrg { id, limits, regions } => {
                 let limits = limits.unwrap_or((self.defaults)().org);
-                let org = self.directory.create_org(id, limits, actor, now)?;
+                let org = self.directory.create_org_within(id, limits, regions, actor, now)?;
                 Ok(AdminReply::OrgCreated(org))
             }
             AdminCommand::ListOrgs => Ok(AdminReply::Orgs(self.directory.orgs())),
@@ -186,6 +187,11 @@ impl AdminService {
             AdminCommand::SetOrgLimits { org, limits } => {
                 self.directory.set_org_limits(&org, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
+            }
+            AdminCommand::SetOrgRegions { org, regions } => self.pin_org(&org, regions, actor, now),
+            AdminCommand::SetKeyRegions { key, regions } => {
+                self.directory.set_key_regions(&key, regions, actor, now)?;
+                Ok(AdminReply::RegionsSet { narrowed: Vec::new() })
             }
             AdminCommand::SetKeyLimits { key, limits } => {
                 self.directory.set_key_limits(&key, limits, actor, now)?;
@@ -216,7 +222,8 @@ impl AdminService {
         actor: &str,
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
-        let AdminCommand::CreateKey { project, name, models, endpoints, limits, expires, secret } = command
+        let AdminCommand::CreateKey { project, name, models, endpoints, limits, regions, expires, secret } =
+            command
         else {
             return Err(AdminError::new("internal", "not a command that creates a key", ""));
         };
@@ -228,12 +235,27 @@ impl AdminService {
             models: models.map_or(ModelAccess::All, |names| ModelAccess::Only(names.into_iter().collect())),
             endpoints: endpoints.map_or(EndpointAccess::All, EndpointAccess::Only),
             limits: limits.unwrap_or((self.defaults)().key),
+            regions,
             expires,
             secret: secret.map(|secret| SecretString::from(secret.expose())),
         };
         let (key, secret) = self.directory.create_key(new, actor, now)?;
         let secret = SecretText::new(secret.expose_secret().to_owned());
         Ok(AdminReply::KeyCreated { key, secret, unserved })
+    }
+
+    fn pin_org(
+        &self,
+        org: &OrgId,
+        regions: Residency,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        self.directory.set_org_regions(org, regions.clone(), actor, now)?;
+        let wider =
+            |key: &KeyRecord| key.org == *org && key.revoked.is_none() && !key.regions.narrows(&regions);
+        let narrowed = self.directory.list().into_iter().filter(wider).map(|key| key.id);
+        Ok(AdminReply::RegionsSet { narrowed: narrowed.collect() })
     }
 
     /// The names that nothing answers to now. Without a running server nobody knows.

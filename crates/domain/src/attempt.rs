@@ -51,6 +51,19 @@ pub struct Continued {
     pub worker: Arc<str>,
 }
 
+/// Stands for what a server said of a failure, where that may not be kept.
+const UNSAID: &str = "its words are not kept here: the call is pinned to other regions";
+
+impl AttemptOutcome {
+    /// Leaves out what the server said of it: that may repeat words of the call.
+    pub fn without_words(&mut self) {
+        match self {
+            Self::Answered | Self::CutShort => {}
+            Self::Refused { why, .. } | Self::Failed { why, .. } => UNSAID.clone_into(why),
+        }
+    }
+}
+
 /// What came of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]

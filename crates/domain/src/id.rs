@@ -111,6 +111,11 @@ name_id!(
     UserId,
     "user id"
 );
+name_id!(
+    /// A region of the world, or of a cloud, as operators name it: `eu`, `eu-west-1`. A name only: none lies within another.
+    Region,
+    "region"
+);
 
 /// The name under which a model is asked for and served.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

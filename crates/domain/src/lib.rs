@@ -9,6 +9,7 @@ mod code;
 mod conversation;
 mod id;
 mod money;
+mod region;
 mod reply;
 pub mod rfc3339;
 mod sampling;
@@ -23,8 +24,9 @@ pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relay
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
-pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, RequestId, UserId};
+pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
+pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use stage::{Stage, StageSpan};

@@ -1,10 +1,10 @@
 //! All workers, by model: places calls among those that take any, and says how they stand.
 //! Must not know what a call asks for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use headrace_domain::{Clock, ModelName, PrefixKeys, SystemClock};
+use headrace_domain::{Clock, ModelName, PrefixKeys, Region, Residency, SystemClock};
 use headrace_engine_api::{Health, SharedRelay};
 use smallvec::SmallVec;
 
@@ -74,6 +74,16 @@ impl Fleet {
         self.by_model.contains_key(model)
     }
 
+    /// Whether any worker serves `model` where a call may be worked on, whatever it can do now.
+    pub fn serves_within(&self, model: &ModelName, residency: &Residency) -> bool {
+        self.of(model).into_iter().flatten().any(|worker| residency.allows(worker.region()))
+    }
+
+    /// Where `model` is served. `None` among them: by somebody of whom nobody has said where it is.
+    pub fn regions_of(&self, model: &ModelName) -> BTreeSet<Option<Region>> {
+        self.of(model).into_iter().flatten().map(|worker| worker.region().cloned()).collect()
+    }
+
     /// How many workers serve `model`, whatever they can do now.
     pub fn workers_of(&self, model: &ModelName) -> usize {
         self.by_model.get(model).map_or(0, |group| group.workers.len())
@@ -95,11 +105,12 @@ impl Fleet {
         down
     }
 
-    /// Whether `model` can be had now, with a word on each worker. `None`: nobody serves it.
-    pub fn readiness(&self, model: &ModelName) -> Option<Readiness> {
+    /// Whether `model` can be had now by calls that may be worked on there, with a word on each worker that they may go to. `None`:
+    /// nobody serves it.
+    pub fn readiness(&self, model: &ModelName, residency: &Residency) -> Option<Readiness> {
         let now_ns = self.now_ns();
-        let standings: Vec<_> =
-            self.of(model)?.iter().map(|worker| (worker, worker.standing(now_ns))).collect();
+        let allowed = self.of(model)?.iter().filter(|worker| residency.allows(worker.region()));
+        let standings: Vec<_> = allowed.map(|worker| (worker, worker.standing(now_ns))).collect();
         let words: Vec<_> = standings
             .iter()
             .map(|(worker, standing)| format!("worker {}: {standing}", worker.id()))
@@ -155,21 +166,29 @@ impl Fleet {
     }
 
     /// Picks the worker with the least work before the first token, among those that take calls; the page of this room says how.
-    /// Nobody gets it who was tried. `None`: nobody is left. Where a model has but one, in this process, it is that one, who says
-    /// itself why it takes nothing.
-    pub fn place(&self, model: &ModelName, keys: &PrefixKeys, tried: &Tried) -> Option<Placement> {
-        self.pick(model, &Ask { prompt_tokens: keys.ids().len(), marks: Marks::Keys(keys) }, tried)
+    /// Nobody gets it who was tried, or is where the call may not be worked on. `None`: nobody is left. Where a model has but one, in
+    /// this process, it is that one, who says itself why it takes nothing.
+    pub fn place(
+        &self,
+        model: &ModelName,
+        keys: &PrefixKeys,
+        tried: &Tried,
+        residency: &Residency,
+    ) -> Option<Placement> {
+        let ask = Ask { prompt_tokens: keys.ids().len(), marks: Marks::Keys(keys) };
+        self.pick(model, &ask, tried, residency)
     }
 
-    /// As [`Self::place`], for a call of messages of which nothing is known.
-    pub fn place_messages(&self, model: &ModelName, tried: &Tried) -> Option<Placement> {
-        self.place_near(model, Trail::default(), tried)
-    }
-
-    /// As [`Self::place_messages`], rather where the beginning of the call went before.
-    pub fn place_near(&self, model: &ModelName, trail: Trail<'_>, tried: &Tried) -> Option<Placement> {
+    /// As [`Self::place`], for a call of messages, rather where its beginning went before.
+    pub fn place_near(
+        &self,
+        model: &ModelName,
+        trail: Trail<'_>,
+        tried: &Tried,
+        residency: &Residency,
+    ) -> Option<Placement> {
         let ask = Ask { prompt_tokens: trail.tokens, marks: Marks::Trail(trail.marks) };
-        self.pick(model, &ask, tried)
+        self.pick(model, &ask, tried, residency)
     }
 
     fn of(&self, model: &ModelName) -> Option<&[Arc<Worker>]> {
@@ -180,17 +199,26 @@ impl Fleet {
         self.chance.clock.monotonic_nanos()
     }
 
-    fn pick(&self, model: &ModelName, ask: &Ask<'_>, tried: &Tried) -> Option<Placement> {
+    /// The one way to a placement: whoever asks, and however often, says where the call may be worked on.
+    fn pick(
+        &self,
+        model: &ModelName,
+        ask: &Ask<'_>,
+        tried: &Tried,
+        residency: &Residency,
+    ) -> Option<Placement> {
         let group = self.by_model.get(model)?;
         let now_ns = self.now_ns();
         match group.workers.as_slice() {
+            [only] if !residency.allows(only.region()) => None,
             [only] => self.the_only_one(only, tried, now_ns),
             many => {
                 group.outliers.look(many, now_ns);
                 if let Some(first) = many.first().filter(|_| tried.is_empty()) {
                     first.retries.pay_in();
                 }
-                self.one_of(many, ask, tried, now_ns)
+                let allowed = many.iter().filter(|worker| residency.allows(worker.region()));
+                self.one_of(allowed, ask, tried, now_ns)
             }
         }
     }
@@ -207,16 +235,16 @@ impl Fleet {
         Some(Placement::new(only, &self.chance, now_ns, 0, only.enter(now_ns)?))
     }
 
-    fn one_of(
+    fn one_of<'a>(
         &self,
-        workers: &[Arc<Worker>],
+        workers: impl Iterator<Item = &'a Arc<Worker>>,
         ask: &Ask<'_>,
         tried: &Tried,
         now_ns: u64,
     ) -> Option<Placement> {
         let (mut candidates, mut trials) =
-            (SmallVec::<[Candidate<'_>; 16]>::new(), SmallVec::<[&Arc<Worker>; 4]>::new());
-        for worker in workers.iter().filter(|worker| !tried.has(worker)) {
+            (SmallVec::<[Candidate<'_>; 16]>::new(), SmallVec::<[&'a Arc<Worker>; 4]>::new());
+        for worker in workers.filter(|worker| !tried.has(worker)) {
             match worker.standing(now_ns) {
                 Standing::Ready => candidates.push(Candidate::of(worker, ask, now_ns)),
                 Standing::Trial => trials.push(worker),

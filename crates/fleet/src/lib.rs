@@ -7,6 +7,9 @@
 //! open before it or before its upstream ([`Site`]), it has not just said that it has too much to do, and it is not much worse than the
 //! others of its model. When a breaker has been open for its time, one call tries, and its outcome decides for all.
 //!
+//! Nobody gets a call who is where it may not be worked on ([`headrace_domain::Residency`]): whoever asks for a worker has to say where
+//! it may, at the first try as at every further one.
+//!
 //! Among those left:
 //!
 //! - Where loads are reported, the least work before the first token: blocks of the prompt that are not in the worker's cache, and what is

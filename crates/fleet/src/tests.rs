@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{CacheSalt, ManualClock, ModelName, PrefixKeys};
+use headrace_domain::{CacheSalt, Clock, ManualClock, ModelName, PrefixKeys, Region, Residency};
 use headrace_engine_api::{
     Capabilities, Continues, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket,
 };
@@ -11,6 +11,8 @@ use headrace_engine_api::{
 use crate::remembered::Marks;
 use crate::worker::Worker;
 use crate::{Failure, Fleet, Outcome, Placement, PrefixIndex, Site, Standing, Stored, Trail, Tried, Whose};
+
+const ANY: Residency = Residency::Anywhere;
 
 /// An engine with a fixed load and cache.
 struct Fixed {
@@ -64,7 +66,7 @@ fn keys(len: usize) -> PrefixKeys {
 
 /// Whom a prompt that nobody was tried with goes to.
 fn first_of(fleet: &Fleet, model: &ModelName, prompt: usize) -> Option<Placement> {
-    fleet.place(model, &keys(prompt), &Tried::default())
+    fleet.place(model, &keys(prompt), &Tried::default(), &ANY)
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn who_was_tried_is_passed_over_until_nobody_is_left() {
     let three = vec![worker("a", 0, 0, 0), worker("b", 0, 0, 160), worker("c", 0, 3, 0)];
     for (workers, expected) in [(three, "b a c"), (vec![worker("a", 0, 0, 0)], "a")] {
         let (fleet, mut tried, mut order) = (Fleet::new(workers), Tried::default(), Vec::new());
-        while let Some(placement) = fleet.place(&model, &keys(320), &tried) {
+        while let Some(placement) = fleet.place(&model, &keys(320), &tried, &ANY) {
             order.push(placement.worker_id().to_string());
             tried.add(placement);
         }
@@ -157,7 +159,7 @@ impl Team {
     }
 
     fn place(&self) -> Option<Placement> {
-        self.fleet.place_messages(&self.model, &Tried::default())
+        self.fleet.place_near(&self.model, Trail::default(), &Tried::default(), &ANY)
     }
 
     /// A call that ends at once, and with whom.
@@ -266,7 +268,7 @@ fn a_dead_server_opens_all_its_models_and_a_probe_lets_them_try_early() {
     (0..1000).take_while(|_| trips() == 0).for_each(|_| drop(team.call(outcome)));
     assert!(matches!((team.standing(0), team.standing(1)), (Standing::Open(_), Standing::Open(_))));
     assert_eq!(team.call(outcome).unwrap(), "w2");
-    let readiness = team.fleet.readiness(&team.model).unwrap();
+    let readiness = team.fleet.readiness(&team.model, &ANY).unwrap();
     assert!(readiness.ready && readiness.words.contains("worker w1: too many calls failed"), "{readiness:?}");
     team.fleet.probed(&site, Ok(()));
     assert_eq!((team.standing(0), team.standing(1)), (Standing::Trial, Standing::Trial));
@@ -300,7 +302,7 @@ fn who_has_too_much_to_do_is_left_alone_until_it_said_and_is_not_ill() {
     let alone = Team::of(&[UNKNOWN]);
     alone.call(busy(Some(3)));
     assert!(alone.place().is_none());
-    let readiness = alone.fleet.readiness(&alone.model).unwrap();
+    let readiness = alone.fleet.readiness(&alone.model, &ANY).unwrap();
     assert_eq!((readiness.ready, readiness.retry_after), (false, Some(Duration::from_secs(3))));
 }
 
@@ -311,13 +313,13 @@ fn a_drained_worker_gets_nothing_new_until_it_resumes() {
     assert!((0..30).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w1"));
     team.sites[1].drain();
     assert!(team.place().is_none());
-    let words = team.fleet.readiness(&team.model).unwrap().words;
+    let words = team.fleet.readiness(&team.model, &ANY).unwrap().words;
     assert_eq!(words, "worker w0: an operator drained it; worker w1: an operator drained it");
     team.workers[0].resume();
     assert!((0..30).all(|_| team.call(|_| Outcome::Answered).unwrap() == "w0"));
     let alone = Fleet::new([worker("a", 0, 0, 0)]);
     alone.workers().for_each(|worker| worker.drain());
-    assert!(alone.place_messages(&team.model, &Tried::default()).is_none());
+    assert!(alone.place_near(&team.model, Trail::default(), &Tried::default(), &ANY).is_none());
 }
 
 #[test]
@@ -354,7 +356,7 @@ fn who_is_idle_while_others_are_busy_takes_a_call_whatever_is_cached_elsewhere()
         let team = Team::of(&[(OLD, running, 1), (OLD, running, 1), (OLD, 0, 1)]);
         let keys = keys(3200);
         let place =
-            || team.fleet.place(&team.model, &keys, &Tried::default()).unwrap().worker_id().to_string();
+            || team.fleet.place(&team.model, &keys, &Tried::default(), &ANY).unwrap().worker_id().to_string();
         team.workers[2].drain();
         let home = place();
         team.workers[2].resume();
@@ -374,7 +376,7 @@ fn of_two_the_faster_is_taken_and_a_slow_one_is_asked_again_in_time() {
 fn a_conversation_stays_where_it_was_unless_that_takes_much_longer() {
     let team = Team::of(&[UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]);
     let near = |marks: &[u64]| {
-        team.fleet.place_near(&team.model, Trail { marks, tokens: 1000 }, &Tried::default()).unwrap()
+        team.fleet.place_near(&team.model, Trail { marks, tokens: 1000 }, &Tried::default(), &ANY).unwrap()
     };
     for conversation in 0..20u64 {
         let (system, turns) = (conversation * 100, 10);
@@ -425,7 +427,7 @@ fn who_is_far_off_is_left_out_for_a_while_and_never_more_than_half() {
 fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     let team = Team::of(&[(OLD, 0, 1), (OLD, 0, 1)]);
     let keys = keys(320);
-    let place = || team.fleet.place(&team.model, &keys, &Tried::default()).unwrap();
+    let place = || team.fleet.place(&team.model, &keys, &Tried::default(), &ANY).unwrap();
     let home = place().worker_id().to_string();
     assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there");
     let at = usize::from(home == "w1");
@@ -461,4 +463,66 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     tells(at, true, None);
     assert_eq!(team.workers[at].cached(Marks::Keys(&keys), 320), 0);
     assert_eq!(team.fleet.status().iter().map(|status| status.remembered).sum::<usize>(), 0);
+}
+
+/// Whatever servers there are, however they stand and however calls end: none of a pinned call's tries is where it may not be, and
+/// where somebody is left who is, it is not turned away.
+#[test]
+fn no_try_of_a_pinned_call_leaves_its_regions() {
+    let region = |n: u64| ["eu", "us", "ch"].get(n as usize).map(|name| Region::new(name).unwrap());
+    let model = ModelName::new("m").unwrap();
+    let (mut tries, mut turned_away) = (0, 0);
+    for seed in 0..400 {
+        let random = crate::random::Random::new(seed);
+        let below = |n: u64| random.next() % n;
+        let sites: Vec<_> = (0..3).map(|at| Arc::new(Site::new(&format!("s{at}")))).collect();
+        let workers: Vec<Arc<Worker>> = (0..1 + below(6))
+            .map(|at| {
+                let health = if below(8) == 0 { Health::Draining } else { Health::Up };
+                let one = worker_that_is(health, &format!("w{at}"), below(500), below(4) as u32, 0);
+                let one = one.within(region(below(4)));
+                Arc::new(if below(4) == 0 { one } else { one.at(&sites[below(3) as usize]) })
+            })
+            .collect();
+        let clock = Arc::new(ManualClock::default());
+        let fleet = Fleet::with(workers.iter().map(Arc::clone), clock.clone(), seed);
+        for _ in 0..30 {
+            let names = (0..3).filter(|_| below(2) == 0).filter_map(region);
+            let pin = if below(5) == 0 { Residency::Anywhere } else { Residency::only(names) };
+            let at = |id: &str| workers.iter().find(|worker| &**worker.id() == id).unwrap();
+            let mut tried = Tried::default();
+            assert_eq!(
+                fleet.serves_within(&model, &pin),
+                workers.iter().any(|worker| pin.allows(worker.region()))
+            );
+            // It is tried on and on, also behind those whose turn it is to be tried.
+            loop {
+                let (keys, marks) = (keys(1 + below(200) as usize), [below(9), below(9)]);
+                let placement = match below(2) {
+                    0 => fleet.place(&model, &keys, &tried, &pin),
+                    _ => fleet.place_near(&model, Trail { marks: &marks, tokens: 100 }, &tried, &pin),
+                };
+                let Some(mut placement) = placement else { break };
+                let worker = at(placement.worker_id());
+                assert!(pin.allows(worker.region()), "seed {seed}: {pin} and {:?}", worker.region());
+                tries += 1;
+                placement.ended(&match below(4) {
+                    0 => Outcome::Answered,
+                    1 => Outcome::Refused { retry_after: None },
+                    2 => Outcome::Failed { failure: Failure::Broke, why: "a test".to_owned() },
+                    _ => Outcome::Cancelled,
+                });
+                tried.add(placement);
+            }
+            turned_away += 1;
+            let left = workers.iter().filter(|worker| pin.allows(worker.region()) && !tried.has(worker));
+            let now_ns = clock.monotonic_nanos();
+            assert!(
+                !left.into_iter().any(|worker| worker.standing(now_ns) == Standing::Ready),
+                "seed {seed}"
+            );
+            clock.advance(Duration::from_millis(below(2_000)));
+        }
+    }
+    assert!(tries > 5_000 && turned_away == 400 * 30, "{tries}");
 }

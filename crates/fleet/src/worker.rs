@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_domain::{ModelName, PrefixKeys};
+use headrace_domain::{ModelName, PrefixKeys, Region};
 use headrace_engine_api::{Health, LoadReport, SharedEngine, SharedRelay};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -71,6 +71,8 @@ pub struct Worker {
     model: ModelName,
     pub(crate) backend: Backend,
     site: Option<Arc<Site>>,
+    /// Where it works.
+    region: Option<Region>,
     weight: AtomicU32,
     /// Calls dispatched and not yet ended: fresher than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
@@ -119,6 +121,7 @@ impl Worker {
             model,
             backend,
             site: None,
+            region: None,
             weight: AtomicU32::new(1),
             dispatched: AtomicU32::new(0),
             drained: AtomicBool::new(false),
@@ -137,6 +140,18 @@ impl Worker {
     pub fn at(mut self, site: &Arc<Site>) -> Self {
         self.site = Some(Arc::clone(site));
         self
+    }
+
+    /// It works in this region; `None`: nobody has said where.
+    #[must_use]
+    pub fn within(mut self, region: Option<Region>) -> Self {
+        self.region = region;
+        self
+    }
+
+    /// Where it works; `None`: nobody has said.
+    pub fn region(&self) -> Option<&Region> {
+        self.region.as_ref()
     }
 
     /// Its share of the calls, relative to the 1 of every worker that is not given another one; at least 1.

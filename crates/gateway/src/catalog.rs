@@ -1,11 +1,11 @@
 //! What may change while calls run: models, their names, prices, workers, rules, shares. A catalogue never changes; another one
 //! takes its place, whole, and each call keeps the one that it was routed by. Knows no call, and no file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Code, ModelName, OrgId, Stage, UnixNanos};
+use headrace_domain::{Code, ModelName, OrgId, Region, Residency, Stage, UnixNanos};
 use headrace_fleet::Fleet;
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
@@ -13,7 +13,7 @@ use headrace_moderation::Judge;
 
 use crate::lane::Lane;
 use crate::policy::Policy;
-use crate::routes::{Asker, Draw, Route};
+use crate::routes::{Arm, Asker, Draw, Route};
 
 /// A model as the gateway knows it.
 #[derive(Clone)]
@@ -166,10 +166,31 @@ impl Catalog {
         self.looks
     }
 
-    /// The model that takes a call with this body that asks for `name`.
+    /// Whether what `name` leads to is offered where calls may be worked on.
+    pub(crate) fn offers_within(&self, name: &ModelName, residency: &Residency) -> bool {
+        self.models_of(name).any(|model| self.fleet.serves_within(model, residency))
+    }
+
+    /// Where what `name` leads to is offered. `None` among them: where nobody has said.
+    pub(crate) fn regions_of(&self, name: &ModelName) -> BTreeSet<Option<Region>> {
+        self.models_of(name).flat_map(|model| self.fleet.regions_of(model)).collect()
+    }
+
+    /// The models that may take calls that ask for `name`.
+    fn models_of<'a>(&'a self, name: &'a ModelName) -> impl Iterator<Item = &'a ModelName> {
+        let route = self.aliases.get(name);
+        let arms = route.into_iter().flat_map(Route::open).map(|arm| &arm.model);
+        arms.chain(route.is_none().then_some(name))
+    }
+
+    /// The model that takes a call with this body that asks for `name`: one that is offered where the call may be worked on, if any is.
     pub(crate) fn choose(&self, name: &ModelName, asker: &Asker, body: &[u8]) -> Option<Arc<ServedModel>> {
         let model = match self.aliases.get(name) {
-            Some(route) if route.has_choice() => &route.choose(&Draw::new(name, route, asker, body))?.model,
+            Some(route) if route.has_choice() => {
+                let draw = Draw::new(name, route, asker, body);
+                let within = |arm: &Arm| self.fleet.serves_within(&arm.model, &asker.principal.regions);
+                &route.choose(&draw, within).or_else(|| route.choose(&draw, |_| true))?.model
+            }
             Some(route) => route.main()?,
             None => name,
         };
@@ -177,19 +198,20 @@ impl Catalog {
     }
 
     /// The model that answers in the place of `failed`, where calls of `asked` end with this code at this stage: one that was not tried, and is
-    /// spoken to alike, as a body is read once.
+    /// spoken to alike, as a body is read once; of those, one that is offered where the call may be worked on.
     pub(crate) fn fallback(
         &self,
         asked: &str,
         (code, stage): (Code, Stage),
         failed: &ServedModel,
         tried: &[ModelName],
+        residency: &Residency,
     ) -> Option<Arc<ServedModel>> {
         let route = self.aliases.get(&ModelName::new(asked).ok()?)?;
         let others = route.fallbacks.after(code, stage);
         let mut others = others.filter(|name| **name != failed.name && !tried.contains(name));
         others.find_map(|name| {
-            let model = self.models.get(name)?;
+            let model = self.models.get(name).filter(|_| self.fleet.serves_within(name, residency))?;
             (model.lane.is_messages() == failed.lane.is_messages()).then(|| Arc::clone(model))
         })
     }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock, RequestId, TraceRecord, TraceSink};
+use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_ledger::{Books, Owner};
 use headrace_limits::Limits;
@@ -51,9 +51,11 @@ pub trait Records: Send + Sync {
 /// The most that is kept back of a hold's life to settle it in.
 const SETTLE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Bounds, each with its unit.
+/// Where it is, and bounds, each with its unit.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
+    /// Where this server is, and what it keeps of calls; `None`: nobody has said.
+    pub region: Option<Region>,
     /// Length of an answer whose caller names none, in tokens.
     pub default_max_tokens: u32,
     /// How long a hold lives if nobody settles it. Calls end before it does: [`GatewayConfig::longest_call`].
@@ -82,6 +84,7 @@ impl Default for GatewayConfig {
     /// The usual bounds.
     fn default() -> Self {
         Self {
+            region: None,
             default_max_tokens: 1024,
             hold_lifetime: Duration::from_secs(3600),
             stall_timeout: Duration::from_secs(30),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use headrace_domain::ModelName;
+use headrace_domain::{ModelName, Residency};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -90,7 +90,7 @@ impl Gateway {
         let mut why = self.why_no_call();
         let catalog = self.catalog();
         let served = ModelName::new(model).ok().and_then(|name| catalog.resolve(&name).cloned());
-        match served.as_ref().and_then(|model| catalog.fleet().readiness(&model.name)) {
+        match served.as_ref().and_then(|model| catalog.fleet().readiness(&model.name, &Residency::Anywhere)) {
             None => why.push(format!("no model `{model}` is served")),
             Some(readiness) if !readiness.ready => why.push(format!("model `{model}`: {}", readiness.words)),
             Some(_) => {}

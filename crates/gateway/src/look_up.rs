@@ -15,6 +15,7 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::stages::authenticate::unauthenticated;
 use crate::stages::authorize::unknown_model;
+use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;
 use crate::{Answer, Gateway};
 
@@ -26,7 +27,7 @@ const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 type Looked = Result<Answer, Why>;
 
 impl Gateway {
-    /// `GET /v1/models`: those that the caller may use.
+    /// `GET /v1/models`: those that the caller may use, and that are offered where its calls may be worked on.
     pub(crate) fn models_for(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
@@ -34,6 +35,7 @@ impl Gateway {
             let mut cards: Vec<ModelCard> = catalog
                 .names()
                 .filter(|(name, _)| principal.models.allows(name.as_str()))
+                .filter(|(name, _)| catalog.offers_within(name, &principal.regions))
                 .map(|(name, model)| card(name, model))
                 .collect();
             cards.sort_by(|a, b| a.id.cmp(&b.id));
@@ -49,6 +51,9 @@ impl Gateway {
             let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
             let catalog = self.catalog();
             match found.and_then(|name| Some((catalog.resolve(&name)?, name))) {
+                Some((_, name)) if !catalog.offers_within(&name, &principal.regions) => {
+                    Err(region_not_allowed(&principal, &catalog, &name))
+                }
                 Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, model), dialect))),
                 None => Err(unknown_model(name)),
             }

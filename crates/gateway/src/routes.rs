@@ -125,6 +125,11 @@ impl Route {
         Some(&greatest.model)
     }
 
+    /// The arms that get calls.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Arm> {
+        self.arms.iter().filter(|arm| arm.weight > 0)
+    }
+
     /// Whether there is something to choose.
     pub(crate) fn has_choice(&self) -> bool {
         self.arms.len() > 1
@@ -132,10 +137,11 @@ impl Route {
 
     /// The arm that a draw falls on, each as likely as its weight says. Each arm's place depends on the draw and on that arm alone
     /// (weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005), so that another
-    /// weight of one moves draws only to it, or only away from it.
-    pub(crate) fn choose(&self, draw: &Draw) -> Option<&Arm> {
+    /// weight of one moves draws only to it, or only away from it. Arms that are not `among` the choice get nothing, and those that are
+    /// keep what they have.
+    pub(crate) fn choose(&self, draw: &Draw, among: impl Fn(&Arm) -> bool) -> Option<&Arm> {
         let near = |arm: &Arm| draw.at(&arm.model) / f64::from(arm.weight);
-        let arms = self.arms.iter().filter(|arm| arm.weight > 0);
+        let arms = self.open().filter(|arm| among(arm));
         arms.min_by(|a, b| near(a).total_cmp(&near(b)))
     }
 }

@@ -28,7 +28,7 @@ mod parse;
 
 pub(crate) mod authorize;
 
-mod route;
+pub(crate) mod route;
 
 mod moderate;
 
@@ -145,7 +145,7 @@ pub(crate) async fn decide(
         // May this key use the name that it asked for, whatever that leads to: an alias cannot widen it, and who may not use it
         // does not learn where it leads.
         .authorize(dossier)?
-        // The name to the model that serves: prices and tokenizers hang on it.
+        // The name to the model that serves, where the call may be worked on: prices and tokenizers hang on it.
         .route(dossier)?
         // Everything the caller wrote against the rules: before the template adds words of its own.
         .moderate(dossier)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Reserved};
-use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Sampling};
+use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::BadRequest;
@@ -124,6 +124,10 @@ pub(crate) struct Work {
     /// The keys of the prompts' blocks, one list per prompt, once they are known.
     pub(crate) keys: Vec<PrefixKeys>,
     pub(crate) tenant: headrace_engine_api::Tenant,
+    /// Where it may be worked on.
+    pub(crate) residency: Residency,
+    /// What is kept here of it may hold words of others.
+    pub(crate) keeps_words: bool,
     /// The tenant's share of an engine relative to others.
     pub(crate) weight: u32,
 }

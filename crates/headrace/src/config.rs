@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
-use headrace_domain::{ModelName, NanoDollars, OrgId};
+use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_gateway::{GatewayConfig, MemoryBounds, Route};
 use headrace_identity::RateLimits;
@@ -364,8 +364,14 @@ impl Reader {
         set
     }
 
+    /// Where this server is, with the models that it computes.
+    fn region(&mut self) -> Option<Region> {
+        let name = self.text("server.region")?;
+        Region::new(&name).map_err(|error| self.fault("server.region", error)).ok()
+    }
+
     fn gateway(&mut self) -> GatewayConfig {
-        let usual = GatewayConfig::default();
+        let (usual, region) = (GatewayConfig::default(), self.region());
         let count = |path: &str, usual: usize| self.size(path).unwrap_or(usual);
         let bytes = |path: &str, usual: u64| self.long(path).unwrap_or(usual);
         // What is missing was refused, and has been noted.
@@ -374,6 +380,7 @@ impl Reader {
             _ => usual,
         };
         let config = GatewayConfig {
+            region,
             default_max_tokens: self.count("gateway.default_max_tokens").unwrap_or(usual.default_max_tokens),
             hold_lifetime: duration("gateway.hold_lifetime", usual.hold_lifetime),
             stall_timeout: duration("gateway.stall_timeout", usual.stall_timeout),

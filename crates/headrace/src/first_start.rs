@@ -2,7 +2,7 @@
 //! step is done only where it is missing, so that a start that was cut short is finished by the next.
 
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
-use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};
 use headrace_ledger::{GrantKind, Ledger};
 
@@ -92,7 +92,10 @@ impl Setup<'_> {
         let (org, project) =
             (OrgId::new(DEFAULT).map_err(bad_name)?, ProjectId::new(DEFAULT).map_err(bad_name)?);
         if self.directory.org(&org).is_none() {
-            self.execute(ACTOR, AdminCommand::CreateOrg { id: org.clone(), limits: None })?;
+            self.execute(
+                ACTOR,
+                AdminCommand::CreateOrg { id: org.clone(), limits: None, regions: Residency::Anywhere },
+            )?;
         }
         if self.directory.project(&project).is_none() {
             self.execute(
@@ -131,6 +134,7 @@ impl Setup<'_> {
             models: None,
             endpoints: None,
             limits: None,
+            regions: Residency::Anywhere,
             expires: None,
             secret: secret.map(|secret| SecretText::new(secret.expose_secret().to_owned())),
         };

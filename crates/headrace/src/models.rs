@@ -473,6 +473,7 @@ fn run(
         policy: Policy::default(),
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
+    let worker = worker.within(config.gateway.region.clone());
     Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine })
 }
 

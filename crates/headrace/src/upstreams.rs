@@ -322,6 +322,7 @@ impl Site {
             name,
             kind,
             at,
+            region: self.config.region.clone(),
             state: if self.upstream.health().is_up() { "up".to_owned() } else { "drained".to_owned() },
             said,
             in_flight: figures.in_flight,
@@ -488,7 +489,8 @@ impl Fronted {
         let key = key(name, site, theirs, None);
         let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
             let relay = Arc::new(site.upstream.model(theirs, window));
-            Arc::new(Worker::relay(&id(site, theirs), name.clone(), relay).at(&site.seen))
+            let worker = Worker::relay(&id(site, theirs), name.clone(), relay).at(&site.seen);
+            Arc::new(worker.within(site.config.region.clone()))
         });
         self.workers.push(Arc::clone(&worker));
         self.workers_by_key.insert(key, worker);
@@ -514,7 +516,8 @@ impl Fronted {
         let capabilities = engine.capabilities().clone();
         let key = key(name, site, theirs, Some((Arc::clone(&book.fingerprint), window)));
         let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
-            Arc::new(Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen))
+            let worker = Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen);
+            Arc::new(worker.within(site.config.region.clone()))
         });
         self.workers.push(Arc::clone(&worker));
         self.workers_by_key.insert(key, worker);

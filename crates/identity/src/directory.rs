@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use parking_lot::{Mutex, RwLock};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::{
 
 mod records;
 
-use records::{Entries, Records};
+use records::{Entries, Records, may_have};
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
@@ -229,6 +229,7 @@ impl Directory {
             models: new.models,
             endpoints: new.endpoints,
             limits: new.limits,
+            regions: new.regions,
             created: now,
             expires: new.expires,
             revoked: None,
@@ -330,7 +331,7 @@ impl Directory {
         self.waiting_count.load(Relaxed)
     }
 
-    /// Creates an organisation.
+    /// Creates an organisation whose calls may be worked on anywhere.
     ///
     /// # Errors
     /// [`IdentityError::Exists`], or the store's.
@@ -341,13 +342,32 @@ impl Directory {
         actor: &str,
         now: UnixNanos,
     ) -> Result<OrgRecord, IdentityError> {
+        self.create_org_within(id, limits, Residency::Anywhere, actor, now)
+    }
+
+    /// Creates an organisation.
+    ///
+    /// # Errors
+    /// [`IdentityError::Exists`], or the store's.
+    pub fn create_org_within(
+        &self,
+        id: OrgId,
+        limits: RateLimits,
+        regions: Residency,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<OrgRecord, IdentityError> {
         check_text("actor", actor)?;
         let _one_change = self.waiting.lock();
         if self.records.read().orgs.contains_key(&id) {
             return Err(IdentityError::Exists { what: format!("organisation `{id}`") });
         }
-        let org = OrgRecord { id, limits, created: now };
-        self.store.upsert_org(&org, &entry(now, actor, "org.create", org.id.as_str(), limits.to_string()))?;
+        let detail = match &regions {
+            Residency::Anywhere => limits.to_string(),
+            pinned => format!("{limits}, pinned to {pinned}"),
+        };
+        let org = OrgRecord { id, limits, regions, created: now };
+        self.store.upsert_org(&org, &entry(now, actor, "org.create", org.id.as_str(), detail))?;
         self.records.write().put_org(org.clone());
         Ok(org)
     }
@@ -366,11 +386,36 @@ impl Directory {
         check_text("actor", actor)?;
         let _one_change = self.waiting.lock();
         let org = self.org(id).ok_or_else(|| IdentityError::UnknownOrg(id.clone()))?;
-        let changed = OrgRecord { limits, ..org };
-        self.store.upsert_org(&changed, &entry(now, actor, "org.limits", id.as_str(), limits.to_string()))?;
-        let mut records = self.records.write();
+        self.change_org(
+            OrgRecord { limits, ..org },
+            &entry(now, actor, "org.limits", id.as_str(), limits.to_string()),
+        )
+    }
+
+    /// Changes where an organisation's calls may be worked on: from here on no request of it is let in by the former pin. Its keys
+    /// keep theirs, and what both allow is in force.
+    ///
+    /// # Errors
+    /// [`IdentityError::UnknownOrg`], or the store's.
+    pub fn set_org_regions(
+        &self,
+        id: &OrgId,
+        regions: Residency,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<(), IdentityError> {
+        check_text("actor", actor)?;
+        let _one_change = self.waiting.lock();
+        let org = self.org(id).ok_or_else(|| IdentityError::UnknownOrg(id.clone()))?;
+        let audit = entry(now, actor, "org.regions", id.as_str(), regions.to_string());
+        self.change_org(OrgRecord { regions, ..org }, &audit)
+    }
+
+    fn change_org(&self, changed: OrgRecord, audit: &AuditEntry) -> Result<(), IdentityError> {
+        self.store.upsert_org(&changed, audit)?;
+        let (id, mut records) = (changed.id.clone(), self.records.write());
         records.put_org(changed);
-        self.entries.put(records.entries_of_org(id)?);
+        self.entries.put(records.entries_of_org(&id)?);
         Ok(())
     }
 
@@ -441,9 +486,39 @@ impl Directory {
         self.key(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
         let audit = entry(now, actor, "key.limits", id.as_str(), limits.to_string());
         self.store.set_key_limits(id, limits, &audit)?;
+        self.change_key(id, |key| key.limits = limits)
+    }
+
+    /// Changes where a key's calls may be worked on.
+    ///
+    /// # Errors
+    /// [`IdentityError::UnknownKey`]; [`IdentityError::Widens`] where its organisation does not allow that; or the store's.
+    pub fn set_key_regions(
+        &self,
+        id: &KeyId,
+        regions: Residency,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<KeyRecord, IdentityError> {
+        check_text("actor", actor)?;
+        let _one_change = self.waiting.lock();
+        let key = self.key(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
+        let org = self.org(&key.org).ok_or_else(|| IdentityError::UnknownOrg(key.org.clone()))?;
+        may_have(&regions, &org.regions)?;
+        let audit = entry(now, actor, "key.regions", id.as_str(), regions.to_string());
+        self.store.set_key_regions(id, &regions, &audit)?;
+        self.change_key(id, |key| key.regions = regions)
+    }
+
+    /// What the store has is in force.
+    fn change_key(
+        &self,
+        id: &KeyId,
+        change: impl FnOnce(&mut KeyRecord),
+    ) -> Result<KeyRecord, IdentityError> {
         let mut records = self.records.write();
         let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
-        key.record.limits = limits;
+        change(&mut key.record);
         let key = key.clone();
         self.entries.put(vec![records.entry(&key)?]);
         Ok(key.record)
@@ -455,9 +530,13 @@ impl Directory {
         if self.entries.has(&key.hash) {
             return Err(IdentityError::Exists { what: "a key with this secret".to_owned() });
         }
-        let KeyRecord { id, org, project, name, hint, models, endpoints, limits, .. } = &key.record;
+        let KeyRecord { id, org, project, name, hint, models, endpoints, limits, regions, .. } = &key.record;
+        let pinned = match regions {
+            Residency::Anywhere => String::new(),
+            pinned => format!(", pinned to {pinned}"),
+        };
         let detail = format!(
-            "org {org}, project {project}, name {name:?}, ends in {hint:?}, {models}, {endpoints}, {limits}"
+            "org {org}, project {project}, name {name:?}, ends in {hint:?}, {models}, {endpoints}, {limits}{pinned}"
         );
         self.store.insert_key(&key, &entry(now, actor, "key.create", id.as_str(), detail))?;
         let mut records = self.records.write();

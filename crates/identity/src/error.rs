@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use headrace_domain::{Code, KeyId, OrgId, ProjectId};
+use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency};
 
 /// Why a credential was refused. The variants are for traces and metrics; callers see
 /// [`AuthRefusal::public`].
@@ -149,6 +149,13 @@ pub enum IdentityError {
         /// What it must be.
         why: &'static str,
     },
+    /// A key may narrow what its organisation allows, and never widen it.
+    Widens {
+        /// What the key was to have.
+        key: Residency,
+        /// What its organisation allows.
+        org: Residency,
+    },
     /// The secret that key hashes are made with is not the one that the stored keys were hashed with.
     WrongSecret,
     /// The operating system gave no randomness.
@@ -167,6 +174,11 @@ impl fmt::Display for IdentityError {
             }
             Self::Exists { what } => write!(f, "{what} is there already"),
             Self::Invalid { field, why } => write!(f, "`{field}` {why}"),
+            Self::Widens { key, org } => write!(
+                f,
+                "the organisation is pinned to {org}, and a key of it cannot be worked on in {key}: name only regions of the \
+                 organisation's"
+            ),
             Self::WrongSecret => f.write_str(
                 "the hash secret is not the one that the stored keys were hashed with: \
                  restore the secret file that belongs to this data directory",

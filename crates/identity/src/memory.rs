@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use headrace_domain::{KeyId, UnixNanos};
+use headrace_domain::{KeyId, Residency, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
@@ -84,6 +84,14 @@ impl KeyStore for MemoryKeyStore {
         Ok(())
     }
 
+    fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let key = kept.directory.keys.iter_mut().find(|key| &key.record.id == id);
+        key.ok_or(StoreError::NotFound { what: "key" })?.record.regions = regions.clone();
+        kept.log(audit);
+        Ok(())
+    }
+
     fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
         self.kept.lock().directory.noted = noted.to_vec();
         Ok(())
@@ -100,7 +108,7 @@ impl KeyStore for MemoryKeyStore {
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         let mut kept = self.kept.lock();
         match kept.directory.orgs.iter_mut().find(|other| other.id == org.id) {
-            Some(other) => other.limits = org.limits,
+            Some(other) => (other.limits, other.regions) = (org.limits, org.regions.clone()),
             None => kept.directory.orgs.push(org.clone()),
         }
         kept.log(audit);

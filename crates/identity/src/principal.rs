@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 /// The caller of a request, as its credential says.
@@ -22,6 +22,10 @@ pub struct Principal {
     pub models: ModelAccess,
     /// Endpoints that the key may call.
     pub endpoints: EndpointAccess,
+    /// Where its calls may be worked on: what its organisation and the key itself allow.
+    pub regions: Residency,
+    /// What the organisation allows.
+    pub org_regions: Residency,
     /// Limits of the key itself.
     pub limits: RateLimits,
     /// Limits of the whole project, which all its keys share.
@@ -202,6 +206,8 @@ mod tests {
                 name: "n".to_owned(),
                 models,
                 endpoints,
+                regions: Residency::Anywhere,
+                org_regions: Residency::Anywhere,
                 limits: RateLimits::default(),
                 project_limits: RateLimits::default(),
                 org_limits: RateLimits::default(),

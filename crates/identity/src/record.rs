@@ -1,7 +1,7 @@
 //! Organisations, projects and keys as administrators see them.
 //! Holds no secret and no hash of one: those stay between the directory and its store.
 
-use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ pub struct OrgRecord {
     pub id: OrgId,
     /// Limits that all its projects share.
     pub limits: RateLimits,
+    /// Where its calls may be worked on.
+    #[serde(default)]
+    pub regions: Residency,
     /// When it was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
@@ -52,6 +55,9 @@ pub struct KeyRecord {
     pub endpoints: EndpointAccess,
     /// Its own limits.
     pub limits: RateLimits,
+    /// Where its calls may be worked on, within what its organisation allows.
+    #[serde(default)]
+    pub regions: Residency,
     /// When it was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
@@ -78,6 +84,8 @@ pub struct NewKey {
     pub endpoints: EndpointAccess,
     /// Its own limits.
     pub limits: RateLimits,
+    /// Where its calls may be worked on: nowhere that its organisation does not allow.
+    pub regions: Residency,
     /// When it stops working; later than now.
     pub expires: Option<UnixNanos>,
     /// The secret, where the operator chose it; otherwise a fresh one is made.
@@ -94,6 +102,7 @@ impl NewKey {
             models: ModelAccess::All,
             endpoints: EndpointAccess::All,
             limits: RateLimits::default(),
+            regions: Residency::Anywhere,
             expires: None,
             secret: None,
         }

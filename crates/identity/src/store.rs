@@ -1,7 +1,7 @@
 //! The seam to whatever keeps identities across restarts.
 //! A store keeps records and decides nothing; it may block on a disk, so it is called only to change things.
 
-use headrace_domain::{KeyId, UnixNanos};
+use headrace_domain::{KeyId, Residency, UnixNanos};
 
 use crate::{
     AuditEntry, AuditRow, AuditSummary, KeyHash, KeyRecord, OrgRecord, ProjectRecord, RateLimits, StoreError,
@@ -58,6 +58,9 @@ pub trait KeyStore: Send + Sync {
     /// Changes a key's limits. [`StoreError::NotFound`] if there is no such key.
     fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError>;
 
+    /// Changes where a key's calls may be worked on. [`StoreError::NotFound`] if there is no such key.
+    fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError>;
+
     /// Notes revocations where room is set aside for them, instead of those noted before, for as long as
     /// [`KeyStore::set_revoked`] cannot be: on a full disk. None: they are all written.
     fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError>;
@@ -68,7 +71,7 @@ pub trait KeyStore: Send + Sync {
     /// Writes something of no meaning, to see whether changes can be written again.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// Adds an organisation or changes its limits.
+    /// Adds an organisation or changes its limits and regions.
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError>;
 
     /// Adds a project or changes its limits. [`StoreError::NotFound`] if there is no such organisation.

@@ -6,24 +6,35 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyHash, KeyRecord, KeyStore,
-    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord,
+    ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::sqlite::{Database, Durability, Format, FormatError};
+use crate::sqlite::{Database, Durability, Format, stamp};
 
 mod reserve;
 
-use reserve::Reserve;
+mod rows;
 
-const FORMAT: Format =
-    Format { what: "identity store", application_id: 0x4852_6964, version: 1, schema: SCHEMA };
+use reserve::Reserve;
+use rows::{
+    Failure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
+};
+
+const FORMAT: Format = Format {
+    what: "identity store",
+    application_id: 0x4852_6964,
+    version: 1,
+    newest: PINNED,
+    schema: SCHEMA,
+};
+
+/// The format of a file in which somebody is pinned to regions: a program that does not know of that must not pass over it.
+const PINNED: i32 = 2;
 
 /// Format 1. Limits, models and endpoints are JSON, times are Unix nanoseconds.
 const SCHEMA: &str = "
@@ -87,7 +98,16 @@ CREATE TABLE IF NOT EXISTS announced (
     act TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS audit_act ON audit (act, seq);
+CREATE TABLE IF NOT EXISTS regions (
+    kind    TEXT NOT NULL,
+    id      TEXT NOT NULL,
+    regions TEXT NOT NULL,
+    PRIMARY KEY (kind, id)
+) STRICT;
 ";
+/// Whose regions a row of `regions` holds; without a row, anywhere.
+const OF_ORG: &str = "org";
+const OF_KEY: &str = "key";
 
 /// Rows of the audit log that are read at a time while it is checked.
 const VERIFY_PAGE: usize = 1_000;
@@ -172,6 +192,11 @@ impl KeyStore for SqliteKeyStore {
             for row in sqlx::query("SELECT * FROM keys ORDER BY rowid").fetch_all(&mut *connection).await? {
                 all.keys.push(key(&row)?);
             }
+            for row in
+                sqlx::query("SELECT kind, id, regions FROM regions").fetch_all(&mut *connection).await?
+            {
+                pinned(&row, &mut all)?;
+            }
             Ok(all)
         })
     }
@@ -211,6 +236,7 @@ impl KeyStore for SqliteKeyStore {
             .execute(&mut *connection)
             .await;
             inserted.map_err(|error| constraint(error, "key", "project"))?;
+            pin(connection, OF_KEY, record.id.as_str(), &record.regions).await?;
             log(connection, audit).await
         })
     }
@@ -243,6 +269,18 @@ impl KeyStore for SqliteKeyStore {
         })
     }
 
+    fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError> {
+        let (id, regions, audit) = (id.clone(), regions.clone(), audit.clone());
+        self.write("changing a key's regions", async move |connection| {
+            let found = sqlx::query("SELECT 1 FROM keys WHERE id = ?").bind(id.as_str());
+            if found.fetch_optional(&mut *connection).await?.is_none() {
+                return Err(Failure::Store(StoreError::NotFound { what: "key" }));
+            }
+            pin(connection, OF_KEY, id.as_str(), &regions).await?;
+            log(connection, audit).await
+        })
+    }
+
     fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
         let kept = locked(&self.reserve).keep(noted);
         kept.map_err(|error| unavailable("noting a revocation in its reserve", error))
@@ -270,6 +308,7 @@ impl KeyStore for SqliteKeyStore {
             .bind(nanos(org.created)?)
             .execute(&mut *connection)
             .await?;
+            pin(connection, OF_ORG, org.id.as_str(), &org.regions).await?;
             log(connection, audit).await
         })
     }
@@ -366,57 +405,46 @@ impl KeyStore for SqliteKeyStore {
     }
 }
 
-/// What went wrong within a call.
-enum Failure {
-    /// The file could not be opened, read or written.
-    Sqlite(sqlx::Error),
-    Store(StoreError),
+/// Writes where somebody's calls may be worked on, within the caller's transaction.
+async fn pin(
+    connection: &mut SqliteConnection,
+    kind: &str,
+    id: &str,
+    regions: &Residency,
+) -> Result<(), Failure> {
+    if *regions == Residency::Anywhere {
+        let gone = sqlx::query("DELETE FROM regions WHERE kind = ? AND id = ?").bind(kind).bind(id);
+        gone.execute(connection).await?;
+        return Ok(());
+    }
+    sqlx::query(
+        "INSERT INTO regions (kind, id, regions) VALUES (?, ?, ?) \
+         ON CONFLICT (kind, id) DO UPDATE SET regions = excluded.regions",
+    )
+    .bind(kind)
+    .bind(id)
+    .bind(json(regions)?)
+    .execute(&mut *connection)
+    .await?;
+    Ok(stamp(connection, PINNED).await?)
 }
 
-impl Failure {
-    fn while_doing(self, doing: &'static str) -> StoreError {
-        match self {
-            Self::Sqlite(error) => unavailable(doing, error),
-            Self::Store(error) => error,
+/// Gives a pin to whom it is of.
+fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), Failure> {
+    let (kind, id): (&str, &str) = (row.try_get("kind")?, row.try_get("id")?);
+    let kept = match kind {
+        OF_ORG => all.orgs.iter_mut().find(|org| org.id.as_str() == id).map(|org| &mut org.regions),
+        OF_KEY => {
+            let key = all.keys.iter_mut().find(|key| key.record.id.as_str() == id);
+            key.map(|key| &mut key.record.regions)
         }
-    }
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sqlite(error)
-    }
-}
-
-impl From<FormatError> for Failure {
-    fn from(error: FormatError) -> Self {
-        match error {
-            FormatError::Sqlite(error) => Self::Sqlite(error),
-            FormatError::Newer { found, known, .. } => {
-                Self::Store(StoreError::Newer { found: i64::from(found), known: i64::from(known) })
-            }
-            other => corrupt("its file", other),
-        }
-    }
-}
-
-fn unavailable(doing: &'static str, why: impl fmt::Display) -> StoreError {
-    StoreError::Unavailable { doing, why: why.to_string() }
-}
-
-fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> Failure {
-    Failure::Store(StoreError::Corrupt { what: what.to_string(), why: why.to_string() })
-}
-
-/// What SQLite's constraints mean: `unique` is there already, or what it belongs to is not.
-fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str) -> Failure {
-    match error.as_database_error() {
-        Some(known) if known.is_unique_violation() => Failure::Store(StoreError::Duplicate { what: unique }),
-        Some(known) if known.is_foreign_key_violation() => {
-            Failure::Store(StoreError::NotFound { what: belongs_to })
-        }
-        _ => Failure::Sqlite(error),
-    }
+        _ => None,
+    };
+    let Some(kept) = kept else {
+        return Err(corrupt("table `regions`", format_args!("there is no {kind} `{id}`")));
+    };
+    *kept = from_json(row, "regions")?;
+    Ok(())
 }
 
 /// Puts a row at the end of the log, within the caller's transaction.
@@ -481,80 +509,6 @@ fn audit_row(row: &SqliteRow) -> Result<AuditRow, Failure> {
             detail: row.try_get("detail")?,
         },
     })
-}
-
-fn org(row: &SqliteRow) -> Result<OrgRecord, Failure> {
-    Ok(OrgRecord {
-        id: parsed(row, "id", OrgId::new)?,
-        limits: from_json::<RateLimits>(row, "limits")?,
-        created: UnixNanos::new(number(row, "created")?),
-    })
-}
-
-fn project(row: &SqliteRow) -> Result<ProjectRecord, Failure> {
-    Ok(ProjectRecord {
-        id: parsed(row, "id", ProjectId::new)?,
-        org: parsed(row, "org", OrgId::new)?,
-        limits: from_json::<RateLimits>(row, "limits")?,
-        created: UnixNanos::new(number(row, "created")?),
-    })
-}
-
-fn key(row: &SqliteRow) -> Result<StoredKey, Failure> {
-    Ok(StoredKey {
-        hash: KeyHash::from_bytes(bytes(row, "hash")?),
-        record: KeyRecord {
-            id: parsed(row, "id", KeyId::new)?,
-            org: parsed(row, "org", OrgId::new)?,
-            project: parsed(row, "project", ProjectId::new)?,
-            name: row.try_get("name")?,
-            hint: row.try_get("hint")?,
-            models: from_json(row, "models")?,
-            endpoints: from_json(row, "endpoints")?,
-            limits: from_json(row, "limits")?,
-            created: UnixNanos::new(number(row, "created")?),
-            expires: optional_time(row, "expires")?,
-            revoked: optional_time(row, "revoked")?,
-        },
-    })
-}
-
-fn parsed<T, E: fmt::Display>(
-    row: &SqliteRow,
-    column: &str,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, Failure> {
-    let text: &str = row.try_get(column)?;
-    parse(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
-}
-
-fn from_json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<T, Failure> {
-    let text: &str = row.try_get(column)?;
-    serde_json::from_str(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
-}
-
-fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| corrupt("a record to be written", error))
-}
-
-fn bytes(row: &SqliteRow, column: &str) -> Result<[u8; 32], Failure> {
-    let blob: &[u8] = row.try_get(column)?;
-    blob.try_into().map_err(|_| corrupt(format_args!("column `{column}`"), "it does not have 32 bytes"))
-}
-
-fn number(row: &SqliteRow, column: &str) -> Result<u64, Failure> {
-    let number: i64 = row.try_get(column)?;
-    u64::try_from(number).map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))
-}
-
-fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<UnixNanos>, Failure> {
-    let number: Option<i64> = row.try_get(column)?;
-    let time = number.map(u64::try_from).transpose();
-    Ok(time.map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))?.map(UnixNanos::new))
-}
-
-fn nanos(time: UnixNanos) -> Result<i64, Failure> {
-    i64::try_from(time.get()).map_err(|_| corrupt("a time to be written", "it lies beyond the year 2262"))
 }
 
 #[cfg(test)]

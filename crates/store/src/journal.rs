@@ -20,7 +20,7 @@ const SNAPSHOTS_KEPT: i64 = 3;
 const PAGE_ROWS: i64 = 256;
 
 const FORMAT: Format =
-    Format { what: "ledger journal", application_id: 0x4852_6c67, version: 1, schema: SCHEMA };
+    Format { what: "ledger journal", application_id: 0x4852_6c67, version: 1, newest: 1, schema: SCHEMA };
 
 /// Format 1. The triggers keep the journal append-only against any other hand as well.
 const SCHEMA: &str = "

@@ -172,12 +172,10 @@ impl Database {
 
     /// Writes nothing of meaning, to see whether the disk takes it.
     pub(crate) fn probe(&mut self) -> Result<(), FormatError> {
-        let version = self.format.version;
         self.write(async move |connection| {
-            // PRAGMA takes no bound parameters; the value is this program's own integer, and the one that is there.
-            let stamp = format!("PRAGMA user_version = {version}");
-            sqlx::raw_sql(AssertSqlSafe(stamp)).execute(connection).await?;
-            Ok(())
+            // The one that is there.
+            let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *connection).await?;
+            Ok(stamp(connection, found).await?)
         })
     }
 
@@ -203,8 +201,10 @@ pub(crate) struct Format {
     pub(crate) what: &'static str,
     /// Four bytes of SQLite's header.
     pub(crate) application_id: i32,
-    /// The version that this program writes.
+    /// The version that this program writes, unless what it writes needs a newer one.
     pub(crate) version: i32,
+    /// The newest version that it knows.
+    pub(crate) newest: i32,
     /// The statements that make an empty file one of this version.
     pub(crate) schema: &'static str,
 }
@@ -267,7 +267,7 @@ pub(crate) async fn ensure_format(
     format: Format,
     read_only: bool,
 ) -> Result<(), FormatError> {
-    let Format { what, application_id, version, schema } = format;
+    let Format { what, application_id, version, newest, schema } = format;
     // One transaction, so that two processes that start at once do not both create the tables.
     let begin = if read_only { "BEGIN" } else { "BEGIN IMMEDIATE" };
     let mut transaction = connection.begin_with(begin).await?;
@@ -289,10 +289,18 @@ pub(crate) async fn ensure_format(
     if found_id != application_id {
         return Err(FormatError::Foreign { what, found: found_id });
     }
-    if found > version {
-        return Err(FormatError::Newer { what, found, known: version });
+    if found > newest {
+        return Err(FormatError::Newer { what, found, known: newest });
     }
     transaction.rollback().await?;
+    Ok(())
+}
+
+/// Says in the file which version of its format it has from now on.
+pub(crate) async fn stamp(connection: &mut SqliteConnection, version: i32) -> Result<(), sqlx::Error> {
+    // PRAGMA takes no bound parameters; the value is a number.
+    let stamp = format!("PRAGMA user_version = {version}");
+    sqlx::raw_sql(AssertSqlSafe(stamp)).execute(connection).await?;
     Ok(())
 }
 

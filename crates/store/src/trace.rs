@@ -19,6 +19,7 @@ const FORMAT: Format = Format {
     what: "trace store",
     application_id: i32::from_be_bytes(*b"HRtr"),
     version: 1,
+    newest: 1,
     schema: "
         CREATE TABLE trace (
             seq INTEGER PRIMARY KEY,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headrace_domain::{Clock, KeyId, ManualClock, NanoDollars};
+use headrace_domain::{Clock, KeyId, ManualClock, NanoDollars, Region};
 use headrace_identity::{HashSecret, MemoryKeyStore};
 use headrace_ledger::{Budget, BudgetPeriod, GrantKind, MemoryJournal, Owner};
 
@@ -45,6 +45,7 @@ fn create_key(name: &str) -> AdminCommand {
         models: None,
         endpoints: None,
         limits: None,
+        regions: Residency::Anywhere,
         expires: None,
         secret: None,
     }
@@ -56,7 +57,8 @@ fn run(service: &AdminService, command: AdminCommand) -> Result<AdminReply, Admi
 
 fn with_project() -> AdminService {
     let service = service();
-    run(&service, AdminCommand::CreateOrg { id: org("o"), limits: None }).unwrap();
+    run(&service, AdminCommand::CreateOrg { id: org("o"), limits: None, regions: Residency::Anywhere })
+        .unwrap();
     run(&service, AdminCommand::CreateProject { id: project("p"), org: org("o"), limits: None }).unwrap();
     service
 }
@@ -279,7 +281,11 @@ fn refusals_say_what_to_try() {
     let service = with_project();
     let rows = [
         (AdminCommand::RevokeKey { id: KeyId::new("key_x").unwrap() }, "unknown_key", "keys list"),
-        (AdminCommand::CreateOrg { id: org("o"), limits: None }, "exists", "another"),
+        (
+            AdminCommand::CreateOrg { id: org("o"), limits: None, regions: Residency::Anywhere },
+            "exists",
+            "another",
+        ),
         (
             AdminCommand::CreateProject { id: project("q"), org: org("x"), limits: None },
             "unknown_org",
@@ -289,12 +295,47 @@ fn refusals_say_what_to_try() {
         (AdminCommand::ListKeys { project: Some(project("q")) }, "unknown_project", "projects"),
         (AdminCommand::ShowCredit { org: Some(org("x")) }, "unknown_org", "orgs"),
         (create_key(""), "invalid", ""),
+        (AdminCommand::SetOrgRegions { org: org("x"), regions: Residency::Anywhere }, "unknown_org", "orgs"),
     ];
     for (command, code, remedy) in rows {
         let error = run(&service, command.clone()).unwrap_err();
         assert_eq!(error.code, code, "{command:?}");
         assert!(error.remedy.contains(remedy), "{error:?}");
     }
+}
+
+#[test]
+fn organisations_and_keys_are_pinned_and_it_is_told_whom_that_narrows() {
+    let service = with_project();
+    let only = |name: &str| Residency::only(name.split_whitespace().map(|name| Region::new(name).unwrap()));
+    let pin = |regions| run(&service, AdminCommand::SetOrgRegions { org: org("o"), regions });
+    let AdminReply::KeyCreated { key, .. } = run(&service, create_key("k")).unwrap() else { panic!() };
+    assert_eq!(pin(only("eu ch")), Ok(AdminReply::RegionsSet { narrowed: Vec::new() }));
+    let of_key = |regions| run(&service, AdminCommand::SetKeyRegions { key: key.id.clone(), regions });
+    assert_eq!(of_key(only("us")).unwrap_err().code, "widens");
+    assert_eq!(of_key(only("ch")), Ok(AdminReply::RegionsSet { narrowed: Vec::new() }));
+    assert_eq!(pin(only("eu")), Ok(AdminReply::RegionsSet { narrowed: vec![key.id.clone()] }));
+    let AdminReply::Orgs(orgs) = run(&service, AdminCommand::ListOrgs).unwrap() else { panic!() };
+    assert_eq!(orgs[0].regions, only("eu"));
+    let AdminReply::Keys(keys) = run(&service, AdminCommand::ListKeys { project: None }).unwrap() else {
+        panic!()
+    };
+    assert_eq!(keys[0].regions, only("ch"));
+    let AdminCommand::CreateKey { project, name, .. } = create_key("wide") else { panic!() };
+    let wide = AdminCommand::CreateKey {
+        project,
+        name,
+        regions: only("us"),
+        models: None,
+        endpoints: None,
+        limits: None,
+        expires: None,
+        secret: None,
+    };
+    assert_eq!(run(&service, wide).unwrap_err().code, "widens");
+    let there = AdminCommand::CreateOrg { id: org("pinned"), limits: None, regions: only("ch") };
+    let AdminReply::OrgCreated(made) = run(&service, there).unwrap() else { panic!() };
+    assert_eq!(made.regions, only("ch"));
 }
 
 #[test]

@@ -211,6 +211,11 @@ codes! {
     ModelNotFound "model_not_found" Route (404 NotFound)
         "There is no model of that name, or it is not this key's to use: both are answered alike."
         "`GET /v1/models` lists those that you may use. A name is never taken as a path.";
+    RegionNotAllowed "region_not_allowed" Route (403 Permission)
+        "The calls of this key, or of its organisation, are pinned to regions, and the model is offered in none of them."
+        "The message names the pin, its regions and those that the model is offered in. `GET /v1/models` lists what is offered where \
+         your calls may be worked on. Operators: `region` of `[[upstreams]]` and `server.region` say where models are, `headrace orgs \
+         regions` and `headrace keys regions` where calls may be.";
     RequestNotFound "request_not_found" Route (404 NotFound)
         "There is no trace of this request for your project."
         "The id is wrong, belongs to somebody else, is of a `GET` (calls are traced, `GET`s are not), or is older \

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headrace_domain::{BlockKey, CacheSalt, Clock, ManualClock, ModelName, PrefixKeys};
+use headrace_domain::{BlockKey, CacheSalt, Clock, ManualClock, ModelName, PrefixKeys, Residency};
 use headrace_engine_api::{Capabilities, Continues};
 use headrace_fleet::{Failure, Fleet, Outcome, Placement, Site, Tried, Worker};
 
@@ -280,7 +280,8 @@ impl World {
     fn send(&mut self, at: usize) {
         let now_ns = self.now_ns();
         let call = &mut self.calls[at];
-        let placed = self.fleets[call.gateway].place(&self.model, &call.keys, &call.tried);
+        let placed =
+            self.fleets[call.gateway].place(&self.model, &call.keys, &call.tried, &Residency::Anywhere);
         let Some(placement) = placed else {
             self.seen.failed += 1;
             return self.over(at);

@@ -38,7 +38,8 @@ impl Carried {
     /// One that was not tried. What the first failed with decides, whatever kept others from being tried.
     fn next(&self, why: &Why) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
-        work.catalog.fallback(&work.call.model, (why.code, why.stage), &work.model, &self.passed_over)
+        let (ending, tried) = ((why.code, why.stage), &self.passed_over);
+        work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
     }
 
     /// The call as it is put to another model, with limits and money for that.

@@ -250,7 +250,9 @@ impl Placing<'_> {
             let tried = &self.tries.in_vain.entry(0).or_default().tried;
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = Trail { marks: &messages.trail, tokens };
-            let Some(placement) = work.catalog.fleet().place_near(&work.model.name, trail, tried) else {
+            let Some(placement) =
+                work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency)
+            else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
             };
             let submitted_ns = self.dossier.elapsed_ns();
@@ -280,16 +282,16 @@ impl Placing<'_> {
 
     fn candidate(&mut self, handing: &Handing<'_>) -> Option<Placement> {
         let work = self.work;
-        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
+        let (fleet, model, within) = (work.catalog.fleet(), &work.model.name, &work.residency);
         let Some(onward) = &handing.onward else {
             return match self.tries.in_vain.get(&handing.part) {
-                Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried),
-                None => fleet.place(model, handing.keys, &Tried::default()),
+                Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried, within),
+                None => fleet.place(model, handing.keys, &Tried::default(), within),
             };
         };
         let tried = &mut self.tries.in_vain.entry(handing.part).or_default().tried;
         let mut unlike = tried.clone();
-        while let Some(placement) = fleet.place(model, handing.keys, &unlike) {
+        while let Some(placement) = fleet.place(model, handing.keys, &unlike, within) {
             if onward.is_unchanged_by(&placement, work) {
                 return Some(placement);
             }
@@ -300,7 +302,7 @@ impl Placing<'_> {
         }
         // It is better than no end at all that whoever takes ids goes on.
         loop {
-            let placement = fleet.place(model, handing.keys, tried)?;
+            let placement = fleet.place(model, handing.keys, tried, within)?;
             if placement.capabilities().is_some_and(|engine| engine.continues != Continues::Never) {
                 return Some(placement);
             }
@@ -411,13 +413,14 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
 
 fn nobody(work: &Work) -> Why {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-    let soonest = work.catalog.fleet().readiness(&work.model.name).and_then(|ready| ready.retry_after);
+    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
+    let soonest = readiness.and_then(|ready| ready.retry_after);
     Why::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
 /// All targets of a model failed lately, or are full, or were taken out of service.
 fn no_target(work: &Work) -> Why {
-    let readiness = work.catalog.fleet().readiness(&work.model.name);
+    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
     let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));
     let message = format!("No upstream of `{}` takes calls now. Nothing was charged.", work.model.name);
     Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)

@@ -87,6 +87,9 @@ impl Round {
         let Self { source, tries, pauses, .. } = self;
         let until_ns = dossier.elapsed_ns();
         place::close(&mut dossier.record.attempts, source, tries, until_ns);
+        if !self.work.keeps_words {
+            dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
+        }
         dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);

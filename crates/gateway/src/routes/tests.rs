@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headrace_domain::{KeyId, OrgId, ProjectId, RequestId, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, RequestId, Residency, UnixNanos};
 use headrace_identity::{EndpointAccess, ModelAccess, RateLimits};
 use proptest::prelude::*;
 use serde_json::json;
@@ -26,6 +26,8 @@ fn asker(project: &str, key: &str) -> Asker {
         name: String::new(),
         models: ModelAccess::All,
         endpoints: EndpointAccess::All,
+        regions: Residency::Anywhere,
+        org_regions: Residency::Anywhere,
         limits: RateLimits::default(),
         project_limits: RateLimits::default(),
         org_limits: RateLimits::default(),
@@ -44,7 +46,7 @@ fn draw(seed: u64, at: u32) -> Draw {
 }
 
 fn chosen<'a>(route: &'a Route, draw: &Draw) -> &'a str {
-    route.choose(draw).unwrap().model.as_str()
+    route.choose(draw, |_| true).unwrap().model.as_str()
 }
 
 proptest! {

@@ -37,7 +37,8 @@ impl Moderated {
                 Ok(written) => break (written, salt),
                 // What is too long for one model may not be for another one that the name leads to.
                 Err(why) => {
-                    let next = catalog.fallback(&call.model, (why.code, why.stage), &model, &passed_over);
+                    let (ending, within) = ((why.code, why.stage), &principal.regions);
+                    let next = catalog.fallback(&call.model, ending, &model, &passed_over, within);
                     let next = next.ok_or(why)?;
                     dossier.served_by(&next);
                     passed_over.push(std::mem::replace(&mut model, next).name.clone());
@@ -49,7 +50,8 @@ impl Moderated {
         let (Encoded { prompts, text, messages }, sampling) = written;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
-        let keys = Vec::new();
+        let (keys, residency) = (Vec::new(), principal.regions.clone());
+        let keeps_words = residency.allows(gateway.config().region.as_ref());
         let memory = Arc::new(memory);
         let work = Work {
             call,
@@ -64,6 +66,8 @@ impl Moderated {
             salt,
             keys,
             tenant,
+            residency,
+            keeps_words,
             weight,
         };
         take_memory(gateway, &work)?;
@@ -102,6 +106,8 @@ impl Work {
             salt,
             keys: Vec::new(),
             tenant: self.tenant,
+            residency: self.residency.clone(),
+            keeps_words: self.keeps_words,
             weight: self.weight,
             call,
             model,

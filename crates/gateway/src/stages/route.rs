@@ -1,8 +1,10 @@
-//! Stage `route`: the name asked for to the model that serves. Which one that is was settled when the body was read; only who may
-//! use the name learns of it.
+//! Stage `route`: the name asked for to the model that serves, where the call may be worked on. Which one that is was settled when the
+//! body was read; only who may use the name learns of it.
 
-use headrace_domain::Stage;
+use headrace_domain::{Code, ModelName, Residency, Stage};
+use headrace_identity::Principal;
 
+use crate::catalog::Catalog;
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Authorized, Routed};
@@ -16,7 +18,32 @@ impl Authorized {
         // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
         dossier.record.model_asked = Some(asked.to_string());
         dossier.served_by(&model);
+        // Who is asked obeys it whatever is said here: this says why nobody would be.
+        if !catalog.fleet().serves_within(&model.name, &principal.regions) {
+            return Err(region_not_allowed(&principal, &catalog, &asked));
+        }
         dossier.mark(Stage::Route);
         Ok(Routed { principal, call, taken, catalog, model })
     }
+}
+
+/// What is asked for is offered nowhere that the caller's calls may be worked on.
+pub(crate) fn region_not_allowed(principal: &Principal, catalog: &Catalog, asked: &ModelName) -> Why {
+    let Principal { org, regions, org_regions, .. } = principal;
+    let pin = match org_regions {
+        own if own == regions => format!("Organisation `{org}` is pinned to {regions}"),
+        Residency::Anywhere => format!("This key is pinned to {regions}"),
+        wider => format!("This key is pinned to {regions}, within the {wider} of organisation `{org}`"),
+    };
+    let offered = catalog.regions_of(asked);
+    let mut places: Vec<&str> = offered.iter().flatten().map(headrace_domain::Region::as_str).collect();
+    if offered.contains(&None) {
+        places.push("no region that is known");
+    }
+    let message = format!(
+        "{pin}, and `{asked}` is offered in {}. `GET /v1/models` lists what is offered where your calls may be worked on. \
+         Nothing was charged.",
+        places.join(", ")
+    );
+    Why::new(Code::RegionNotAllowed, message).with_param("model")
 }

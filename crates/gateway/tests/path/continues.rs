@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{
-    AttemptOutcome, Clock, Continued, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Usage,
-    is_partition,
+    AttemptOutcome, Clock, Continued, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Region,
+    Residency, Usage, is_partition,
 };
 use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
@@ -134,15 +134,16 @@ fn world_where(
     engines: &[(Continues, &str, Leaving)],
     on_break: OnBreak,
 ) -> (World, Vec<Arc<Written>>) {
-    world_of(text, engines, on_break, None)
+    world_of(text, engines, on_break, None, &[])
 }
 
-/// With costs, each engine is at an upstream of its own.
+/// With costs, each engine is at an upstream of its own; those that have a region are there.
 fn world_of(
     text: &'static str,
     engines: &[(Continues, &str, Leaving)],
     on_break: OnBreak,
     costs: Option<CostList>,
+    regions: &[&str],
 ) -> (World, Vec<Arc<Written>>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     let engine = |&(continues, numerics, leaves): &(Continues, &str, Leaving)| {
@@ -153,11 +154,12 @@ fn world_of(
     let name = ModelName::new(MODEL).unwrap();
     let worker = |(at, engine): (usize, &Arc<Written>)| {
         let engine = Arc::clone(engine) as Arc<dyn Engine>;
-        match &costs {
+        let worker = match &costs {
             None => Worker::new(&format!("w{at}"), name.clone(), engine),
             Some(_) => Worker::new(&format!("w{at}/theirs"), name.clone(), engine)
                 .at(&Arc::new(Site::new(&format!("w{at}")))),
-        }
+        };
+        worker.within(regions.get(at).map(|region| Region::new(region).unwrap()))
     };
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
         "output": 4_000_000_000i64}]);
@@ -327,7 +329,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
     };
     let body = chat(&json!({"stream": true}));
     let all = TEXT.chars().count() as i64;
-    let (alone, _) = world_of(TEXT, &[with(None)], OnBreak::Error, costs(&["w0"]));
+    let (alone, _) = world_of(TEXT, &[with(None)], OnBreak::Error, costs(&["w0"]), &[]);
     said(&alone, Endpoint::ChatCompletions, body.clone()).await;
     let record = alone.last_trace();
     let prompt = record.usage.prompt_tokens() as i64;
@@ -336,7 +338,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
     assert_eq!(record.paid, Some(record.cost), "by one sheet, of an undisturbed answer");
     for how in [Leaves::Silently, Leaves::Saying] {
         let engines = [with(Some((5, how))), with(None)];
-        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w0", "w1"]));
+        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w0", "w1"]), &[]);
         said(&world, Endpoint::ChatCompletions, body.clone()).await;
         let record = world.last_trace();
         let paid: Vec<_> = record.attempts.iter().map(|tried| tried.paid.unwrap().get()).collect();
@@ -344,7 +346,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
         assert_eq!(paid, [computed(prompt, 5), computed(prompt + 5, all - 5)], "{how:?}");
         assert_eq!(record.paid.map(|sum| sum.get()), Some(paid.iter().sum()));
         assert_eq!(record.cost, alone.last_trace().cost, "the caller pays once");
-        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w1"]));
+        let (world, _) = world_of(TEXT, &engines, OnBreak::Error, costs(&["w1"]), &[]);
         said(&world, Endpoint::ChatCompletions, body.clone()).await;
         let record = world.last_trace();
         assert_eq!((record.paid, record.attempts[0].paid), (None, None), "what is not known is no sum");
@@ -428,4 +430,27 @@ async fn who_goes_on_as_the_lost_one_would_have_is_preferred() {
     assert!(world.last_trace().continued.is_empty());
     let asked = |at: usize| engines[at].jobs.lock().unwrap().len();
     assert_eq!((asked(1), asked(2)), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_on_only_where_its_call_may_be_worked_on() {
+    let eu = || Residency::only([Region::new("eu").unwrap()]);
+    let leaves = with(Some((5, Leaves::Silently)));
+    let body = chat(&json!({"stream": true}));
+    let (good, _) = world(TEXT, &[with(None)]);
+    let undisturbed = by_choice(said(&good, Endpoint::ChatCompletions, body.clone()).await);
+    let ways = [OnBreak::Error, OnBreak::Continue];
+    let rows = [(["eu", "us", "eu"], true), (["eu", "us", "ch"], false)];
+    for ((regions, goes_on), way) in rows.into_iter().flat_map(|row| ways.map(|way| (row, way))) {
+        let three = [leaves, with(None), with(None)];
+        let (world, engines) = world_of(TEXT, &three, way, None, &regions);
+        world.directory.set_org_regions(&world.org, eu(), "test", world.clock.now()).unwrap();
+        let heard = by_choice(said(&world, Endpoint::ChatCompletions, body.clone()).await);
+        let jobs: Vec<_> = engines.iter().map(|engine| engine.jobs.lock().unwrap().len()).collect();
+        assert_eq!(jobs, [1, 0, usize::from(goes_on)], "{regions:?}");
+        assert_eq!(heard == undisturbed, goes_on, "{heard:?}");
+        if !goes_on {
+            assert!(matches!(world.last_trace().outcome, Outcome::Failed { .. }), "{heard:?}");
+        }
+    }
 }

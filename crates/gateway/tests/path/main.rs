@@ -15,6 +15,7 @@ mod panics;
 mod places;
 mod prices;
 mod refusals;
+mod regions;
 mod relays;
 mod routes;
 mod swaps;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars};
+use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
     Abandoned, Engine, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
     RelayHead, RelayedEvent, Reported,
@@ -44,6 +44,8 @@ pub(crate) struct Told {
     pub(crate) gate: Arc<Gate>,
     /// Whether it says how busy it is. Of those that do, and are alike, the first gets a call.
     pub(crate) tells_load: AtomicBool,
+    /// Where it is.
+    region: Option<Region>,
 }
 
 pub(crate) struct Telling {
@@ -87,7 +89,17 @@ impl Relay for Told {
 }
 
 pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+    server_in(None, name, dialect, scripts)
+}
+
+pub(crate) fn server_in(
+    region: Option<&str>,
+    name: &str,
+    dialect: Dialect,
+    scripts: Vec<Script>,
+) -> Arc<Told> {
     Arc::new(Told {
+        region: region.map(|region| Region::new(region).unwrap()),
         facts: RelayFacts {
             upstream: name.into(),
             dialect,
@@ -159,6 +171,7 @@ fn swap(
         let name = ModelName::new(model).unwrap();
         let relay = |server: &Arc<Told>| {
             Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn Relay>)
+                .within(server.region.clone())
         };
         workers.extend(servers.iter().map(relay));
         served.push(Arc::new(ServedModel {

@@ -12,8 +12,8 @@ use headrace_call_api::{BodySource, Broken, Credentials, Frames, Front, Head, Pe
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
-    ProjectId, RequestId, SamplingDefaults, SystemClock, TokenLogprob, TopLogprob, TraceRecord, TraceSink,
-    UnixNanos, Usage,
+    ProjectId, Region, RequestId, SamplingDefaults, SystemClock, TokenLogprob, TopLogprob, TraceRecord,
+    TraceSink, UnixNanos, Usage,
 };
 use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport,
@@ -322,6 +322,8 @@ pub(crate) struct Setup {
     pub(crate) memory: MemoryBounds,
     /// Another chat template than the demo model's.
     pub(crate) template: Option<&'static str>,
+    /// Where the server is, and its own model.
+    pub(crate) region: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -338,6 +340,7 @@ impl Default for Setup {
             buffer_bytes: 256 << 10,
             memory: MemoryBounds::default(),
             template: None,
+            region: None,
         }
     }
 }
@@ -390,7 +393,9 @@ impl World {
             cache_secret: [9; 32],
             owner: Owner::new(1),
         };
+        let region = setup.region.map(|region| Region::new(region).unwrap());
         let config = GatewayConfig {
+            region: region.clone(),
             stall_timeout: setup.stall,
             hold_lifetime: setup.hold,
             render_inline_bytes: setup.render_inline_bytes,
@@ -398,7 +403,7 @@ impl World {
             memory: setup.memory,
             ..GatewayConfig::default()
         };
-        let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>);
+        let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>).within(region);
         let offer = Offer {
             prices: PriceList::from_config(&prices).unwrap(),
             judge: judge.clone(),

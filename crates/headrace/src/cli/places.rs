@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId};
 
-use super::shared::{At, LimitFlags, duration};
+use super::shared::{At, LimitFlags, NewRegions, RegionFlags, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
@@ -42,6 +42,8 @@ pub(crate) enum KeysCommand {
         secret_file: Option<PathBuf>,
         #[command(flatten)]
         limits: LimitFlags,
+        #[command(flatten)]
+        regions: RegionFlags,
     },
     /// List keys, without their secrets
     List {
@@ -55,6 +57,13 @@ pub(crate) enum KeysCommand {
         id: KeyId,
         #[command(flatten)]
         limits: LimitFlags,
+    },
+    /// Set anew where a key's calls may be worked on, within what its organisation allows
+    Regions {
+        /// Its id: key_...
+        id: KeyId,
+        #[command(flatten)]
+        regions: NewRegions,
     },
     /// Revoke a key: it is dead at once
     Revoke {
@@ -79,6 +88,8 @@ pub(crate) enum OrgsCommand {
         id: OrgId,
         #[command(flatten)]
         limits: LimitFlags,
+        #[command(flatten)]
+        regions: RegionFlags,
     },
     /// List organisations
     List,
@@ -88,6 +99,14 @@ pub(crate) enum OrgsCommand {
         id: OrgId,
         #[command(flatten)]
         limits: LimitFlags,
+    },
+    /// Set anew where an organisation's calls may be worked on
+    #[command(after_help = "Example:\n  headrace orgs regions acme --regions eu,ch")]
+    Regions {
+        /// Its id
+        id: OrgId,
+        #[command(flatten)]
+        regions: NewRegions,
     },
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use headrace_domain::{Region, Residency};
 use headrace_identity::RateLimits;
 
 use crate::config::value::{Kind, Parsed};
@@ -53,5 +54,43 @@ pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     match (Kind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
         Parsed::Duration(duration) => Ok(duration),
         _ => Err("it must be a duration".to_owned()),
+    }
+}
+
+/// Where calls may be worked on, of something that is made; without it, anywhere.
+#[derive(Debug, Args)]
+pub(crate) struct RegionFlags {
+    /// Regions that its calls may be worked on in, such as eu,ch: no upstream elsewhere is ever asked [default: anywhere]
+    #[arg(long, value_name = "REGION,…", value_delimiter = ',')]
+    regions: Vec<Region>,
+}
+
+impl RegionFlags {
+    /// As a pin.
+    pub(crate) fn residency(&self) -> Residency {
+        if self.regions.is_empty() {
+            Residency::Anywhere
+        } else {
+            Residency::only(self.regions.iter().cloned())
+        }
+    }
+}
+
+/// The same, of something that is there: what is said takes the place of what was.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct NewRegions {
+    /// Regions that its calls may be worked on in, such as eu,ch: no upstream elsewhere is ever asked
+    #[arg(long, value_name = "REGION,…", value_delimiter = ',')]
+    regions: Vec<Region>,
+    /// Its calls may be worked on anywhere; of a key: wherever those of its organisation may
+    #[arg(long)]
+    anywhere: bool,
+}
+
+impl NewRegions {
+    /// As a pin.
+    pub(crate) fn residency(&self) -> Residency {
+        if self.anywhere { Residency::Anywhere } else { Residency::only(self.regions.iter().cloned()) }
     }
 }

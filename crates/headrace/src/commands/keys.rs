@@ -7,13 +7,14 @@ use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
 use headrace_identity::{KeyRecord, Revocation};
 
 use crate::cli::places::{KeysArgs, KeysCommand};
+use crate::commands::places::pinned;
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
 /// Creates, lists, limits or revokes.
 pub(crate) fn run(args: KeysArgs) -> ExitCode {
     match args.command {
-        KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits } => {
+        KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits, regions } => {
             let secret = match secret_file.map(std::fs::read_to_string).transpose() {
                 Ok(text) => text.map(|text| SecretText::new(text.trim().to_owned())),
                 Err(error) => return output::fail(&format!("cannot read --secret-file: {error}")),
@@ -24,6 +25,7 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
                 models: (!allow.is_empty()).then_some(allow),
                 endpoints: (!endpoint.is_empty()).then_some(endpoint),
                 limits: limits.given(),
+                regions: regions.residency(),
                 expires: expires.map(|after| SystemClock::new().now().after(after)),
                 secret,
             };
@@ -33,6 +35,13 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
             let limits = limits.limits();
             execute(&args.at, AdminCommand::SetKeyLimits { key: id.clone(), limits }, |reply| match reply {
                 AdminReply::LimitsSet => format!("{id} now has {limits}\n"),
+                other => unexpected(&other),
+            })
+        }
+        KeysCommand::Regions { id, regions } => {
+            let regions = regions.residency();
+            execute(&args.at, AdminCommand::SetKeyRegions { key: id, regions }, |reply| match reply {
+                AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
                 other => unexpected(&other),
             })
         }
@@ -62,7 +71,7 @@ fn revoked(id: &KeyId, how: Revocation) -> String {
 fn created(reply: AdminReply) -> String {
     match reply {
         AdminReply::KeyCreated { key, secret, unserved } => format!(
-            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n{}\nThe first line is the secret. It is shown this once.\n",
+            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n  regions  {}\n{}\nThe first line is the secret. It is shown this once.\n",
             secret.expose(),
             key.id,
             key.project,
@@ -70,6 +79,7 @@ fn created(reply: AdminReply) -> String {
             key.models,
             key.endpoints,
             key.limits,
+            key.regions,
             warning(&unserved),
         ),
         other => unexpected(&other),
@@ -93,7 +103,7 @@ fn list(reply: AdminReply) -> String {
     if keys.is_empty() {
         return "no keys: headrace keys create --name NAME makes one\n".to_owned();
     }
-    let head = ["id", "name", "project", "ends in", "created", "state", "limits"];
+    let head = ["id", "name", "project", "ends in", "created", "state", "limits", "regions"];
     output::table(&head, keys.into_iter().map(row).collect())
 }
 
@@ -113,5 +123,6 @@ fn row(key: KeyRecord) -> Vec<String> {
         time(Some(key.created)),
         state,
         limits,
+        key.regions.to_string(),
     ]
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
+use headrace_domain::KeyId;
 
 use crate::cli::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
 use crate::commands::{execute, time, unexpected};
@@ -11,7 +12,12 @@ use crate::output;
 /// Organisations.
 pub(crate) fn orgs(args: OrgsArgs) -> ExitCode {
     let command = match args.command {
-        OrgsCommand::Create { id, limits } => AdminCommand::CreateOrg { id, limits: limits.given() },
+        OrgsCommand::Create { id, limits, regions } => {
+            AdminCommand::CreateOrg { id, limits: limits.given(), regions: regions.residency() }
+        }
+        OrgsCommand::Regions { id, regions } => {
+            AdminCommand::SetOrgRegions { org: id, regions: regions.residency() }
+        }
         OrgsCommand::List => AdminCommand::ListOrgs,
         OrgsCommand::Limits { id, limits } => AdminCommand::SetOrgLimits { org: id, limits: limits.limits() },
     };
@@ -41,11 +47,14 @@ fn describe(reply: AdminReply) -> String {
             format!("project {} of organisation {} is there\n", project.id, project.org)
         }
         AdminReply::LimitsSet => "the limits are set\n".to_owned(),
+        AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
         AdminReply::Orgs(orgs) => {
             let rows = orgs.into_iter();
-            let rows =
-                rows.map(|org| vec![org.id.to_string(), time(Some(org.created)), org.limits.to_string()]);
-            output::table(&["organisation", "created", "limits"], rows.collect())
+            let rows = rows.map(|org| {
+                let limits = org.limits.to_string();
+                vec![org.id.to_string(), time(Some(org.created)), limits, org.regions.to_string()]
+            });
+            output::table(&["organisation", "created", "limits", "regions"], rows.collect())
         }
         AdminReply::Projects(projects) => {
             let rows = projects.into_iter().map(|project| {
@@ -56,4 +65,16 @@ fn describe(reply: AdminReply) -> String {
         }
         other => unexpected(&other),
     }
+}
+
+/// From the next call on, and whom it leaves with less than they had.
+pub(crate) fn pinned(narrowed: &[KeyId]) -> String {
+    let mut text =
+        "the regions are set, from the next call on; calls under way end where they began\n".to_owned();
+    for id in narrowed {
+        text += &format!(
+            "  warning  key {id} has regions of its own that are none of these: what both allow is in force\n"
+        );
+    }
+    text
 }

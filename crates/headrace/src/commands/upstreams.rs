@@ -25,13 +25,25 @@ pub(crate) fn run(args: UpstreamsArgs) -> ExitCode {
 }
 
 fn describe(views: &[UpstreamView]) -> String {
-    let head =
-        ["upstream", "kind", "at", "state", "in flight", "waiting", "calls", "failed", "heard", "models"];
+    let head = [
+        "upstream",
+        "kind",
+        "at",
+        "region",
+        "state",
+        "in flight",
+        "waiting",
+        "calls",
+        "failed",
+        "heard",
+        "models",
+    ];
     let rows = views.iter().map(|view| {
         vec![
             view.name.clone(),
             view.kind.clone(),
             view.at.clone(),
+            view.region.as_ref().map_or_else(|| "–".to_owned(), ToString::to_string),
             view.state.clone(),
             view.in_flight.to_string(),
             view.waiting.to_string(),

@@ -121,6 +121,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "Where the API listens. Port 0 takes a free one, which is written to `address` in the data directory.",
     ),
     field(
+        "server.region",
+        Kind::Text,
+        "",
+        "The region that this server is in, such as `\"eu\"`, with its own models and what it keeps. Calls that are pinned to regions (`headrace orgs regions`) use its models only where theirs have this name; where they do not, traces keep nothing of what a server said of its failures.",
+    ),
+    field(
         "server.metrics_listen",
         Kind::Address,
         "",
@@ -233,7 +239,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "upstreams",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
     ),
     field(
         "engine.threads",

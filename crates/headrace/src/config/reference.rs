@@ -84,6 +84,7 @@ output = \"0.40\"
 name = \"gpu\"
 kind = \"vllm\"
 url = \"http://127.0.0.1:8000\"
+region = \"eu\"               # calls that are pinned to regions go to no other
 serve = true                  # each of its models, as gpu/MODEL
 price = { input = \"0.10\", output = \"0.40\" }
 

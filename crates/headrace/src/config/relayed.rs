@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use headrace_domain::ModelName;
+use headrace_domain::{ModelName, Region};
 use headrace_gateway::Policy;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
@@ -17,6 +17,8 @@ pub(crate) struct UpstreamConfig {
     /// Where it stands in the configuration, such as `upstreams[0]`.
     pub(crate) setting: String,
     pub(crate) spec: UpstreamSpec,
+    /// Where it is.
+    pub(crate) region: Option<Region>,
     /// Every model that it lists is served, as `NAME/MODEL`.
     pub(crate) serve: bool,
     /// What tokens of its models cost that have no price of their own.

@@ -147,6 +147,29 @@ fn what_upstreams_charge_is_read_as_prices_are() {
 }
 
 #[test]
+fn a_region_is_a_name_of_the_server_and_of_each_upstream() {
+    let text = |of_server: &str, of_upstream: &str| {
+        format!(
+            "[server]\nregion = \"{of_server}\"\n[[upstreams]]\nname = \"a\"\nkind = \"openai\"\n\
+             url = \"http://127.0.0.1:9\"\nregion = \"{of_upstream}\""
+        )
+    };
+    let config = read(&text("us", "eu-west-1")).unwrap();
+    let region = |name: &str| Region::new(name).ok();
+    assert_eq!(
+        (config.gateway.region, config.upstreams[0].region.clone()),
+        (region("us"), region("eu-west-1"))
+    );
+    let moved = read(&text("us", "eu-west-2")).unwrap();
+    assert_ne!(moved.upstreams[0].fingerprint, config.upstreams[0].fingerprint, "it is another server then");
+    let said = read(&text("u s", "")).err().unwrap_or_default();
+    for expected in ["server.region: not a valid region", "upstreams[0].region: not a valid region"] {
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(!fields::is_live("server.region"));
+}
+
+#[test]
 fn every_fault_is_reported_at_once() {
     let text = r#"
         [server]

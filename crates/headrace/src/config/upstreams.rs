@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headrace_domain::ModelName;
+use headrace_domain::{ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_gateway::{OnBreak, Policy};
 use headrace_ledger::prices::PriceConfig;
@@ -81,6 +81,7 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
         Some("always") => UseHttp2::Always,
         _ => UseHttp2::Auto,
     };
+    let region = region(table);
     let serve = table.take("serve", Kind::Flag) == Some(Parsed::Flag(true));
     let price = price(table, &spec.name);
     kind?;
@@ -93,7 +94,12 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
         fingerprint.update(&secret.len().to_le_bytes()).update(secret);
     }
     let fingerprint = *fingerprint.finalize().as_bytes();
-    Some(UpstreamConfig { setting: table.what.clone(), spec, serve, price, fingerprint })
+    Some(UpstreamConfig { setting: table.what.clone(), spec, region, serve, price, fingerprint })
+}
+
+fn region(table: &mut Table) -> Option<Region> {
+    let name = table.take_text("region", Kind::Text)?;
+    Region::new(&name).map_err(|error| table.problem("region", error.to_string())).ok()
 }
 
 /// What a name of an upstream must be: it stands before a `/` in models' names, and in a variable's.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use headrace_domain::{KeyId, OrgId, ProjectId};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency};
 
 use crate::{
     IdentityError, KeyHash, KeyRecord, OrgRecord, Principal, ProjectRecord, StoreError, StoredDirectory,
@@ -89,6 +89,8 @@ impl Records {
             name: record.name.clone(),
             models: record.models.clone(),
             endpoints: record.endpoints.clone(),
+            regions: record.regions.and(&org.regions),
+            org_regions: org.regions.clone(),
             limits: record.limits,
             project_limits: project.limits,
             org_limits: org.limits,
@@ -97,11 +99,9 @@ impl Records {
         Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal })
     }
 
-    /// That a key's organisation and project are there and belong together.
+    /// That a key's organisation and project are there and belong together, and allow what it is to have.
     pub(super) fn check_home(&self, key: &KeyRecord) -> Result<(), IdentityError> {
-        if !self.orgs.contains_key(&key.org) {
-            return Err(IdentityError::UnknownOrg(key.org.clone()));
-        }
+        let org = self.orgs.get(&key.org).ok_or_else(|| IdentityError::UnknownOrg(key.org.clone()))?;
         let project = self.projects.get(&key.project);
         let project = project.ok_or_else(|| IdentityError::UnknownProject(key.project.clone()))?;
         if project.org != key.org {
@@ -110,8 +110,16 @@ impl Records {
                 org: key.org.clone(),
             });
         }
-        Ok(())
+        may_have(&key.regions, &org.regions)
     }
+}
+
+/// Whether a key of an organisation may have these regions.
+pub(super) fn may_have(key: &Residency, org: &Residency) -> Result<(), IdentityError> {
+    if key.narrows(org) {
+        return Ok(());
+    }
+    Err(IdentityError::Widens { key: key.clone(), org: org.clone() })
 }
 
 fn corrupt(key: &KeyRecord, why: &str) -> IdentityError {

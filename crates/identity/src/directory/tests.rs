@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use headrace_domain::{Endpoint, ModelName};
+use headrace_domain::{Endpoint, ModelName, Region};
 use proptest::prelude::*;
 
 use super::*;
@@ -111,6 +111,8 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         name: "test".to_owned(),
         models: record.models.clone(),
         endpoints: record.endpoints.clone(),
+        regions: Residency::Anywhere,
+        org_regions: Residency::Anywhere,
         limits: limits(1),
         project_limits: limits(2),
         org_limits: limits(3),
@@ -122,6 +124,48 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
     assert_eq!(directory.orgs().len(), 2);
     assert_eq!(directory.project(&project("web")).unwrap().limits, limits(2));
     assert_eq!(directory.org(&org("acme")).unwrap().created, NOW);
+}
+
+fn only(names: &str) -> Residency {
+    Residency::only(names.split_whitespace().map(|name| Region::new(name).unwrap()))
+}
+
+#[test]
+fn a_key_narrows_its_organisations_pin_and_never_widens_it() {
+    let store = memory();
+    let directory = directory(&store);
+    directory.set_org_regions(&org("acme"), only("eu ch"), "ops", NOW).unwrap();
+    let wide = directory.create_key(NewKey { regions: only("eu us"), ..new_key() }, "ops", NOW).unwrap_err();
+    assert_eq!(wide, IdentityError::Widens { key: only("eu us"), org: only("ch eu") });
+    assert!(wide.to_string().contains("pinned to ch, eu") && wide.to_string().contains("eu, us"), "{wide}");
+    let (inherits, inheriting) = directory.create_key(new_key(), "ops", NOW).unwrap();
+    let narrow = NewKey { regions: only("ch"), ..new_key() };
+    let (narrows, narrowing) = directory.create_key(narrow, "ops", NOW).unwrap();
+    let regions = |secret: &SecretString| {
+        let principal = directory.authenticate(secret.expose_secret(), NOW).unwrap();
+        (principal.regions.clone(), principal.org_regions.clone())
+    };
+    assert_eq!(regions(&inheriting), (only("eu ch"), only("eu ch")));
+    assert_eq!(regions(&narrowing), (only("ch"), only("eu ch")));
+    let rows = store.audit_end().unwrap().rows;
+    assert!(directory.set_key_regions(&inherits.id, only("jp"), "ops", NOW).is_err());
+    assert!(directory.set_key_regions(&KeyId::new("nobody").unwrap(), only("eu"), "ops", NOW).is_err());
+    assert!(directory.set_org_regions(&org("nobody"), only("eu"), "ops", NOW).is_err());
+    assert_eq!(store.audit_end().unwrap().rows, rows, "what is refused leaves no row");
+    directory.set_key_regions(&inherits.id, only("eu"), "ops", NOW).unwrap();
+    assert_eq!(regions(&inheriting).0, only("eu"));
+    // The organisation moves on: what both allow is in force, at once, also where that is nothing.
+    directory.set_org_regions(&org("acme"), only("eu us"), "ops", NOW).unwrap();
+    assert_eq!((regions(&inheriting).0, regions(&narrowing).0), (only("eu"), only("")));
+    directory.set_org_regions(&org("acme"), Residency::Anywhere, "ops", NOW).unwrap();
+    assert_eq!((regions(&inheriting).0, regions(&narrowing).0), (only("eu"), only("ch")));
+    // Limits are set anew without it.
+    directory.set_key_limits(&narrows.id, RateLimits::default(), "ops", NOW).unwrap();
+    directory.set_org_limits(&org("acme"), RateLimits::default(), "ops", NOW).unwrap();
+    assert_eq!(regions(&narrowing), (only("ch"), Residency::Anywhere));
+    let newest = directory.audit_of("key.regions", None, 1).unwrap();
+    assert_eq!((&*newest[0].entry.subject, &*newest[0].entry.detail), (inherits.id.as_str(), "eu"));
+    assert_eq!(open(&store).list(), directory.list());
 }
 
 #[test]
@@ -247,6 +291,9 @@ impl KeyStore for Failing {
     }
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.upsert_project(project, audit))
+    }
+    fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.set_key_regions(id, regions, audit))
     }
     fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.set_key_limits(id, limits, audit))
@@ -377,6 +424,9 @@ impl KeyStore for Scripted {
         Ok(())
     }
     fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn set_key_regions(&self, _: &KeyId, _: &Residency, _: &AuditEntry) -> Result<(), StoreError> {
         Ok(())
     }
     fn audit_end(&self) -> Result<AuditSummary, StoreError> {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use headrace_domain::{Endpoint, ModelName};
+use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region};
 use headrace_identity::{
-    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityError, MemoryKeyStore,
-    ModelAccess, NewKey,
+    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityError, KeyHash, KeyRecord,
+    MemoryKeyStore, ModelAccess, NewKey,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -32,7 +32,17 @@ fn entry(n: u64) -> AuditEntry {
 
 fn org_record(n: u8) -> OrgRecord {
     let limits = RateLimits { requests_per_minute: Some(u32::from(n)), ..RateLimits::default() };
-    OrgRecord { id: OrgId::new(&format!("org{}", n % 3)).unwrap(), limits, created: UnixNanos::new(5) }
+    let id = OrgId::new(&format!("org{}", n % 3)).unwrap();
+    OrgRecord { id, limits, regions: regions(n), created: UnixNanos::new(5) }
+}
+
+fn regions(n: u8) -> Residency {
+    let only = |names: &[&str]| Residency::only(names.iter().map(|name| Region::new(name).unwrap()));
+    match n % 5 {
+        0 => only(&["eu", "ch"]),
+        1 => only(&[]),
+        _ => Residency::Anywhere,
+    }
 }
 
 fn project_record(n: u8) -> ProjectRecord {
@@ -63,6 +73,7 @@ fn stored_key(n: u8) -> StoredKey {
                 _ => EndpointAccess::Only(vec![Endpoint::Messages, Endpoint::Completions]),
             },
             limits: RateLimits { concurrency: Some(u32::MAX), ..RateLimits::default() },
+            regions: regions(n / 3),
             created: UnixNanos::new(7),
             expires: n.is_multiple_of(5).then(|| UnixNanos::new(u64::from(n))),
             revoked: None,
@@ -78,6 +89,7 @@ fn act(store: &dyn KeyStore, what: u8, n: u8) -> Result<(), StoreError> {
         2 => store.set_revoked(&stored_key(n).record.id, UnixNanos::new(u64::from(n)), &audit),
         3 => store.set_key_limits(&stored_key(n).record.id, org_record(n).limits, &audit),
         4 => store.announce(&audit, "{}").map(drop),
+        8 => store.set_key_regions(&stored_key(n).record.id, &regions(n / 7), &audit),
         5 => store.conclude(u64::from(n), n.is_multiple_of(2).then_some(&audit)),
         _ => store.insert_key(&stored_key(n), &audit),
     }
@@ -88,7 +100,7 @@ proptest! {
     /// Whatever is done in whatever order, both stores answer alike and keep alike, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..8, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..9, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
@@ -205,10 +217,37 @@ fn alterations_of_the_audit_log_are_refused_or_found() {
 }
 
 #[test]
+fn a_program_that_knows_no_regions_does_not_pass_over_them() {
+    let (_dir, path) = file();
+    let version = |path: &Path| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = crate::sqlite::open(path, Durability::Full, true).await.unwrap();
+            let (version,): (i32,) =
+                sqlx::query_as("PRAGMA user_version").fetch_one(&mut connection).await.unwrap();
+            connection.close().await.unwrap();
+            version
+        })
+    };
+    let store = SqliteKeyStore::open(&path).unwrap();
+    let anywhere = OrgRecord { regions: Residency::Anywhere, ..org_record(0) };
+    store.upsert_org(&anywhere, &entry(1)).unwrap();
+    store.probe().unwrap();
+    drop(store);
+    assert_eq!(version(&path), 1, "nobody is pinned: programs from before may go on");
+    let store = SqliteKeyStore::open(&path).unwrap();
+    store.upsert_org(&org_record(0), &entry(2)).unwrap();
+    store.probe().unwrap();
+    drop(store);
+    assert_eq!(version(&path), PINNED, "it stays so, whatever is tried on the file");
+    assert_eq!(SqliteKeyStore::open(&path).unwrap().load_all().unwrap().orgs, [org_record(0)]);
+}
+
+#[test]
 fn newer_foreign_and_damaged_files_are_refused() {
     type Row = (&'static str, fn(&StoreError) -> bool);
     let rows: [Row; 3] = [
-        ("PRAGMA user_version = 2;", |e| *e == StoreError::Newer { found: 2, known: 1 }),
+        ("PRAGMA user_version = 3;", |e| *e == StoreError::Newer { found: 3, known: 2 }),
         ("PRAGMA application_id = 1;", |e| matches!(e, StoreError::Corrupt { .. })),
         ("UPDATE orgs SET limits = '{\"speed\":1}';", |e| matches!(e, StoreError::Corrupt { .. })),
     ];

@@ -1,0 +1,131 @@
+//! Where servers stand, and where calls may be worked on. Must not know who serves, or whose calls they are.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Region;
+
+/// Where calls may be worked on: by whom, and where what is kept of them may say more than figures and names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Residency {
+    /// By everybody, also where nobody has said where they are.
+    #[default]
+    Anywhere,
+    /// In these regions and no other. None: nowhere.
+    Only(Arc<BTreeSet<Region>>),
+}
+
+impl Residency {
+    /// In these regions and no other.
+    pub fn only(regions: impl IntoIterator<Item = Region>) -> Self {
+        Self::Only(Arc::new(regions.into_iter().collect()))
+    }
+
+    /// Whether nothing is ruled out.
+    pub const fn is_anywhere(&self) -> bool {
+        matches!(self, Self::Anywhere)
+    }
+
+    /// Whether a server in this region may work on them. Of one that is nowhere in particular nobody knows that.
+    pub fn allows(&self, region: Option<&Region>) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::Only(regions) => region.is_some_and(|region| regions.contains(region)),
+        }
+    }
+
+    /// What both allow.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Anywhere, both) | (both, Self::Anywhere) => both.clone(),
+            (Self::Only(a), Self::Only(b)) if a.is_subset(b) => Self::Only(Arc::clone(a)),
+            (Self::Only(a), Self::Only(b)) => Self::only(a.intersection(b).cloned()),
+        }
+    }
+
+    /// Whether it says nothing of its own, or nothing that `outer` does not allow.
+    pub fn narrows(&self, outer: &Self) -> bool {
+        match (self, outer) {
+            (Self::Anywhere, _) | (_, Self::Anywhere) => true,
+            (Self::Only(own), Self::Only(outer)) => own.is_subset(outer),
+        }
+    }
+}
+
+impl fmt::Display for Residency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anywhere => f.write_str("anywhere"),
+            Self::Only(regions) if regions.is_empty() => f.write_str("nowhere"),
+            Self::Only(regions) => {
+                let names: Vec<&str> = regions.iter().map(Region::as_str).collect();
+                f.write_str(&names.join(", "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(names: &str) -> Residency {
+        Residency::only(names.split_whitespace().map(|name| Region::new(name).unwrap()))
+    }
+
+    #[test]
+    fn a_pin_allows_what_it_names_and_nothing_that_is_unknown() {
+        let anywhere = Residency::Anywhere;
+        let region = |name: &str| Region::new(name).ok();
+        for (pin, at, allowed) in [
+            (&anywhere, region("us"), true),
+            (&anywhere, None, true),
+            (&only("eu ch"), region("ch"), true),
+            (&only("eu ch"), region("us"), false),
+            // A region within another one is another one.
+            (&only("eu"), region("eu-west-1"), false),
+            (&only("eu"), region("EU"), false),
+            (&only("eu"), None, false),
+            (&only(""), region("eu"), false),
+        ] {
+            assert_eq!(pin.allows(at.as_ref()), allowed, "{pin} {at:?}");
+        }
+    }
+
+    #[test]
+    fn two_pins_allow_what_both_do() {
+        let pins = ["eu", "us", "eu ch", "", "ch us"].map(only);
+        let pins = || pins.iter().cloned().chain([Residency::Anywhere]);
+        let places = || ["eu", "us", "ch", "jp"].map(|name| Region::new(name).ok()).into_iter().chain([None]);
+        for a in pins() {
+            for b in pins() {
+                for at in places() {
+                    let at = at.as_ref();
+                    assert_eq!(a.and(&b).allows(at), a.allows(at) && b.allows(at), "{a} | {b} | {at:?}");
+                    if a.narrows(&b) && a != Residency::Anywhere {
+                        assert!(!a.allows(at) || b.allows(at), "{a} | {b} | {at:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pins_are_written_as_they_are_read() {
+        for (pin, text, json) in [
+            (Residency::Anywhere, "anywhere", r#""anywhere""#),
+            (only("eu ch"), "ch, eu", r#"{"only":["ch","eu"]}"#),
+            (only(""), "nowhere", r#"{"only":[]}"#),
+        ] {
+            assert_eq!(pin.to_string(), text);
+            assert_eq!(serde_json::to_string(&pin).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Residency>(json).unwrap(), pin);
+        }
+        assert!(serde_json::from_str::<Residency>(r#"{"only":["e u"]}"#).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! Rows of the identity store: what stands in them, and what can be wrong with it. Knows no statement.
+
+use std::fmt;
+
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_identity::{KeyHash, KeyRecord, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredKey};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::sqlite::FormatError;
+
+/// What went wrong within a call.
+pub(super) enum Failure {
+    /// The file could not be opened, read or written.
+    Sqlite(sqlx::Error),
+    Store(StoreError),
+}
+
+impl Failure {
+    pub(super) fn while_doing(self, doing: &'static str) -> StoreError {
+        match self {
+            Self::Sqlite(error) => unavailable(doing, error),
+            Self::Store(error) => error,
+        }
+    }
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Sqlite(error) => Self::Sqlite(error),
+            FormatError::Newer { found, known, .. } => {
+                Self::Store(StoreError::Newer { found: i64::from(found), known: i64::from(known) })
+            }
+            other => corrupt("its file", other),
+        }
+    }
+}
+
+pub(super) fn unavailable(doing: &'static str, why: impl fmt::Display) -> StoreError {
+    StoreError::Unavailable { doing, why: why.to_string() }
+}
+
+pub(super) fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> Failure {
+    Failure::Store(StoreError::Corrupt { what: what.to_string(), why: why.to_string() })
+}
+
+/// What SQLite's constraints mean: `unique` is there already, or what it belongs to is not.
+pub(super) fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str) -> Failure {
+    match error.as_database_error() {
+        Some(known) if known.is_unique_violation() => Failure::Store(StoreError::Duplicate { what: unique }),
+        Some(known) if known.is_foreign_key_violation() => {
+            Failure::Store(StoreError::NotFound { what: belongs_to })
+        }
+        _ => Failure::Sqlite(error),
+    }
+}
+
+pub(super) fn org(row: &SqliteRow) -> Result<OrgRecord, Failure> {
+    Ok(OrgRecord {
+        id: parsed(row, "id", OrgId::new)?,
+        limits: from_json::<RateLimits>(row, "limits")?,
+        regions: Residency::Anywhere,
+        created: UnixNanos::new(number(row, "created")?),
+    })
+}
+
+pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, Failure> {
+    Ok(ProjectRecord {
+        id: parsed(row, "id", ProjectId::new)?,
+        org: parsed(row, "org", OrgId::new)?,
+        limits: from_json::<RateLimits>(row, "limits")?,
+        created: UnixNanos::new(number(row, "created")?),
+    })
+}
+
+pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, Failure> {
+    Ok(StoredKey {
+        hash: KeyHash::from_bytes(bytes(row, "hash")?),
+        record: KeyRecord {
+            id: parsed(row, "id", KeyId::new)?,
+            org: parsed(row, "org", OrgId::new)?,
+            project: parsed(row, "project", ProjectId::new)?,
+            name: row.try_get("name")?,
+            hint: row.try_get("hint")?,
+            models: from_json(row, "models")?,
+            endpoints: from_json(row, "endpoints")?,
+            limits: from_json(row, "limits")?,
+            regions: Residency::Anywhere,
+            created: UnixNanos::new(number(row, "created")?),
+            expires: optional_time(row, "expires")?,
+            revoked: optional_time(row, "revoked")?,
+        },
+    })
+}
+
+pub(super) fn parsed<T, E: fmt::Display>(
+    row: &SqliteRow,
+    column: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, Failure> {
+    let text: &str = row.try_get(column)?;
+    parse(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<T, Failure> {
+    let text: &str = row.try_get(column)?;
+    serde_json::from_str(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
+}
+
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string(value).map_err(|error| corrupt("a record to be written", error))
+}
+
+pub(super) fn bytes(row: &SqliteRow, column: &str) -> Result<[u8; 32], Failure> {
+    let blob: &[u8] = row.try_get(column)?;
+    blob.try_into().map_err(|_| corrupt(format_args!("column `{column}`"), "it does not have 32 bytes"))
+}
+
+pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, Failure> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))
+}
+
+pub(super) fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<UnixNanos>, Failure> {
+    let number: Option<i64> = row.try_get(column)?;
+    let time = number.map(u64::try_from).transpose();
+    Ok(time.map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))?.map(UnixNanos::new))
+}
+
+pub(super) fn nanos(time: UnixNanos) -> Result<i64, Failure> {
+    i64::try_from(time.get()).map_err(|_| corrupt("a time to be written", "it lies beyond the year 2262"))
+}
