@@ -58,7 +58,7 @@ impl AttemptOutcome {
     /// Leaves out what the server said of it: that may repeat words of the call.
     pub fn without_words(&mut self) {
         match self {
-            Self::Answered | Self::CutShort => {}
+            Self::Answered | Self::Outrun | Self::CutShort => {}
             Self::Refused { why, .. } | Self::Failed { why, .. } => UNSAID.clone_into(why),
         }
     }
@@ -84,6 +84,8 @@ pub enum AttemptOutcome {
         /// Why, as the worker said it.
         why: String,
     },
+    /// A second worker that was asked as well was faster with the first word, and this one was let go of.
+    Outrun,
     /// The call ended before it did.
     CutShort,
 }
@@ -95,6 +97,7 @@ impl AttemptOutcome {
             Self::Answered => "answered",
             Self::Refused { .. } => "refused",
             Self::Failed { .. } => "failed",
+            Self::Outrun => "outrun",
             Self::CutShort => "cut_short",
         }
     }

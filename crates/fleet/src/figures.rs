@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::hedge::Spread;
 use crate::latency::PeakEwma;
 use crate::outcome::Outcome;
 use crate::window::Window;
@@ -24,6 +25,8 @@ pub(crate) struct Figures {
     pub(crate) last_error: Option<Arc<str>>,
     /// From placing a call until the first thing came.
     pub(crate) first: PeakEwma,
+    /// The same, as they lie.
+    pub(crate) firsts: Spread,
     /// From placing a call until its end.
     pub(crate) whole: PeakEwma,
     started: Window<65>,
@@ -75,6 +78,7 @@ impl Figures {
             failed: lately(),
             last_error: None,
             first: PeakEwma::NONE,
+            firsts: Spread::NONE,
             whole: PeakEwma::NONE,
             started: flow(),
             ended: flow(),
@@ -99,6 +103,14 @@ impl Figures {
     /// The first thing of a call came, so that its blocks are computed.
     pub(crate) fn began(&mut self, now_ns: u64, after_ns: u64, blocks: u64) {
         self.blocks_done.add(now_ns, blocks);
+        self.first.add(now_ns, after_ns);
+        self.firsts.add(after_ns);
+        self.sample.first_sum_ns += after_ns as f64;
+        self.sample.firsts = self.sample.firsts.saturating_add(1);
+    }
+
+    /// Nothing of a call came in this time, and somebody else was faster.
+    pub(crate) fn outrun(&mut self, now_ns: u64, after_ns: u64) {
         self.first.add(now_ns, after_ns);
         self.sample.first_sum_ns += after_ns as f64;
         self.sample.firsts = self.sample.firsts.saturating_add(1);

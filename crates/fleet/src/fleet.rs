@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{Clock, ModelName, PrefixKeys, Region, Residency, SystemClock};
 use headrace_engine_api::{Health, SharedRelay};
 use smallvec::SmallVec;
 
 use crate::choice::{Ask, Candidate, choose};
+use crate::hedge::{Hedge, Spread};
 use crate::outlier::Outliers;
 use crate::placement::{Chance, Placement, Tried};
 use crate::random::Random;
@@ -163,6 +165,23 @@ impl Fleet {
         // The one that is listed first keeps the budget: it outlives this fleet.
         let first = self.of(model).and_then(<[_]>::first);
         first.is_some_and(|worker| worker.retries.take(self.now_ns()))
+    }
+
+    /// How long a call may wait for its first word from who has it, until a second worker is asked as well: longer than so many calls
+    /// of the others did. `None`: there is nobody else, or nothing is known of them yet. Each call asks once, and pays its part of
+    /// a race.
+    pub fn patience(&self, model: &ModelName, placement: &Placement, hedge: &Hedge) -> Option<Duration> {
+        let workers = self.of(model)?;
+        workers.first()?.races.pay_in(hedge);
+        let others = workers.iter().filter(|worker| !Arc::ptr_eq(worker, placement.worker()));
+        let mut firsts = Spread::NONE;
+        others.for_each(|worker| firsts.with(&worker.figures().firsts));
+        firsts.percentile(hedge.after_percent)
+    }
+
+    /// Whether a call of `model` may be put to a second worker: not where more than their share of the calls were.
+    pub fn may_race(&self, model: &ModelName) -> bool {
+        self.of(model).and_then(<[_]>::first).is_some_and(|first| first.races.take())
     }
 
     /// Picks the worker with the least work before the first token, among those that take calls; the page of this room says how.

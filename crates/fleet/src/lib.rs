@@ -31,6 +31,7 @@ mod choice;
 mod door;
 mod figures;
 mod fleet;
+mod hedge;
 mod latency;
 mod outcome;
 mod outlier;
@@ -49,6 +50,7 @@ mod tests;
 
 pub use figures::Totals;
 pub use fleet::{Fleet, Trail};
+pub use hedge::Hedge;
 pub use outcome::{Failure, Outcome};
 pub use placement::{Placement, Tried};
 pub use prefix_index::{Held, IndexFault, PrefixIndex, Stored, Whose};

@@ -116,9 +116,22 @@ impl Placement {
         self.worker.ended(now_ns, took_ns, outcome, std::mem::take(&mut self.trials), random);
     }
 
+    /// Another worker was faster with the first thing. This one is let go of, and has not failed.
+    pub fn outrun(&mut self) {
+        if !self.began && !self.ended {
+            let now_ns = self.chance.clock.monotonic_nanos();
+            self.worker.outrun(now_ns, now_ns.saturating_sub(self.placed_ns));
+        }
+        self.ended(&Outcome::Cancelled);
+    }
+
     /// Whether it is the one call that tries whether the worker, or its upstream, works again.
     pub fn is_trial(&self) -> bool {
         self.trials.any()
+    }
+
+    pub(crate) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
     }
 
     fn let_go(&mut self) {
@@ -145,6 +158,11 @@ pub struct Tried {
 impl Tried {
     /// Passes a worker over from now on. It counts as dispatched to no longer.
     pub fn add(&mut self, placement: Placement) {
+        self.workers.push(Arc::clone(&placement.worker));
+    }
+
+    /// Passes over the worker of a call that is under way.
+    pub fn add_busy(&mut self, placement: &Placement) {
         self.workers.push(Arc::clone(&placement.worker));
     }
 

@@ -10,7 +10,9 @@ use headrace_engine_api::{
 
 use crate::remembered::Marks;
 use crate::worker::Worker;
-use crate::{Failure, Fleet, Outcome, Placement, PrefixIndex, Site, Standing, Stored, Trail, Tried, Whose};
+use crate::{
+    Failure, Fleet, Hedge, Outcome, Placement, PrefixIndex, Site, Standing, Stored, Trail, Tried, Whose,
+};
 
 const ANY: Residency = Residency::Anywhere;
 
@@ -525,4 +527,42 @@ fn no_try_of_a_pinned_call_leaves_its_regions() {
         }
     }
     assert!(tries > 5_000 && turned_away == 400 * 30, "{tries}");
+}
+
+#[test]
+fn a_call_has_the_patience_of_the_other_workers_calls_and_who_was_outrun_is_known_to_be_slow() {
+    let (model, clock) = (ModelName::new("m").unwrap(), Arc::new(ManualClock::default()));
+    let workers: Vec<_> = ["a", "b"].map(|id| Arc::new(worker(id, 0, 0, 0))).into();
+    let fleet = Fleet::with(workers.clone(), Arc::clone(&clock) as Arc<dyn headrace_domain::Clock>, 1);
+    let at = |busy: usize| {
+        workers[busy].resume();
+        workers[1 - busy].drain();
+        let placement = first_of(&fleet, &model, 1).unwrap();
+        workers[1 - busy].resume();
+        placement
+    };
+    let hedge = Hedge { after_percent: 95, most_permille: 500 };
+    assert_eq!(fleet.patience(&model, &at(0), &hedge), None, "nothing is known of the other one");
+    for (which, millis) in [(0, 1_000), (1, 10)] {
+        for _ in 0..20 {
+            let mut placement = at(which);
+            clock.advance(Duration::from_millis(millis));
+            placement.began();
+            placement.ended(&Outcome::Answered);
+        }
+    }
+    let patience = |which: usize| fleet.patience(&model, &at(which), &hedge).unwrap().as_millis();
+    assert!((10..=11).contains(&patience(0)), "{}", patience(0));
+    assert!((1_000..=1_100).contains(&patience(1)), "{}", patience(1));
+    assert_eq!(fleet.patience(&ModelName::new("none").unwrap(), &at(0), &hedge), None);
+    // Three calls have paid for half a race each.
+    assert_eq!([(); 3].map(|()| fleet.may_race(&model)), [true, false, false]);
+    let first = |which: usize| fleet.status().swap_remove(which).first.unwrap();
+    let mut late = at(1);
+    clock.advance(Duration::from_secs(9));
+    late.outrun();
+    assert_eq!((first(1), fleet.status().swap_remove(1).totals.failures), (Duration::from_secs(9), 0));
+    let mut passed = Tried::default();
+    passed.add_busy(&at(0));
+    assert_eq!(fleet.place(&model, &keys(1), &passed, &ANY).unwrap().worker_id().as_ref(), "b");
 }

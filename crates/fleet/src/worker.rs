@@ -14,6 +14,7 @@ use crate::breaker::Leave;
 use crate::budget::Budget;
 use crate::door::{Door, Verdict};
 use crate::figures::{Figures, MINUTE_NS};
+use crate::hedge::Purse;
 use crate::outcome::Outcome;
 use crate::prefix_index::Held;
 use crate::remembered::{Marks, Remembered, USUAL_MARKS};
@@ -85,6 +86,7 @@ pub struct Worker {
     pub(crate) ejections: AtomicU32,
     /// Of its model, if it is listed first.
     pub(crate) retries: Budget,
+    pub(crate) races: Purse,
     figures: Mutex<Figures>,
     remembered: Mutex<Remembered>,
 }
@@ -130,6 +132,7 @@ impl Worker {
             ejected_until_ns: AtomicU64::new(0),
             ejections: AtomicU32::new(0),
             retries: Budget::new(),
+            races: Purse::new(),
             figures: Mutex::new(Figures::new()),
             remembered: Mutex::new(remembered),
         }
@@ -326,6 +329,11 @@ impl Worker {
         if let Some(site) = self.site.as_ref().filter(|_| trials.site) {
             site.shows_life(now_ns);
         }
+    }
+
+    /// Somebody else was faster with a call of its. That it took at least so long is known all the same.
+    pub(crate) fn outrun(&self, now_ns: u64, after_ns: u64) {
+        self.figures.lock().outrun(now_ns, after_ns);
     }
 
     /// A call ended.

@@ -28,7 +28,7 @@ pub struct ServedModel {
     pub default_max_tokens: Option<u32>,
     /// Limits over all callers together.
     pub limits: LimitSpec,
-    /// What is done where a worker of its is lost.
+    /// What is done where a worker of its is lost or slow.
     pub policy: Policy,
 }
 

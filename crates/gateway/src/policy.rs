@@ -1,10 +1,14 @@
-//! What is done where a worker is lost, as far as the operator of a model decides it. Knows no worker and no call.
+//! What is done where a worker is lost or slow, as far as the operator of a model decides it. Knows no worker and no call.
+
+use headrace_fleet::Hedge;
 
 /// Of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
     /// What follows where an answer breaks of which its client may have seen something.
     pub on_break: OnBreak,
+    /// When a call that waits for its first word is put to a second worker; `None`: never.
+    pub hedge: Option<Hedge>,
 }
 
 /// What follows where an answer breaks in its middle, and nobody can go on with it as if nothing had happened.

@@ -24,6 +24,8 @@ mod round;
 
 mod place;
 
+mod race;
+
 mod asking;
 
 mod fall_back;
@@ -43,7 +45,7 @@ use place::Placed;
 use reply::Reply;
 use round::Round;
 use settle::{Bill, Settled, Settlement};
-use source::said::Said;
+use source::said::{Lost, Said};
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
@@ -210,6 +212,9 @@ impl Carried {
         // One answer, in one encoder, whatever number of rounds it takes.
         let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
         let mut events = Vec::new();
+        let patience = round.patience(gateway, dossier);
+        let mut has_patience = patience.is_some();
+        let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
         let mut closing = std::pin::pin!(gateway.cut_off().cancelled());
         line.content_type = reply.content_type();
         loop {
@@ -234,20 +239,12 @@ impl Carried {
                 () = &mut closing => return Ending::Failed(cut_off()),
                 said = round.source.next(dossier, &mut events), if !full => match said {
                     Said::Over => break,
-                    Said::Lost(mut lost) => {
-                        if lost.unless_seen && !line.has_begun() {
-                            line.sender.cut();
-                            *reply = Reply::new(&round.work, dossier);
-                            round.source.unsaid();
-                            lost.may_move = true;
-                        }
-                        let before = dossier.record.continued.len();
-                        if let Err(why) = round.place_again(gateway, dossier, lost) {
+                    Said::Lost(lost) => {
+                        if let Err(why) = move_on(gateway, dossier, line, reply, round, lost) {
                             return Ending::Failed(why);
                         }
-                        let continued = dossier.record.continued.get(before..).unwrap_or_default();
-                        reply.remark(continued, &line.sender);
                     }
+                    Said::Outrun(outrun) => round.outrun(gateway, dossier, outrun),
                     Said::Passed(passed) => {
                         reply.pass(&passed, dossier);
                         silent = Duration::ZERO;
@@ -259,6 +256,10 @@ impl Carried {
                         reply.hand_over(&line.sender, dossier);
                     }
                 },
+                () = &mut impatient, if has_patience => {
+                    has_patience = false;
+                    round.race(gateway, dossier);
+                }
                 _ = tick.tick() => {
                     (silent, waited) = (silent + period, waited + period);
                     let now_ns = dossier.clock.monotonic_nanos();
@@ -415,6 +416,27 @@ impl Carried {
             tokio::task::spawn_blocking(locate).await.unwrap_or(miss)
         });
     }
+}
+
+/// Hands what was lost to somebody else, where the client cannot see it, or is told.
+fn move_on(
+    gateway: &Gateway,
+    dossier: &mut Dossier,
+    line: &Line,
+    reply: &mut Reply,
+    round: &mut Round,
+    mut lost: Lost,
+) -> Result<(), Why> {
+    if lost.unless_seen && !line.has_begun() {
+        line.sender.cut();
+        *reply = Reply::new(&round.work, dossier);
+        round.source.unsaid();
+        lost.may_move = true;
+    }
+    let before = dossier.record.continued.len();
+    round.place_again(gateway, dossier, lost)?;
+    reply.remark(dossier.record.continued.get(before..).unwrap_or_default(), &line.sender);
+    Ok(())
 }
 
 /// Holds the answer until its last byte is taken: a reader that stops is let go, and what waited for it is thrown away.

@@ -45,7 +45,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// the first token counts from when the request was whole. Stages that are not `inside` another follow each other and sum to
 /// `duration_us`, which is `server_us` and `client_us`. Money is integer nano-dollars and a string of dollars. Each try to have a
 /// prompt answered is one of the `attempts`: which prompt, by which worker, when, and its outcome: `answered`, `refused` before
-/// any work or `failed` (both with the code and the reason), or `cut_short`, as the call ended before it; and the `model`, where
+/// any work or `failed` (both with the code and the reason), `outrun`, as a second one was faster, or `cut_short`, as the call ended before it; and the `model`, where
 /// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
 /// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,

@@ -405,6 +405,7 @@ fn attempt_text(attempt: &Attempt, several: bool) -> String {
         AttemptOutcome::Answered => format!("answered after {took}"),
         AttemptOutcome::Refused { why, .. } => format!("refused after {took}: {}", plain(why)),
         AttemptOutcome::Failed { why, .. } => format!("failed after {took}: {}", plain(why)),
+        AttemptOutcome::Outrun => format!("was outrun after {took}"),
         AttemptOutcome::CutShort => format!("was at work for {took}, until the call ended"),
     };
     let model = attempt.model.as_deref().map(|model| format!(" ({})", plain(model))).unwrap_or_default();

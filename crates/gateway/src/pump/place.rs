@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, Code, Continued, NanoDollars, PrefixKeys, Sampling, ServiceTier, Stage,
+    Attempt, AttemptOutcome, Code, Continued, NanoDollars, PrefixKeys, PriceTier, Sampling, ServiceTier,
+    Stage, Usage,
 };
 use headrace_engine_api::{Capabilities, Continues, Job, Priority, SubmitRefusal};
 use headrace_fleet::{Outcome, Placement, Trail, Tried};
@@ -45,9 +46,31 @@ pub(crate) struct Tries {
     in_vain: BTreeMap<usize, InVain>,
     /// What whoever has a job charges us, by its place among the call's jobs, where that is known.
     costs: BTreeMap<usize, Quote>,
+    /// Who has the call as a second one, in the second place among its jobs.
+    second: Option<Arc<str>>,
 }
 
 impl Tries {
+    /// The call is put to this one, too.
+    pub(super) fn race(&mut self, second: &Placement, gateway: &Gateway, work: &Work) {
+        self.costed(1, second, gateway, work);
+        self.second = Some(Arc::clone(second.worker_id()));
+    }
+
+    /// Of the two who have a call, this one has it no longer, and the other one is in the first place. What it charges for what it did.
+    pub(super) fn left(&mut self, who: &Placement, used: &Usage, tier: PriceTier) -> Option<NanoDollars> {
+        let is_second = self.second.take().is_some_and(|second| second == *who.worker_id());
+        let mut costs = [self.costs.remove(&0), self.costs.remove(&1)];
+        if is_second {
+            costs.reverse();
+        }
+        let [left, stays] = costs;
+        if let Some(stays) = stays {
+            self.costs.insert(0, stays);
+        }
+        left?.rates(tier, used.prompt_tokens()).cost(used).ok()
+    }
+
     /// A job is put to this one.
     fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &Work) {
         let quote = placement.target().and_then(|(upstream, model)| {
@@ -64,6 +87,19 @@ impl Tries {
         let (quote, usage) = (self.costs.get(&job)?, source.usage_of(job));
         quote.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
     }
+
+    /// Those with whom a prompt was tried.
+    pub(super) fn of(&mut self, part: usize) -> &mut Tried {
+        &mut self.in_vain.entry(part).or_default().tried
+    }
+
+    /// One more, which may have broken over it. How many have?
+    pub(super) fn add(&mut self, part: usize, placement: Placement, broke: bool) -> usize {
+        let in_vain = self.in_vain.entry(part).or_default();
+        in_vain.tried.add(placement);
+        in_vain.broken += usize::from(broke);
+        in_vain.broken
+    }
 }
 
 /// Of one prompt.
@@ -75,18 +111,18 @@ struct InVain {
 }
 
 /// What is handed to a worker.
-struct Handing<'a> {
-    part: usize,
+pub(super) struct Handing<'a> {
+    pub(super) part: usize,
     /// In whose place among the call's jobs.
-    at: usize,
-    prompt: &'a Arc<[u32]>,
+    pub(super) at: usize,
+    pub(super) prompt: &'a Arc<[u32]>,
     /// Of the prompt's blocks.
-    keys: &'a PrefixKeys,
-    onward: Option<Onward<'a>>,
+    pub(super) keys: &'a PrefixKeys,
+    pub(super) onward: Option<Onward<'a>>,
 }
 
 /// It is an answer that has been begun.
-struct Onward<'a> {
+pub(super) struct Onward<'a> {
     choice: u32,
     /// How many of the last ids of its prompt are its own.
     generated: u32,
@@ -133,19 +169,18 @@ impl Placing<'_> {
     pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
         let Lost { part, job, why, cause, may_move, broke, .. } = lost;
         let paid = self.tries.paid(self.source, job);
-        self.failed(part, &why, cause, paid);
-        let Some(placement) = self.source.take_back(job).filter(|_| may_move) else { return Err(why) };
+        let placement = self.source.take_back(job);
+        self.failed(part, placement.as_ref(), &why, cause, paid);
+        let Some(placement) = placement.filter(|_| may_move) else { return Err(why) };
         let begun = self.source.begun(job, self.dossier);
         if begun.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
         let began = placement.capabilities().cloned();
-        let in_vain = self.tries.in_vain.entry(part).or_default();
-        in_vain.tried.add(placement);
-        in_vain.broken += usize::from(broke);
+        let broken = self.tries.add(part, placement, broke);
         // What it computed is lost: a load that is too much must not be multiplied.
         let may_retry = || self.work.catalog.fleet().may_retry(&self.work.model.name);
-        if in_vain.broken >= MOST_BROKEN || !may_retry() {
+        if broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
         }
         let placed = catch_unwind(AssertUnwindSafe(|| match (begun, began) {
@@ -211,7 +246,7 @@ impl Placing<'_> {
                 Ok(Err(refusal)) => refusal,
                 Err(_) => {
                     let why = panicked();
-                    self.failed(part, &why, "it panicked on the job".to_owned(), None);
+                    self.failed(part, Some(&placement), &why, "it panicked on the job".to_owned(), None);
                     return Err(why);
                 }
             };
@@ -219,11 +254,11 @@ impl Placing<'_> {
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
             let why = Why::from(refusal);
             let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
-            self.end(part, outcome, None);
+            self.end(part, Some(&placement), outcome, None);
             if !may_move {
                 return Err(why);
             }
-            self.tries.in_vain.entry(part).or_default().tried.add(placement);
+            self.tries.of(part).add(placement);
             told = Some(match told {
                 // It is better news that waiting helps. Otherwise the word of the worker that suited best stands.
                 Some(first) if first.retry_after.is_some() || why.retry_after.is_none() => first,
@@ -247,7 +282,7 @@ impl Placing<'_> {
     fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
         let work = self.work;
         loop {
-            let tried = &self.tries.in_vain.entry(0).or_default().tried;
+            let tried = &*self.tries.of(0);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = Trail { marks: &messages.trail, tokens };
             let Some(placement) =
@@ -260,8 +295,14 @@ impl Placing<'_> {
             self.begin(0, &placement, submitted_ns);
             self.tries.costed(0, &placement, self.gateway, work);
             let Some(relay) = placement.relay().map(Arc::clone) else {
-                self.failed(0, &nobody(work), "it takes tokens, not messages".to_owned(), None);
-                self.tries.in_vain.entry(0).or_default().tried.add(placement);
+                self.failed(
+                    0,
+                    Some(&placement),
+                    &nobody(work),
+                    "it takes tokens, not messages".to_owned(),
+                    None,
+                );
+                self.tries.of(0).add(placement);
                 continue;
             };
             match asking::ask(self.dossier, work, messages, &*relay) {
@@ -272,11 +313,11 @@ impl Placing<'_> {
                 }
                 Err(why) => {
                     let (code, why_not) = (why.code.name().to_owned(), why.message.clone());
-                    self.end(0, AttemptOutcome::Refused { code, why: why_not }, None);
+                    self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: why_not }, None);
                     told = told.or(Some(why));
                 }
             }
-            self.tries.in_vain.entry(0).or_default().tried.add(placement);
+            self.tries.of(0).add(placement);
         }
     }
 
@@ -289,7 +330,7 @@ impl Placing<'_> {
                 None => fleet.place(model, handing.keys, &Tried::default(), within),
             };
         };
-        let tried = &mut self.tries.in_vain.entry(handing.part).or_default().tried;
+        let tried = self.tries.of(handing.part);
         let mut unlike = tried.clone();
         while let Some(placement) = fleet.place(model, handing.keys, &unlike, within) {
             if onward.is_unchanged_by(&placement, work) {
@@ -310,7 +351,7 @@ impl Placing<'_> {
         }
     }
 
-    fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
+    pub(super) fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
         let attempts = &mut self.dossier.record.attempts;
         if attempts.len() < ATTEMPTS_KEPT {
             let (prompt, worker) =
@@ -328,19 +369,38 @@ impl Placing<'_> {
         }
     }
 
-    fn failed(&mut self, part: usize, why: &Why, cause: String, paid: Option<NanoDollars>) {
-        self.end(part, AttemptOutcome::Failed { code: why.code.name().to_owned(), why: cause }, paid);
+    pub(super) fn failed(
+        &mut self,
+        part: usize,
+        placement: Option<&Placement>,
+        why: &Why,
+        cause: String,
+        paid: Option<NanoDollars>,
+    ) {
+        let code = why.code.name().to_owned();
+        self.end(part, placement, AttemptOutcome::Failed { code, why: cause }, paid);
     }
 
-    fn end(&mut self, part: usize, outcome: AttemptOutcome, paid: Option<NanoDollars>) {
+    /// Of a prompt with this worker.
+    pub(super) fn end(
+        &mut self,
+        part: usize,
+        placement: Option<&Placement>,
+        outcome: AttemptOutcome,
+        paid: Option<NanoDollars>,
+    ) {
         let now_ns = self.dossier.elapsed_ns();
-        let mut under_way = self.dossier.record.attempts.iter_mut().filter(|attempt| is_under_way(attempt));
-        if let Some(attempt) = under_way.find(|attempt| attempt.prompt as usize == part) {
+        let is_this = |attempt: &&mut Attempt| {
+            is_under_way(attempt)
+                && attempt.prompt as usize == part
+                && placement.is_none_or(|placement| *placement.worker_id() == attempt.worker)
+        };
+        if let Some(attempt) = self.dossier.record.attempts.iter_mut().find(is_this) {
             finish(attempt, now_ns, outcome, paid);
         }
     }
 
-    fn job(&self, handing: &Handing<'_>) -> Job {
+    pub(super) fn job(&self, handing: &Handing<'_>) -> Job {
         let Self { gateway, dossier, work, .. } = self;
         let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
         let sampling = work.sampling.clone();
@@ -411,7 +471,7 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
     }
 }
 
-fn nobody(work: &Work) -> Why {
+pub(super) fn nobody(work: &Work) -> Why {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
     let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
     let soonest = readiness.and_then(|ready| ready.retry_after);
@@ -426,7 +486,7 @@ fn no_target(work: &Work) -> Why {
     Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)
 }
 
-fn panicked() -> Why {
+pub(super) fn panicked() -> Why {
     let message = "The engine failed on this call. Nothing was charged.";
     Why::new(Code::EngineFailed, message).at(Stage::Place)
 }

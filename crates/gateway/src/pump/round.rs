@@ -2,6 +2,7 @@
 //! line to its client, its settlement) stands outside, and rounds add to it. Must not know money, or what follows a round.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{Attempt, CacheMiss, EngineSeen, Pauses, Stage};
 
@@ -13,7 +14,7 @@ use crate::state::Work;
 use super::place::{self, Placed, Placing, Tries};
 use super::reply::Reply;
 use super::source::Source;
-use super::source::said::Lost;
+use super::source::said::{Lost, Outrun};
 
 /// See the top of the file.
 pub(super) struct Round {
@@ -47,6 +48,21 @@ impl Round {
         lost: Lost,
     ) -> Result<(), Why> {
         self.placing(gateway, dossier).again(lost)
+    }
+
+    /// How long its call may wait for a first word, until a second worker is asked as well.
+    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Option<Duration> {
+        self.placing(gateway, dossier).patience()
+    }
+
+    /// Puts its call to a second worker, which races with the first.
+    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut Dossier) {
+        self.placing(gateway, dossier).race();
+    }
+
+    /// One of the two has it no longer.
+    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut Dossier, outrun: Outrun) {
+        self.placing(gateway, dossier).outrun(outrun);
     }
 
     fn placing<'a>(&'a mut self, gateway: &'a Gateway, dossier: &'a mut Dossier) -> Placing<'a> {

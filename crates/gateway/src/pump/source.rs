@@ -73,6 +73,36 @@ impl Source {
         }
     }
 
+    /// Who has the call, where it is one alone and nothing of an answer is here.
+    pub(crate) fn only_one(&self) -> Option<&Placement> {
+        match self {
+            Self::Tokens(source) => source.only_one(),
+            Self::Messages(source) => source.only_one(),
+        }
+    }
+
+    /// A second worker has taken the call: whoever of the two says the first word has it.
+    pub(crate) fn race(&mut self, handed: Handed) {
+        if let Self::Tokens(source) = self {
+            source.race(handed);
+        }
+    }
+
+    /// A second server was asked: whoever of the two says the first word has the call.
+    pub(crate) fn ask_too(&mut self, asked: Asked) {
+        if let Self::Messages(source) = self {
+            source.ask_too(asked);
+        }
+    }
+
+    /// Whose server has the call, by its name.
+    pub(crate) fn upstream(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.upstream(),
+        }
+    }
+
     /// The placement of a job that is lost.
     pub(crate) fn take_back(&mut self, job: usize) -> Option<Placement> {
         match self {

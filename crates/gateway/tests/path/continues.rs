@@ -163,8 +163,9 @@ fn world_of(
     };
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
         "output": 4_000_000_000i64}]);
-    let of_policy =
-        |model: &Arc<ServedModel>| Arc::new(ServedModel { policy: Policy { on_break }, ..(**model).clone() });
+    let of_policy = |model: &Arc<ServedModel>| {
+        Arc::new(ServedModel { policy: Policy { on_break, ..Policy::default() }, ..(**model).clone() })
+    };
     let offer = Offer {
         models: world.gateway.catalog().models().map(of_policy).collect(),
         aliases: BTreeMap::new(),

@@ -14,6 +14,7 @@ mod moves;
 mod panics;
 mod places;
 mod prices;
+mod races;
 mod refusals;
 mod regions;
 mod relays;

@@ -47,7 +47,7 @@ fn told(attempts: &[Attempt]) -> Vec<String> {
                 assert!(!why.is_empty());
                 format!("{told} {code}")
             }
-            AttemptOutcome::Answered | AttemptOutcome::CutShort => told,
+            AttemptOutcome::Answered | AttemptOutcome::Outrun | AttemptOutcome::CutShort => told,
         }
     };
     attempts.iter().map(told).collect()

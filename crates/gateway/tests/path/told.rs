@@ -1,7 +1,7 @@
 //! Servers of others that follow scripts, and a world that has them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -30,6 +30,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
+    pub(crate) fn shut(&self) {
+        self.open.store(false, Ordering::SeqCst);
+    }
+
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
         self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
@@ -42,6 +46,8 @@ pub(crate) struct Told {
     scripts: Mutex<VecDeque<Script>>,
     pub(crate) asked: Mutex<Vec<RelayAsk>>,
     pub(crate) gate: Arc<Gate>,
+    /// How many of its answers nobody reads any longer.
+    pub(crate) let_go: Arc<AtomicUsize>,
     /// Whether it says how busy it is. Of those that do, and are alike, the first gets a call.
     pub(crate) tells_load: AtomicBool,
     /// Where it is.
@@ -51,6 +57,13 @@ pub(crate) struct Told {
 pub(crate) struct Telling {
     script: VecDeque<Option<RelayEvent>>,
     gate: Arc<Gate>,
+    let_go: Arc<AtomicUsize>,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.let_go.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl RelayAnswer for Telling {
@@ -74,7 +87,7 @@ impl Relay for Told {
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
         self.asked.lock().unwrap().push(ask);
         let script = self.scripts.lock().unwrap().pop_front().unwrap_or_default().into();
-        Box::new(Telling { script, gate: Arc::clone(&self.gate) })
+        Box::new(Telling { script, gate: Arc::clone(&self.gate), let_go: Arc::clone(&self.let_go) })
     }
 
     fn load(&self) -> LoadReport {
@@ -111,6 +124,7 @@ pub(crate) fn server_in(
         scripts: Mutex::new(scripts.into()),
         asked: Mutex::default(),
         gate: Arc::default(),
+        let_go: Arc::default(),
         tells_load: AtomicBool::new(true),
     })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use headrace_domain::PriceTier;
+use headrace_fleet::Hedge;
 use headrace_gateway::{OnBreak, Sticky};
 use headrace_trace::RecorderConfig;
 
@@ -353,7 +354,7 @@ fn the_reference_in_the_repository_is_the_generated_one() {
 }
 
 #[test]
-fn what_follows_where_an_answer_breaks_is_the_models_own() {
+fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
     let text = |more: &str| {
         format!(
             "[[upstreams]]\nname = \"gpu\"\nkind = \"vllm\"\nurl = \"http://127.0.0.1:9\"\n\
@@ -376,5 +377,22 @@ fn what_follows_where_an_answer_breaks_is_the_models_own() {
     ] {
         let why = policy(more).unwrap_err();
         assert!(why.contains("models[0].on_break: ") && why.contains(told), "{why}");
+    }
+    let policy =
+        |hedge: &str| read(&text(&format!("hedge = {hedge}"))).map(|config| config.relayed[0].policy.hedge);
+    let hedge = |after_percent, most_permille| Some(Hedge { after_percent, most_permille });
+    assert_eq!(policy("{ after = \"p95\", share = 0.05 }"), Ok(hedge(95, 50)));
+    assert_eq!(policy("{ after = \"p5\", share = 1 }"), Ok(hedge(5, 1_000)));
+    for (wrong, told) in [
+        ("0.05", "models[0].hedge: must be a table such as"),
+        ("{ after = \"95\", share = 0.05 }", "hedge.after: \"95\" is not a percentile"),
+        ("{ after = \"p100\", share = 0.05 }", "hedge.after: \"p100\" is not a percentile"),
+        ("{ after = \"p95\", share = 2 }", "hedge.share: 2 is not a share of the calls"),
+        ("{ after = \"p95\" }", "hedge.share: nothing is not a share of the calls"),
+        ("{ share = 0.1 }", "hedge.after: is missing"),
+        ("{ after = \"p95\", share = 0.1, most = 3 }", "hedge.most: there is no such setting"),
+    ] {
+        let why = policy(wrong).unwrap_err();
+        assert!(why.contains(told), "{wrong}: {why}");
     }
 }

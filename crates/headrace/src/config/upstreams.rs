@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{ModelName, Region};
 use headrace_engine_api::Abandoned;
+use headrace_fleet::Hedge;
 use headrace_gateway::{OnBreak, Policy};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
@@ -239,7 +240,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     })
 }
 
-/// What is done where a target is lost in the middle of an answer.
+/// What is done where a target is lost in the middle of an answer, or is late.
 fn policy(table: &mut Table, in_tokens: bool) -> Policy {
     let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
@@ -248,7 +249,33 @@ fn policy(table: &mut Table, in_tokens: bool) -> Policy {
         let why = "an answer in messages cannot be gone on with: give the model a `path`, so that it is asked by token ids";
         table.problem("on_break", why.to_owned());
     }
-    Policy { on_break }
+    Policy { on_break, hedge: hedge(table) }
+}
+
+/// When a call that waits for its first word is put to a second target.
+fn hedge(table: &mut Table) -> Option<Hedge> {
+    const SHAPE: &str = "must be a table such as { after = \"p95\", share = 0.05 }";
+    let toml::Value::Table(left) = table.raw("hedge")? else {
+        table.problem("hedge", SHAPE.to_owned());
+        return None;
+    };
+    let mut inner = Table::within(table, "hedge", left);
+    let after = inner.need("after");
+    let percent = after.as_deref().and_then(|text| text.strip_prefix('p')?.parse().ok());
+    let percent = percent.filter(|percent| (1..=99).contains(percent));
+    if let (Some(text), None) = (&after, percent) {
+        inner.problem("after", format!("\"{text}\" is not a percentile such as \"p95\", from p1 to p99"));
+    }
+    let share = inner.raw("share");
+    let part =
+        share.as_ref().and_then(|share| share.as_float().or(share.as_integer().map(|whole| whole as f64)));
+    let part = part.filter(|part| (0.001..=1.0).contains(part));
+    if part.is_none() {
+        let found = share.map_or_else(|| "nothing".to_owned(), |share| share.to_string());
+        inner.problem("share", format!("{found} is not a share of the calls such as 0.05, from 0.001 to 1"));
+    }
+    table.problems.extend(inner.end());
+    Some(Hedge { after_percent: percent?, most_permille: (part? * 1e3).round() as u16 })
 }
 
 /// The `path` of a table with targets: whoever has the words asks by token ids.

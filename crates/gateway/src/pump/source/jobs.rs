@@ -142,9 +142,28 @@ impl Jobs {
         self.jobs.len()
     }
 
-    /// Its first step begins; false: it has begun before, elsewhere.
+    /// Its first step begins; false: its prompt was begun before, elsewhere.
     pub(super) fn begin(&mut self, job: usize) -> bool {
-        self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.begun, true))
+        let part = self.part(job);
+        let before = self.jobs.iter().any(|other| other.part == part && other.begun);
+        self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.begun, true) && !before)
+    }
+
+    /// Who has the only job, as long as nothing came of it that a client may see.
+    pub(super) fn only_one(&self) -> Option<&Placement> {
+        match self.jobs.as_slice() {
+            [only] if !only.shown && only.goes_on.is_none() && only.report.is_none() => {
+                only.placement.as_ref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Of two jobs for one prompt this one is left, which cancels it; the other one stands in the first place.
+    pub(super) fn leave(&mut self, job: usize) -> Option<Placement> {
+        let left = self.jobs.swap_remove(job);
+        self.next = 0;
+        left.placement
     }
 
     /// It was answered to its end.

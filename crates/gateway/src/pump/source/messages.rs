@@ -2,7 +2,9 @@
 //! in another dialect is read into reply events. Either way its usage, its end and its faults are seen here.
 //! Must not know sockets or money.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,7 +19,7 @@ use crate::pump::asking::Asking;
 use crate::state::Work;
 
 use super::faults;
-use super::said::{Lost, More, Passed, Said};
+use super::said::{Lost, More, Outrun, Passed, Said};
 
 /// Bytes of an answer that goes out as it is which go out together at most, where they are here already.
 const TOGETHER: usize = 16 * 1024;
@@ -32,6 +34,8 @@ pub(crate) struct MessageSource {
     work: Arc<Work>,
     /// Who was asked last.
     asked: Option<Asked>,
+    /// Who was asked as well, until one of the two says a word.
+    rival: Option<Box<Asked>>,
     /// What the prompt takes has been told.
     begun: bool,
     first_token_ns: Option<u64>,
@@ -83,6 +87,16 @@ impl Asked {
         if self.ended { answer.next().now_or_never().flatten() } else { answer.next().await }
     }
 
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+        self.answer.as_mut().map_or(Poll::Ready(None), |answer| answer.poll_next(cx))
+    }
+
+    /// Nobody waits for its answer any longer.
+    fn let_go(&mut self) -> Option<Placement> {
+        self.answer = None;
+        self.placement.take()
+    }
+
     /// These bytes behind what was kept until now.
     fn with_opening(&mut self, bytes: Bytes) -> Bytes {
         if self.opening.is_empty() {
@@ -100,6 +114,20 @@ impl Asked {
         }
     }
 
+    /// What the upstream reports. Where it has not, or not to the end, what its bytes look like.
+    fn usage(&self, likely_prompt: Usage) -> Usage {
+        let (reported, generated) = (self.reader.usage(), self.reader.generated());
+        match reported {
+            Some(reported) if self.ended => reported,
+            Some(reported) => {
+                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
+                Usage { output, ..reported }
+            }
+            None if self.heard => Usage { output: generated, ..likely_prompt },
+            None => Usage::default(),
+        }
+    }
+
     /// Whether the last word on its tokens is the upstream's own.
     fn is_reported(&self) -> bool {
         self.reader.usage().is_some() && self.ended
@@ -108,7 +136,15 @@ impl Asked {
 
 impl MessageSource {
     pub(super) fn new(work: Arc<Work>) -> Self {
-        Self { work, asked: None, begun: false, first_token_ns: None, postprocess_ns: 0, kept: None }
+        Self {
+            work,
+            asked: None,
+            rival: None,
+            begun: false,
+            first_token_ns: None,
+            postprocess_ns: 0,
+            kept: None,
+        }
     }
 
     pub(super) fn ask(&mut self, asked: Asked) {
@@ -116,10 +152,22 @@ impl MessageSource {
         self.asked = Some(asked);
     }
 
+    pub(super) fn only_one(&self) -> Option<&Placement> {
+        let asked =
+            self.asked.as_ref().filter(|asked| !asked.shown && !asked.ended && self.rival.is_none())?;
+        asked.placement.as_ref()
+    }
+
+    pub(super) fn ask_too(&mut self, asked: Asked) {
+        self.rival = Some(Box::new(asked));
+    }
+
+    pub(super) fn upstream(&self) -> Option<&Arc<str>> {
+        self.asked.as_ref().map(|asked| &asked.facts.upstream)
+    }
+
     pub(super) fn take_back(&mut self) -> Option<Placement> {
-        let asked = self.asked.as_mut()?;
-        asked.answer = None;
-        asked.placement.take()
+        self.asked.as_mut()?.let_go()
     }
 
     pub(super) fn answered_ns(&self) -> Option<u64> {
@@ -165,6 +213,9 @@ impl MessageSource {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
+        if let Some(said) = self.raced(dossier, events).await {
+            return said;
+        }
         loop {
             let Some(asked) = &mut self.asked else { return Said::Over };
             let came = asked.next().await;
@@ -175,6 +226,46 @@ impl MessageSource {
                 return said;
             }
         }
+    }
+
+    /// Reads both of two answers until one of them says a word, or comes to nothing. `None`: there is one alone.
+    async fn raced(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Option<Said> {
+        loop {
+            let (asked, rival) = (self.asked.as_mut()?, self.rival.as_mut()?);
+            let (is_rival, came) = poll_fn(|cx| match asked.poll(cx) {
+                Poll::Ready(came) => Poll::Ready((false, came)),
+                Poll::Pending => rival.poll(cx).map(|came| (true, came)),
+            })
+            .await;
+            if is_rival {
+                std::mem::swap(asked, rival);
+            }
+            let said = self.take(came, dossier, events);
+            let failed = match said {
+                None => continue,
+                Some(Said::Lost(lost)) => Some(lost),
+                Some(Said::More(more)) if !more.meaningful && !self.has_ended() => {
+                    // It opens an answer, and may open the other one's.
+                    events.clear();
+                    self.begun = false;
+                    continue;
+                }
+                Some(said) => {
+                    self.kept = Some(said);
+                    None
+                }
+            };
+            let mut left = self.rival.take()?;
+            if failed.is_some() {
+                std::mem::swap(self.asked.as_mut()?, &mut left);
+            }
+            let used = left.usage(self.likely_prompt());
+            return Some(Said::Outrun(Outrun { placement: left.let_go()?, used, failed }));
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.ended)
     }
 
     /// `None`: nothing of it is for the client.
@@ -314,6 +405,7 @@ impl MessageSource {
 
     /// Lets go of an answer that nobody waits for any more.
     pub(super) async fn cancel(&mut self) {
+        self.rival = None;
         let Some(asked) = &mut self.asked else { return };
         let drained = asked.facts.abandoned == Abandoned::Drain && asked.heard && !asked.ended;
         if drained {
@@ -343,19 +435,8 @@ impl MessageSource {
         Usage { input, ..Usage::default() }
     }
 
-    /// What the upstream reports. Where it has not, or not to the end, what its bytes look like.
     pub(super) fn usage(&self) -> Usage {
-        let Some(asked) = &self.asked else { return Usage::default() };
-        let (reported, generated) = (asked.reader.usage(), asked.reader.generated());
-        match reported {
-            Some(reported) if asked.ended => reported,
-            Some(reported) => {
-                let output = reported.output.max(generated.saturating_sub(reported.reasoning));
-                Usage { output, ..reported }
-            }
-            None if asked.heard => Usage { output: generated, ..self.likely_prompt() },
-            None => Usage::default(),
-        }
+        self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt()))
     }
 
     pub(super) fn price_tier(&self) -> PriceTier {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use headrace_domain::Usage;
+use headrace_fleet::Placement;
 
 use crate::refused::Why;
 
@@ -13,8 +14,19 @@ pub(crate) enum Said {
     Passed(Passed),
     /// A part of the call has ended without its answer.
     Lost(Lost),
+    /// Of two who had the call, one has it no longer.
+    Outrun(Outrun),
     /// All parts have ended well.
     Over,
+}
+
+/// Who had the call beside another one, and has it no longer.
+pub(crate) struct Outrun {
+    pub(crate) placement: Placement,
+    /// What it did, as far as that is known.
+    pub(crate) used: Usage,
+    /// What went wrong; `None`: the other one was faster.
+    pub(crate) failed: Option<Lost>,
 }
 
 /// What came with reply events.

@@ -16,7 +16,7 @@ use crate::refused::Why;
 use crate::state::Work;
 
 use super::jobs::{Handed, Jobs};
-use super::said::{Lost, More, Said};
+use super::said::{Lost, More, Outrun, Said};
 
 /// See the top of the file.
 pub(crate) struct TokenSource {
@@ -28,6 +28,10 @@ pub(crate) struct TokenSource {
     prompt: Option<Usage>,
     /// What came, where another worker could go on with it; else nothing is kept.
     kept: Option<Box<Kept>>,
+    /// Two workers have the call, and neither has said a word.
+    racing: bool,
+    /// The first word of the faster one.
+    first: Option<Box<Event>>,
     /// Ids generated so far, over all choices.
     generated: u64,
     first_token_ns: Option<u64>,
@@ -69,6 +73,8 @@ impl TokenSource {
             parsers: Vec::new(),
             prompt: None,
             kept: None,
+            racing: false,
+            first: None,
             generated: 0,
             first_token_ns: None,
             postprocess_ns: 0,
@@ -91,6 +97,15 @@ impl TokenSource {
             kept.moved_on |= handed.goes_on.is_some();
         }
         self.jobs.put(handed);
+    }
+
+    pub(super) fn only_one(&self) -> Option<&Placement> {
+        self.jobs.only_one().filter(|_| self.work.parts() == 1)
+    }
+
+    pub(super) fn race(&mut self, handed: Handed) {
+        self.put(handed);
+        self.racing = true;
     }
 
     pub(super) fn take_back(&mut self, job: usize) -> Option<Placement> {
@@ -156,10 +171,40 @@ impl TokenSource {
 
     /// Waits for the next event of any job and takes it in. Waiting may be given up at any time.
     pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+        if let Some(first) = self.first.take() {
+            return self.take(0, *first, dossier, events);
+        }
         match self.jobs.next().await {
             None => Said::Over,
+            Some((job, event)) if self.racing => self.raced(job, event, dossier, events),
             Some((job, None)) => Said::Lost(self.lost(job, None)),
             Some((job, Some(event))) => self.take(job, event, dossier, events),
+        }
+    }
+
+    /// Takes an event of one of two jobs, of which one is enough.
+    fn raced(
+        &mut self,
+        job: usize,
+        event: Option<Event>,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Said {
+        let failed = match &event {
+            Some(Event::Started { .. }) => {
+                return event.map_or(Said::Over, |event| self.take(job, event, dossier, events));
+            }
+            Some(Event::Failed { error, .. }) => Some(self.lost(job, Some(error))),
+            None => Some(self.lost(job, None)),
+            Some(_) => None,
+        };
+        self.racing = false;
+        let leaves = if failed.is_some() { job } else { 1 - job.min(1) };
+        self.first = event.filter(|_| failed.is_none()).map(Box::new);
+        let used = self.usage_of(leaves);
+        match self.jobs.leave(leaves) {
+            Some(placement) => Said::Outrun(Outrun { placement, used, failed }),
+            None => Said::Over,
         }
     }
 

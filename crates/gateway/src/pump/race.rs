@@ -1,0 +1,120 @@
+//! A call that waits for its first word longer than others of its model do is put to a second worker: whoever of the two speaks first
+//! has it. Only before anything came: a client never hears two. Must not know what an answer says, or who pays.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{AttemptOutcome, PriceTier, Usage};
+use headrace_fleet::{Outcome, Placement, Trail};
+
+use crate::refused::Why;
+use crate::state::Messages;
+
+use super::asking;
+use super::place::{Handing, Placing, nobody, panicked};
+use super::source::jobs::Handed;
+use super::source::messages::Asked;
+use super::source::said::Outrun;
+
+impl Placing<'_> {
+    /// How long it waits for its first word until a second worker is asked; `None`: nobody is.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let model = &self.work.model;
+        let hedge = model.policy.hedge.as_ref()?;
+        self.work.catalog.fleet().patience(&model.name, self.source.only_one()?, hedge)
+    }
+
+    /// Puts the call to a second worker, if one takes it. Whatever comes of that, the first one goes on.
+    pub(super) fn race(mut self) {
+        let work = self.work;
+        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
+        let Some(first) = self.source.only_one() else { return };
+        let mut passed = self.tries.of(0).clone();
+        passed.add_busy(first);
+        if !fleet.may_race(model) {
+            return;
+        }
+        match (&work.messages, work.prompts.first(), work.keys.first()) {
+            (Some(messages), ..) => {
+                let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
+                let trail = Trail { marks: &messages.trail, tokens };
+                if let Some(second) = fleet.place_near(model, trail, &passed, &work.residency) {
+                    self.ask_too(messages, second);
+                }
+            }
+            (None, Some(prompt), Some(keys)) => {
+                if let Some(second) = fleet.place(model, keys, &passed, &work.residency) {
+                    let at = self.source.jobs();
+                    self.hand_too(&Handing { part: 0, at, prompt, keys, onward: None }, second);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hand_too(&mut self, handing: &Handing<'_>, mut placement: Placement) {
+        let (job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
+        self.begin(0, &placement, submitted_ns);
+        self.tries.race(&placement, self.gateway, self.work);
+        let why = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
+            Ok(Ok(ticket)) => {
+                let (part, at, goes_on, generated) = (0, handing.at, None, 0);
+                return self.source.race(Handed {
+                    part,
+                    at,
+                    goes_on,
+                    generated,
+                    ticket,
+                    placement,
+                    submitted_ns,
+                });
+            }
+            Ok(Err(refusal)) => {
+                placement.ended(&Outcome::from(&refusal));
+                Why::from(refusal)
+            }
+            Err(_) => panicked(),
+        };
+        self.not_taken(placement, &why);
+    }
+
+    fn ask_too(&mut self, messages: &Messages, placement: Placement) {
+        let submitted_ns = self.dossier.elapsed_ns();
+        self.begin(0, &placement, submitted_ns);
+        self.tries.race(&placement, self.gateway, self.work);
+        let Some(relay) = placement.relay().map(Arc::clone) else {
+            return self.not_taken(placement, &nobody(self.work));
+        };
+        match asking::ask(self.dossier, self.work, messages, &*relay) {
+            Ok(asking) => self.source.ask_too(Asked::new(relay.facts(), asking, placement)),
+            Err(why) => self.not_taken(placement, &why),
+        }
+    }
+
+    fn not_taken(&mut self, placement: Placement, why: &Why) {
+        let (code, told) = (why.code.name().to_owned(), why.kept.as_ref().unwrap_or(&why.message));
+        self.tries.left(&placement, &Usage::default(), PriceTier::Standard);
+        self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: told.clone() }, None);
+        self.tries.of(0).add(placement);
+    }
+
+    /// One of the two has the call no longer.
+    pub(super) fn outrun(mut self, outrun: Outrun) {
+        let Outrun { mut placement, used, failed } = outrun;
+        let paid = self.tries.left(&placement, &used, self.source.price_tier());
+        match failed {
+            None => {
+                placement.outrun();
+                self.end(0, Some(&placement), AttemptOutcome::Outrun, paid);
+            }
+            Some(lost) => {
+                self.failed(lost.part, Some(&placement), &lost.why, lost.cause, paid);
+                self.tries.add(lost.part, placement, lost.broke);
+            }
+        }
+        if let Some(upstream) = self.source.upstream() {
+            self.dossier.record.upstream = Some(Arc::clone(upstream));
+        }
+    }
+}
