@@ -453,7 +453,8 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
         tells(1 - at, true, Some(others));
         assert!((0..20).all(|_| place().worker_id()[..] == home), "only this one has its own");
     }
-    let unsent = PrefixKeys::of(keys.salt(), &vec![2; 320].into());
+    // The same words of somebody else, who sent them nowhere.
+    let unsent = PrefixKeys::of(&CacheSalt::derive(&[0; 32], "u", "m", None), &vec![1; 320].into());
     tells(at, true, Some(Whose::Untold));
     tells(1 - at, true, None);
     assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there, and is still there");
