@@ -249,3 +249,34 @@ async fn what_is_kept_in_another_region_holds_no_words() {
         assert!(moved > 0);
     }
 }
+
+#[tokio::test]
+async fn who_answers_instead_is_offered_in_the_pin() {
+    let busy = || status(500, &json!({"error": {"message": "no", "type": "server_error"}}));
+    let answer = || whole(&answer_of("Hi you"));
+    let server = |region, name, script| server_in(Some(region), name, Dialect::OpenAi, vec![script]);
+    let name = |text: &&str| ModelName::new(text).unwrap();
+    for (others, answers) in [(&["far", "near"][..], true), (&["far"], false)] {
+        let (first, near) = (server("eu", "a", busy()), server("eu", "c", answer()));
+        let far = server("us", "b", answer());
+        let world = World::new(Setup::default());
+        let fallbacks = Fallbacks { failed: others.iter().map(name).collect(), ..Fallbacks::default() };
+        let route = Route { fallbacks, ..Route::to(name(&"first")) };
+        let models: [(&str, &[Arc<Told>]); 3] =
+            [("first", &[first]), ("far", std::slice::from_ref(&far)), ("near", &[near])];
+        offer(&world, &models, BTreeMap::from([(name(&"moving"), route)]));
+        pin(&world, only(&["eu"]));
+        let (status, text) = ask(&world, "moving").await;
+        let served = world.last_trace().model_served.clone();
+        assert_eq!(asked(&far), 0);
+        if answers {
+            assert!(status == 200 && text.contains("Hi you") && served.as_deref() == Some("near"), "{text}");
+        } else {
+            // Nobody may answer instead: what the first failed with stands.
+            assert!(
+                text.contains("upstream_failed") && served.as_deref() == Some("first"),
+                "{status} {text}"
+            );
+        }
+    }
+}
