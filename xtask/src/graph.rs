@@ -48,7 +48,8 @@ const ROOMS: &[Room] = &[
     room("ledger", Gateway, &[]),
     room("moderation", Gateway, &[]),
     room("fleet", Gateway, &["engine-api", "wire"]),
-    room("upstream", Gateway, &["engine-api", "wire", "tokenizer"]),
+    room("worker", Gateway, &["engine-api", "call-api"]),
+    room("upstream", Gateway, &["engine-api", "wire", "tokenizer", "worker"]),
     room(
         "gateway",
         Gateway,
@@ -115,6 +116,7 @@ const ROOMS: &[Room] = &[
             "ledger",
             "moderation",
             "fleet",
+            "worker",
             "upstream",
             "gateway",
             "edge",

@@ -43,6 +43,17 @@ impl<S> Answer<S> {
         Self { status, content_type: "application/json", headers: Vec::new(), body }
     }
 
+    /// The same, with its pieces as `other` has them.
+    pub fn map<T>(self, other: impl FnOnce(S) -> T) -> Answer<T> {
+        let Self { status, content_type, headers, body } = self;
+        let body = match body {
+            AnswerBody::Whole(bytes) => AnswerBody::Whole(bytes),
+            AnswerBody::Stream(body) => AnswerBody::Stream(other(body)),
+            AnswerBody::Long { body, bytes } => AnswerBody::Long { body: other(body), bytes },
+        };
+        Answer { status, content_type, headers, body }
+    }
+
     /// With these headers, too.
     #[must_use]
     pub fn with_headers(mut self, headers: impl Iterator<Item = (&'static str, String)>) -> Self {
@@ -70,6 +81,20 @@ pub trait Frames: Send + Unpin + 'static {
     /// Says, before it is dropped, why no more is taken, where it is not the client that went away. The first reason
     /// stands.
     fn give_up(&mut self, why: GiveUp);
+}
+
+impl Frames for Box<dyn Frames> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        self.as_mut().poll_frame(cx)
+    }
+
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+        self.as_mut().leads_to(outlet);
+    }
+
+    fn give_up(&mut self, why: GiveUp) {
+        self.as_mut().give_up(why);
+    }
 }
 
 /// Where a transport's bytes go. Asked by the one who times readers: what a transport has taken may still wait in it.

@@ -1,6 +1,7 @@
 //! The seam between edge and gateway: heads and bodies in, answers out, and what each tells the other when it goes no
 //! further. It knows plain data and bytes; nothing of sockets, HTTP libraries, tokens, money or what a call means.
 
+mod annex;
 mod answer;
 mod arrival;
 mod body;
@@ -10,6 +11,7 @@ mod refusal;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use annex::{Annex, AnnexAnswer, AnnexCall, AnnexHead};
 pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
 pub use body::{BodyRefusal, BodySource};

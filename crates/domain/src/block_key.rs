@@ -33,6 +33,16 @@ impl CacheSalt {
         CacheLabel(u128::from_be_bytes(BlockKey::chain(self, None, &[]).0))
     }
 
+    /// As it travels between a gateway and an engine on another host, which may know it: never to a caller.
+    pub const fn to_bytes(self) -> [u8; 32] {
+        self.0
+    }
+
+    /// What [`CacheSalt::to_bytes`] gave.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// A mark for each part of something, in which all parts before it have a say: what has the same mark began the same.
     /// Nobody makes one who does not know the salt.
     pub fn marks<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u64> {

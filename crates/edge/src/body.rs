@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_call_api::{Broken, Frames};
+use headrace_call_api::{Broken, Frames, GiveUp, Outlet};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::{Activity, InFlight};
@@ -16,6 +16,38 @@ pub(crate) enum OutBody<S: Frames> {
     Whole(Bytes),
     /// Piece by piece.
     Pieces(Pieces<S>),
+}
+
+/// Pieces of whoever answers.
+pub(crate) enum Source<S> {
+    Front(S),
+    Annex(Box<dyn Frames>),
+}
+
+impl<S: Frames> Source<S> {
+    fn frames(&mut self) -> &mut dyn Frames {
+        match self {
+            Self::Front(frames) => frames,
+            Self::Annex(frames) => &mut **frames,
+        }
+    }
+}
+
+impl<S: Frames> Frames for Source<S> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        match self {
+            Self::Front(frames) => frames.poll_frame(cx),
+            Self::Annex(frames) => frames.poll_frame(cx),
+        }
+    }
+
+    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+        self.frames().leads_to(outlet);
+    }
+
+    fn give_up(&mut self, why: GiveUp) {
+        self.frames().give_up(why);
+    }
 }
 
 /// A body in pieces; in flight as long as it lives. Dropping it before its end tells the front why, as far as the

@@ -9,6 +9,8 @@ pub enum Access {
     Public,
     /// The bearer of a key; anyone else is answered 401.
     Key,
+    /// Other servers of ours, by a ticket; anyone else is answered 401, and 404 where there is no annex.
+    Ticket,
 }
 
 /// What a path leads to.
@@ -26,6 +28,8 @@ pub enum Target {
     Health,
     /// Whether calls would be served.
     Ready,
+    /// What is no part of the API.
+    Annex,
 }
 
 /// One path.
@@ -51,6 +55,12 @@ pub const ROUTES: &[Route] = &[
     get("/v1/requests/{id}", Access::Key, Target::Request),
     get("/healthz", Access::Public, Target::Health),
     get("/readyz", Access::Public, Target::Ready),
+    Route {
+        methods: "GET, HEAD, POST",
+        path: "/internal/v1/{*name}",
+        access: Access::Ticket,
+        target: Target::Annex,
+    },
 ];
 
 const fn post(path: &'static str, endpoint: Endpoint) -> Route {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use headrace_call_api::{
-    Admitted, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory, Peer,
+    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory, Peer,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -15,15 +15,17 @@ use hyper::body::{Body, Incoming};
 
 use crate::activity::{Activity, InFlight, Wish};
 use crate::answers::{cut_short, health, ready, response};
-use crate::body::OutBody;
+use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
-use crate::routes::{self, Access, Target};
+use crate::routes::{self, Access, Route, Target};
 use crate::stats::{Stats, count};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
     pub(crate) front: Arc<F>,
+    /// What answers beside it, if anything does.
+    pub(crate) annex: Option<Arc<dyn Annex>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
     pub(crate) max_header_bytes: usize,
@@ -37,7 +39,7 @@ pub(crate) async fn answer<F: Front>(
     peer: Peer,
     (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
-) -> Result<Response<OutBody<F::Stream>>, Infallible> {
+) -> Result<Response<OutBody<Source<F::Stream>>>, Infallible> {
     let started = Moment { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
     count(&shared.stats.requests);
     let (parts, body) = request.into_parts();
@@ -55,13 +57,14 @@ pub(crate) async fn answer<F: Front>(
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::AmbiguousLength, None)
+        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(Source::Front)
     } else if let Some(hosts) = wrong_hosts(&parts) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::BadHost { hosts }, None)
+        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(Source::Front)
     } else if !is_http1 && head_bytes(&parts) > shared.max_header_bytes {
         let limit_bytes = shared.max_header_bytes;
-        asked.refuse(&EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS }, None)
+        let refusal = EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS };
+        asked.refuse(&refusal, None).map(Source::Front)
     } else {
         asked.reply().await
     };
@@ -108,13 +111,22 @@ struct Asked<'a, F> {
 }
 
 impl<F: Front> Asked<'_, F> {
-    async fn reply(&mut self) -> Answer<F::Stream> {
+    async fn reply(&mut self) -> Answer<Source<F::Stream>> {
         let path = self.parts.uri.path();
+        if let (Some((Route { target: Target::Annex, .. }, _)), Some(annex)) =
+            (routes::find(path), &self.shared.annex)
+        {
+            return self.ask_annex(&**annex).await;
+        }
+        self.ask_front(path).await.map(Source::Front)
+    }
+
+    async fn ask_front(&mut self, path: &str) -> Answer<F::Stream> {
         let Some((route, rest)) = routes::find(path) else { return self.not_found() };
         let takes_get = !matches!(route.target, Target::Call(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
-            Method::POST => !takes_get,
+            Method::POST => !takes_get || route.target == Target::Annex,
             _ => false,
         };
         if !fits {
@@ -146,6 +158,7 @@ impl<F: Front> Asked<'_, F> {
                 Some(id) => front.show_request(&self.credentials(), &id).await,
                 None => return self.not_found(),
             },
+            Target::Annex => return self.not_found(),
             Target::Health => return health(),
             // Strangers ask here, too: why not is told on the operators' listener.
             Target::Ready => {
@@ -182,6 +195,35 @@ impl<F: Front> Asked<'_, F> {
         let taken = memory.for_call_of(admitted.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
         front.call(admitted, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+    }
+
+    /// What the annex says, to whom it knows.
+    async fn ask_annex(&mut self, annex: &dyn Annex) -> Answer<Source<F::Stream>> {
+        let Shared { limits, memory, stats, .. } = self.shared;
+        let authorization = joined(&self.parts.headers, &header::AUTHORIZATION);
+        let head = AnnexHead {
+            method: self.parts.method.as_str(),
+            path: self.parts.uri.path_and_query().map_or("", |path| path.as_str()),
+            authorization: authorization.as_deref(),
+            now: self.started.wall,
+        };
+        let call = match annex.admit(&head) {
+            Ok(call) => call,
+            Err(_) if self.activity.is_refused_too_often() => return self.cut_short().map(Source::Front),
+            Err(refusal) => {
+                self.activity.refused();
+                return refusal.map(Source::Annex);
+            }
+        };
+        self.activity.trust();
+        let taken = memory.for_call_of(call.payer().clone());
+        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
+        let upload = Upload { head, body, limits, stats, taken: &taken, was_read };
+        let answer = match upload.read_any().await {
+            Ok(body) => call.answer(body),
+            Err(refusal) => call.refuse(&refusal),
+        };
+        answer.map(Source::Annex)
     }
 
     fn not_found(&mut self) -> Answer<F::Stream> {

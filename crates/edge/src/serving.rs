@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::{EdgeRefusal, Front, Memory, Peer};
+use headrace_call_api::{Annex, EdgeRefusal, Front, Memory, Peer};
 use headrace_domain::{Clock, Dialect};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
@@ -67,13 +67,15 @@ pub struct ServeReport {
 }
 
 impl<F: Front> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `metrics` gives Prometheus text, to which the edge adds its own.
+    /// Binds the sockets and reads the TLS files. `annex` answers beside the front, at paths of its own. `metrics` gives
+    /// Prometheus text, to which the edge adds its own.
     ///
     /// # Errors
     /// [`EdgeError`]: bad values, unusable TLS files, an address that cannot be bound.
     pub async fn bind(
         config: EdgeConfig,
         front: Arc<F>,
+        annex: Option<Arc<dyn Annex>>,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
@@ -104,7 +106,7 @@ impl<F: Front> Edge<F> {
             config.max_refusals_per_peer,
         );
         let max_header_bytes = config.max_header_bytes;
-        let shared = Shared { front, clock, limits, max_header_bytes, memory, stats };
+        let shared = Shared { front, annex, clock, limits, max_header_bytes, memory, stats };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,

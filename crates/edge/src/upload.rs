@@ -45,6 +45,13 @@ pub(crate) struct Upload<'a> {
 impl BodySource for Upload<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
         takes_json(&self.head.headers)?;
+        self.read_any().await
+    }
+}
+
+impl Upload<'_> {
+    /// All of it, whatever it is.
+    pub(crate) async fn read_any(self) -> Result<Bytes, BodyRefusal> {
         let hint = self.body.size_hint();
         if hint.lower() > self.limits.most_bytes {
             return Err(BodyRefusal::TooLarge { limit_bytes: self.limits.most_bytes });

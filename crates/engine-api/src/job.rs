@@ -8,6 +8,8 @@ use headrace_domain::{
     CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
 };
 
+use crate::load::SubmitRefusal;
+
 /// Who the engine shares itself between. It is a number: the engine learns no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(pub u64);
@@ -167,6 +169,8 @@ pub enum JobError {
     },
     /// The engine is shutting down.
     ShuttingDown,
+    /// An engine on another host turned it away after it had been sent there.
+    Refused(SubmitRefusal),
     /// Anything else that went wrong inside.
     Internal {
         /// What, for the log.
@@ -184,6 +188,7 @@ impl fmt::Display for JobError {
                 write!(f, "the model gave values that are not numbers at position {position}")
             }
             Self::ShuttingDown => f.write_str("the engine is shutting down"),
+            Self::Refused(refusal) => refusal.fmt(f),
             Self::Internal { .. } => f.write_str("the engine failed on this call"),
         }
     }

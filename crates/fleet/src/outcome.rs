@@ -89,6 +89,7 @@ impl From<&JobError> for Outcome {
             JobError::Expired { .. } | JobError::Panicked { .. } | JobError::NotFinite { .. } => {
                 Self::CallersFault
             }
+            JobError::Refused(refusal) => Self::from(refusal),
             JobError::ShuttingDown => Self::Failed { failure: Failure::Broke, why: error.to_string() },
             JobError::Internal { detail } => Self::Failed { failure: Failure::Broke, why: detail.clone() },
         }

@@ -329,6 +329,14 @@ impl Why {
     /// The engine ended the job without an answer.
     pub(crate) fn job_failed(error: &JobError) -> Self {
         let code = match error {
+            // Which of our engines, and what it says of us, is for operators.
+            JobError::Refused(SubmitRefusal::Unavailable { .. }) => {
+                let message =
+                    "The engine of the model is not available. What was not delivered is not charged.";
+                let why = Self::new(Code::EngineUnavailable, message).at(Stage::Place);
+                return why.retry_after(Duration::from_secs(1));
+            }
+            JobError::Refused(refusal) => return Self::from(refusal.clone()),
             JobError::Expired { .. } => Code::QueueExpired,
             JobError::ShuttingDown => Code::ShuttingDown,
             JobError::NotFinite { .. } => Code::NotFinite,
@@ -404,6 +412,20 @@ mod tests {
             (JobError::Expired { retry_after: Duration::from_secs(42) }, 503, seconds(42)),
             (JobError::ShuttingDown, 503, seconds(1)),
             (JobError::NotFinite { position: 3 }, 500, None),
+            (
+                JobError::Refused(SubmitRefusal::Unavailable { why: "far:1 knows no ticket of ours".into() }),
+                503,
+                seconds(1),
+            ),
+            (
+                JobError::Refused(SubmitRefusal::QueueFull {
+                    what: "tokens",
+                    limit: 1,
+                    retry_after: Duration::from_secs(7),
+                }),
+                503,
+                seconds(7),
+            ),
         ] {
             let why = Why::job_failed(&error);
             assert_eq!((why.status, why.retry_after), (status, retry_after), "{error}");

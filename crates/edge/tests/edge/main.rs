@@ -8,6 +8,7 @@
 )]
 
 mod abuse;
+mod annex;
 mod drain;
 mod http1;
 mod http2;

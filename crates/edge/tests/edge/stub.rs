@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front,
-    GiveUp, Head, Outlet,
+    Admitted, Annex, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames,
+    Front, GiveUp, Head, Outlet,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, ServeReport};
@@ -110,6 +110,13 @@ impl Stub {
             peer: Mutex::default(),
             outlet: Arc::default(),
         })
+    }
+
+    pub(crate) fn three(self: &Arc<Self>) -> Pieces {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let answer = self.pieces(Guard(Arc::clone(&self.in_flight)), b"data: 1\n\n", 3, false);
+        let AnswerBody::Stream(pieces) = answer.body else { panic!("it streams") };
+        pieces
     }
 
     fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> Answer<Pieces> {
@@ -285,7 +292,9 @@ pub(crate) async fn serve(config: EdgeConfig) -> Served {
 pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
     let stub = Stub::new();
     let metrics = Arc::new(|| "headrace_test 1".to_owned());
-    let edge = Edge::bind(config, Arc::clone(&stub), metrics, Arc::new(SystemClock::new())).await.unwrap();
+    let annex: Option<Arc<dyn Annex>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
+    let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
+    let edge = edge.await.unwrap();
     let (address, metrics) = (edge.local_addr(), edge.metrics_addr());
     let (stop, stopped) = oneshot::channel();
     let done = tokio::spawn(edge.serve(

@@ -7,7 +7,7 @@ use headrace_domain::{
     CacheMiss, Code, Endpoint, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
     ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
 };
-use headrace_engine_api::{Continues, Event, JobError};
+use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
 
@@ -274,7 +274,7 @@ impl TokenSource {
         };
         let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
         let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
-        let broke = !matches!(error, Some(JobError::ShuttingDown));
+        let broke = !matches!(error, Some(JobError::ShuttingDown | JobError::Refused(_)));
         Lost { part: self.jobs.part(job), job, why, cause, may_move, unless_seen: false, broke }
     }
 
@@ -400,7 +400,8 @@ fn is_of_the_call(error: &JobError) -> bool {
         | JobError::Expired { .. }
         | JobError::Panicked { .. }
         | JobError::NotFinite { .. } => true,
-        JobError::ShuttingDown | JobError::Internal { .. } => false,
+        JobError::Refused(SubmitRefusal::Invalid { .. }) => true,
+        JobError::Refused(_) | JobError::ShuttingDown | JobError::Internal { .. } => false,
     }
 }
 

@@ -1,0 +1,100 @@
+//! What answers beside the front, at paths of its own: to whom it knows, and within the bounds of every body.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal, Frames};
+use headrace_domain::{KeyId, SystemClock};
+use headrace_edge::Edge;
+use tokio::sync::oneshot;
+
+use crate::stub::{Served, Stub, assert_status, config, serve};
+
+/// Says what it was asked; to the body `three`, in three pieces.
+pub(crate) struct Beside(pub(crate) Arc<Stub>);
+
+struct Asked {
+    stub: Arc<Stub>,
+    head: String,
+    payer: KeyId,
+}
+
+impl Annex for Beside {
+    fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+        if head.authorization != Some(b"Ticket good") {
+            return Err(Answer::json(401, "{}"));
+        }
+        let (stub, payer) = (Arc::clone(&self.0), KeyId::new("beside").unwrap());
+        Ok(Box::new(Asked { stub, head: format!("{} {}", head.method, head.path), payer }))
+    }
+}
+
+impl AnnexCall for Asked {
+    fn payer(&self) -> &KeyId {
+        &self.payer
+    }
+
+    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer {
+        if body.as_ref() == b"three" {
+            let frames: Box<dyn Frames> = Box::new(self.stub.three());
+            return Answer { body: AnswerBody::Stream(frames), ..Answer::json(200, "") };
+        }
+        Answer::json(200, format!("{} {} bytes", self.head, body.len()))
+    }
+
+    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
+        Answer::json(413, format!("{refusal:?}"))
+    }
+}
+
+async fn ask(served: &Served, head: &str, body: &str) -> String {
+    let length = body.len();
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\nauthorization: Ticket good\r\ncontent-type: application/octet-stream\r\n\r\n{body}"
+    );
+    served.raw(&request).await
+}
+
+#[tokio::test]
+async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
+    let mut config = config();
+    config.max_body_bytes = 10;
+    let served = serve(config).await;
+    for (head, body, status, says) in [
+        ("POST /internal/v1/jobs", "\0\u{1}x", 200, "POST /internal/v1/jobs 3 bytes"),
+        ("GET /internal/v1/worker?a=b", "", 200, "GET /internal/v1/worker?a=b 0 bytes"),
+        ("POST /internal/v1/jobs", "three", 200, "data: 1"),
+        ("POST /internal/v1/jobs", "more than ten bytes", 413, "TooLarge"),
+        ("PUT /internal/v1/jobs", "", 200, "PUT /internal/v1/jobs 0 bytes"),
+        ("POST /internal/v2/jobs", "", 404, "NotFound"),
+    ] {
+        let answer = ask(&served, head, body).await;
+        assert_status(&answer, status);
+        assert!(answer.contains(says), "{answer}");
+    }
+    served.stub.until_in_flight(0).await;
+    // Its keys are none here, nor are keys tickets there.
+    let answer = served
+        .raw("GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Ticket good\r\n\r\n");
+    assert_status(&answer.await, 401);
+}
+
+#[tokio::test]
+async fn without_an_annex_there_is_nothing_at_its_paths() {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let clock = Arc::new(SystemClock::new());
+    let edge = Edge::bind(config(), Stub::new(), None, Arc::new(String::new), clock).await.unwrap();
+    let address = edge.local_addr();
+    let serving = tokio::spawn(edge.serve(
+        async {
+            let _ = stopped.await;
+        },
+        std::time::Duration::ZERO,
+    ));
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = "GET /internal/v1/worker HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Ticket good\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    assert_status(&crate::stub::rest(&mut stream).await, 404);
+    stop.send(()).unwrap();
+    serving.await.unwrap();
+}

@@ -1,0 +1,50 @@
+//! Any bytes as a job, and as what a worker says of one. Nothing may panic, and nothing passes that was not asked for. Run in
+//! `crates/worker` with `RUSTC_BOOTSTRAP=1 cargo fuzz run frames -- -max_len=4096`.
+#![no_main]
+
+use std::sync::Arc;
+
+use headrace_domain::{CacheSalt, RequestId, Sampling, UnixNanos};
+use headrace_engine_api::{Event, Job, Priority, Tenant};
+use headrace_worker::{Ask, Audit, Heard, Unframer, Words};
+use libfuzzer_sys::fuzz_target;
+
+const VOCAB: u32 = 100;
+const MOST: usize = 16;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(ask) = Ask::read(bytes) {
+        let _ = ask.into_job(0);
+    }
+    let _ = Words::taken(bytes.to_vec().into(), "");
+    let mut audit = Audit::new(&job(), VOCAB, 1_000);
+    let mut unframer = Unframer::default();
+    let mut ids = [0; 2];
+    for piece in bytes.chunks(7) {
+        unframer.push(piece);
+        while let Ok(Some(frame)) = unframer.next_frame() {
+            let Ok(heard) = audit.take(frame) else { return };
+            if let Heard::Event(Event::Tokens { choice, ids: more, .. }) = heard {
+                ids[choice as usize] += more.len();
+                assert!(ids[choice as usize] <= MOST && more.iter().all(|id| *id < VOCAB));
+            }
+        }
+    }
+});
+
+fn job() -> Job {
+    Job {
+        request: RequestId::fresh(UnixNanos::new(0)),
+        first_choice: 0,
+        prompt: Arc::from([1, 2, 3]),
+        generated: 0,
+        sampling: Sampling { n: 2, logprobs: Some(1), ..Sampling::default() },
+        salt: CacheSalt::from_bytes([0; 32]),
+        keys: None,
+        tenant: Tenant(0),
+        weight: 1,
+        priority: Priority::Normal,
+        start_deadline_ns: None,
+        unread_bytes: 0,
+    }
+}

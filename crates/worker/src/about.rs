@@ -1,0 +1,170 @@
+//! What a worker tells of itself: which models it has, what decides their bits, what their words are, and how busy they are.
+//! JSON, so that a later version may say more. What comes is checked before it is believed.
+
+use headrace_domain::ModelName;
+use headrace_engine_api::{Capabilities, LoadReport};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_MODELS, PROTOCOL};
+
+/// A digest or fingerprint, in hexadecimal characters.
+const MAX_HEX_CHARS: usize = 128;
+/// Rows of an embedding, and tokens of a context.
+const MOST: u32 = 1 << 28;
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The protocol that it speaks.
+    pub protocol: u8,
+    /// Its version.
+    pub version: String,
+    /// What it has.
+    pub models: Vec<AboutModel>,
+}
+
+/// One of its models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AboutModel {
+    /// What decides bits: equal ones give equal bits, whichever worker computes them.
+    pub bits: String,
+    /// The digest of its words.
+    pub words: String,
+    /// What its engine can do.
+    pub capabilities: Capabilities,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Length of an answer where the caller names none.
+    pub default_max_tokens: Option<u32>,
+    /// Whether it takes jobs.
+    pub up: bool,
+    /// How busy it is.
+    pub load: LoadReport,
+}
+
+impl About {
+    /// Reads what a worker said.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        let mut about: Self =
+            serde_json::from_slice(json).map_err(|error| format!("it does not say what it is: {error}"))?;
+        if about.protocol != PROTOCOL {
+            let Self { protocol, .. } = about;
+            return Err(format!(
+                "it speaks version {protocol} of the worker protocol, and {PROTOCOL} is spoken here: update the older of both"
+            ));
+        }
+        if about.models.len() > MAX_MODELS {
+            return Err(format!("it names {} models; at most {MAX_MODELS} are taken", about.models.len()));
+        }
+        about.version = about.version.chars().filter(char::is_ascii_graphic).take(64).collect();
+        for model in &mut about.models {
+            model.check()?;
+            model.load = bounded(model.load);
+        }
+        Ok(about)
+    }
+}
+
+impl AboutModel {
+    fn check(&self) -> Result<(), String> {
+        let Capabilities { model, vocab, context_window, compute_mode, numerics, .. } = &self.capabilities;
+        if let Err(error) = ModelName::new(model) {
+            return Err(format!("a model that it names: {error}"));
+        }
+        let bad = |what: &str| Err(format!("of `{model}` it tells {what}"));
+        let hex = |text: &str| {
+            (16..=MAX_HEX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        if !hex(&self.bits) || !hex(&self.words) {
+            return bad("fingerprints that are none");
+        }
+        if !(1..=MOST).contains(vocab) || !(1..=MOST).contains(context_window) {
+            return bad(&format!("a vocabulary of {vocab} and a context of {context_window}"));
+        }
+        if compute_mode.len().max(numerics.len()) > 1_000 {
+            return bad("more of its numerics than is read");
+        }
+        Ok(())
+    }
+}
+
+/// A report whose numbers can be reckoned with, whatever a worker says.
+pub(crate) fn bounded(load: LoadReport) -> LoadReport {
+    const TOKENS: u64 = 1 << 40;
+    const COUNT: u32 = 1 << 24;
+    LoadReport {
+        running: load.running.min(COUNT),
+        paused: load.paused.min(COUNT),
+        waiting: load.waiting.min(COUNT),
+        waiting_tokens: load.waiting_tokens.min(TOKENS),
+        blocks_free: load.blocks_free.min(load.blocks_total),
+        blocks_cached: load.blocks_cached.min(load.blocks_total),
+        step_ns: load.step_ns.min(u64::MAX >> 1),
+        forward_ns: load.forward_ns.min(load.step_ns),
+        sample_ns: load.sample_ns.min(load.step_ns),
+        ..load
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about() -> About {
+        let capabilities = Capabilities {
+            model: "demo".into(),
+            compute_mode: "exact".into(),
+            numerics: "avx2".into(),
+            vocab: 100,
+            context_window: 200,
+            max_logprobs: 20,
+            kv_tokens: 1000,
+            continues: headrace_engine_api::Continues::Exactly,
+        };
+        let load = LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, ..LoadReport::default() };
+        let model = AboutModel {
+            bits: "ab".repeat(32),
+            words: "cd".repeat(32),
+            capabilities,
+            created_unix_s: 1,
+            default_max_tokens: None,
+            up: true,
+            load,
+        };
+        About { protocol: PROTOCOL, version: "0.1.0".into(), models: vec![model] }
+    }
+
+    fn read(about: &About) -> Result<About, String> {
+        About::read(&serde_json::to_vec(about).unwrap())
+    }
+
+    #[test]
+    fn what_a_worker_tells_is_read_within_bounds() {
+        let read = read(&about()).unwrap();
+        assert_eq!(read.models[0].capabilities, about().models[0].capabilities);
+        assert!(read.models[0].load.waiting_tokens < u64::MAX && read.models[0].load.waiting < u32::MAX);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_by_name() {
+        type Change = fn(&mut About);
+        let rows: [(Change, &str); 6] = [
+            (|about| about.protocol = 9, "version 9 of the worker protocol"),
+            (|about| about.models[0].bits = "no".into(), "fingerprints"),
+            (|about| about.models[0].words = "../".repeat(8), "fingerprints"),
+            (|about| about.models[0].capabilities.vocab = 0, "vocabulary of 0"),
+            (|about| about.models[0].capabilities.model = "a\nb".into(), "not a valid model"),
+            (|about| about.models = vec![about.models[0].clone(); 2000], "names 2000 models"),
+        ];
+        for (change, words) in rows {
+            let mut about = about();
+            change(&mut about);
+            let why = read(&about).unwrap_err();
+            assert!(why.contains(words), "{why} should say {words}");
+        }
+        assert!(About::read(b"<html>").unwrap_err().contains("does not say what it is"));
+    }
+}

@@ -1,0 +1,175 @@
+//! A job on its way: what stands in it, and whether a worker may give it to its engine. Both directions. What the numbers of its
+//! sampling may be is checked by the engine once more.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::{CacheSalt, RequestId, Sampling};
+use headrace_engine_api::{Job, Priority, Tenant};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{
+    LEAST_UNREAD_BYTES, MAX_CHOICES, MAX_IDS, MAX_NAME_BYTES, MAX_STOP_BYTES, MAX_STOPS, MAX_WEIGHT,
+    MOST_UNREAD_BYTES, PROTOCOL,
+};
+
+/// A job for one of a worker's models.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ask<'a> {
+    model: Cow<'a, str>,
+    bits: Cow<'a, str>,
+    request: RequestId,
+    first_choice: u32,
+    prompt: Cow<'a, [u32]>,
+    generated: u32,
+    sampling: Cow<'a, Sampling>,
+    salt: [u8; 32],
+    tenant: u64,
+    weight: u32,
+    is_idle: bool,
+    start_within_ns: Option<u64>,
+    unread_bytes: u64,
+}
+
+/// The model that a job is for, as its gateway knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpectedModel<'a> {
+    /// Its name there.
+    pub name: &'a str,
+    /// What decides its bits.
+    pub bits: &'a str,
+}
+
+/// Why bytes are no job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AskFault {
+    /// They are of another version of the protocol.
+    Version(u8),
+    /// They mean nothing.
+    Malformed,
+    /// A value that no job has.
+    Value(String),
+}
+
+impl fmt::Display for AskFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(
+                f,
+                "a job of version {version} of the worker protocol; {PROTOCOL} is spoken here: update the older of both"
+            ),
+            Self::Malformed => f.write_str("bytes that are no job"),
+            Self::Value(what) => f.write_str(what),
+        }
+    }
+}
+
+impl<'a> Ask<'a> {
+    /// A job for a worker's model. `now_ns`: of the clock that its deadline is of.
+    pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
+        // The keys of its blocks are reckoned anew where they are believed.
+        let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, .. } = job;
+        let Job { tenant: Tenant(tenant), weight, priority, start_deadline_ns, unread_bytes, .. } = job;
+        Self {
+            model: model.name.into(),
+            bits: model.bits.into(),
+            request: *request,
+            first_choice: *first_choice,
+            prompt: Cow::Borrowed(prompt),
+            generated: *generated,
+            sampling: Cow::Borrowed(sampling),
+            salt: salt.to_bytes(),
+            tenant: *tenant,
+            weight: *weight,
+            is_idle: *priority == Priority::Idle,
+            start_within_ns: start_deadline_ns.map(|deadline| deadline.saturating_sub(now_ns)),
+            unread_bytes: *unread_bytes as u64,
+        }
+    }
+
+    /// As it travels: the version, and the rest.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let room = 512 + self.prompt.len().saturating_mul(3);
+        let mut bytes = Vec::with_capacity(room);
+        bytes.push(PROTOCOL);
+        // Memory takes all that it says.
+        postcard::to_extend(self, bytes).unwrap_or_default()
+    }
+
+    /// Reads what came.
+    ///
+    /// # Errors
+    /// Why it is no job that an engine could be given.
+    pub fn read(bytes: &[u8]) -> Result<Ask<'static>, AskFault> {
+        let (version, bytes) = bytes.split_first().ok_or(AskFault::Malformed)?;
+        if *version != PROTOCOL {
+            return Err(AskFault::Version(*version));
+        }
+        let read = postcard::take_from_bytes(bytes);
+        let (ask, rest): (Ask<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
+        if !rest.is_empty() {
+            return Err(AskFault::Malformed);
+        }
+        ask.check()?;
+        Ok(ask)
+    }
+
+    fn check(&self) -> Result<(), AskFault> {
+        let bad = |what: String| Err(AskFault::Value(what));
+        let Sampling { n, stop, stop_token_ids, logit_bias, .. } = &*self.sampling;
+        if self.model.len().max(self.bits.len()) > MAX_NAME_BYTES {
+            return bad(format!("a name of more than {MAX_NAME_BYTES} bytes"));
+        }
+        if self.prompt.is_empty() {
+            return bad("a prompt without a token".to_owned());
+        }
+        if *n == 0 || *n > MAX_CHOICES || self.first_choice.checked_add(*n).is_none() {
+            return bad(format!(
+                "n = {n} from choice {} on; at most {MAX_CHOICES} answers",
+                self.first_choice
+            ));
+        }
+        if self.generated as usize >= self.prompt.len() {
+            return bad(format!("{} of {} ids generated before", self.generated, self.prompt.len()));
+        }
+        let stop_bytes: usize = stop.iter().map(String::len).sum();
+        if stop.len() > MAX_STOPS || stop_bytes > MAX_STOP_BYTES {
+            let count = stop.len();
+            return bad(format!(
+                "{count} stop strings of {stop_bytes} bytes; at most {MAX_STOPS} of {MAX_STOP_BYTES}"
+            ));
+        }
+        if stop_token_ids.len().max(logit_bias.len()) > MAX_IDS {
+            return bad(format!("more than {MAX_IDS} ids with a bias, or that stop"));
+        }
+        if !logit_bias.is_sorted_by(|(id, _), (next, _)| id < next) {
+            return bad("`logit_bias` must name each id once, in ascending order".to_owned());
+        }
+        Ok(())
+    }
+
+    /// For which model it is.
+    pub fn model(&self) -> ExpectedModel<'_> {
+        ExpectedModel { name: &self.model, bits: &self.bits }
+    }
+
+    /// For an engine. `now_ns`: of its clock.
+    pub fn into_job(self, now_ns: u64) -> Job {
+        let unread = usize::try_from(self.unread_bytes).unwrap_or(usize::MAX);
+        Job {
+            request: self.request,
+            first_choice: self.first_choice,
+            prompt: Arc::from(self.prompt.into_owned()),
+            generated: self.generated,
+            sampling: self.sampling.into_owned(),
+            salt: CacheSalt::from_bytes(self.salt),
+            keys: None,
+            tenant: Tenant(self.tenant),
+            weight: self.weight.clamp(1, MAX_WEIGHT),
+            priority: if self.is_idle { Priority::Idle } else { Priority::Normal },
+            start_deadline_ns: self.start_within_ns.map(|within| now_ns.saturating_add(within)),
+            unread_bytes: unread.clamp(LEAST_UNREAD_BYTES, MOST_UNREAD_BYTES),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What a worker says of a job, held against what was asked: each frame becomes an event, or a fault by its name. Nothing that a
+//! worker says makes an answer longer, other or dearer than the job allows.
+
+use std::fmt;
+
+use headrace_domain::{FinishReason, TokenLogprob};
+use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, PromptScores};
+
+use crate::about::bounded;
+use crate::frame::{End, Frame};
+use crate::limits::{MAX_BEATS, MAX_TOKEN_BYTES};
+use crate::report::Report;
+
+/// What is wrong with what a worker says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The job begins a second time.
+    BegunTwice,
+    /// Tokens before the job began.
+    NotBegun,
+    /// More of the prompt was cached than there is of it.
+    Cached(u32),
+    /// Something of a choice that was not asked for.
+    Choice(u32),
+    /// Something of a choice that has ended.
+    AfterItsEnd(u32),
+    /// An id outside of the vocabulary.
+    Id(u32),
+    /// More tokens than were asked for.
+    TooManyTokens {
+        /// Of which choice.
+        choice: u32,
+        /// What was asked for.
+        limit: u64,
+    },
+    /// More text than its ids can stand for.
+    TooMuchText(u32),
+    /// Log-probabilities that were not asked for, or not as many as were.
+    Logprobs(u32),
+    /// Scores of a prompt that nobody asked for, or more than it has tokens.
+    Scores,
+    /// A choice ends for a reason that it cannot have.
+    End(u32),
+    /// The job ends before all of its choices have.
+    Unfinished,
+    /// It tells other usage than what came.
+    Usage,
+    /// Signs of life without end.
+    Beats,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BegunTwice => f.write_str("a job that began twice"),
+            Self::NotBegun => f.write_str("tokens of a job that has not begun"),
+            Self::Cached(tokens) => write!(f, "{tokens} cached tokens, more than the prompt has"),
+            Self::Choice(choice) => write!(f, "choice {choice}, which was not asked for"),
+            Self::AfterItsEnd(choice) => write!(f, "more of choice {choice} after its end"),
+            Self::Id(id) => write!(f, "id {id}, which is outside of the vocabulary"),
+            Self::TooManyTokens { choice, limit } => {
+                write!(f, "more than the {limit} tokens of choice {choice} that were asked for")
+            }
+            Self::TooMuchText(choice) => write!(f, "more text of choice {choice} than its ids can stand for"),
+            Self::Logprobs(choice) => {
+                write!(f, "log-probabilities of choice {choice} other than those that were asked for")
+            }
+            Self::Scores => f.write_str("scores of the prompt other than those that were asked for"),
+            Self::End(choice) => write!(f, "an end of choice {choice} that it cannot have"),
+            Self::Unfinished => f.write_str("the end of a job whose choices have not ended"),
+            Self::Usage => f.write_str("other usage than what came"),
+            Self::Beats => f.write_str("signs of life without end"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// What a frame means.
+#[derive(Debug, PartialEq)]
+pub enum Heard {
+    /// An event that is not the last.
+    Event(Event),
+    /// How busy the engine is, and nothing else.
+    Load(LoadReport),
+    /// Part of something.
+    Nothing,
+    /// The last word: the answer is whole, or why it is not.
+    Over(Result<(), JobError>, Report),
+}
+
+/// The state of one job, as its gateway sees it.
+#[derive(Debug)]
+pub struct Audit {
+    first_choice: u32,
+    choices: Vec<Choice>,
+    vocab: u32,
+    prompt: u64,
+    /// Ids of each choice that are still to come, at most.
+    limit: u64,
+    goes_on: bool,
+    stop: Vec<String>,
+    logprobs: Option<u8>,
+    /// As many as the prompt has tokens, where they are asked for; `None`: no more are to come.
+    scores: Option<Vec<TokenLogprob>>,
+    top_scores: u8,
+    cached: Option<u32>,
+    output: u64,
+    beats: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Choice {
+    ids: u64,
+    text: u64,
+    ended: bool,
+}
+
+impl Audit {
+    /// Nothing has come yet. `vocab`, `window`: of the model.
+    pub fn new(job: &Job, vocab: u32, window: u32) -> Self {
+        let (own, generated) = job.parts();
+        let room = u64::from(window).saturating_sub(own.len() as u64).min(u64::from(job.sampling.max_tokens));
+        Self {
+            first_choice: job.first_choice,
+            choices: vec![Choice::default(); job.sampling.n as usize],
+            vocab,
+            prompt: job.prompt.len() as u64,
+            limit: room.saturating_sub(generated.len() as u64),
+            goes_on: !generated.is_empty(),
+            stop: job.sampling.stop.clone(),
+            logprobs: job.sampling.logprobs,
+            scores: job.sampling.prompt_logprobs.map(|_| Vec::new()),
+            top_scores: job.sampling.prompt_logprobs.unwrap_or_default(),
+            cached: None,
+            output: 0,
+            beats: 0,
+        }
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn take(&mut self, frame: Frame) -> Result<Heard, Fault> {
+        match frame {
+            Frame::Alive(load) => {
+                self.beats = self.beats.saturating_add(1);
+                if self.beats > MAX_BEATS { Err(Fault::Beats) } else { Ok(Heard::Load(bounded(load))) }
+            }
+            Frame::Started { cached_tokens } => self.started(cached_tokens),
+            Frame::Scored(tokens) => self.scored(tokens),
+            Frame::Tokens { choice, ids, text, logprobs } => self.tokens(choice, ids, text, logprobs),
+            Frame::Finished { choice, end } => self.finished(choice, end),
+            Frame::Done(report) => {
+                let whole = self.choices.iter().all(|choice| choice.ended) && self.scores.is_none();
+                if !whole {
+                    return Err(Fault::Unfinished);
+                }
+                self.check(&report)?;
+                Ok(Heard::Over(Ok(()), report))
+            }
+            Frame::Failed { error, report } => {
+                let report = Report { output: self.output, ..report };
+                Ok(Heard::Over(Err(error.into()), report))
+            }
+        }
+    }
+
+    /// What can be said of the job by what came of it, where its worker says nothing.
+    pub fn seen(&self) -> JobReport {
+        let cached_input = u64::from(self.cached.unwrap_or_default());
+        let input = if self.output > 0 { self.prompt.saturating_sub(cached_input) } else { 0 };
+        Report { input, cached_input, output: self.output, ..Report::default() }.within(self.prompt, 0)
+    }
+
+    fn started(&mut self, cached_tokens: u32) -> Result<Heard, Fault> {
+        if self.cached.is_some() {
+            return Err(Fault::BegunTwice);
+        }
+        if u64::from(cached_tokens) > self.prompt {
+            return Err(Fault::Cached(cached_tokens));
+        }
+        self.cached = Some(cached_tokens);
+        Ok(Heard::Event(Event::Started { cached_tokens }))
+    }
+
+    fn scored(&mut self, tokens: Vec<TokenLogprob>) -> Result<Heard, Fault> {
+        let (vocab, top) = (self.vocab, usize::from(self.top_scores));
+        let fits = tokens.iter().all(|token| fits(token, vocab, top));
+        let Some(scores) = self.scores.as_mut().filter(|_| fits && !tokens.is_empty()) else {
+            return Err(Fault::Scores);
+        };
+        scores.extend(tokens);
+        match (scores.len() as u64).cmp(&self.prompt) {
+            std::cmp::Ordering::Less => Ok(Heard::Nothing),
+            std::cmp::Ordering::Greater => Err(Fault::Scores),
+            std::cmp::Ordering::Equal => {
+                let tokens = self.scores.take().unwrap_or_default();
+                Ok(Heard::Event(Event::Scored(PromptScores { tokens })))
+            }
+        }
+    }
+
+    fn choice(&mut self, number: u32) -> Result<&mut Choice, Fault> {
+        let at = number.checked_sub(self.first_choice).map(|at| at as usize);
+        let choice = at.and_then(|at| self.choices.get_mut(at)).ok_or(Fault::Choice(number))?;
+        if choice.ended { Err(Fault::AfterItsEnd(number)) } else { Ok(choice) }
+    }
+
+    fn tokens(
+        &mut self,
+        number: u32,
+        ids: Vec<u32>,
+        text: String,
+        logprobs: Vec<TokenLogprob>,
+    ) -> Result<Heard, Fault> {
+        if self.cached.is_none() || self.scores.is_some() {
+            return Err(Fault::NotBegun);
+        }
+        let (vocab, limit) = (self.vocab, self.limit);
+        if let Some(id) = ids.iter().find(|id| **id >= vocab) {
+            return Err(Fault::Id(*id));
+        }
+        let wanted = if self.logprobs.is_some() { ids.len() } else { 0 };
+        let top = usize::from(self.logprobs.unwrap_or_default());
+        if logprobs.len() != wanted || !logprobs.iter().all(|token| fits(token, vocab, top)) {
+            return Err(Fault::Logprobs(number));
+        }
+        let choice = self.choice(number)?;
+        choice.ids = choice.ids.saturating_add(ids.len() as u64);
+        choice.text = choice.text.saturating_add(text.len() as u64);
+        if choice.ids > limit {
+            return Err(Fault::TooManyTokens { choice: number, limit });
+        }
+        if choice.text > choice.ids.saturating_add(1).saturating_mul(MAX_TOKEN_BYTES) {
+            return Err(Fault::TooMuchText(number));
+        }
+        self.output = self.output.saturating_add(ids.len() as u64);
+        Ok(Heard::Event(Event::Tokens { choice: number, ids, text, logprobs }))
+    }
+
+    fn finished(&mut self, number: u32, end: End) -> Result<Heard, Fault> {
+        let (limit, goes_on) = (self.limit, self.goes_on);
+        let known = |matched: &String| self.stop.contains(matched);
+        let reason = match end {
+            End::Stop => FinishReason::Stop,
+            End::Length => FinishReason::Length,
+            End::Matched(matched) if known(&matched) => FinishReason::StopString { matched },
+            End::Matched(_) | End::Other => return Err(Fault::End(number)),
+        };
+        let choice = self.choice(number)?;
+        // What ends has tokens, unless another engine had made them, or none were asked for.
+        let is_empty = choice.ids == 0 && limit > 0 && !goes_on;
+        let is_short = reason == FinishReason::Length && choice.ids < limit && !goes_on;
+        if is_empty || is_short {
+            return Err(Fault::End(number));
+        }
+        choice.ended = true;
+        Ok(Heard::Event(Event::Finished { choice: number, reason }))
+    }
+
+    fn check(&self, report: &Report) -> Result<(), Fault> {
+        let cached = u64::from(self.cached.unwrap_or_default());
+        let prompt = report.input.checked_add(report.cached_input);
+        let fits = report.output == self.output
+            && report.cached_input == cached
+            && prompt.is_some_and(|prompt| prompt <= self.prompt);
+        if fits { Ok(()) } else { Err(Fault::Usage) }
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt(&self) -> u64 {
+        self.prompt
+    }
+}
+
+/// Whether a log-probability is one that could have been asked for. The chosen token may stand beside the likeliest.
+fn fits(token: &TokenLogprob, vocab: u32, top: usize) -> bool {
+    let id = |id: u32| id < vocab;
+    let number = |logprob: f32| !logprob.is_nan() && logprob <= 0.001;
+    id(token.id)
+        && token.top.len() <= top.saturating_add(1)
+        && token.logprob.is_none_or(number)
+        && token.top.iter().all(|other| id(other.id) && number(other.logprob))
+}

@@ -1,0 +1,199 @@
+//! The worker's end: who asks, by the ticket; what it asks for; and the job handed to its engine. Must not know HTTP, nor how
+//! an engine computes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal};
+use headrace_domain::{Clock, KeyId};
+use headrace_engine_api::{SharedEngine, SubmitRefusal};
+
+use crate::about::{About, AboutModel};
+use crate::ask::{Ask, AskFault};
+use crate::limits::PROTOCOL;
+use crate::refusal::Refusal;
+use crate::stream::JobStream;
+use crate::ticket::{BodyDigest, TicketFault, Tickets};
+use crate::words::Words;
+use crate::{ABOUT_PATH, CONTENT_TYPE, JOBS_PATH, WORDS_PATH};
+
+/// A model that jobs may be for.
+#[derive(Clone)]
+pub struct Offer {
+    /// Its engine, which knows its name.
+    pub engine: SharedEngine,
+    /// What decides its bits.
+    pub bits: Arc<str>,
+    /// Its words.
+    pub words: Arc<Words>,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Length of an answer where the caller names none.
+    pub default_max_tokens: Option<u32>,
+}
+
+/// Asked at each request: models may come and go.
+type Offers = Box<dyn Fn() -> Vec<Offer> + Send + Sync>;
+
+/// Where gateways ask.
+pub struct Desk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tickets: Tickets,
+    clock: Arc<dyn Clock>,
+    version: String,
+    offers: Offers,
+    payer: KeyId,
+}
+
+/// A request that showed a good ticket.
+struct Call {
+    shared: Arc<Shared>,
+    what: What,
+    digest: BodyDigest,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    Job,
+    About,
+    Words(String),
+}
+
+impl Desk {
+    /// A desk for whoever has the secret. `payer`: under which name bodies take memory.
+    pub fn new(
+        tickets: Tickets,
+        clock: Arc<dyn Clock>,
+        payer: KeyId,
+        version: &str,
+        offers: impl Fn() -> Vec<Offer> + Send + Sync + 'static,
+    ) -> Self {
+        let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
+        Self { shared: Arc::new(Shared { tickets, clock, version, offers, payer }) }
+    }
+}
+
+impl Annex for Desk {
+    fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+        let AnnexHead { method, path, authorization, now } = *head;
+        let digest = self.shared.tickets.take(authorization, (method, path), now).map_err(|fault| {
+            tracing::warn!(method, %fault, "a request for the worker is refused");
+            refused(&Refusal::Ticket)
+        })?;
+        let what = match (method, path) {
+            ("POST", JOBS_PATH) => What::Job,
+            ("GET", ABOUT_PATH) => What::About,
+            ("GET", path) if path.starts_with(WORDS_PATH) => {
+                What::Words(path.trim_start_matches(WORDS_PATH).to_owned())
+            }
+            _ => return Err(unknown()),
+        };
+        Ok(Box::new(Call { shared: Arc::clone(&self.shared), what, digest }))
+    }
+}
+
+impl AnnexCall for Call {
+    fn payer(&self) -> &KeyId {
+        &self.shared.payer
+    }
+
+    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer {
+        if !self.digest.is_of(&body) {
+            tracing::warn!(fault = %TicketFault::Body, "a request for the worker is refused");
+            return refused(&Refusal::Ticket);
+        }
+        match &self.what {
+            What::Job => self.shared.job(&body).unwrap_or_else(|refusal| refused(&refusal)),
+            What::About => self.shared.about(),
+            What::Words(digest) => self.shared.words(digest),
+        }
+    }
+
+    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
+        let too_large = |limit: &u64, what: &str| {
+            refused(&Refusal::Invalid { what: format!("more than the {limit} bytes that {what} may have") })
+        };
+        match refusal {
+            BodyRefusal::TooLarge { limit_bytes } => too_large(limit_bytes, "a job"),
+            BodyRefusal::MemoryOfKey { limit_bytes, .. } | BodyRefusal::Memory { limit_bytes, .. } => {
+                let why =
+                    format!("jobs that are being read fill the {limit_bytes} bytes that there are for them");
+                refused(&Refusal::Unavailable { why })
+            }
+            BodyRefusal::TooSlow { .. }
+            | BodyRefusal::Encoding { .. }
+            | BodyRefusal::MediaType
+            | BodyRefusal::Incomplete
+            | BodyRefusal::TooManyPieces { .. } => refused(&Refusal::Invalid {
+                what: "a body that did not come whole, in time and plain".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Shared {
+    fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
+        let ask = Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
+        let expected = ask.model();
+        let unavailable = |why: String| Refusal::Unavailable { why };
+        let offers = (self.offers)();
+        let named = |offer: &&Offer| offer.engine.capabilities().model == expected.name;
+        let offer = offers.iter().find(named);
+        let offer = offer.ok_or_else(|| unavailable(format!("it has no model `{}`", expected.name)))?;
+        if *offer.bits != *expected.bits {
+            return Err(unavailable(format!("its `{}` is another one than before", expected.name)));
+        }
+        let job = ask.into_job(self.clock.monotonic_nanos());
+        let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
+        let stream = JobStream::new(ticket, Arc::clone(&offer.engine), Arc::clone(&self.clock));
+        Ok(Answer {
+            status: 200,
+            content_type: CONTENT_TYPE,
+            headers: Vec::new(),
+            body: AnswerBody::Stream(Box::new(stream)),
+        })
+    }
+
+    fn about(&self) -> AnnexAnswer {
+        let model = |offer: Offer| AboutModel {
+            bits: offer.bits.to_string(),
+            words: offer.words.digest().to_owned(),
+            capabilities: offer.engine.capabilities().clone(),
+            created_unix_s: offer.created_unix_s,
+            default_max_tokens: offer.default_max_tokens,
+            up: offer.engine.health().is_up(),
+            load: offer.engine.load(),
+        };
+        let models = (self.offers)().into_iter().map(model).collect();
+        json(200, &About { protocol: PROTOCOL, version: self.version.clone(), models })
+    }
+
+    fn words(&self, digest: &str) -> AnnexAnswer {
+        let offers = (self.offers)();
+        let Some(offer) = offers.iter().find(|offer| offer.words.digest() == digest) else {
+            return unknown();
+        };
+        Answer {
+            status: 200,
+            content_type: CONTENT_TYPE,
+            headers: Vec::new(),
+            body: AnswerBody::Whole(offer.words.bytes().clone()),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> AnnexAnswer {
+    json(refusal.status(), refusal)
+}
+
+fn unknown() -> AnnexAnswer {
+    json(404, &Refusal::Invalid { what: "there is nothing at this path".to_owned() })
+}
+
+fn json(status: u16, value: &impl serde::Serialize) -> AnnexAnswer {
+    // Plain data, whose maps have text for keys.
+    Answer::json(status, serde_json::to_vec(value).unwrap_or_default())
+}

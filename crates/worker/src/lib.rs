@@ -1,0 +1,38 @@
+//! The protocol between a gateway and an engine on another host: job tickets, jobs and events as bytes, what a worker tells of
+//! itself, and the end that has the engines. Knows no HTTP library, no callers' keys, no money, and not how an engine computes.
+
+mod about;
+mod ask;
+mod audit;
+mod desk;
+mod frame;
+mod framing;
+mod limits;
+mod refusal;
+mod report;
+mod stream;
+mod ticket;
+mod words;
+
+pub use about::{About, AboutModel};
+pub use ask::{Ask, AskFault, ExpectedModel};
+pub use audit::{Audit, Fault, Heard};
+pub use desk::{Desk, Offer};
+pub use frame::{Broken, End, Frame};
+pub use framing::{FrameFault, Unframer, put_frame};
+pub use limits::{
+    BEAT, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
+};
+pub use refusal::Refusal;
+pub use report::Report;
+pub use ticket::{Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
+pub use words::{Words, WordsFault};
+
+/// Where jobs are posted.
+pub const JOBS_PATH: &str = "/internal/v1/jobs";
+/// Where a worker says what it is.
+pub const ABOUT_PATH: &str = "/internal/v1/worker";
+/// Before the digest of a model's words.
+pub const WORDS_PATH: &str = "/internal/v1/words/";
+/// The content type of jobs and events.
+pub const CONTENT_TYPE: &str = "application/vnd.headrace.worker";

@@ -1,0 +1,177 @@
+//! One job under way at a worker: its engine's events as frames, as fast as they are read. Letting go of it aborts the job at
+//! once. Must not know who reads it.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
+use headrace_domain::{Clock, TokenLogprob};
+use headrace_engine_api::{Event, Events, SharedEngine, Ticket, TicketControl};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::frame::Frame;
+use crate::framing::put_frame;
+use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
+use crate::report::Report;
+
+/// The frames of one job.
+pub(crate) struct JobStream {
+    events: Events,
+    held: Arc<Held>,
+    engine: SharedEngine,
+    clock: Arc<dyn Clock>,
+    /// Frames of an event that are not written yet.
+    ready: VecDeque<Frame>,
+    beat: Pin<Box<Sleep>>,
+    /// The last word is written.
+    over: bool,
+}
+
+/// What lets go of a job.
+struct Held {
+    control: TicketControl,
+    /// When somebody asked for more last.
+    asked_ns: AtomicU64,
+    over: AtomicBool,
+}
+
+impl JobStream {
+    /// Of a job that an engine has taken. Within a runtime.
+    pub(crate) fn new(ticket: Ticket, engine: SharedEngine, clock: Arc<dyn Clock>) -> Self {
+        let (events, control) = ticket.split();
+        let asked_ns = AtomicU64::new(clock.monotonic_nanos());
+        let held = Arc::new(Held { control, asked_ns, over: AtomicBool::new(false) });
+        tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
+        let ready = VecDeque::from([Frame::Alive(engine.load())]);
+        Self { events, held, engine, clock, ready, beat: Box::pin(sleep(BEAT)), over: false }
+    }
+
+    /// Frames of an event.
+    fn say(&mut self, event: Option<Event>) {
+        let frame = match event {
+            Some(Event::Started { cached_tokens }) => Frame::Started { cached_tokens },
+            Some(Event::Scored(scores)) => return self.ready.extend(split(scores.tokens)),
+            Some(Event::Tokens { choice, ids, text, logprobs }) => {
+                Frame::Tokens { choice, ids, text, logprobs }
+            }
+            Some(Event::Finished { choice, reason }) => Frame::Finished { choice, end: reason.into() },
+            Some(Event::Done(report)) => {
+                self.over = true;
+                // Whoever places the next call knows how it is now.
+                self.ready.push_back(Frame::Alive(self.engine.load()));
+                Frame::Done(Report::from(&report))
+            }
+            Some(Event::Failed { error, report }) => {
+                self.over = true;
+                Frame::Failed { error: error.into(), report: Report::from(&report) }
+            }
+            // The engine is gone: nobody takes this for an end.
+            None => {
+                self.over = true;
+                return;
+            }
+        };
+        self.ready.push_back(frame);
+    }
+
+    fn chunk(&mut self, cx: &mut Context<'_>) -> Result<Vec<u8>, BrokenOff> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK_BYTES {
+            if let Some(frame) = self.ready.pop_front() {
+                put_frame(&mut out, &frame).map_err(|error| {
+                    tracing::error!(%error, "an event of a job cannot be sent on");
+                    BrokenOff
+                })?;
+                continue;
+            }
+            if self.over {
+                break;
+            }
+            match self.events.poll_next(cx) {
+                Poll::Ready(event) => self.say(event),
+                Poll::Pending => break,
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Frames for JobStream {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+        self.held.asked_ns.store(self.clock.monotonic_nanos(), Ordering::Relaxed);
+        let mut out = match self.chunk(cx) {
+            Ok(out) => out,
+            Err(broken) => return Poll::Ready(Some(Err(broken))),
+        };
+        if out.is_empty() {
+            if self.over {
+                self.held.over.store(true, Ordering::Relaxed);
+                return Poll::Ready(None);
+            }
+            let mut beats = false;
+            while self.beat.as_mut().poll(cx).is_ready() {
+                beats = true;
+                self.beat.as_mut().reset(Instant::now() + BEAT);
+            }
+            if !beats {
+                return Poll::Pending;
+            }
+            if put_frame(&mut out, &Frame::Alive(self.engine.load())).is_err() {
+                return Poll::Ready(Some(Err(BrokenOff)));
+            }
+        } else {
+            self.beat.as_mut().reset(Instant::now() + BEAT);
+        }
+        Poll::Ready(Some(Ok(Bytes::from(out))))
+    }
+
+    fn leads_to(&mut self, _outlet: Arc<dyn Outlet>) {}
+
+    fn give_up(&mut self, _why: GiveUp) {}
+}
+
+impl Drop for JobStream {
+    fn drop(&mut self) {
+        if !self.held.over.swap(true, Ordering::Relaxed) {
+            drop(self.held.control.cancel());
+        }
+    }
+}
+
+/// Scores of a prompt, in frames of a bounded size.
+fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
+    let mut rest = tokens.into_iter().peekable();
+    std::iter::from_fn(move || {
+        rest.peek()?;
+        let (mut frame, mut bytes) = (Vec::new(), 0_usize);
+        while bytes < SCORES_FRAME_BYTES {
+            let Some(token) = rest.next() else { break };
+            let top: usize = token.top.iter().map(|other| other.bytes.len().saturating_add(16)).sum();
+            bytes = bytes.saturating_add(token.bytes.len()).saturating_add(top).saturating_add(16);
+            frame.push(token);
+        }
+        Some(Frame::Scored(frame))
+    })
+}
+
+/// Lets go of a job that nobody has asked for more of in a long time: the transport holds what it had to say.
+async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
+    loop {
+        sleep(UNREAD / 4).await;
+        let Some(held) = held.upgrade() else { return };
+        let now_ns = clock.monotonic_nanos();
+        let unread_ns = now_ns.saturating_sub(held.asked_ns.load(Ordering::Relaxed));
+        if held.over.load(Ordering::Relaxed) {
+            return;
+        }
+        if u128::from(unread_ns) >= UNREAD.as_nanos() {
+            tracing::warn!("a job was let go, as its gateway did not read what came of it");
+            drop(held.control.cancel());
+            return;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The words of a model on their way to a gateway: its tokenizer, template and sizes as files, named by the digest of all of
+//! them. No weights. Must not know what the files say.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_WORDS_BYTES, MAX_WORDS_FILES};
+
+/// The only names that files may have: what a gateway writes to its disk bears none that a worker thought of.
+const NAMES: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// The words of one model, as they travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Words {
+    bytes: Bytes,
+    digest: String,
+}
+
+/// Why words are not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WordsFault {
+    /// They are not those that were asked for.
+    Digest,
+    /// They are more bytes than they may be.
+    TooLarge,
+    /// They are no list of files.
+    Malformed,
+    /// A file of another name.
+    Name,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    name: String,
+    contents: Vec<u8>,
+}
+
+impl fmt::Display for WordsFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Digest => f.write_str("the files are not those of the digest that they were asked by"),
+            Self::TooLarge => write!(f, "the files have more than {} MiB", MAX_WORDS_BYTES >> 20),
+            Self::Malformed => f.write_str("what came is no list of files"),
+            Self::Name => write!(f, "a file is none of {}", NAMES.join(", ")),
+        }
+    }
+}
+
+impl Words {
+    /// Of these files: (name, contents).
+    ///
+    /// # Errors
+    /// One of them would not be taken at the other end.
+    pub fn new(files: Vec<(String, Vec<u8>)>) -> Result<Self, WordsFault> {
+        let files: Vec<File> = files.into_iter().map(|(name, contents)| File { name, contents }).collect();
+        check(&files)?;
+        let bytes = postcard::to_stdvec(&files).map_err(|_| WordsFault::Malformed)?;
+        Self::of(Bytes::from(bytes))
+    }
+
+    /// What came, if it has the digest that it was asked by.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn taken(bytes: Bytes, digest: &str) -> Result<Self, WordsFault> {
+        let words = Self::of(bytes)?;
+        if words.digest != digest {
+            return Err(WordsFault::Digest);
+        }
+        words.files()?;
+        Ok(words)
+    }
+
+    fn of(bytes: Bytes) -> Result<Self, WordsFault> {
+        if bytes.len() > MAX_WORDS_BYTES {
+            return Err(WordsFault::TooLarge);
+        }
+        let digest = blake3::hash(&bytes).to_hex().to_string();
+        Ok(Self { bytes, digest })
+    }
+
+    /// As they travel.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Hex BLAKE3 of all of them.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// The files: (name, contents).
+    ///
+    /// # Errors
+    /// They are none, or one has a name that none may have.
+    pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>, WordsFault> {
+        let files = postcard::take_from_bytes(&self.bytes);
+        let (files, rest): (Vec<File>, &[u8]) = files.map_err(|_| WordsFault::Malformed)?;
+        if !rest.is_empty() {
+            return Err(WordsFault::Malformed);
+        }
+        check(&files)?;
+        Ok(files.into_iter().map(|file| (file.name, file.contents)).collect())
+    }
+}
+
+fn check(files: &[File]) -> Result<(), WordsFault> {
+    if files.is_empty() || files.len() > MAX_WORDS_FILES {
+        return Err(WordsFault::Malformed);
+    }
+    for (at, file) in files.iter().enumerate() {
+        let twice = files.iter().take(at).any(|other| other.name == file.name);
+        if twice || !NAMES.contains(&file.name.as_str()) {
+            return Err(WordsFault::Name);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> (String, Vec<u8>) {
+        (name.to_owned(), name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn words_come_as_they_were_and_only_by_their_digest() {
+        let files = vec![file("config.json"), file("tokenizer.json")];
+        let words = Words::new(files.clone()).unwrap();
+        let taken = Words::taken(words.bytes().clone(), words.digest()).unwrap();
+        assert_eq!(taken.files(), Ok(files));
+        let mut other = words.bytes().to_vec();
+        *other.last_mut().unwrap() ^= 1;
+        assert_eq!(Words::taken(other.into(), words.digest()), Err(WordsFault::Digest));
+        let long = [words.bytes().as_ref(), b"x"].concat();
+        let digest = blake3::hash(&long).to_hex().to_string();
+        assert_eq!(Words::taken(long.into(), &digest), Err(WordsFault::Malformed));
+    }
+
+    #[test]
+    fn files_have_no_names_but_known_ones_and_each_once() {
+        for names in
+            [&["../config.json"][..], &["/etc/passwd"], &["tokenizer.json", "tokenizer.json"], &["x"]]
+        {
+            let files = names.iter().copied().map(file).collect();
+            assert_eq!(Words::new(files), Err(WordsFault::Name), "{names:?}");
+        }
+        assert_eq!(Words::new(Vec::new()), Err(WordsFault::Malformed));
+    }
+}

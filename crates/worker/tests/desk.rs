@@ -1,0 +1,307 @@
+//! The worker's end before an engine that does as it is told: who is let in, what becomes of jobs, and that letting go of one
+//! aborts it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{Annex, AnnexAnswer, AnnexHead, AnswerBody, Frames};
+use headrace_domain::{
+    CacheSalt, Clock, FinishReason, KeyId, ManualClock, PrefixKeys, RequestId, Sampling, SystemClock,
+    TokenLogprob, UnixNanos, Usage,
+};
+use headrace_engine_api::{
+    Capabilities, Continues, Engine, Event, EventSender, Health, Job, JobReport, LoadReport, Priority,
+    PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket, channel,
+};
+use headrace_worker::{
+    ABOUT_PATH, About, Ask, Audit, Desk, ExpectedModel, Frame, Heard, JOBS_PATH, Offer, Refusal, Secret,
+    Tickets, Unframer, WORDS_PATH, Words,
+};
+
+const BITS: &str = "abababababababab";
+
+/// Keeps what it is given.
+struct Told {
+    capabilities: Capabilities,
+    jobs: Mutex<Vec<(Job, EventSender)>>,
+}
+
+impl Engine for Told {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        if job.prompt.len() > 5 {
+            return Err(SubmitRefusal::DoesNotFit { needed: 6, limit: 5 });
+        }
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
+        self.jobs.lock().unwrap().push((job, sender));
+        Ok(ticket)
+    }
+
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        LoadReport { running: 7, ..LoadReport::default() }
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+struct World {
+    engine: Arc<Told>,
+    desk: Desk,
+    secret: Secret,
+    words: Arc<Words>,
+    clock: Arc<ManualClock>,
+}
+
+fn world() -> World {
+    let capabilities = Capabilities {
+        model: "demo".into(),
+        compute_mode: "exact".into(),
+        numerics: "n".into(),
+        vocab: 100,
+        context_window: 50,
+        max_logprobs: 20,
+        kv_tokens: 1_000,
+        continues: Continues::Exactly,
+    };
+    let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
+    let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
+    let offer = Offer {
+        engine: Arc::clone(&engine) as SharedEngine,
+        bits: BITS.into(),
+        words: Arc::clone(&words),
+        created_unix_s: 1,
+        default_max_tokens: Some(9),
+    };
+    let secret = Secret::new(&"0123456789abcdef0123456789abcdef".into()).unwrap();
+    let payer = KeyId::new("worker").unwrap();
+    let (tickets, clock) = (Tickets::new(secret.clone()), Arc::new(ManualClock::at(now())));
+    let desk =
+        Desk::new(tickets, Arc::<ManualClock>::clone(&clock), payer, "1.2.3", move || vec![offer.clone()]);
+    World { engine, desk, secret, words, clock }
+}
+
+fn now() -> UnixNanos {
+    SystemClock::new().now()
+}
+
+fn job(prompt: &[u32]) -> Job {
+    Job {
+        request: RequestId::fresh(now()),
+        first_choice: 0,
+        prompt: prompt.into(),
+        generated: 0,
+        sampling: Sampling { prompt_logprobs: Some(0), ..Sampling::default() },
+        salt: CacheSalt::from_bytes([1; 32]),
+        keys: None,
+        tenant: Tenant(1),
+        weight: 1,
+        priority: Priority::Normal,
+        start_deadline_ns: None,
+        unread_bytes: 100_000,
+    }
+}
+
+fn body(job: &Job, bits: &str) -> Vec<u8> {
+    Ask::new(job, ExpectedModel { name: "demo", bits }, 0).to_bytes()
+}
+
+impl World {
+    /// With a good ticket.
+    fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> AnnexAnswer {
+        let ticket = self.secret.ticket((method, path), &body, now()).unwrap();
+        self.show(method, path, body, Some(ticket.as_bytes()))
+    }
+
+    fn show(&self, method: &str, path: &str, body: Vec<u8>, authorization: Option<&[u8]>) -> AnnexAnswer {
+        let head = AnnexHead { method, path, authorization, now: now() };
+        match self.desk.admit(&head) {
+            Ok(call) => call.answer(Bytes::from(body)),
+            Err(refusal) => refusal,
+        }
+    }
+
+    fn take(&self) -> (Job, EventSender) {
+        self.engine.jobs.lock().unwrap().pop().expect("the engine was given a job")
+    }
+}
+
+fn whole(answer: AnnexAnswer) -> (u16, Bytes) {
+    let AnswerBody::Whole(body) = answer.body else { panic!("it is a stream") };
+    (answer.status, body)
+}
+
+fn refusal(answer: AnnexAnswer) -> (u16, Refusal) {
+    let (status, body) = whole(answer);
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+fn stream(answer: AnnexAnswer) -> Box<dyn Frames> {
+    match answer.body {
+        AnswerBody::Stream(frames) if answer.status == 200 => frames,
+        _ => panic!("{} is no stream", answer.status),
+    }
+}
+
+/// The next frames; none at its end.
+async fn frames(stream: &mut Box<dyn Frames>) -> Vec<Frame> {
+    let mut unframer = Unframer::default();
+    let mut out = Vec::new();
+    if let Some(bytes) = poll_fn(|cx| stream.poll_frame(cx)).await {
+        unframer.push(&bytes.unwrap());
+    }
+    while let Some(frame) = unframer.next_frame().unwrap() {
+        out.push(frame);
+    }
+    assert!(!unframer.is_mid_frame());
+    out
+}
+
+fn score(id: u32) -> TokenLogprob {
+    TokenLogprob { id, bytes: vec![b'x'; 40_000], logprob: Some(-1.0), top: Vec::new() }
+}
+
+#[tokio::test]
+async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
+    let world = world();
+    let asked = job(&[1, 2, 3, 4]);
+    let mut stream = stream(world.ask("POST", JOBS_PATH, body(&asked, BITS)));
+    let (got, sender) = world.take();
+    assert_eq!((&got.prompt, &got.sampling, got.salt), (&asked.prompt, &asked.sampling, asked.salt));
+    let usage = Usage { input: 4, output: 1, ..Usage::default() };
+    let report = JobReport { usage, ..JobReport::default() };
+    let events = [
+        Event::Started { cached_tokens: 0 },
+        // More than fits one frame.
+        Event::Scored(PromptScores { tokens: [1, 2, 3, 4].map(score).to_vec() }),
+        Event::Tokens { choice: 0, ids: vec![5], text: "é".into(), logprobs: vec![] },
+        Event::Finished { choice: 0, reason: FinishReason::Stop },
+    ];
+    events.iter().for_each(|event| assert!(sender.send(event.clone())));
+    sender.finish(Event::Done(report.clone()));
+    let (mut audit, mut came, mut over) = (Audit::new(&asked, 100, 50), Vec::new(), None);
+    let mut chunks = 0;
+    loop {
+        let frames = frames(&mut stream).await;
+        if frames.is_empty() {
+            break;
+        }
+        chunks += 1;
+        for frame in frames {
+            match audit.take(frame).unwrap() {
+                Heard::Event(event) => came.push(event),
+                Heard::Over(ended, report) => over = Some((ended, report.within(4, u64::MAX))),
+                Heard::Load(load) => assert_eq!(load.running, 7),
+                Heard::Nothing => {}
+            }
+        }
+    }
+    assert_eq!(came, events);
+    assert_eq!(over, Some((Ok(()), report)));
+    assert!(chunks > 2, "large scores come in several pieces");
+}
+
+#[tokio::test]
+async fn whoever_lets_go_of_a_stream_aborts_its_job_at_once() {
+    let world = world();
+    let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+    let (_, sender) = world.take();
+    sender.send(Event::Started { cached_tokens: 0 });
+    assert_eq!(frames(&mut stream).await.len(), 2);
+    assert!(!sender.is_cancelled());
+    drop(stream);
+    assert!(sender.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_shows_that_it_lives_and_ends_without_a_word_when_its_engine_does() {
+    let world = world();
+    let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+    let (_, sender) = world.take();
+    let begun = tokio::time::Instant::now();
+    for beat in 0..4 {
+        assert!(matches!(frames(&mut stream).await[..], [Frame::Alive(_)]), "{beat}");
+    }
+    assert_eq!(begun.elapsed(), Duration::from_secs(15));
+    drop(sender);
+    assert!(frames(&mut stream).await.is_empty(), "nobody can take that for an end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_nobody_reads_is_let_go_and_one_that_is_read_is_not() {
+    let world = world();
+    let mut read = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+    let (_, reading) = world.take();
+    let _unread = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+    let (_, waiting) = world.take();
+    for second in 0..90 {
+        assert_eq!(waiting.is_cancelled(), second > 60, "{second}");
+        world.clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(tokio::time::timeout(Duration::ZERO, frames(&mut read)).await);
+    }
+    assert!(!reading.is_cancelled());
+}
+
+#[tokio::test]
+async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
+    let world = world();
+    let good = || body(&job(&[1]), BITS);
+    let unavailable = |words: &str, (status, refusal): (u16, Refusal)| {
+        let Refusal::Unavailable { why } = refusal else { panic!("{refusal:?}") };
+        assert!(status == 503 && why.contains(words), "{why}");
+    };
+    unavailable("is another one than before", refusal(world.ask("POST", JOBS_PATH, body(&job(&[1]), "cd"))));
+    let other = Ask::new(&job(&[1]), ExpectedModel { name: "none", bits: BITS }, 0).to_bytes();
+    unavailable("no model `none`", refusal(world.ask("POST", JOBS_PATH, other)));
+    let long = refusal(world.ask("POST", JOBS_PATH, body(&job(&[1; 6]), BITS)));
+    assert_eq!(long, (400, Refusal::DoesNotFit { needed: 6, limit: 5 }));
+    for bytes in [vec![], vec![2, 0], vec![1, 255], good()[1..].to_vec()] {
+        let (status, refusal) = refusal(world.ask("POST", JOBS_PATH, bytes));
+        assert!(status == 400 && matches!(refusal, Refusal::Invalid { .. }), "{refusal:?}");
+    }
+    let ticket = world.secret.ticket(("POST", JOBS_PATH), &good(), now()).unwrap();
+    let ticket = Some(ticket.as_bytes());
+    // For another body, for another path, none, and one that was used.
+    let late = world.secret.ticket(("POST", JOBS_PATH), &good(), UnixNanos::new(1)).unwrap();
+    for (path, body, ticket) in [
+        (JOBS_PATH, body(&job(&[2]), BITS), ticket),
+        (JOBS_PATH, good(), None),
+        (JOBS_PATH, good(), Some(&b"Bearer sk-1"[..])),
+        (JOBS_PATH, good(), Some(late.as_bytes())),
+        (ABOUT_PATH, good(), ticket),
+        (JOBS_PATH, good(), ticket),
+    ] {
+        assert_eq!(refusal(world.show("POST", path, body, ticket)), (401, Refusal::Ticket));
+    }
+    for (method, path) in [("GET", JOBS_PATH), ("POST", ABOUT_PATH), ("GET", "/internal/v1/other")] {
+        assert_eq!(whole(world.ask(method, path, Vec::new())).0, 404, "{method} {path}");
+    }
+    assert!(world.engine.jobs.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_worker_tells_what_it_is_and_gives_its_words_by_their_digest() {
+    let world = world();
+    let (status, about) = whole(world.ask("GET", ABOUT_PATH, Vec::new()));
+    let about = About::read(&about).unwrap();
+    let model = &about.models[0];
+    assert_eq!((status, about.version.as_str(), &*model.bits, model.up), (200, "1.2.3", BITS, true));
+    assert_eq!((&model.capabilities, model.default_max_tokens), (&world.engine.capabilities, Some(9)));
+    let path = format!("{WORDS_PATH}{}", model.words);
+    let (status, words) = whole(world.ask("GET", &path, Vec::new()));
+    assert_eq!((status, Words::taken(words, &model.words)), (200, Ok((*world.words).clone())));
+    assert_eq!(whole(world.ask("GET", &format!("{WORDS_PATH}00"), Vec::new())).0, 404);
+}

@@ -1,0 +1,368 @@
+//! The protocol without a network: what goes in comes out, whole or in pieces, and what is bent on the way is told by name.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{
+    CacheSalt, FinishReason, RequestId, Sampling, Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
+};
+use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, Priority, Tenant};
+use headrace_worker::{
+    Ask, AskFault, Audit, Broken, End, ExpectedModel, Fault, Frame, FrameFault, Heard, Report, Unframer,
+    put_frame,
+};
+use proptest::prelude::*;
+
+const VOCAB: u32 = 100;
+const WINDOW: u32 = 1_000;
+
+fn job(sampling: Sampling) -> Job {
+    Job {
+        request: RequestId::fresh(UnixNanos::new(1_800_000_000_000_000_000)),
+        first_choice: 3,
+        prompt: Arc::from([5, 6, 7]),
+        generated: 0,
+        sampling,
+        salt: CacheSalt::derive(&[7; 32], "a", "m", None),
+        keys: None,
+        tenant: Tenant(u64::MAX),
+        weight: 2,
+        priority: Priority::Idle,
+        start_deadline_ns: Some(1_500),
+        unread_bytes: 100_000,
+    }
+}
+
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let numbers = (any::<f32>(), any::<f32>(), any::<u64>(), any::<u32>(), any::<bool>());
+    let lists = (
+        prop::collection::btree_map(any::<u32>(), any::<f32>(), 0..5),
+        prop::collection::vec("[a-zé\n]{0,8}", 0..4),
+        prop::option::of(0_u8..21),
+    );
+    (numbers, lists).prop_map(
+        |((temperature, top_p, seed, max_tokens, ignore_eos), (bias, stop, logprobs))| Sampling {
+            temperature,
+            top_p,
+            top_k: std::num::NonZeroU32::new(max_tokens % 7),
+            seed: Seed(seed),
+            max_tokens,
+            ignore_eos,
+            logit_bias: bias.into_iter().collect(),
+            stop,
+            stop_token_ids: vec![max_tokens],
+            logprobs,
+            n: 1 + max_tokens % 4,
+            ..Sampling::default()
+        },
+    )
+}
+
+fn logprob() -> impl Strategy<Value = TokenLogprob> {
+    let top = (any::<u32>(), prop::collection::vec(any::<u8>(), 0..4), any::<f32>());
+    let top = top.prop_map(|(id, bytes, logprob)| TopLogprob { id, bytes, logprob });
+    let parts = (any::<u32>(), prop::option::of(any::<f32>()), prop::collection::vec(top, 0..3));
+    parts.prop_map(|(id, logprob, top)| TokenLogprob { id, bytes: vec![1], logprob, top })
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let tokens = (
+        any::<u32>(),
+        prop::collection::vec(any::<u32>(), 0..4),
+        ".{0,9}",
+        prop::collection::vec(logprob(), 0..3),
+    );
+    let ends =
+        prop_oneof![Just(End::Stop), Just(End::Length), Just(End::Other), ".{0,5}".prop_map(End::Matched),];
+    prop_oneof![
+        any::<u32>().prop_map(|running| Frame::Alive(LoadReport { running, ..LoadReport::default() })),
+        any::<u32>().prop_map(|cached_tokens| Frame::Started { cached_tokens }),
+        prop::collection::vec(logprob(), 0..4).prop_map(Frame::Scored),
+        tokens.prop_map(|(choice, ids, text, logprobs)| Frame::Tokens { choice, ids, text, logprobs }),
+        (any::<u32>(), ends).prop_map(|(choice, end)| Frame::Finished { choice, end }),
+        (any::<u64>(), any::<u64>()).prop_map(|(input, output)| Frame::Done(report(input, 0, output))),
+        any::<u64>().prop_map(|ms| Frame::Failed {
+            error: Broken::Expired { retry_after_ms: ms },
+            report: report(ms, 1, 2)
+        }),
+    ]
+}
+
+fn report(input: u64, cached_input: u64, output: u64) -> Report {
+    let usage = Usage { input, cached_input, output, ..Usage::default() };
+    Report::from(&JobReport { usage, ..JobReport::default() })
+}
+
+/// Equal to the last bit, also of what is no number.
+fn same(one: &impl std::fmt::Debug, other: &impl std::fmt::Debug) -> bool {
+    format!("{one:?}") == format!("{other:?}")
+}
+
+proptest! {
+    #[test]
+    fn a_job_comes_as_it_was(sampling in sampling()) {
+        let job = job(sampling);
+        let model = ExpectedModel { name: "demo", bits: "ab" };
+        let bytes = Ask::new(&job, model, 1_000).to_bytes();
+        let ask = Ask::read(&bytes).unwrap();
+        prop_assert_eq!((ask.model().name, ask.model().bits), ("demo", "ab"));
+        let mut came = ask.into_job(70_000);
+        prop_assert_eq!(came.start_deadline_ns.take(), Some(70_500));
+        prop_assert_eq!(came.salt.to_bytes(), job.salt.to_bytes());
+        let expected = Job { start_deadline_ns: None, ..job.clone() };
+        prop_assert!(same(&came, &expected));
+        let bits = |job: &Job| (job.sampling.temperature.to_bits(), job.sampling.top_p.to_bits());
+        prop_assert_eq!(bits(&came), bits(&job));
+        // What breaks off is no job, wherever it does.
+        for end in 0..bytes.len() {
+            prop_assert_eq!(Ask::read(&bytes[..end]).unwrap_err(), AskFault::Malformed);
+        }
+    }
+
+    #[test]
+    fn frames_come_as_they_were_in_any_pieces(frames in prop::collection::vec(frame(), 1..6), cut in any::<prop::sample::Index>()) {
+        let mut bytes = Vec::new();
+        frames.iter().for_each(|frame| put_frame(&mut bytes, frame).unwrap());
+        let cut = cut.index(bytes.len());
+        for pieces in [vec![&bytes[..]], vec![&bytes[..cut], &bytes[cut..]], bytes.chunks(1).collect()] {
+            let mut unframer = Unframer::default();
+            let mut came = Vec::new();
+            for piece in pieces {
+                unframer.push(piece);
+                while let Some(frame) = unframer.next_frame().unwrap() {
+                    came.push(frame);
+                }
+            }
+            prop_assert!(same(&came, &frames) && !unframer.is_mid_frame());
+        }
+        let mut unframer = Unframer::default();
+        unframer.push(&bytes[..bytes.len() - 1]);
+        while unframer.next_frame().unwrap().is_some() {}
+        prop_assert!(unframer.is_mid_frame(), "it is not taken for whole");
+    }
+
+    #[test]
+    fn bytes_that_mean_nothing_break_nothing(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Ask::read(&bytes);
+        let mut audit = Audit::new(&job(Sampling { n: 2, ..Sampling::default() }), VOCAB, WINDOW);
+        let mut unframer = Unframer::default();
+        unframer.push(&bytes);
+        while let Ok(Some(frame)) = unframer.next_frame() {
+            let _ = audit.take(frame);
+        }
+    }
+
+    /// Whatever comes in whatever order: what is passed on stays within what was asked for.
+    #[test]
+    fn nothing_passes_that_was_not_asked_for(frames in prop::collection::vec(frame(), 0..40)) {
+        let sampling = Sampling { n: 2, max_tokens: 3, ..Sampling::default() };
+        let mut audit = Audit::new(&job(sampling), VOCAB, WINDOW);
+        let (mut ids, mut ended) = ([0; 2], [false; 2]);
+        for frame in frames.into_iter().map(tamed) {
+            let Ok(heard) = audit.take(frame) else { break };
+            match heard {
+                Heard::Event(Event::Tokens { choice, ids: more, .. }) => {
+                    let at = choice as usize - 3;
+                    ids[at] += more.len();
+                    prop_assert!(!ended[at] && ids[at] <= 3 && more.iter().all(|id| *id < VOCAB));
+                }
+                Heard::Event(Event::Finished { choice, .. }) => {
+                    let at = choice as usize - 3;
+                    prop_assert!(ids[at] > 0 && !std::mem::replace(&mut ended[at], true));
+                }
+                Heard::Over(Ok(()), _) => {
+                    prop_assert!(ended == [true; 2]);
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Near enough to what could be right for some of it to pass.
+fn tamed(frame: Frame) -> Frame {
+    match frame {
+        Frame::Started { cached_tokens } => Frame::Started { cached_tokens: cached_tokens % 5 },
+        Frame::Tokens { choice, ids, text, .. } => Frame::Tokens {
+            choice: 3 + choice % 3,
+            ids: ids.into_iter().map(|id| id % 101).collect(),
+            text,
+            logprobs: Vec::new(),
+        },
+        Frame::Finished { choice, end } => Frame::Finished { choice: 3 + choice % 3, end },
+        other => other,
+    }
+}
+
+fn tokens(choice: u32, ids: &[u32]) -> Frame {
+    Frame::Tokens { choice, ids: ids.to_vec(), text: "x".into(), logprobs: Vec::new() }
+}
+
+fn finished(choice: u32) -> Frame {
+    Frame::Finished { choice, end: End::Stop }
+}
+
+const STARTED: Frame = Frame::Started { cached_tokens: 2 };
+
+/// The fault of the last frame; those before it are right.
+fn fault(sampling: Sampling, frames: Vec<Frame>) -> Fault {
+    let mut audit = Audit::new(&job(sampling), VOCAB, WINDOW);
+    let count = frames.len();
+    for (at, frame) in frames.into_iter().enumerate() {
+        match audit.take(frame) {
+            Err(fault) => {
+                assert_eq!(at + 1, count, "{fault}");
+                return fault;
+            }
+            Ok(_) => assert!(at + 1 < count, "it was taken"),
+        }
+    }
+    panic!("nothing is wrong")
+}
+
+#[test]
+fn each_lie_of_a_worker_has_a_name() {
+    let plain = || Sampling { max_tokens: 2, stop: vec!["END".into()], ..Sampling::default() };
+    let scored = || Sampling { prompt_logprobs: Some(0), ..plain() };
+    let lp = |id| TokenLogprob { id, bytes: vec![], logprob: Some(-1.0), top: vec![] };
+    let far = TokenLogprob { logprob: Some(f32::NAN), ..lp(1) };
+    let with = |logprobs| Frame::Tokens { choice: 3, ids: vec![1], text: String::new(), logprobs };
+    let text = |bytes| Frame::Tokens { choice: 3, ids: vec![1], text: "x".repeat(bytes), logprobs: vec![] };
+    let end = |end| Frame::Finished { choice: 3, end };
+    let asked = || Sampling { logprobs: Some(0), ..plain() };
+    let rows = [
+        (plain(), vec![STARTED, STARTED], Fault::BegunTwice),
+        (plain(), vec![Frame::Started { cached_tokens: 4 }], Fault::Cached(4)),
+        (plain(), vec![tokens(3, &[1])], Fault::NotBegun),
+        (plain(), vec![STARTED, tokens(2, &[1])], Fault::Choice(2)),
+        (plain(), vec![STARTED, tokens(4, &[1])], Fault::Choice(4)),
+        (plain(), vec![STARTED, tokens(3, &[1, 100])], Fault::Id(100)),
+        (plain(), vec![STARTED, tokens(3, &[1, 2, 3])], Fault::TooManyTokens { choice: 3, limit: 2 }),
+        (plain(), vec![STARTED, text(9_000)], Fault::TooMuchText(3)),
+        (plain(), vec![STARTED, with(vec![lp(1)])], Fault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![])], Fault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![lp(100)])], Fault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![far])], Fault::Logprobs(3)),
+        (plain(), vec![STARTED, Frame::Scored(vec![lp(1)])], Fault::Scores),
+        (scored(), vec![STARTED, Frame::Scored(vec![lp(1); 4])], Fault::Scores),
+        (scored(), vec![STARTED, Frame::Scored(vec![])], Fault::Scores),
+        (scored(), vec![STARTED, tokens(3, &[1])], Fault::NotBegun),
+        (plain(), vec![STARTED, finished(3)], Fault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Length)], Fault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Matched("OTHER".into()))], Fault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Other)], Fault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), tokens(3, &[1])], Fault::AfterItsEnd(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), Frame::Done(report(1, 2, 1))], Fault::Unfinished),
+        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 2, 1))], Fault::Usage),
+        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(1, 2, 9))], Fault::Usage),
+        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 1, 1))], Fault::Usage),
+    ];
+    for (sampling, frames, expected) in rows {
+        assert_eq!(fault(sampling, frames), expected);
+    }
+    let beats = vec![Frame::Alive(LoadReport::default()); (1 << 16) + 1];
+    assert_eq!(fault(plain(), beats), Fault::Beats);
+}
+
+#[test]
+fn a_right_answer_passes_and_its_report_lies_within_what_happened() {
+    let stop = Sampling { max_tokens: 2, stop: vec!["END".into()], ..Sampling::default() };
+    let mut audit = Audit::new(&job(stop), VOCAB, WINDOW);
+    assert_eq!(audit.take(STARTED), Ok(Heard::Event(Event::Started { cached_tokens: 2 })));
+    audit.take(tokens(3, &[1, 2])).unwrap();
+    let end = audit.take(Frame::Finished { choice: 3, end: End::Matched("END".into()) });
+    let reason = FinishReason::StopString { matched: "END".into() };
+    assert_eq!(end, Ok(Heard::Event(Event::Finished { choice: 3, reason })));
+    let engine = headrace_domain::EngineTrace { queue_ns: u64::MAX, decode_ns: 7, ..Default::default() };
+    let usage = Usage { input: 1, cached_input: 2, output: 2, ..Usage::default() };
+    let Ok(Heard::Over(Ok(()), last)) = audit.take(Frame::Done(Report::from(&JobReport { usage, engine })))
+    else {
+        panic!("it is whole")
+    };
+    let last = last.within(3, 1_000);
+    assert_eq!((last.usage, last.engine.queue_ns, last.engine.decode_ns), (usage, 1_000, 0));
+    let failed = Frame::Failed { error: Broken::Cancelled, report: report(9, 9, u64::MAX) };
+    let mut audit = Audit::new(&job(Sampling::default()), VOCAB, WINDOW);
+    let Ok(Heard::Over(Err(error), last)) = audit.take(failed) else { panic!("it failed") };
+    assert!(matches!(error, JobError::Refused(_)), "nobody here had cancelled it: {error:?}");
+    let usage = last.within(3, 0).usage;
+    assert_eq!((usage.input, usage.cached_input, usage.output), (0, 3, 0));
+}
+
+#[test]
+fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
+    let model = ExpectedModel { name: "demo", bits: "ab" };
+    let mut bytes = Ask::new(&job(Sampling::default()), model, 0).to_bytes();
+    bytes.push(0);
+    assert_eq!(Ask::read(&bytes), Err(AskFault::Malformed));
+    bytes[0] = 7;
+    assert_eq!(Ask::read(&bytes), Err(AskFault::Version(7)));
+    assert!(AskFault::Version(7).to_string().contains("version 7 of the worker protocol"));
+    let value = |change: fn(&mut Job)| {
+        let mut job = job(Sampling::default());
+        change(&mut job);
+        match Ask::read(&Ask::new(&job, model, 0).to_bytes()) {
+            Err(AskFault::Value(what)) => what,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (change, words) in [
+        ((|job| job.prompt = Arc::from([])) as fn(&mut Job), "prompt without a token"),
+        (|job| job.sampling.n = 0, "n = 0"),
+        (|job| job.sampling.n = u32::MAX, "n = 4294967295"),
+        (|job| job.first_choice = u32::MAX, "from choice 4294967295"),
+        (|job| job.generated = 3, "3 of 3 ids generated before"),
+        (|job| job.sampling.stop = vec!["x".into(); 2_000], "2000 stop strings"),
+        (|job| job.sampling.stop_token_ids = vec![1; 100_000], "65536 ids"),
+        (|job| job.sampling.logit_bias = vec![(2, 1.0), (1, 1.0)], "ascending order"),
+    ] {
+        let what = value(change);
+        assert!(what.contains(words), "{what} should say {words}");
+    }
+    let mut unframer = Unframer::default();
+    unframer.push(&u32::MAX.to_le_bytes());
+    assert_eq!(unframer.next_frame(), Err(FrameFault::TooLong { bytes: u32::MAX.into() }));
+    let mut out = vec![1];
+    let long = Frame::Tokens { choice: 0, ids: vec![], text: "x".repeat(2 << 20), logprobs: vec![] };
+    assert!(put_frame(&mut out, &long).is_err() && out == [1], "nothing of it is sent");
+    // Two frames in the place of one.
+    put_frame(&mut out, &STARTED).unwrap();
+    let mut two = out.split_off(1);
+    two[0] += 1;
+    two.push(0);
+    let mut unframer = Unframer::default();
+    unframer.push(&two);
+    assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
+}
+
+/// What is written of version 1 is read by everybody who speaks it: other bytes need another version.
+#[test]
+fn version_1_is_these_bytes() {
+    let mut job = job(Sampling { stop: vec!["a".into()], ..Sampling::default() });
+    job.request = "req_018f0000000070008000000000000001".parse().unwrap();
+    job.salt = CacheSalt::from_bytes([9; 32]);
+    let ask = Ask::new(&job, ExpectedModel { name: "m", bits: "b" }, 500).to_bytes();
+    let mut frames = Vec::new();
+    let lp = TokenLogprob { id: 1, bytes: vec![65], logprob: Some(-0.5), top: vec![] };
+    for frame in [
+        Frame::Alive(LoadReport { running: 1, step_ns: 300, ..LoadReport::default() }),
+        STARTED,
+        Frame::Scored(vec![lp]),
+        tokens(3, &[1, 300]),
+        Frame::Finished { choice: 3, end: End::Matched("a".into()) },
+        Frame::Failed { error: Broken::Internal("x".into()), report: report(1, 2, 3) },
+        Frame::Done(report(1, 2, 3)),
+    ] {
+        put_frame(&mut frames, &frame).unwrap();
+    }
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(hex(&ask), ASK, "the bytes of a job");
+    assert_eq!(hex(&frames), FRAMES, "the bytes of frames");
+    assert!(Duration::from_secs(5) == headrace_worker::BEAT && headrace_worker::PROTOCOL == 1);
+}
+
+const ASK: &str = "01016d0162247265715f3031386630303030303030303730303038303030303030303030303030303031030305060700000000000000803f000000000000000000000000000000803f0000100001016100000100000909090909090909090909090909090909090909090909090909090909090909ffffffffffffffffff01020101e807a08d06";
+const FRAMES: &str = "10000000000100000000000000000000ac0200000200000001020b000000020101014101000000bf000900000003030201ac020178000500000004030101611800000006050178010203000000000000000000000000000000000015000000050102030000000000000000000000000000000000";
