@@ -327,6 +327,9 @@ pub struct UpstreamView {
     pub name: String,
     /// What it is: `openai`, `vllm`.
     pub kind: String,
+    /// In what terms it is asked: `tokens`, `messages`, or both.
+    #[serde(default)]
+    pub lane: String,
     /// Host and port.
     pub at: String,
     /// Where it is; `None`: nobody has said.

@@ -22,7 +22,7 @@ use crate::weights::{Stored, WeightFile, Weights, tensor_error};
 
 const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
-const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Cheap refusals first: the configuration is judged before any weight file is touched.
 pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {

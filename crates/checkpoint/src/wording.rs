@@ -1,6 +1,8 @@
 //! [`Wording`]: what a model's files say of its words, for a model that others compute. No weight is read or looked for in a
 //! directory. Must not know who computes it.
 
+mod files;
+
 use std::borrow::Cow;
 use std::path::Path;
 

@@ -193,7 +193,13 @@ fn names(config: &Config, faults: &mut Faults) {
 pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
     let upstream =
         name.as_str().split_once('/').and_then(|(upstream, _)| find_upstream(&config.upstreams, upstream));
-    upstream.is_some_and(|upstream| upstream.serve)
+    let worker = |target: &Target| {
+        let upstream = find_upstream(&config.upstreams, &target.upstream);
+        upstream.is_some_and(|upstream| upstream.spec.worker_secret.is_some())
+    };
+    // Workers say themselves with which words a model is asked.
+    let by_workers = |model: &RelayedConfig| model.name == *name && model.targets.iter().any(worker);
+    upstream.is_some_and(|upstream| upstream.serve) || config.relayed.iter().any(by_workers)
 }
 
 /// Files with secrets.

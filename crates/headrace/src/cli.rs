@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
     Reload(At),
     /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
-    Upstreams(UpstreamsArgs),
+    Upstreams(crate::commands::upstreams::UpstreamsArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal
@@ -117,6 +117,9 @@ pub(crate) struct Flags {
     /// headrace. Its key: HEADRACE_UPSTREAM_<NAME>_KEY. May be given several times
     #[arg(long, value_name = "NAME=KIND:URL")]
     pub(crate) upstream: Vec<String>,
+    /// Takes jobs of token ids from other Headraces that have what stands in this file (32 or more characters)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) worker_secret_file: Option<String>,
     /// Threads that compute [default: the processors that may be used]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
@@ -147,33 +150,6 @@ pub(crate) struct ServeArgs {
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) flags: Flags,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UpstreamsArgs {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    pub(crate) command: Option<UpstreamsCommand>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum UpstreamsCommand {
-    /// Send it no new calls; those under way go on
-    Drain {
-        /// Its name
-        upstream: String,
-    },
-    /// Send it calls again
-    Resume {
-        /// Its name
-        upstream: String,
-    },
-    /// Ask it now what it serves
-    Probe {
-        /// Its name
-        upstream: String,
-    },
 }
 
 #[derive(Debug, Args)]

@@ -41,6 +41,7 @@ pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Setting
         ("data_dir", "--data-dir", &flags.data_dir),
         ("server.listen", "--listen", &flags.listen),
         ("server.metrics_listen", "--metrics-listen", &flags.metrics_listen),
+        ("worker.secret_file", "--worker-secret-file", &flags.worker_secret_file),
         ("server.tls_cert", "--tls-cert", &flags.tls_cert),
         ("server.tls_key", "--tls-key", &flags.tls_key),
         ("engine.threads", "--threads", &flags.threads),

@@ -32,11 +32,15 @@ use headrace_moderation::Rules;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
+use headrace_worker::Secret;
 
 use arithmetic::Arithmetic;
+use fields::WORKER_SECRET;
 use layers::{Origin, Problem, Settings};
 use relayed::{RelayedConfig, UpstreamConfig};
 use value::Parsed;
+
+use crate::key_text::read_key;
 
 /// The demo model's path in `[[models]]`.
 pub(crate) const DEMO_PATH: &str = "builtin:demo";
@@ -71,6 +75,8 @@ pub(crate) struct Config {
     pub(crate) gateway: GatewayConfig,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
+    /// What other Headraces sign with who may send jobs; `None`: nobody may.
+    pub(crate) worker_secret: Option<Secret>,
     pub(crate) key_hash_file: Option<PathBuf>,
     pub(crate) cache_salt_file: Option<PathBuf>,
     pub(crate) log_filter: String,
@@ -182,6 +188,7 @@ impl Config {
                 credit: read.dollars("first_start.credit"),
                 key_file: read.path("first_start.key_file"),
             },
+            worker_secret: read.worker_secret(),
             key_hash_file: read.path("secrets.key_hash_file"),
             cache_salt_file: read.path("secrets.cache_salt_file"),
             log_filter: read.text("log.filter").unwrap_or_default(),
@@ -243,6 +250,16 @@ impl Reader {
     fn fault(&mut self, path: &str, why: impl fmt::Display) {
         let origin = self.settings.origin(path);
         self.settings.problem(path, origin, why.to_string());
+    }
+
+    fn worker_secret(&mut self) -> Option<Secret> {
+        const SETTING: &str = "worker.secret_file";
+        let read = match self.path(SETTING) {
+            Some(path) => read_key(&path),
+            None => Ok(std::env::var(WORKER_SECRET).ok().filter(|text| !text.is_empty())?.into()),
+        };
+        let secret = read.and_then(|text| Secret::new(&text).map_err(|fault| fault.to_string()));
+        secret.map_err(|why| self.fault(SETTING, why)).ok()
     }
 
     fn server(&mut self) -> ServerConfig {

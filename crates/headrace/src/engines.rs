@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use headrace_domain::Clock;
 use headrace_engine::EmbeddedEngine;
+use headrace_engine_api::SharedEngine;
 use headrace_fleet::Worker;
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;
+use headrace_worker::Offer;
 
 use crate::config::Config;
 use crate::gauges;
 use crate::models::{self, InMemory, Loaded, ModelFaults, Plan, Running};
+use crate::offers::Offered;
 
 /// How often it is looked whether the last call of a model that is to end has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -65,6 +68,22 @@ impl Engines {
     /// The models that new calls reach.
     pub(crate) fn running(&self) -> Vec<Running> {
         self.desk().running.clone()
+    }
+
+    /// What other Headraces may ask for.
+    pub(crate) fn offers(&self) -> Vec<Offer> {
+        let offer = |model: &Running| {
+            let Offered { bits, words } = model.offered.clone()?;
+            Some(Offer {
+                engine: Arc::clone(&model.engine) as SharedEngine,
+                bits,
+                words,
+                created_unix_s: model.served.created_unix_s,
+                default_max_tokens: model.served.default_max_tokens,
+                in_use: Arc::clone(&model.worker) as Arc<_>,
+            })
+        };
+        self.desk().running.iter().filter_map(offer).collect()
     }
 
     /// What is in memory, for a plan.

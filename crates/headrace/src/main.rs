@@ -17,6 +17,7 @@ mod health;
 mod key_text;
 mod machine;
 mod models;
+mod offers;
 mod output;
 mod progress;
 mod records;
@@ -26,6 +27,7 @@ mod signals;
 mod upstreams;
 mod welcome;
 mod wordbooks;
+mod workers;
 
 use std::process::ExitCode;
 

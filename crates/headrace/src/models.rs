@@ -21,6 +21,7 @@ use headrace_tokenizer::Tokenizer;
 
 use crate::config::arithmetic::Arithmetic;
 use crate::config::{Config, EngineSettings, ModelConfig};
+use crate::offers::Offered;
 use crate::progress::Progress;
 use crate::{machine, output};
 
@@ -54,6 +55,8 @@ pub(crate) struct Running {
     pub(crate) worker: Arc<Worker>,
     /// For gauges and for the end.
     pub(crate) engine: Arc<EmbeddedEngine>,
+    /// For other Headraces, where they may ask.
+    pub(crate) offered: Option<Offered>,
 }
 
 /// As what a model was loaded.
@@ -457,6 +460,8 @@ fn run(
     };
     let engine = EmbeddedEngine::start(Box::new(forward), Arc::clone(&text.tokenizer), engine);
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
+    let offer = || Offered::new(checkpoint, engine.capabilities(), model.arithmetic);
+    let offered = config.worker_secret.is_some().then(offer).transpose()?;
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
         name: named.name.clone(),
@@ -474,7 +479,7 @@ fn run(
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
     let worker = worker.within(config.gateway.region.clone());
-    Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine })
+    Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
 }
 
 /// Words to ids and back, as a checkpoint says.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::control::{self, ControlSocket};
 use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
-use headrace_call_api::Front;
-use headrace_domain::{Clock, SteadyClock, SystemClock, TraceSink};
+use headrace_call_api::{Annex, Front};
+use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::Edge;
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, SecretString};
@@ -19,6 +19,7 @@ use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
+use headrace_worker::{Desk, Tickets};
 use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
@@ -53,6 +54,10 @@ const MOST_NAMED: usize = 5;
 const TRACE_CLOSE: Duration = Duration::from_secs(5);
 /// Exit status after a second Ctrl-C, as shells count it: 128 and the signal's number.
 const INTERRUPTED: u8 = 130;
+/// Where in the data directory the words of workers' models are kept.
+const WORDS_CACHE: &str = "cache/words";
+/// Under which name the bodies of jobs take memory.
+const WORKER_PAYER: &str = "worker";
 
 /// `headrace up`
 pub(crate) fn up(args: &UpArgs) -> ExitCode {
@@ -191,7 +196,7 @@ impl House {
         Ok(Self {
             config,
             books,
-            upstreams: Arc::new(Upstreams::new(Arc::clone(&clock))),
+            upstreams: Arc::new(Upstreams::new(Arc::clone(&clock), Some(data_dir.path().join(WORDS_CACHE)))),
             clock,
             data_dir,
             directory,
@@ -252,6 +257,7 @@ impl House {
         let edge = Edge::bind(
             self.config.server.edge.clone(),
             Arc::clone(&gateway),
+            self.annex(),
             Arc::new(move || metrics.prometheus()),
             clock,
         );
@@ -297,6 +303,7 @@ impl House {
             let lister = Arc::clone(&reloader);
             let relist = move |upstream: String| lister.relist(&upstream);
             ticks.push(tokio::spawn(Arc::clone(&self.upstreams).tend(Arc::downgrade(&gateway), relist)));
+            ticks.push(tokio::spawn(Arc::clone(&self.upstreams).watch_loads()));
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
             let end = self.attend(edge, &gateway, welcome, start.manner, reloader).await;
             if !matches!(end, Ok(End::Interrupted)) {
@@ -310,6 +317,16 @@ impl House {
             end
         })?;
         Ok(ended)
+    }
+
+    /// Where other Headraces send jobs, if they may.
+    fn annex(&self) -> Option<Arc<dyn Annex>> {
+        let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
+        let tickets = Tickets::new(secret);
+        let offers = move || engines.offers();
+        let payer = KeyId::new(WORKER_PAYER).ok()?;
+        let version = env!("CARGO_PKG_VERSION");
+        Some(Arc::new(Desk::new(tickets, Arc::clone(&self.clock), payer, version, offers)))
     }
 
     /// Sets up keys, and says what an operator has to know about them.

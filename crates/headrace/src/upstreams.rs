@@ -1,13 +1,17 @@
 //! Servers of others: asked what they serve, and offered as models. One that does not answer is asked again and again, and stops
 //! no other. What a server is stays across reloads for as long as its settings do. Must not know how a call is sent on.
 
+mod by_workers;
+mod view;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use headrace_admin::{AdminError, LoadView, UpstreamAct, UpstreamModelView, UpstreamSource, UpstreamView};
+use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
 use headrace_domain::{Clock, ModelName};
-use headrace_engine_api::{Capabilities, Engine as _, LoadReport, Reported};
+use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::{Worker, WorkerStatus};
 use headrace_gateway::{Gateway, Lane, MessageLane, Policy, ServedModel};
 use headrace_ledger::prices::PriceConfig;
@@ -18,12 +22,17 @@ use tokio::runtime::Handle;
 
 use crate::caches;
 use crate::config::Config;
-use crate::config::relayed::{RelayedConfig, UpstreamConfig};
+use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
 use crate::gauges;
 use crate::wordbooks::{Wordbook, Wordbooks};
+use crate::workers::{self, Theirs};
 
 /// How long a server may take to say what it serves.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
+/// The same where the words of its models come with it.
+const WORDS_WITHIN: Duration = Duration::from_secs(15);
+/// How often a worker is asked how busy it is.
+const LOADS_EVERY: Duration = Duration::from_secs(1);
 /// How often one that did not say is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How often one that did is.
@@ -34,6 +43,8 @@ const NAMES_TOLD: usize = 8;
 /// See the top of the file. One per server of ours.
 pub(crate) struct Upstreams {
     clock: Arc<dyn Clock>,
+    /// Where what workers tell of their models' words is kept.
+    cache: Option<PathBuf>,
     desk: Mutex<Desk>,
 }
 
@@ -70,8 +81,18 @@ pub(crate) struct Site {
     pub(crate) config: UpstreamConfig,
     pub(crate) upstream: Upstream,
     pub(crate) listed: Listed,
+    /// What it has, where it is asked as a worker.
+    theirs: Arc<Theirs>,
+    by: Asking,
     /// What is seen of it, whatever model it is asked for.
     seen: Arc<headrace_fleet::Site>,
+}
+
+/// With what servers are asked.
+#[derive(Clone)]
+struct Asking {
+    clock: Arc<dyn Clock>,
+    cache: Option<PathBuf>,
 }
 
 /// What a server said of what it serves.
@@ -100,8 +121,9 @@ pub(crate) struct Fronted {
 }
 
 impl Upstreams {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, desk: Mutex::default() }
+    /// `cache`: a directory of the data, for what workers tell.
+    pub(crate) fn new(clock: Arc<dyn Clock>, cache: Option<PathBuf>) -> Self {
+        Self { clock, cache, desk: Mutex::default() }
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -132,8 +154,9 @@ impl Upstreams {
             match upstream {
                 Ok(upstream) => {
                     let seen = Arc::new(headrace_fleet::Site::new(upstream.name()));
-                    let listed = Listed::NotAsked;
-                    sites.push(Site { config: wanted.clone(), upstream, listed, seen });
+                    let by = Asking { clock: Arc::clone(&self.clock), cache: self.cache.clone() };
+                    let (config, listed, theirs) = (wanted.clone(), Listed::NotAsked, Arc::default());
+                    sites.push(Site { config, upstream, listed, theirs, by, seen });
                 }
                 Err(why) => faults.extend(why.into_iter().map(|why| format!("{}: {why}", wanted.setting))),
             }
@@ -217,6 +240,19 @@ impl Upstreams {
         }
     }
 
+    /// Asks workers how busy they are, until the future is dropped.
+    pub(crate) async fn watch_loads(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOADS_EVERY).await;
+            let up = |site: &Site| site.upstream.is_worker() && matches!(site.listed, Listed::Models(_));
+            for site in self.sites().into_iter().filter(up) {
+                let now = self.clock.now();
+                // One that is slow keeps nobody else's report back.
+                tokio::spawn(async move { drop(site.upstream.about(now).await) });
+            }
+        }
+    }
+
     /// What operators do with servers, and see of them.
     pub(crate) fn source(
         self: &Arc<Self>,
@@ -243,8 +279,19 @@ impl Upstreams {
             }
             let fleet = gateway.upgrade().map(|gateway| Arc::clone(gateway.catalog().fleet()));
             let workers = fleet.map_or_else(Vec::new, |fleet| fleet.status());
-            Ok(upstreams.sites().iter().map(|site| site.view(&workers)).collect())
+            Ok(upstreams.views(&workers))
         })
+    }
+
+    fn views(&self, workers: &[WorkerStatus]) -> Vec<UpstreamView> {
+        let desk = self.desk();
+        let lanes = |site: &Site| {
+            let own = desk.workers.keys().filter(|key| key.fingerprint == site.config.fingerprint);
+            let lanes: BTreeSet<_> = own.map(|key| key.words.is_none()).collect();
+            let name = |is_messages: &bool| if *is_messages { "messages" } else { "tokens" };
+            lanes.iter().map(name).collect::<Vec<_>>().join(", ")
+        };
+        desk.sites.iter().map(|site| UpstreamView { lane: lanes(site), ..site.view(workers) }).collect()
     }
 
     /// Notes what a server says now; its name, where that changes what is served.
@@ -252,35 +299,51 @@ impl Upstreams {
         let mut desk = self.desk();
         let site = desk.sites.iter_mut().find(|site| site.config.fingerprint == said.config.fingerprint)?;
         let differs = match (&site.listed, &said.listed) {
-            (Listed::Models(before), Listed::Models(now)) => before != now,
+            (Listed::Models(before), Listed::Models(now)) => {
+                before != now || !site.theirs.is_same(&said.theirs)
+            }
             // What it served is served on: it may be back in a moment.
             (Listed::Models(_), _) => return None,
             (_, Listed::Models(_)) => true,
             _ => false,
         };
-        site.listed = said.listed;
+        (site.listed, site.theirs) = (said.listed, said.theirs);
         differs.then(|| site.upstream.name().to_owned())
     }
 }
 
 /// Asks servers what they serve, all at once, for a bounded time.
 pub(crate) async fn asked(mut sites: Vec<Site>) -> Vec<Site> {
-    let answers: Vec<_> = sites
-        .iter()
-        .map(|site| {
-            let upstream = site.upstream.clone();
-            tokio::spawn(async move { tokio::time::timeout(ASK_WITHIN, upstream.models()).await })
-        })
-        .collect();
+    let answers: Vec<_> = sites.iter().cloned().map(|site| tokio::spawn(ask(site))).collect();
     for (site, answer) in sites.iter_mut().zip(answers) {
-        site.listed = match answer.await {
-            Ok(Ok(Ok(models))) => Listed::Models(Arc::new(models)),
-            Ok(Ok(Err(error))) => Listed::Failed(error.to_string()),
-            Ok(Err(_)) => Listed::Failed(format!("it did not say within {} s", ASK_WITHIN.as_secs())),
-            Err(_) => Listed::Failed("the question was cut off".to_owned()),
-        };
+        match answer.await {
+            Ok(said) => *site = said,
+            Err(_) => site.listed = Listed::Failed("the question was cut off".to_owned()),
+        }
     }
     sites
+}
+
+async fn ask(mut site: Site) -> Site {
+    let Site { upstream, theirs, by, .. } = &site;
+    let within = if upstream.is_worker() { WORDS_WITHIN } else { ASK_WITHIN };
+    let asking = async {
+        if upstream.is_worker() {
+            let theirs = workers::ask(upstream, theirs, by.cache.as_deref(), by.clock.now()).await?;
+            return Ok((theirs.listed(), Arc::new(theirs)));
+        }
+        let models = upstream.models().await.map_err(|error| error.to_string())?;
+        Ok((models, Arc::default()))
+    };
+    let said = tokio::time::timeout(within, asking).await;
+    match said.unwrap_or_else(|_| Err(format!("it did not say within {} s", within.as_secs()))) {
+        Ok((models, theirs)) => {
+            site.theirs = theirs;
+            site.listed = Listed::Models(Arc::new(models));
+        }
+        Err(why) => site.listed = Listed::Failed(why),
+    }
+    site
 }
 
 fn unknown(name: &str, sites: &[Site]) -> AdminError {
@@ -314,66 +377,10 @@ impl Site {
         }
     }
 
-    fn view(&self, workers: &[WorkerStatus]) -> UpstreamView {
-        let figures = self.upstream.figures();
-        let [name, kind, at, said] = self.describe();
-        let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
-        UpstreamView {
-            name,
-            kind,
-            at,
-            region: self.config.region.clone(),
-            state: if self.upstream.health().is_up() { "up".to_owned() } else { "drained".to_owned() },
-            said,
-            in_flight: figures.in_flight,
-            waiting: figures.waiting,
-            calls: figures.calls,
-            failed: figures.failures.iter().sum::<u64>().saturating_sub(figures.rate_limited),
-            rate_limited: figures.rate_limited,
-            last_error_age_s: seconds(figures.last_error_age),
-            last_error: figures.last_error,
-            last_contact_age_s: seconds(figures.last_contact_age),
-            load_fault: self.upstream.load_fault(),
-            cache_fault: self.upstream.cache_fault(),
-            models: workers
-                .iter()
-                .filter(|worker| worker.site.as_deref() == Some(self.upstream.name()))
-                .map(model_view)
-                .collect(),
-        }
-    }
-
     fn lists(&self, model: &str) -> Option<&ListedModel> {
         let Listed::Models(models) = &self.listed else { return None };
         models.iter().find(|listed| listed.id == model)
     }
-}
-
-fn model_view(worker: &WorkerStatus) -> UpstreamModelView {
-    let permille = |part: Option<f64>| part.map(|part| (part * 1000.0).round() as u32);
-    UpstreamModelView {
-        model: worker.model.clone(),
-        worker: worker.id.to_string(),
-        standing: worker.standing.to_string(),
-        breaker: worker.breaker.state.to_owned(),
-        trips: worker.breaker.trips,
-        in_flight: worker.in_flight,
-        failed_permille_last_minute: permille(worker.failed_last_minute),
-        failed_permille_last_5_minutes: permille(worker.failed_last_5_minutes),
-        first_ms: worker.first.map(|first| u64::try_from(first.as_millis()).unwrap_or(u64::MAX)),
-        cached_blocks: worker.remembered as u64,
-        load: load_view(&worker.load),
-    }
-}
-
-fn load_view(load: &LoadReport) -> Option<LoadView> {
-    let age_s = match load.reported {
-        Reported::Now => 0,
-        Reported::Ago { nanos } => nanos / 1_000_000_000,
-        Reported::Never => return None,
-    };
-    let LoadReport { running, waiting, cache_used_permille, .. } = *load;
-    Some(LoadView { running, waiting, cache_used_permille, age_s })
 }
 
 /// Some names of models, and how many more there are.
@@ -393,12 +400,15 @@ impl Fronted {
     /// A model that is configured with its targets.
     fn relayed(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
         let book = self.books.get(&model.name).map(Arc::clone);
+        let at = |target: &Target| sites.iter().find(|site| site.config.spec.name == target.upstream);
+        let is_worker = |target: &Target| at(target).is_some_and(|site| site.upstream.is_worker());
+        if model.targets.iter().any(is_worker) {
+            return self.by_workers(model, sites, before);
+        }
         let mut window = model.context_window;
         let mut engines = Vec::new();
         for target in &model.targets {
-            let Some(site) = sites.iter().find(|site| site.config.spec.name == target.upstream) else {
-                continue;
-            };
+            let Some(site) = at(target) else { continue };
             self.note_unlisted(&model.name, site, &target.model);
             let listed = site.lists(&target.model).and_then(|listed| listed.context_window);
             let Some(book) = &book else {
@@ -443,6 +453,7 @@ impl Fronted {
     /// Everything that a server lists, under its name.
     fn listed(&mut self, config: &Config, site: &Site, named: &BTreeSet<ModelName>, before: &Before<'_>) {
         let Listed::Models(models) = &site.listed else { return };
+        self.note_faults(site);
         for listed in models.iter() {
             let upstream = site.upstream.name();
             let name = match ModelName::new(&format!("{upstream}/{}", listed.id)) {
@@ -464,6 +475,20 @@ impl Fronted {
                     continue;
                 };
                 self.prices.push(price);
+            }
+            if let Some(their) = site.theirs.get(&listed.id) {
+                let capabilities = self.worker(&name, site, their, before);
+                if let Some(lane) = their.lane(&capabilities) {
+                    self.models.push(Arc::new(ServedModel {
+                        name,
+                        lane: Lane::Tokens(lane),
+                        created_unix_s: their.about.created_unix_s,
+                        default_max_tokens: their.about.default_max_tokens,
+                        limits: LimitSpec::UNLIMITED,
+                        policy: Policy::default(),
+                    }));
+                }
+                continue;
             }
             self.relay(&name, site, &listed.id, listed.context_window, before);
             self.models.push(Arc::new(ServedModel {

@@ -61,13 +61,21 @@ impl Wordbook {
             WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
             WordsAt::Files(path) => open_wording(path)?,
         };
+        let book = Self::read(&wording, wording.fingerprint())?;
+        if book.context_window.or(model.context_window).is_none() {
+            return Err("its files do not say how long a context may be: add `context_window`".to_owned());
+        }
+        Ok(book)
+    }
+
+    /// Of a model's files, which have this fingerprint.
+    ///
+    /// # Errors
+    /// What in them cannot be served.
+    pub(crate) fn read(wording: &Wording, fingerprint: &str) -> Result<Self, String> {
         let config = wording.tokenizer_config();
         let words = Words::read(wording.tokenizer_json(), config, wording.chat_template())?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let context_window = wording.max_positions().map(count);
-        if context_window.or(model.context_window).is_none() {
-            return Err("its files do not say how long a context may be: add `context_window`".to_owned());
-        }
         Ok(Self {
             tokenizer: words.tokenizer,
             template: words.template.map(Arc::new),
@@ -75,9 +83,9 @@ impl Wordbook {
             defaults: recommended_sampling(wording.generation()),
             eos: wording.eos().to_vec(),
             vocab: count(wording.vocab_size()),
-            context_window,
+            context_window: wording.max_positions().map(count),
             default_max_tokens: wording.generation().max_new_tokens.map(count),
-            fingerprint: wording.fingerprint().into(),
+            fingerprint: fingerprint.into(),
         })
     }
 

@@ -20,6 +20,7 @@ mod server;
 mod spec;
 mod tokens;
 mod upstream;
+mod workers;
 
 pub use cache::{CacheEvent, CacheFeed, StoredBlocks, StoredLabel};
 pub use figures::{FAILURES, Figures};
@@ -29,3 +30,4 @@ pub use probe::ProbeError;
 pub use spec::{Bounds, Http2, Pool, Queue, Timeouts, UpstreamSpec, UseHttp2};
 pub use tokens::{TokenModel, TokenModelSpec};
 pub use upstream::{RelayModel, Upstream};
+pub use workers::WorkerModel;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use headrace_domain::{CacheLabel, Dialect, Endpoint};
 use headrace_engine_api::{Health, RelayError};
+use headrace_worker::Secret;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use crate::kind::Kind;
 use crate::load::gauge::Loads;
 use crate::redact::Redactor;
 use crate::spec::UpstreamSpec;
+use crate::workers::Line;
 
 /// The version of Anthropic's API that is spoken where the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
@@ -35,6 +37,8 @@ pub(crate) struct Server {
     pub(crate) loads: Loads,
     /// Why nothing is known of its cache, as far as it is to tell.
     pub(crate) cache_fault: Mutex<Option<String>>,
+    /// Where it is asked as a worker.
+    pub(crate) line: Option<Line>,
     /// Headers of every call.
     headers: HeaderMap,
     /// Where calls go, by endpoint.
@@ -62,6 +66,9 @@ impl Server {
         let one = |error| vec![error];
         let address = Address::parse(&spec.url).map_err(one)?;
         let client = client(&spec, address.is_tls()).map_err(one)?;
+        let secret = spec.worker_secret.as_ref().and_then(|secret| Secret::new(secret).ok());
+        let line =
+            secret.map(|secret| Line::new(&spec, secret, address.is_tls())).transpose().map_err(one)?;
         let secrets = spec.key.iter().chain(spec.headers.iter().map(|(_, value)| value)).cloned();
         Ok(Self {
             client,
@@ -70,6 +77,7 @@ impl Server {
             redactor: Redactor::new(secrets),
             loads: Loads::new(),
             cache_fault: Mutex::default(),
+            line,
             headers: headers(&spec).map_err(one)?,
             chat: address.api("chat/completions"),
             completions: address.api("completions"),
@@ -97,6 +105,13 @@ impl Server {
         if dialect == Dialect::Anthropic {
             headers.entry("anthropic-version").or_insert(ANTHROPIC_VERSION);
         }
+        headers
+    }
+
+    /// Headers of a request that is signed otherwise: all but the key.
+    pub(crate) fn own_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        headers.remove(AUTHORIZATION);
         headers
     }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use headrace_engine_api::Abandoned;
+use headrace_worker::Secret;
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -22,6 +23,8 @@ pub struct UpstreamSpec {
     pub url: String,
     /// The key that it knows us by. It goes out in `x-api-key` to Anthropic's kind and as a bearer token to all others.
     pub key: Option<SecretString>,
+    /// What signs the tickets of jobs: a Headrace that has the same one is asked as a worker.
+    pub worker_secret: Option<SecretString>,
     /// Headers of every call beside ours. Their values may be secret.
     pub headers: Vec<(String, SecretString)>,
     /// How long is waited.
@@ -176,6 +179,7 @@ impl UpstreamSpec {
             kind,
             url: url.to_owned(),
             key: None,
+            worker_secret: None,
             headers: Vec::new(),
             timeouts: Timeouts::default(),
             extra_roots_pem: None,
@@ -199,6 +203,14 @@ impl UpstreamSpec {
         wrong.extend(Address::parse(&self.url).err());
         if let Some(key) = &self.key {
             wrong.extend(check_key(key));
+        }
+        if let Some(secret) = &self.worker_secret {
+            wrong.extend(Secret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
+            if self.kind != Kind::Headrace {
+                let kind = self.kind;
+                wrong
+                    .push(format!("a worker's secret is for another Headrace, and this is of kind `{kind}`"));
+            }
         }
         for (name, value) in &self.headers {
             wrong.extend(self.check_header(name, value));
@@ -312,6 +324,7 @@ mod tests {
     fn every_fault_is_told_at_once_and_no_secret_with_it() {
         let mut spec = UpstreamSpec::new("", Kind::OpenAi, "ftp://h");
         spec.key = Some("sk-secret\n".into());
+        spec.worker_secret = Some("secret".into());
         spec.headers = vec![
             ("bad name".into(), "v".into()),
             ("x-good".into(), "secret\0".into()),
@@ -332,6 +345,8 @@ mod tests {
             "needs a name",
             "must begin with http://",
             "the key has characters",
+            "as a worker: the secret has 6 characters",
+            "this is of kind `openai`",
             "`bad name` is no name",
             "the value of the header `x-good`",
             "the header `Host` is ours",
@@ -349,8 +364,9 @@ mod tests {
         ]) {
             assert!(fault.contains(words), "{fault} should say {words}");
         }
-        assert_eq!(wrong.len(), 17, "{wrong:#?}");
-        let shown = format!("{spec:?}{wrong:?}");
+        assert_eq!(wrong.len(), 19, "{wrong:#?}");
+        let shown = format!("{spec:?}{wrong:?}").replace("worker_secret", "").replace("the secret has", "");
+        let shown = shown.replace("worker's secret is", "");
         assert!(!shown.contains("secret"), "{shown}");
     }
 }

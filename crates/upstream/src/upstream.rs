@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use headrace_domain::UnixNanos;
 use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
+use headrace_worker::{About, Words};
 
 use crate::answer::Answer;
 use crate::ask::Post;
@@ -16,6 +18,7 @@ use crate::load::gauge::Gauge;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
+use crate::workers;
 
 /// One server. Cheap to clone: all clones are the same one.
 #[derive(Clone)]
@@ -73,6 +76,27 @@ impl Upstream {
     /// What it answered instead, or why it did not, in words that name what may be wrong in the configuration.
     pub async fn models(&self) -> Result<Vec<ListedModel>, ProbeError> {
         probe::models(&self.server).await
+    }
+
+    /// Whether it is asked as a worker: its own engine takes jobs.
+    pub fn is_worker(&self) -> bool {
+        self.server.line.is_some()
+    }
+
+    /// What it is as a worker, asked now. How busy it says it is, its models know from then on.
+    ///
+    /// # Errors
+    /// What it answered instead, or why it did not.
+    pub async fn about(&self, now: UnixNanos) -> Result<About, ProbeError> {
+        workers::about(&self.server, now).await
+    }
+
+    /// The words of one of a worker's models, by their digest, asked now.
+    ///
+    /// # Errors
+    /// What it answered instead, or why it did not.
+    pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
+        workers::words(&self.server, digest, now).await
     }
 
     /// Whether it is well, asked now at the place that its kind has for it.

@@ -102,6 +102,7 @@ pub(crate) fn bounded(load: LoadReport) -> LoadReport {
         waiting_tokens: load.waiting_tokens.min(TOKENS),
         blocks_free: load.blocks_free.min(load.blocks_total),
         blocks_cached: load.blocks_cached.min(load.blocks_total),
+        cache_used_permille: load.cache_used_permille.map(|used| used.min(1_000)),
         step_ns: load.step_ns.min(u64::MAX >> 1),
         forward_ns: load.forward_ns.min(load.step_ns),
         sample_ns: load.sample_ns.min(load.step_ns),

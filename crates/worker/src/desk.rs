@@ -1,6 +1,7 @@
 //! The worker's end: who asks, by the ticket; what it asks for; and the job handed to its engine. Must not know HTTP, nor how
 //! an engine computes.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct Offer {
     pub created_unix_s: u64,
     /// Length of an answer where the caller names none.
     pub default_max_tokens: Option<u32>,
+    /// Held by every job: whoever made it knows by that whether the engine is in use.
+    pub in_use: Arc<dyn Any + Send + Sync>,
 }
 
 /// Asked at each request: models may come and go.
@@ -148,7 +151,7 @@ impl Shared {
         }
         let job = ask.into_job(self.clock.monotonic_nanos());
         let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
-        let stream = JobStream::new(ticket, Arc::clone(&offer.engine), Arc::clone(&self.clock));
+        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock));
         Ok(Answer {
             status: 200,
             content_type: CONTENT_TYPE,

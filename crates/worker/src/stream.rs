@@ -10,9 +10,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
 use headrace_domain::{Clock, TokenLogprob};
-use headrace_engine_api::{Event, Events, SharedEngine, Ticket, TicketControl};
+use headrace_engine_api::{Event, Events, Ticket, TicketControl};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::desk::Offer;
 use crate::frame::Frame;
 use crate::framing::put_frame;
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
@@ -22,7 +23,7 @@ use crate::report::Report;
 pub(crate) struct JobStream {
     events: Events,
     held: Arc<Held>,
-    engine: SharedEngine,
+    offer: Offer,
     clock: Arc<dyn Clock>,
     /// Frames of an event that are not written yet.
     ready: VecDeque<Frame>,
@@ -41,13 +42,13 @@ struct Held {
 
 impl JobStream {
     /// Of a job that an engine has taken. Within a runtime.
-    pub(crate) fn new(ticket: Ticket, engine: SharedEngine, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
         let held = Arc::new(Held { control, asked_ns, over: AtomicBool::new(false) });
         tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
-        let ready = VecDeque::from([Frame::Alive(engine.load())]);
-        Self { events, held, engine, clock, ready, beat: Box::pin(sleep(BEAT)), over: false }
+        let ready = VecDeque::from([Frame::Alive(offer.engine.load())]);
+        Self { events, held, offer, clock, ready, beat: Box::pin(sleep(BEAT)), over: false }
     }
 
     /// Frames of an event.
@@ -62,7 +63,7 @@ impl JobStream {
             Some(Event::Done(report)) => {
                 self.over = true;
                 // Whoever places the next call knows how it is now.
-                self.ready.push_back(Frame::Alive(self.engine.load()));
+                self.ready.push_back(Frame::Alive(self.offer.engine.load()));
                 Frame::Done(Report::from(&report))
             }
             Some(Event::Failed { error, report }) => {
@@ -120,7 +121,7 @@ impl Frames for JobStream {
             if !beats {
                 return Poll::Pending;
             }
-            if put_frame(&mut out, &Frame::Alive(self.engine.load())).is_err() {
+            if put_frame(&mut out, &Frame::Alive(self.offer.engine.load())).is_err() {
                 return Poll::Ready(Some(Err(BrokenOff)));
             }
         } else {

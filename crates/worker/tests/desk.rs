@@ -84,6 +84,7 @@ fn world() -> World {
         words: Arc::clone(&words),
         created_unix_s: 1,
         default_max_tokens: Some(9),
+        in_use: Arc::new(()),
     };
     let secret = Secret::new(&"0123456789abcdef0123456789abcdef".into()).unwrap();
     let payer = KeyId::new("worker").unwrap();

@@ -16,7 +16,7 @@ pub(crate) fn look(config: &Config, books: Wordbooks) {
         return;
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    let upstreams = Upstreams::new(Arc::new(SystemClock::new()));
+    let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
     match upstreams.sites_of(config) {
         Err(faults) => faults.iter().for_each(|fault| output::note(&format!("warning: {fault}"))),
         Ok(sites) => {

@@ -2,11 +2,39 @@
 
 use std::process::ExitCode;
 
+use clap::{Args, Subcommand};
 use headrace_admin::{AdminCommand, AdminReply, LoadView, UpstreamAct, UpstreamView};
 
-use crate::cli::{UpstreamsArgs, UpstreamsCommand};
+use crate::cli::At;
 use crate::commands::{execute, unexpected};
 use crate::output;
+
+#[derive(Debug, Args)]
+pub(crate) struct UpstreamsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: Option<UpstreamsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpstreamsCommand {
+    /// Send it no new calls; those under way go on
+    Drain {
+        /// Its name
+        upstream: String,
+    },
+    /// Send it calls again
+    Resume {
+        /// Its name
+        upstream: String,
+    },
+    /// Ask it now what it serves
+    Probe {
+        /// Its name
+        upstream: String,
+    },
+}
 
 /// Does it, and shows how all of them are afterwards.
 pub(crate) fn run(args: UpstreamsArgs) -> ExitCode {
@@ -28,6 +56,7 @@ fn describe(views: &[UpstreamView]) -> String {
     let head = [
         "upstream",
         "kind",
+        "lane",
         "at",
         "region",
         "state",
@@ -42,6 +71,7 @@ fn describe(views: &[UpstreamView]) -> String {
         vec![
             view.name.clone(),
             view.kind.clone(),
+            view.lane.clone(),
             view.at.clone(),
             view.region.as_ref().map_or_else(|| "–".to_owned(), ToString::to_string),
             view.state.clone(),

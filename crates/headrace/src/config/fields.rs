@@ -69,6 +69,10 @@ const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 pub(crate) const KEY_PREFIX: &str = "HEADRACE_UPSTREAM_";
 /// See [`KEY_PREFIX`].
 pub(crate) const KEY_SUFFIX: &str = "_KEY";
+/// The same for what it is asked with as a worker: `HEADRACE_UPSTREAM_NAME_SECRET`.
+pub(crate) const SECRET_SUFFIX: &str = "_SECRET";
+/// Where the secret of our own worker may stand.
+pub(crate) const WORKER_SECRET: &str = "HEADRACE_WORKER_SECRET";
 
 /// The sections, in the order of the reference, and what they are about.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
@@ -81,7 +85,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     (
         "upstreams",
         "Servers that calls are sent on to: one `[[upstreams]]` table for each. Their keys stand in files, or in variables named \
-         `HEADRACE_UPSTREAM_NAME_KEY`",
+         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets in `HEADRACE_UPSTREAM_NAME_SECRET`",
     ),
     ("engine", "The embedded engine, for every model that does not say otherwise"),
     ("scheduler", "Batching and queueing within each engine"),
@@ -98,6 +102,11 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("wire", "What one request may say"),
     ("traces", "How many traces are kept"),
     ("first_start", "What an empty data directory is set up with"),
+    (
+        "worker",
+        "Whether other Headraces may send jobs of token ids to the engines here. Off without a secret, which may also stand in the \
+         variable `HEADRACE_WORKER_SECRET`",
+    ),
     ("secrets", "Where secrets are kept"),
     (
         "reload",
@@ -239,7 +248,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "upstreams",
         Kind::Tables,
         "",
-        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
+        "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file`, `proxy`, `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage).",
     ),
     field(
         "engine.threads",
@@ -529,6 +538,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "A file with the first API key (`sk-…`). `HEADRACE_BOOTSTRAP_KEY` gives it too. By default one is made: `up` shows it once, `serve` leaves it in the file `first-key` in the data directory.",
     ),
     field(
+        "worker.secret_file",
+        Kind::Path,
+        "",
+        "A file with 32 or more characters that nobody can guess. Whoever signs with the same ones may send jobs; such an upstream has them in its `secret_file`.",
+    ),
+    field(
         "secrets.key_hash_file",
         Kind::Path,
         "",
@@ -562,6 +577,7 @@ pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
     ("HEADRACE_API_KEY", None),
     ("HEADRACE_BASE_URL", None),
     ("HEADRACE_MODEL", None),
+    (WORKER_SECRET, None),
 ];
 
 /// Settings that a reload puts in force. Others need a restart.

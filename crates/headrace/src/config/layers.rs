@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::fields::{FIELDS, Field, KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, find};
+use super::fields::{FIELDS, Field, KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX, find};
 use super::value::Parsed;
 
 /// Where a value came from.
@@ -119,7 +119,8 @@ impl Settings {
         variables.sort();
         for (name, text) in variables {
             // Keys of upstreams are secrets, and no settings.
-            let is_key = name.starts_with(KEY_PREFIX) && name.ends_with(KEY_SUFFIX);
+            let is_key =
+                name.starts_with(KEY_PREFIX) && (name.ends_with(KEY_SUFFIX) || name.ends_with(SECRET_SUFFIX));
             if !name.starts_with("HEADRACE_") || is_key {
                 continue;
             }

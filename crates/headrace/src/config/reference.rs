@@ -51,9 +51,10 @@ number without quotes is nano-dollars per million tokens, in which they are kept
 `HEADRACE_SERVER__LISTEN`. Lists and tables are written as TOML: `HEADRACE_PRICES='[{ model = \"m\", input = \"0.10\", output = \"0.40\" }]'`.
 An empty variable counts as not set. Besides, `HEADRACE_ISA` sets `engine.isa`, `HEADRACE_LOG` sets `log.filter`, and
 `HEADRACE_BOOTSTRAP_KEY` gives the first API key; `HEADRACE_API_KEY`, `HEADRACE_BASE_URL` and `HEADRACE_MODEL` are for
-`headrace chat`.
+`headrace chat`. `HEADRACE_WORKER_SECRET` is what `worker.secret_file` would hold.
 
-**Flags.** `--data-dir`, `--listen`, `--metrics-listen`, `--tls-cert`, `--tls-key`, `--threads`, `--model`; and
+**Flags.** `--data-dir`, `--listen`, `--metrics-listen`, `--tls-cert`, `--tls-key`, `--threads`, `--model`, `--upstream`,
+`--worker-secret-file`; and
 `--set NAME=VALUE` for any other setting.
 
 ```toml
@@ -93,6 +94,14 @@ upstream = \"gpu\"
 model = \"qwen3-8b\"            # its name there
 input = \"0.06\"
 output = \"0.24\"
+
+[[upstreams]]                 # another Headrace, whose engines take jobs of token ids
+name = \"far\"
+kind = \"headrace\"
+url = \"https://gpu7.example.com:8443\"
+secret_file = \"/etc/headrace/worker-secret\"
+serve = true
+price = { input = \"0.10\", output = \"0.40\" }
 
 [[routes]]                    # one call in twenty goes to the new version
 name = \"qwen\"

@@ -14,7 +14,7 @@ use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2}
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::fields::{KEY_PREFIX, KEY_SUFFIX};
+use super::fields::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::paths::not_a_model;
 use super::prices::prices_of;
 use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
@@ -66,6 +66,7 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     }
     let mut spec = UpstreamSpec::new(name.as_deref()?, kind.unwrap_or(UpstreamKind::OpenAi), url.as_deref()?);
     spec.key = key(table, &spec.name);
+    spec.worker_secret = secret(table, "secret_file", &variable(&spec.name, SECRET_SUFFIX));
     spec.headers = headers(table);
     spec.extra_roots_pem = file(table, "ca_file");
     spec.proxy = table.take_text("proxy", Kind::Text).map(SecretString::from);
@@ -89,9 +90,9 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     for why in spec.check() {
         table.problem("", why);
     }
-    for secret in
-        spec.key.iter().map(|key| key.expose_secret().as_bytes()).chain(spec.extra_roots_pem.as_deref())
-    {
+    let keys =
+        [&spec.key, &spec.worker_secret].map(|key| key.as_ref().map(|key| key.expose_secret().as_bytes()));
+    for secret in keys.into_iter().chain([spec.extra_roots_pem.as_deref()]).map(Option::unwrap_or_default) {
         fingerprint.update(&secret.len().to_le_bytes()).update(secret);
     }
     let fingerprint = *fingerprint.finalize().as_bytes();
@@ -112,17 +113,25 @@ fn bad_name(name: &str) -> Option<String> {
 
 /// The variable that an upstream's key may stand in.
 pub(crate) fn key_variable(name: &str) -> String {
+    variable(name, KEY_SUFFIX)
+}
+
+fn variable(name: &str, suffix: &str) -> String {
     let upper = name.to_ascii_uppercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-    format!("{KEY_PREFIX}{upper}{KEY_SUFFIX}")
+    format!("{KEY_PREFIX}{upper}{suffix}")
 }
 
 fn key(table: &mut Table, name: &str) -> Option<SecretString> {
-    let path = table.take("key_file", Kind::Path);
-    if let Some(Parsed::Path(path)) = path {
-        return read_key(&path).map_err(|why| table.problem("key_file", why)).ok();
+    secret(table, "key_file", &key_variable(name))
+}
+
+/// What stands in a file, or in a variable.
+fn secret(table: &mut Table, key: &'static str, variable: &str) -> Option<SecretString> {
+    if let Some(Parsed::Path(path)) = table.take(key, Kind::Path) {
+        return read_key(&path).map_err(|why| table.problem(key, why)).ok();
     }
-    let key = std::env::var(key_variable(name)).ok().filter(|key| !key.is_empty())?;
-    Some(SecretString::from(key))
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(SecretString::from(text))
 }
 
 fn file(table: &mut Table, key: &'static str) -> Option<Vec<u8>> {

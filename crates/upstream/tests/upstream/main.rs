@@ -13,3 +13,4 @@ mod publisher;
 mod queue;
 mod tls;
 mod tokens;
+mod workers;

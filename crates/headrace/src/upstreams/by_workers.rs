@@ -1,0 +1,100 @@
+//! Models that engines of other Headraces compute from our ids. Must not know how a job goes there.
+
+use std::sync::Arc;
+
+use headrace_domain::ModelName;
+use headrace_engine_api::{Capabilities, Engine as _};
+use headrace_fleet::Worker;
+use headrace_gateway::{Lane, ServedModel};
+use headrace_upstream::WorkerModel;
+
+use super::{Before, Fronted, Listed, Site, id, key};
+use crate::config::relayed::RelayedConfig;
+use crate::workers::Their;
+
+impl Fronted {
+    /// A model that is configured with its targets, of which one at least is asked as a worker: then all of them must be, and their
+    /// words must be the same.
+    pub(super) fn by_workers(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
+        let mut first: Option<&Their> = None;
+        let mut engines = Vec::new();
+        for target in &model.targets {
+            let Some(site) = sites.iter().find(|site| site.config.spec.name == target.upstream) else {
+                continue;
+            };
+            let (name, by) = (&model.name, id(site, &target.model));
+            if !site.upstream.is_worker() {
+                self.notes.push(format!(
+                    "`{name}` is not answered by {by}: others of its targets are workers, and this one has no `secret_file`"
+                ));
+                continue;
+            }
+            self.note_faults(site);
+            self.note_unlisted(name, site, &target.model);
+            let Some(their) = site.theirs.get(&target.model) else { continue };
+            let same = first.get_or_insert(their);
+            if same.about.words != their.about.words {
+                self.notes.push(format!(
+                    "`{name}` is not answered by {by}: its tokenizer, template or sizes are others than those of its first target"
+                ));
+                continue;
+            }
+            engines.extend(self.worker(name, site, their, before));
+        }
+        let Some(their) = first else {
+            let name = &model.name;
+            self.notes.push(format!("`{name}` is not served before one of its workers says what it has"));
+            return;
+        };
+        let Some(lane) = their.lane(&engines) else { return };
+        self.models.push(Arc::new(ServedModel {
+            name: model.name.clone(),
+            lane: Lane::Tokens(lane),
+            created_unix_s: before.created_unix_s,
+            default_max_tokens: model.default_max_tokens.or(their.about.default_max_tokens),
+            limits: model.limits,
+            policy: model.policy,
+        }));
+    }
+
+    /// Who answers for `name` at a worker, and what it can do. `None`: it is none.
+    pub(super) fn worker(
+        &mut self,
+        name: &ModelName,
+        site: &Site,
+        their: &Their,
+        before: &Before<'_>,
+    ) -> Option<Capabilities> {
+        let theirs = their.about.capabilities.model.as_str();
+        let engine = match WorkerModel::new(&site.upstream, &their.about, before.clock) {
+            Ok(engine) => engine,
+            Err(why) => {
+                self.notes.push(format!("`{name}` is not answered by {}: {why}", id(site, theirs)));
+                return None;
+            }
+        };
+        let capabilities = engine.capabilities().clone();
+        let told = format!("{} {capabilities:?}", their.about.words);
+        let key = key(name, site, theirs, Some((told.into(), capabilities.context_window)));
+        let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
+            let worker = Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen);
+            Arc::new(worker.within(site.config.region.clone()))
+        });
+        self.workers.push(Arc::clone(&worker));
+        self.workers_by_key.insert(key, worker);
+        Some(capabilities)
+    }
+
+    /// What a worker has that cannot be served from here.
+    pub(super) fn note_faults(&mut self, site: &Site) {
+        if !matches!(site.listed, Listed::Models(_)) {
+            return;
+        }
+        for fault in &site.theirs.faults {
+            let note = format!("upstream `{}`: {fault}", site.upstream.name());
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+}

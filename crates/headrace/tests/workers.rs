@@ -1,0 +1,342 @@
+//! A gateway whose models are computed by engines of other Headraces: the bytes of its answers are those of an engine here, also
+//! where a worker is killed in the middle of one; and what is no worker, or not ours, is told at the start.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+#[path = "common/server.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, program, question, said};
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-worker-test-0123456789abcdefghijkl";
+const SECRET: &str = "0123456789abcdef-0123456789abcdef";
+
+/// A worker, and where the secret stands that it was started with.
+fn worker(root: &Path, name: &str) -> Server {
+    let secret = root.join("secret");
+    std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
+    let dir = root.join(name);
+    let mut command = program();
+    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    let secret = secret.to_str().unwrap();
+    let more = ["--worker-secret-file", secret, "--metrics-listen", "127.0.0.1:0"];
+    Server::begin(command, &dir, &more, KEY)
+}
+
+/// A gateway before these, with an engine of its own beside them: `one` is answered by the first, `far` by all of them.
+fn gateway(dir: PathBuf, workers: &[&Server]) -> Server {
+    let mut command = program();
+    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    let names: Vec<String> = (0..workers.len()).map(|at| format!("w{at}")).collect();
+    let mut more = Vec::new();
+    for (name, worker) in names.iter().zip(workers) {
+        command.env(format!("HEADRACE_UPSTREAM_{}_SECRET", name.to_uppercase()), SECRET);
+        more.extend(["--upstream".to_owned(), format!("{name}=headrace:{}", worker.url)]);
+    }
+    let targets: Vec<String> = names.iter().map(|name| format!("{name}/headrace-demo")).collect();
+    more.extend(["--model".to_owned(), format!("far={}", targets.join(","))]);
+    more.extend(["--model".to_owned(), "one=w0/headrace-demo".to_owned()]);
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    Server::begin(command, &dir, &more, KEY)
+}
+
+fn http() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().timeout(PATIENCE * 3).build().unwrap()
+}
+
+/// The answer of a model, without what is of this call alone; and what it cost.
+async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (String, Value) {
+    let mut body = body.clone();
+    body["model"] = model.into();
+    let call =
+        http().post(format!("{}{path}", server.url)).bearer_auth(KEY).json(&body).send().await.unwrap();
+    let status = call.status();
+    let id = call.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let text = call.text().await.unwrap();
+    assert_eq!(status, 200, "{model}: {text}");
+    let trace = trace(server, &id).await;
+    let hex = id.trim_start_matches("req_");
+    let mut out = text.replace(hex, "ID").replace(&format!("\"model\":\"{model}\""), "\"model\":\"M\"");
+    // When it was made, in seconds.
+    while let Some(at) = out.find("\"created\":1") {
+        let end = at + out[at..].find([',', '}']).unwrap();
+        out.replace_range(at..end, "\"created\":0");
+    }
+    (out, trace)
+}
+
+/// The trace of a call, which is written behind its answer.
+async fn trace(server: &Server, id: &str) -> Value {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let asked = http().get(format!("{}/v1/requests/{id}", server.url)).bearer_auth(KEY);
+        let sent = asked.send().await.unwrap();
+        if sent.status() == 200 {
+            return sent.json().await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("there is no trace of {id}");
+}
+
+fn chat(more: Value) -> Value {
+    question(more)
+}
+
+#[tokio::test]
+async fn answers_by_a_worker_are_those_of_an_engine_here_to_the_byte_and_to_the_cent() {
+    let root = tempfile::tempdir().unwrap();
+    let mut far = worker(root.path(), "far");
+    let mut server = gateway(root.path().join("front"), &[&far]);
+    let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}}}});
+    let (chats, words, messages) = ("/v1/chat/completions", "/v1/completions", "/v1/messages");
+    let asked = [
+        (chats, chat(json!({"temperature": 0}))),
+        (chats, chat(json!({"temperature": 0, "stream": true, "stream_options": {"include_usage": true}}))),
+        (chats, chat(json!({"temperature": 1.2, "top_p": 0.9, "seed": 7, "frequency_penalty": 0.5, "n": 3}))),
+        (
+            chats,
+            chat(json!({"temperature": 0.8, "seed": 3, "logprobs": true, "top_logprobs": 4, "stream": true})),
+        ),
+        (chats, chat(json!({"temperature": 0, "stop": ["token", "e"], "logit_bias": {"40": -3}}))),
+        (chats, chat(json!({"temperature": 0, "tools": [tool], "stream": true, "max_tokens": 40}))),
+        (words, json!({"prompt": "What is a token?", "max_tokens": 0, "echo": true, "logprobs": 2})),
+        (words, json!({"prompt": ["A token is", "The cache"], "max_tokens": 9, "seed": 1, "n": 2})),
+        (
+            messages,
+            json!({"max_tokens": 16, "stream": true, "temperature": 0, "stop_sequences": ["the"],
+            "messages": [{"role": "user", "content": "What is prefill?"}]}),
+        ),
+    ];
+    for (path, body) in asked {
+        let (here, here_trace) = answer(&server, path, "headrace-demo", &body).await;
+        let (there, there_trace) = answer(&server, path, "one", &body).await;
+        assert_eq!(there, here, "{body}");
+        for part in [
+            "/usage",
+            "/cost",
+            "/engine/cached_blocks",
+            "/engine/prompt_blocks",
+            "/outcome",
+            "/model/numerics",
+        ] {
+            assert_eq!(
+                there_trace.pointer(part),
+                here_trace.pointer(part),
+                "{part} of {body}: {there_trace}"
+            );
+        }
+        assert_eq!(there_trace["attempts"][0]["worker"], "w0/headrace-demo", "{there_trace}");
+    }
+    // All of it is served as listed, too, and it is told how.
+    let (listed, _) = answer(&server, chats, "w0/headrace-demo", &chat(json!({"temperature": 0}))).await;
+    let (here, _) = answer(&server, chats, "headrace-demo", &chat(json!({"temperature": 0}))).await;
+    assert_eq!(without_usage(&listed), without_usage(&here));
+    let shown: Value = serde_json::from_str(&server.ok(&["upstreams", "--json"])).unwrap();
+    let shown = &shown["value"][0];
+    assert_eq!(
+        (&shown["lane"], &shown["models"][0]["load"]["age_s"].is_u64()),
+        (&json!("tokens"), &true),
+        "{shown}"
+    );
+    let kept = std::fs::read_dir(server.dir.join("cache/words")).unwrap().count();
+    assert_eq!(kept, 1, "its words are kept");
+    server.stop();
+    far.stop();
+}
+
+fn without_usage(answer: &str) -> Value {
+    let mut answer: Value = serde_json::from_str(answer).unwrap();
+    answer.as_object_mut().unwrap().remove("usage");
+    answer
+}
+
+/// What a stream says, without what is of this call alone.
+fn told(stream: &str) -> (String, String, Value, bool) {
+    let (mut text, mut logprobs, mut end) = (String::new(), String::new(), Value::Null);
+    for data in stream.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
+    {
+        let event: Value = serde_json::from_str(data).unwrap();
+        let choice = &event["choices"][0];
+        text += choice["delta"]["content"].as_str().unwrap_or_default();
+        if !choice["logprobs"].is_null() {
+            logprobs += &choice["logprobs"]["content"].to_string().replace("][", ",");
+        }
+        for part in [&choice["finish_reason"], &event["error"], &event["usage"]["completion_tokens"]] {
+            if !part.is_null() {
+                end = json!([end, part]);
+            }
+        }
+    }
+    (text, logprobs, end, stream.contains("data: [DONE]"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_whose_worker_is_killed_goes_on_at_another_with_the_very_bytes() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut doomed, mut other) = (worker(root.path(), "doomed"), worker(root.path(), "other"));
+    let mut server = gateway(root.path().join("front"), &[&doomed, &other]);
+    let bodies: Vec<Value> = [
+        json!({"temperature": 0}),
+        json!({"temperature": 1.1, "seed": 5, "logprobs": true, "top_logprobs": 2}),
+        json!({"temperature": 0.9, "seed": 6, "stop": ["never to be seen"], "repetition_penalty": 1.1}),
+        json!({"temperature": 0, "logprobs": true}),
+    ]
+    .into_iter()
+    .map(|mut body| {
+        let more = json!({"stream": true, "max_tokens": 400, "ignore_eos": true,
+            "stream_options": {"include_usage": true}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        chat(body)
+    })
+    .collect();
+    let mut expected = Vec::new();
+    for body in &bodies {
+        expected.push(told(&answer(&server, "/v1/chat/completions", "headrace-demo", body).await.0));
+    }
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let calls: Vec<_> = bodies
+        .iter()
+        .chain(&bodies)
+        .map(|body| {
+            let (mut body, begun) = (body.clone(), begun.clone());
+            body["model"] = "far".into();
+            let call =
+                http().post(format!("{}/v1/chat/completions", server.url)).bearer_auth(KEY).json(&body);
+            tokio::spawn(async move {
+                let mut answer = call.send().await.unwrap();
+                assert_eq!(answer.status(), 200);
+                let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+                let mut bytes = Vec::new();
+                while let Some(more) = answer.chunk().await.unwrap() {
+                    if bytes.is_empty() {
+                        begun.send(()).unwrap();
+                    }
+                    bytes.extend_from_slice(&more);
+                }
+                (id, bytes)
+            })
+        })
+        .collect();
+    // Both have some of them by then, and none is at its end.
+    for _ in 0..5 {
+        begins.recv().await.unwrap();
+    }
+    doomed.signal("KILL");
+    doomed.wait();
+    let mut moved = 0;
+    for (call, expected) in calls.into_iter().zip(expected.iter().chain(&expected)) {
+        let (id, bytes) = call.await.unwrap();
+        let trace = trace(&server, &id).await;
+        let (text, logprobs, end, done) = told(std::str::from_utf8(&bytes).unwrap());
+        assert_eq!((&text, &end, done), (&expected.0, &expected.2, true), "{trace}");
+        assert_eq!(logprobs.replace("][", ","), expected.1.replace("][", ","), "{trace}");
+        let attempts = trace["attempts"].as_array().unwrap();
+        moved += usize::from(attempts.len() > 1);
+        let (usage, cost) = (&trace["usage"], &trace["cost"]);
+        assert_eq!(usage["output_tokens"], 400, "{trace}");
+        assert_eq!(cost["loss_nano_dollars"].as_u64().unwrap_or_default(), 0, "{trace}");
+    }
+    assert!(moved > 0, "none of them was at the worker that was killed");
+    server.stop();
+    other.stop();
+}
+
+/// A figure of a worker's metrics.
+async fn figure(server: &Server, name: &str) -> f64 {
+    let at =
+        server.welcome.split_whitespace().find(|word| word.ends_with("/metrics")).expect("metrics are shown");
+    let text = http().get(at).send().await.unwrap().text().await.unwrap();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_the_job_at_the_worker() {
+    let root = tempfile::tempdir().unwrap();
+    let mut far = worker(root.path(), "far");
+    let mut server = gateway(root.path().join("front"), &[&far]);
+    let body = chat(json!({"model": "one", "stream": true, "max_tokens": 450, "ignore_eos": true}));
+    let call = http().post(format!("{}/v1/chat/completions", server.url)).bearer_auth(KEY).json(&body);
+    let mut answer = call.send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    for _ in 0..3 {
+        answer.chunk().await.unwrap().unwrap();
+    }
+    assert_eq!(figure(&far, "headrace_engine_running{").await, 1.0);
+    drop(answer);
+    let began = Instant::now();
+    while figure(&far, "headrace_engine_running{").await > 0.0 {
+        assert!(began.elapsed() < PATIENCE, "the job goes on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let trace = trace(&server, &id).await;
+    let output = trace["usage"]["output_tokens"].as_u64().unwrap();
+    assert!((3..450).contains(&output), "{trace}");
+    server.stop();
+    far.stop();
+}
+
+#[test]
+fn what_is_no_worker_of_ours_is_told_and_stops_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let mut far = worker(root.path(), "far");
+    let mut plain = Server::up(&root.path().join("plain"), &[]);
+    let upstreams = format!(
+        "[[upstreams]]\nname = \"good\"\nkind = \"headrace\"\nurl = \"{url}\"\nsecret_file = {secret:?}\nserve = true\n\
+         [[upstreams]]\nname = \"wrong\"\nkind = \"headrace\"\nurl = \"{url}\"\nsecret_file = {other:?}\nserve = true\n\
+         [[upstreams]]\nname = \"none\"\nkind = \"headrace\"\nurl = \"{none}\"\nsecret_file = {secret:?}\nserve = true\n\
+         [[models]]\nname = \"far\"\ntargets = [\"good/headrace-demo\", \"wrong/headrace-demo\"]\n\
+         [[prices]]\nmodel = \"far\"\ninput = \"1\"\noutput = \"2\"\n",
+        url = far.url,
+        none = plain.url,
+        secret = root.path().join("secret"),
+        other = root.path().join("other"),
+    );
+    std::fs::write(root.path().join("other"), "fedcba9876543210-fedcba9876543210").unwrap();
+    let file = root.path().join("check.toml");
+    let prices = upstreams.replace("serve = true", "serve = true\nprice = { input = \"1\", output = \"1\" }");
+    std::fs::write(&file, &prices).unwrap();
+    let checked = program().args(["config", "check", "--config"]).arg(&file).output().unwrap();
+    let checked = said(&checked);
+    for words in [
+        "it takes no ticket of ours: the secret there is another one",
+        "it takes no jobs: it needs a `[worker]` secret of its own",
+        "good/headrace-demo",
+        "no faults",
+    ] {
+        assert!(checked.contains(words), "{words}:\n{checked}");
+    }
+    std::fs::create_dir(root.path().join("front")).unwrap();
+    let mut server = Server::serve(&root.path().join("front"), &prices, Some(KEY));
+    let table = server.ok(&["upstreams"]);
+    assert!(table.contains("the secret there is another one") && table.contains("tokens"), "{table}");
+    server.stop();
+    for (text, words) in [
+        ("secret_file = \"/nowhere\"\nkind = \"headrace\"", "/nowhere"),
+        ("kind = \"vllm\"\nsecret_file = \"SECRET\"", "this is of kind `vllm`"),
+    ] {
+        let secret = root.path().join("secret");
+        let text = text.replace("SECRET", secret.to_str().unwrap());
+        std::fs::write(&file, format!("[[upstreams]]\nname = \"x\"\nurl = \"http://h\"\n{text}\n")).unwrap();
+        let checked = program().args(["config", "check", "--config"]).arg(&file).output().unwrap();
+        assert!(!checked.status.success() && said(&checked).contains(words), "{}", said(&checked));
+    }
+    std::fs::write(root.path().join("short"), "short").unwrap();
+    std::fs::write(&file, format!("[worker]\nsecret_file = {:?}\n", root.path().join("short"))).unwrap();
+    let checked = said(&program().args(["config", "check", "--config"]).arg(&file).output().unwrap());
+    assert!(checked.contains("the secret has 5 characters; it needs 32 or more"), "{checked}");
+    plain.stop();
+    far.stop();
+}

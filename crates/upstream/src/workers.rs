@@ -1,0 +1,113 @@
+//! Models of other Headraces that take jobs: their own engine behind the seam `engine_api::Engine`, by the worker protocol. How a
+//! job goes there and what comes back stands in `workers/`; this knows no template, no dialect, and not how an engine computes.
+
+mod line;
+mod run;
+
+use std::sync::Arc;
+
+use headrace_domain::{Clock, PrefixKeys, Sampling};
+use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, SubmitRefusal, Ticket, channel};
+use headrace_worker::AboutModel;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::load::Gauge;
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::workers::line::Slot;
+pub(crate) use crate::workers::line::{Line, about, words};
+use crate::workers::run::Run;
+
+/// Answers of one job, at most.
+const MAX_CHOICES: u32 = 1 << 10;
+
+/// A model at a worker.
+pub struct WorkerModel {
+    server: Arc<Server>,
+    model: Arc<TheirModel>,
+    /// What we have there ourselves, where it says nothing.
+    gauge: Arc<Gauge>,
+}
+
+/// What is known of a model at a worker.
+pub(crate) struct TheirModel {
+    pub(crate) capabilities: Capabilities,
+    /// What decides its bits.
+    pub(crate) bits: String,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl WorkerModel {
+    /// A model that an upstream says it has, by whose clock jobs have their deadlines.
+    ///
+    /// # Errors
+    /// The upstream is not asked as a worker.
+    pub fn new(upstream: &Upstream, about: &AboutModel, clock: &Arc<dyn Clock>) -> Result<Self, String> {
+        let server = upstream.server();
+        let Some(line) = &server.line else {
+            return Err(format!("there is no secret of a worker for `{}`", upstream.name()));
+        };
+        let slot = line.slot(&about.capabilities.model);
+        // Whoever has the same bits can go on with what it began, whatever its engine calls them.
+        let capabilities = Capabilities { numerics: about.bits.clone(), ..about.capabilities.clone() };
+        let clock = Arc::clone(clock);
+        let model = Arc::new(TheirModel { capabilities, bits: about.bits.clone(), slot, clock });
+        let gauge = server.loads.gauge(&about.capabilities.model);
+        Ok(Self { server, model, gauge })
+    }
+
+    /// What every worker of this model would refuse, before anything is sent.
+    fn check(&self, job: &Job) -> Result<(), SubmitRefusal> {
+        let bad = |what: String| Err(SubmitRefusal::Invalid { what });
+        let Capabilities { vocab, context_window, .. } = self.model.capabilities;
+        let Sampling { n, .. } = job.sampling;
+        if let Some(id) = job.prompt.iter().find(|&&id| id >= vocab) {
+            return bad(format!("prompt id {id} is outside the vocabulary of {vocab}"));
+        }
+        if n == 0 || n > MAX_CHOICES || job.first_choice.checked_add(n).is_none() {
+            return bad(format!("n = {n}; at most {MAX_CHOICES} answers"));
+        }
+        if job.parts().0.is_empty() {
+            return bad("a prompt without a token".to_owned());
+        }
+        let needed = job.parts().0.len() as u64;
+        if needed > u64::from(context_window) {
+            return Err(SubmitRefusal::DoesNotFit { needed, limit: context_window.into() });
+        }
+        Ok(())
+    }
+}
+
+impl Engine for WorkerModel {
+    fn capabilities(&self) -> &Capabilities {
+        &self.model.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.check(&job)?;
+        let unavailable = |why: String| SubmitRefusal::Unavailable { why };
+        self.server.takes_calls().map_err(|error| unavailable(error.to_string()))?;
+        let runtime = Handle::try_current().map_err(|error| unavailable(error.to_string()))?;
+        let woken = Arc::new(Notify::new());
+        let wake = Arc::clone(&woken);
+        let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || wake.notify_one()));
+        let run = Run::new(Arc::clone(&self.server), Arc::clone(&self.model), job, woken);
+        runtime.spawn(run.run_to_end(sender));
+        Ok(ticket)
+    }
+
+    /// What its cache holds is not known here; who was sent what is remembered where workers are chosen.
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        self.model.slot.report().unwrap_or_else(|| self.gauge.report(&self.server))
+    }
+
+    fn health(&self) -> Health {
+        self.server.health()
+    }
+}

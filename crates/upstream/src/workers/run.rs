@@ -1,0 +1,190 @@
+//! One job at a worker: sent there, its frames read and held against what was asked, its events passed on. Knows no connection.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_engine_api::{
+    Event, EventSender, Job, JobError, JobReport, RelayError, RelayWait, SubmitRefusal,
+};
+use headrace_worker::{Ask, Audit, ExpectedModel, Heard, JOBS_PATH, Report, SILENCE, Unframer};
+use http::Method;
+use reqwest::Body;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::body::{Wait, poll_bytes};
+use crate::fault;
+use crate::server::Server;
+use crate::workers::TheirModel;
+use crate::workers::line::{Answered, Unanswered};
+
+/// One job.
+pub(super) struct Run {
+    server: Arc<Server>,
+    model: Arc<TheirModel>,
+    job: Job,
+    /// The reader has caught up, or lost interest.
+    woken: Arc<Notify>,
+    audit: Audit,
+    submitted: Instant,
+}
+
+/// Why a job is over before its worker's last word.
+enum Broken {
+    /// Nobody wants it any longer.
+    Cancelled,
+    /// It could not be handed over.
+    Unanswered(Unanswered),
+    /// What came broke off, or was none.
+    Relay(RelayError),
+    /// What came is not what was asked for.
+    Fault(String),
+}
+
+impl Run {
+    pub(super) fn new(server: Arc<Server>, model: Arc<TheirModel>, job: Job, woken: Arc<Notify>) -> Self {
+        let capabilities = &model.capabilities;
+        let audit = Audit::new(&job, capabilities.vocab, capabilities.context_window);
+        Self { server, model, job, woken, audit, submitted: Instant::now() }
+    }
+
+    /// Runs until the worker has said its last word, the job failed, or nobody wants it.
+    pub(super) async fn run_to_end(mut self, sender: EventSender) {
+        let body = Ask::new(
+            &self.job,
+            ExpectedModel { name: &self.model.capabilities.model, bits: &self.model.bits },
+            self.model.clock.monotonic_nanos(),
+        )
+        .to_bytes();
+        self.server.counters.begin(body.len());
+        let ended = self.run(body, &sender).await;
+        self.server.counters.end(matches!(ended, Err(Broken::Cancelled)));
+        sender.finish(match ended {
+            Ok((Ok(()), report)) => Event::Done(self.report(report)),
+            Ok((Err(error), report)) => Event::Failed { error, report: self.report(report) },
+            Err(broken) => Event::Failed { error: self.broken(broken), report: self.audit.seen() },
+        });
+    }
+
+    fn report(&self, report: Report) -> JobReport {
+        let elapsed_ns = u64::try_from(self.submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        report.within(self.audit.prompt(), elapsed_ns)
+    }
+
+    fn broken(&self, broken: Broken) -> JobError {
+        let name = &self.server.spec.name;
+        let unavailable = |why: String| JobError::Refused(SubmitRefusal::Unavailable { why });
+        let error = match broken {
+            Broken::Cancelled => return JobError::Cancelled,
+            Broken::Unanswered(Unanswered::Refused(_, refusal)) => {
+                return match SubmitRefusal::from(refusal) {
+                    SubmitRefusal::Unavailable { why } => unavailable(format!("`{name}`: {why}")),
+                    other => JobError::Refused(other),
+                };
+            }
+            Broken::Fault(what) => {
+                let what = format!("`{name}` sent {what}");
+                let error = RelayError::NotTheDialect { what: what.clone(), beginning: String::new() };
+                self.server.counters.failed(&error);
+                return JobError::Internal { detail: what };
+            }
+            Broken::Unanswered(Unanswered::Relay(error)) => {
+                self.server.counters.failed(&error);
+                return unavailable(format!("`{name}`: {error}"));
+            }
+            Broken::Relay(error) => error,
+        };
+        self.server.counters.failed(&error);
+        JobError::Internal { detail: format!("`{name}`: {error}") }
+    }
+
+    async fn run(
+        &mut self,
+        body: Vec<u8>,
+        sender: &EventSender,
+    ) -> Result<(Result<(), JobError>, Report), Broken> {
+        let (server, woken) = (Arc::clone(&self.server), Arc::clone(&self.woken));
+        let head = server.spec.timeouts.head;
+        let deadline = Instant::now() + head;
+        let place = cancellable(&woken, sender, server.gate.enter(deadline)).await?;
+        let _place = place.map_err(|error| Broken::Unanswered(Unanswered::Relay(error)))?;
+        let Some(line) = &server.line else { return Err(Broken::Cancelled) };
+        let within = deadline.saturating_duration_since(Instant::now());
+        let now = self.model.clock.now();
+        let asking = line.ask(&server, (Method::POST, JOBS_PATH), body, now, within);
+        let Answered { mut body, on: _on } =
+            cancellable(&woken, sender, asking).await?.map_err(Broken::Unanswered)?;
+        let mut unframer = Unframer::default();
+        let mut silence = Wait::new(SILENCE.min(server.spec.timeouts.idle));
+        loop {
+            while let Some(frame) = unframer.next_frame().map_err(|fault| Broken::Fault(fault.to_string()))? {
+                match self.audit.take(frame).map_err(|fault| Broken::Fault(fault.to_string()))? {
+                    Heard::Event(event) => drop(sender.send(event)),
+                    Heard::Load(load) => self.model.slot.heard(load),
+                    Heard::Nothing => {}
+                    Heard::Over(ended, report) => return Ok((ended, report)),
+                }
+            }
+            let bytes = self.next(&mut body, &mut silence, sender).await?;
+            let cut = || Broken::Relay(RelayError::Cut { why: "it ended before the job did".to_owned() });
+            let bytes = bytes.ok_or_else(cut)?;
+            server.counters.received(bytes.len());
+            unframer.push(&bytes);
+        }
+    }
+
+    /// The next bytes, once the reader wants them; none at the end.
+    async fn next(
+        &self,
+        body: &mut Body,
+        silence: &mut Wait,
+        sender: &EventSender,
+    ) -> Result<Option<Bytes>, Broken> {
+        loop {
+            if sender.is_cancelled() {
+                return Err(Broken::Cancelled);
+            }
+            if sender.is_paused() || sender.is_full() && sender.pause() {
+                self.woken.notified().await;
+                // That was not the worker's silence.
+                silence.over();
+                continue;
+            }
+            let read = poll_fn(|cx| match poll_bytes(body, cx) {
+                std::task::Poll::Ready(bytes) => std::task::Poll::Ready(Ok(bytes)),
+                std::task::Poll::Pending => silence.poll(cx).map(Err::<_, Duration>),
+            });
+            tokio::select! {
+                biased;
+                () = self.woken.notified() => {}
+                read = read => {
+                    let late = |after| Broken::Relay(RelayError::Timeout { what: RelayWait::Idle, after });
+                    let bytes = read.map_err(late)?.transpose();
+                    silence.over();
+                    return bytes.map_err(|error| Broken::Relay(fault::within_the_body(&error)));
+                }
+            }
+        }
+    }
+}
+
+/// What comes of a future, unless nobody wants the job any longer.
+async fn cancellable<T>(
+    woken: &Notify,
+    sender: &EventSender,
+    future: impl Future<Output = T>,
+) -> Result<T, Broken> {
+    let mut future = std::pin::pin!(future);
+    loop {
+        if sender.is_cancelled() {
+            return Err(Broken::Cancelled);
+        }
+        tokio::select! {
+            biased;
+            () = woken.notified() => {}
+            done = &mut future => return Ok(done),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Another Headrace's engine behind the engine's seam: what a right worker says comes through, and each lie and each break of another
+//! one is told by name, with nothing of it beyond what was asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{CacheSalt, Clock as _, FinishReason, RequestId, Sampling, SystemClock, Usage};
+use headrace_engine_api::{
+    Capabilities, Continues, Engine as _, Event, Job, JobError, JobReport, LoadReport, Priority, Reported,
+    SubmitRefusal, Tenant,
+};
+use headrace_hostile::{Hostile, Request};
+use headrace_upstream::{Kind, Upstream, UseHttp2, WorkerModel};
+use headrace_worker::{
+    ABOUT_PATH, About, AboutModel, Ask, End, Frame, JOBS_PATH, Report, WORDS_PATH, Words, put_frame,
+};
+
+use crate::calls::spec;
+
+const BITS: &str = "abababababababab";
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn about(words: &str) -> AboutModel {
+    AboutModel {
+        bits: BITS.into(),
+        words: words.into(),
+        capabilities: Capabilities {
+            model: "demo".into(),
+            compute_mode: "exact".into(),
+            numerics: "avx2".into(),
+            vocab: 100,
+            context_window: 64,
+            max_logprobs: 20,
+            kv_tokens: 640,
+            continues: Continues::Exactly,
+        },
+        created_unix_s: 1,
+        default_max_tokens: None,
+        up: true,
+        load: LoadReport { waiting: 3, ..LoadReport::default() },
+    }
+}
+
+/// A server that is asked as a worker.
+fn upstream(url: &str) -> Upstream {
+    let mut spec = spec(url, Kind::Headrace);
+    spec.worker_secret = Some(SECRET.into());
+    spec.http2.when = UseHttp2::Off;
+    spec.timeouts.idle = Duration::from_millis(300);
+    Upstream::new(spec).unwrap()
+}
+
+fn model(upstream: &Upstream) -> WorkerModel {
+    let clock: Arc<dyn headrace_domain::Clock> = Arc::new(SystemClock::default());
+    WorkerModel::new(upstream, &about("cdcdcdcdcdcdcdcd"), &clock).unwrap()
+}
+
+fn job() -> Job {
+    Job {
+        request: RequestId::from_bits(9),
+        first_choice: 0,
+        prompt: vec![5, 42, 79, 11].into(),
+        generated: 0,
+        sampling: Sampling { max_tokens: 3, ..Sampling::default() },
+        salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
+        keys: None,
+        tenant: Tenant(1),
+        weight: 1,
+        priority: Priority::Normal,
+        start_deadline_ns: None,
+        unread_bytes: 1 << 16,
+    }
+}
+
+fn raw(status: &str, body: &[u8]) -> Vec<u8> {
+    let mut out = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    out.extend_from_slice(body);
+    out
+}
+
+fn framed(frames: &[Frame]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frames.iter().for_each(|frame| put_frame(&mut out, frame).unwrap());
+    out
+}
+
+const STARTED: Frame = Frame::Started { cached_tokens: 0 };
+
+fn tokens(ids: &[u32]) -> Frame {
+    Frame::Tokens { choice: 0, ids: ids.to_vec(), text: "x".into(), logprobs: vec![] }
+}
+
+fn done(input: u64, output: u64) -> Frame {
+    let usage = Usage { input, output, ..Usage::default() };
+    Frame::Done(Report::from(&JobReport { usage, ..JobReport::default() }))
+}
+
+fn right() -> Vec<Frame> {
+    let end = Frame::Finished { choice: 0, end: End::Length };
+    let alive = Frame::Alive(LoadReport { running: 5, ..LoadReport::default() });
+    vec![alive, STARTED, tokens(&[7, 8]), tokens(&[9]), end, done(4, 3)]
+}
+
+/// All that comes of a job.
+async fn played(answer: Vec<u8>) -> (Vec<Event>, WorkerModel) {
+    let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
+    let model = model(&upstream(&hostile.url()));
+    let (mut events, _control) = model.submit(job()).unwrap().split();
+    let mut all = Vec::new();
+    while let Some(event) = events.next().await {
+        all.push(event);
+    }
+    (all, model)
+}
+
+#[tokio::test]
+async fn what_a_worker_says_comes_through_as_it_was() {
+    let (events, model) = played(raw("200 OK", &framed(&right()))).await;
+    let [Event::Started { cached_tokens: 0 }, first, second, end, Event::Done(report)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(matches!(first, Event::Tokens { ids, .. } if ids == &[7, 8]), "{first:?}");
+    assert!(matches!(second, Event::Tokens { ids, .. } if ids == &[9]), "{second:?}");
+    assert_eq!(end, &Event::Finished { choice: 0, reason: FinishReason::Length });
+    assert_eq!(report.usage, Usage { input: 4, output: 3, ..Usage::default() });
+    let load = model.load();
+    assert!(load.running == 5 && matches!(load.reported, Reported::Ago { .. }), "{load:?}");
+    assert_eq!(model.capabilities().numerics, BITS, "who has the same bits goes on with it");
+}
+
+#[tokio::test]
+async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
+    let framed_as = |frames: Vec<Frame>| raw("200 OK", &framed(&frames));
+    let whole = framed(&right());
+    let refusal = |status: &str, json: &str| raw(status, json.as_bytes());
+    let rows: Vec<(Vec<u8>, &str)> = vec![
+        (framed_as(vec![STARTED, tokens(&[100])]), "id 100, which is outside of the vocabulary"),
+        (framed_as(vec![STARTED, tokens(&[1, 2]), tokens(&[3, 4])]), "more than the 3 tokens of choice 0"),
+        (framed_as(vec![STARTED, Frame::Finished { choice: 0, end: End::Stop }]), "an end of choice 0 that it cannot have"),
+        (framed_as(vec![STARTED, tokens(&[1]), done(4, 1)]), "the end of a job whose choices have not ended"),
+        (framed_as(vec![tokens(&[1])]), "tokens of a job that has not begun"),
+        (raw("200 OK", &u32::MAX.to_le_bytes()), "a frame of 4294967295 bytes"),
+        (raw("200 OK", &[2, 0, 0, 0, 99, 99]), "a frame that means nothing"),
+        (raw("200 OK", b"<html>no worker</html>"), "a frame of"),
+        (raw("200 OK", &whole[..whole.len() - 3]), "it ended before the job did"),
+        (raw("200 OK", b""), "it ended before the job did"),
+        (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", whole.len()).into_bytes(), "the next"),
+        (refusal("401 Unauthorized", r#"{"refusal":"ticket"}"#), "takes no ticket of ours: the secret there"),
+        (
+            b"HTTP/1.1 401 No\r\ndate: Thu, 01 Jan 2015 00:00:00 GMT\r\ncontent-length: 20\r\n\r\n{\"refusal\":\"ticket\"}".to_vec(),
+            "its clock and ours are",
+        ),
+        (refusal("404 Not Found", "{}"), "it takes no jobs"),
+        (refusal("500 Oh", "<html>"), "it answers 500 with what is no refusal"),
+        (raw("302 Found", b""), "302"),
+        (b"SSH-2.0-x\r\n".to_vec(), "no HTTP"),
+    ];
+    for (answer, words) in rows {
+        let (events, _) = played(answer).await;
+        let Some(Event::Failed { error, report }) = events.last() else { panic!("{words}: {events:?}") };
+        let told = match error {
+            JobError::Internal { detail } => detail.clone(),
+            JobError::Refused(SubmitRefusal::Unavailable { why }) => why.clone(),
+            other => panic!("{words}: {other:?}"),
+        };
+        assert!(
+            told.contains(words) || words == "the next" && told.contains("did not come"),
+            "{words}: {told}"
+        );
+        let ids: usize = events
+            .iter()
+            .map(|event| if let Event::Tokens { ids, .. } = event { ids.len() } else { 0 })
+            .sum();
+        assert!(ids <= 3 && report.usage.output == ids as u64, "{words}: {events:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_workers_refusal_is_what_its_engine_said() {
+    let full = r#"{"refusal":"queue_full","of_tokens":true,"limit":9,"retry_after_ms":2500}"#;
+    let (events, _) = played(raw("429 Too Many Requests", full.as_bytes())).await;
+    let retry_after = Duration::from_millis(2500);
+    let refusal = SubmitRefusal::QueueFull { what: "tokens", limit: 9, retry_after };
+    let [Event::Failed { error, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(error, &JobError::Refused(refusal));
+}
+
+#[tokio::test]
+async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes_is_not_sent() {
+    let answer = raw("200 OK", &framed(&right()));
+    let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
+    let model = model(&upstream(&hostile.url()));
+    for change in [
+        (|job| job.prompt = vec![100].into()) as fn(&mut Job),
+        |job| job.sampling.n = 0,
+        |job| job.prompt = vec![1; 65].into(),
+        |job| job.prompt = vec![].into(),
+    ] {
+        let mut bad = job();
+        change(&mut bad);
+        assert!(model.submit(bad).is_err());
+    }
+    assert!(hostile.seen().requests.is_empty());
+    let (mut events, _control) = model.submit(job()).unwrap().split();
+    while events.next().await.is_some() {}
+    let seen = hostile.seen();
+    let request = &seen.requests[0];
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", JOBS_PATH));
+    let authorization = request.header("authorization").unwrap();
+    assert!(authorization.starts_with("Headrace-Ticket v1."), "{authorization}");
+    let ask = Ask::read(&request.body).unwrap();
+    assert_eq!((ask.model().name, ask.model().bits), ("demo", BITS));
+    assert_eq!(ask.into_job(0).prompt, job().prompt);
+}
+
+#[tokio::test]
+async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_checked() {
+    let words = Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap();
+    let told = About { protocol: 1, version: "9".into(), models: vec![about(words.digest())] };
+    let (json, bytes) = (serde_json::to_vec(&told).unwrap(), words.bytes().to_vec());
+    let hostile = Hostile::start_with(move |request: &Request| {
+        Some(match request.path.as_str() {
+            ABOUT_PATH => raw("200 OK", &json),
+            path if path.starts_with(WORDS_PATH) => raw("200 OK", &bytes),
+            _ => raw("404 Not Found", b"{}"),
+        })
+    });
+    let hostile = hostile.await.unwrap();
+    let upstream = upstream(&hostile.url());
+    let now = SystemClock::default().now();
+    assert_eq!(upstream.about(now).await.unwrap().models.len(), 1);
+    let load = model(&upstream).load();
+    assert_eq!(load.waiting, 3, "its models know how busy it said they are");
+    assert_eq!(upstream.words(words.digest(), now).await.unwrap(), words);
+    let other = upstream.words(&"ab".repeat(32), now).await.unwrap_err().to_string();
+    assert!(other.contains("not those of the digest"), "{other}");
+}
