@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, program, question, said};
+use rcgen::{CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-worker-test-0123456789abcdefghijkl";
@@ -284,6 +285,46 @@ async fn a_client_that_goes_away_ends_the_job_at_the_worker() {
     let trace = trace(&server, &id).await;
     let output = trace["usage"]["output_tokens"].as_u64().unwrap();
     assert!((3..450).contains(&output), "{trace}");
+    server.stop();
+    far.stop();
+}
+
+#[tokio::test]
+async fn a_worker_behind_tls_is_asked_in_either_version_of_http() {
+    let root = tempfile::tempdir().unwrap();
+    let (cert, key, secret) =
+        (root.path().join("cert.pem"), root.path().join("key.pem"), root.path().join("secret"));
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::ExplicitNoCa;
+    let pair = KeyPair::generate().unwrap();
+    std::fs::write(&cert, params.self_signed(&pair).unwrap().pem()).unwrap();
+    std::fs::write(&key, pair.serialize_pem()).unwrap();
+    std::fs::write(&secret, SECRET).unwrap();
+    let mut command = program();
+    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY).env("HEADRACE_WORKER_SECRET", SECRET);
+    let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let mut far = Server::begin(command, &root.path().join("far"), &tls, KEY);
+    let mut text = "[[models]]\nname = \"headrace-demo\"\npath = \"builtin:demo\"\n[[prices]]\nmodel = \"headrace-demo\"\n\
+                    input = \"1\"\noutput = \"1\"\n"
+        .to_owned();
+    for (name, http2) in [("two", "auto"), ("one", "off")] {
+        text += &format!(
+            "[[upstreams]]\nname = {name:?}\nkind = \"headrace\"\nurl = \"https://localhost:{port}\"\nserve = true\n\
+             secret_file = {secret:?}\nca_file = {cert:?}\nhttp2 = {http2:?}\nprice = {{ input = \"1\", output = \"1\" }}\n",
+            port = far.address().port(),
+        );
+    }
+    let front = root.path().join("front");
+    std::fs::create_dir(&front).unwrap();
+    let mut server = Server::serve(&front, &text, Some(KEY));
+    let body = chat(json!({"temperature": 1, "seed": 4, "stream": true}));
+    let path = "/v1/chat/completions";
+    let (here, _) = answer(&server, path, "headrace-demo", &body).await;
+    for model in ["two/headrace-demo", "one/headrace-demo"] {
+        let (there, trace) = answer(&server, path, model, &body).await;
+        assert_eq!(there, here, "{trace}");
+        assert_eq!(trace["attempts"][0]["worker"], model, "{trace}");
+    }
     server.stop();
     far.stop();
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use headrace_engine_api::Abandoned;
-use headrace_worker::Secret;
+use headrace_worker::{BEAT, Secret};
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -206,6 +206,14 @@ impl UpstreamSpec {
         }
         if let Some(secret) = &self.worker_secret {
             wrong.extend(Secret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
+            // Else a long prefill would look like silence.
+            let least = 2 * BEAT;
+            if self.timeouts.idle < least {
+                let least = least.as_secs();
+                wrong.push(format!(
+                    "`timeouts.idle` is less than {least} s, in which a worker shows that it lives"
+                ));
+            }
             if self.kind != Kind::Headrace {
                 let kind = self.kind;
                 wrong
@@ -346,6 +354,7 @@ mod tests {
             "must begin with http://",
             "the key has characters",
             "as a worker: the secret has 6 characters",
+            "`timeouts.idle` is less than 2 s",
             "this is of kind `openai`",
             "`bad name` is no name",
             "the value of the header `x-good`",
@@ -364,7 +373,7 @@ mod tests {
         ]) {
             assert!(fault.contains(words), "{fault} should say {words}");
         }
-        assert_eq!(wrong.len(), 19, "{wrong:#?}");
+        assert_eq!(wrong.len(), 20, "{wrong:#?}");
         let shown = format!("{spec:?}{wrong:?}").replace("worker_secret", "").replace("the secret has", "");
         let shown = shown.replace("worker's secret is", "");
         assert!(!shown.contains("secret"), "{shown}");

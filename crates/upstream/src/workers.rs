@@ -12,7 +12,7 @@ use headrace_worker::AboutModel;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::load::Gauge;
+use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::upstream::Upstream;
 use crate::workers::line::Slot;

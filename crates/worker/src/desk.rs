@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal};
@@ -11,7 +12,7 @@ use headrace_engine_api::{SharedEngine, SubmitRefusal};
 
 use crate::about::{About, AboutModel};
 use crate::ask::{Ask, AskFault};
-use crate::limits::PROTOCOL;
+use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
 use crate::refusal::Refusal;
 use crate::stream::JobStream;
 use crate::ticket::{BodyDigest, TicketFault, Tickets};
@@ -49,6 +50,8 @@ struct Shared {
     version: String,
     offers: Offers,
     payer: KeyId,
+    /// When it may be told next that somebody showed no good ticket.
+    told_next_ns: AtomicU64,
 }
 
 /// A request that showed a good ticket.
@@ -75,17 +78,16 @@ impl Desk {
         offers: impl Fn() -> Vec<Offer> + Send + Sync + 'static,
     ) -> Self {
         let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
-        Self { shared: Arc::new(Shared { tickets, clock, version, offers, payer }) }
+        let told_next_ns = AtomicU64::new(0);
+        Self { shared: Arc::new(Shared { tickets, clock, version, offers, payer, told_next_ns }) }
     }
 }
 
 impl Annex for Desk {
     fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
         let AnnexHead { method, path, authorization, now } = *head;
-        let digest = self.shared.tickets.take(authorization, (method, path), now).map_err(|fault| {
-            tracing::warn!(method, %fault, "a request for the worker is refused");
-            refused(&Refusal::Ticket)
-        })?;
+        let digest = self.shared.tickets.take(authorization, (method, path), now);
+        let digest = digest.map_err(|fault| self.shared.stranger(&fault))?;
         let what = match (method, path) {
             ("POST", JOBS_PATH) => What::Job,
             ("GET", ABOUT_PATH) => What::About,
@@ -105,8 +107,7 @@ impl AnnexCall for Call {
 
     fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer {
         if !self.digest.is_of(&body) {
-            tracing::warn!(fault = %TicketFault::Body, "a request for the worker is refused");
-            return refused(&Refusal::Ticket);
+            return self.shared.stranger(&TicketFault::Body);
         }
         match &self.what {
             What::Job => self.shared.job(&body).unwrap_or_else(|refusal| refused(&refusal)),
@@ -138,6 +139,16 @@ impl AnnexCall for Call {
 }
 
 impl Shared {
+    /// Who shows no good ticket learns nothing by it. Operators learn why, now and then: strangers must not fill the log.
+    fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
+        let now_ns = self.clock.monotonic_nanos();
+        let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
+        if self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+            tracing::warn!(%fault, "a request for the engines here is refused");
+        }
+        refused(&Refusal::Ticket)
+    }
+
     fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
         let ask = Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
         let expected = ask.model();

@@ -19,13 +19,13 @@ pub(crate) const SCORES_FRAME_BYTES: usize = 64 << 10;
 /// A chunk of a stream is filled with frames up to so many bytes.
 pub(crate) const CHUNK_BYTES: usize = 32 << 10;
 /// How often a stream shows that it lives while nothing else is to be said.
-pub const BEAT: Duration = Duration::from_secs(5);
+pub const BEAT: Duration = Duration::from_secs(1);
 /// For how long a stream that is read may bring nothing.
 pub const SILENCE: Duration = Duration::from_secs(20);
 /// For how long nobody may ask a stream for more, before its job is let go: gateways give up on slow readers earlier.
 pub(crate) const UNREAD: Duration = Duration::from_secs(60);
 /// Signs of life of one job.
-pub(crate) const MAX_BEATS: u32 = 1 << 16;
+pub(crate) const MAX_BEATS: u32 = 1 << 18;
 /// Bytes of text that one id can stand for.
 pub(crate) const MAX_TOKEN_BYTES: u64 = 4 << 10;
 /// Answers of one job.
@@ -56,3 +56,5 @@ pub(crate) const MAX_WORDS_FILES: usize = 16;
 pub const MAX_REFUSAL_BYTES: usize = 16 << 10;
 /// Characters of what the other end says that are repeated.
 pub(crate) const SAID_CHARS: usize = 300;
+/// How often the log tells that somebody showed no good ticket, in nanoseconds.
+pub(crate) const TOLD_EVERY_NS: u64 = 10_000_000_000;

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use headrace_domain::{
     CacheSalt, FinishReason, RequestId, Sampling, Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
@@ -263,7 +262,7 @@ fn each_lie_of_a_worker_has_a_name() {
     for (sampling, frames, expected) in rows {
         assert_eq!(fault(sampling, frames), expected);
     }
-    let beats = vec![Frame::Alive(LoadReport::default()); (1 << 16) + 1];
+    let beats = vec![Frame::Alive(LoadReport::default()); (1 << 18) + 1];
     assert_eq!(fault(plain(), beats), Fault::Beats);
 }
 
@@ -361,7 +360,7 @@ fn version_1_is_these_bytes() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&ask), ASK, "the bytes of a job");
     assert_eq!(hex(&frames), FRAMES, "the bytes of frames");
-    assert!(Duration::from_secs(5) == headrace_worker::BEAT && headrace_worker::PROTOCOL == 1);
+    assert_eq!(headrace_worker::PROTOCOL, 1);
 }
 
 const ASK: &str = "01016d0162247265715f3031386630303030303030303730303038303030303030303030303030303031030305060700000000000000803f000000000000000000000000000000803f0000100001016100000100000909090909090909090909090909090909090909090909090909090909090909ffffffffffffffffff01020101e807a08d06";

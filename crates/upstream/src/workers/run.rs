@@ -148,8 +148,6 @@ impl Run {
             }
             if sender.is_paused() || sender.is_full() && sender.pause() {
                 self.woken.notified().await;
-                // That was not the worker's silence.
-                silence.over();
                 continue;
             }
             let read = poll_fn(|cx| match poll_bytes(body, cx) {

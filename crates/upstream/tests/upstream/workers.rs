@@ -15,6 +15,8 @@ use headrace_worker::{
     ABOUT_PATH, About, AboutModel, Ask, End, Frame, JOBS_PATH, Report, WORDS_PATH, Words, put_frame,
 };
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use crate::calls::spec;
 
 const BITS: &str = "abababababababab";
@@ -46,7 +48,7 @@ fn upstream(url: &str) -> Upstream {
     let mut spec = spec(url, Kind::Headrace);
     spec.worker_secret = Some(SECRET.into());
     spec.http2.when = UseHttp2::Off;
-    spec.timeouts.idle = Duration::from_millis(300);
+    spec.timeouts.idle = Duration::from_secs(2);
     Upstream::new(spec).unwrap()
 }
 
@@ -144,7 +146,6 @@ async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
         (raw("200 OK", b"<html>no worker</html>"), "a frame of"),
         (raw("200 OK", &whole[..whole.len() - 3]), "it ended before the job did"),
         (raw("200 OK", b""), "it ended before the job did"),
-        (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", whole.len()).into_bytes(), "the next"),
         (refusal("401 Unauthorized", r#"{"refusal":"ticket"}"#), "takes no ticket of ours: the secret there"),
         (
             b"HTTP/1.1 401 No\r\ndate: Thu, 01 Jan 2015 00:00:00 GMT\r\ncontent-length: 20\r\n\r\n{\"refusal\":\"ticket\"}".to_vec(),
@@ -163,16 +164,54 @@ async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
             JobError::Refused(SubmitRefusal::Unavailable { why }) => why.clone(),
             other => panic!("{words}: {other:?}"),
         };
-        assert!(
-            told.contains(words) || words == "the next" && told.contains("did not come"),
-            "{words}: {told}"
-        );
+        assert!(told.contains(words), "{words}: {told}");
         let ids: usize = events
             .iter()
             .map(|event| if let Event::Tokens { ids, .. } = event { ids.len() } else { 0 })
             .sum();
         assert!(ids <= 3 && report.usage.output == ids as u64, "{words}: {events:?}");
     }
+}
+
+/// Says the head of an answer and what is given, in pieces, and nothing more.
+async fn silent_after(said: &[Frame]) -> String {
+    let said: Vec<Vec<u8>> = said.iter().map(|frame| framed(std::slice::from_ref(frame))).collect();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        let read = stream.read(&mut head).await.unwrap();
+        assert!(read > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n").await.unwrap();
+        for piece in said {
+            stream.write_all(&piece).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        std::future::pending::<()>().await;
+    });
+    url
+}
+
+#[tokio::test]
+async fn silence_is_a_break_but_not_while_nobody_reads() {
+    let model_at = |url: String| model(&upstream(&url));
+    let model = model_at(silent_after(&[STARTED]).await);
+    let (mut events, _control) = model.submit(job()).unwrap().split();
+    assert!(matches!(events.next().await, Some(Event::Started { .. })));
+    let Some(Event::Failed { error: JobError::Internal { detail }, .. }) = events.next().await else {
+        panic!("it is silent")
+    };
+    assert!(detail.contains("did not come within"), "{detail}");
+    // For longer than a worker may be silent nothing is read here, as the first event fills the way.
+    let model = model_at(silent_after(&right()).await);
+    let (mut events, _control) = model.submit(Job { unread_bytes: 1, ..job() }).unwrap().split();
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let mut last = None;
+    while let Some(event) = events.next().await {
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(Event::Done(_))), "{last:?}");
 }
 
 #[tokio::test]
