@@ -14,6 +14,7 @@ pub(crate) mod margin;
 pub(crate) mod places;
 
 mod shared;
+pub(crate) mod upstreams;
 
 pub(crate) use shared::At;
 
@@ -80,7 +81,7 @@ pub(crate) enum Command {
     /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
     Reload(At),
     /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
-    Upstreams(crate::commands::upstreams::UpstreamsArgs),
+    Upstreams(upstreams::UpstreamsArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal

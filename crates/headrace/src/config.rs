@@ -14,6 +14,7 @@ pub(crate) mod show;
 mod table;
 pub(crate) mod upstreams;
 pub(crate) mod value;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,10 +36,10 @@ use headrace_wire::WireLimits;
 use headrace_worker::Secret;
 
 use arithmetic::Arithmetic;
-use fields::WORKER_SECRET;
 use layers::{Origin, Problem, Settings};
 use relayed::{RelayedConfig, UpstreamConfig};
 use value::Parsed;
+use variables::WORKER_SECRET;
 
 use crate::key_text::read_key;
 

@@ -21,7 +21,7 @@ use crate::kind::Kind;
 use crate::load::gauge::Loads;
 use crate::redact::Redactor;
 use crate::spec::UpstreamSpec;
-use crate::workers::Line;
+use crate::workers::line::Line;
 
 /// The version of Anthropic's API that is spoken where the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");

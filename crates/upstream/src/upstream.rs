@@ -18,7 +18,7 @@ use crate::load::gauge::Gauge;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
-use crate::workers;
+use crate::workers::asking;
 
 /// One server. Cheap to clone: all clones are the same one.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Upstream {
     /// # Errors
     /// What it answered instead, or why it did not.
     pub async fn about(&self, now: UnixNanos) -> Result<About, ProbeError> {
-        workers::about(&self.server, now).await
+        asking::about(&self.server, now).await
     }
 
     /// The words of one of a worker's models, by their digest, asked now.
@@ -96,7 +96,7 @@ impl Upstream {
     /// # Errors
     /// What it answered instead, or why it did not.
     pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
-        workers::words(&self.server, digest, now).await
+        asking::words(&self.server, digest, now).await
     }
 
     /// Whether it is well, asked now at the place that its kind has for it.

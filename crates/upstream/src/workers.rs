@@ -1,7 +1,9 @@
 //! Models of other Headraces that take jobs: their own engine behind the seam `engine_api::Engine`, by the worker protocol. How a
 //! job goes there and what comes back stands in `workers/`; this knows no template, no dialect, and not how an engine computes.
 
-mod line;
+pub(crate) mod asking;
+pub(crate) mod line;
+mod model;
 mod run;
 
 use std::sync::Arc;
@@ -15,8 +17,7 @@ use tokio::sync::Notify;
 use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::upstream::Upstream;
-use crate::workers::line::Slot;
-pub(crate) use crate::workers::line::{Line, about, words};
+use crate::workers::model::TheirModel;
 use crate::workers::run::Run;
 
 /// Answers of one job, at most.
@@ -28,15 +29,6 @@ pub struct WorkerModel {
     model: Arc<TheirModel>,
     /// What we have there ourselves, where it says nothing.
     gauge: Arc<Gauge>,
-}
-
-/// What is known of a model at a worker.
-pub(crate) struct TheirModel {
-    pub(crate) capabilities: Capabilities,
-    /// What decides its bits.
-    pub(crate) bits: String,
-    pub(crate) slot: Arc<Slot>,
-    pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl WorkerModel {

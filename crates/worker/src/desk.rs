@@ -1,40 +1,22 @@
 //! The worker's end: who asks, by the ticket; what it asks for; and the job handed to its engine. Must not know HTTP, nor how
 //! an engine computes.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal};
 use headrace_domain::{Clock, KeyId};
-use headrace_engine_api::{SharedEngine, SubmitRefusal};
+use headrace_engine_api::SubmitRefusal;
 
 use crate::about::{About, AboutModel};
 use crate::ask::{Ask, AskFault};
 use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
+use crate::offer::Offer;
 use crate::refusal::Refusal;
 use crate::stream::JobStream;
 use crate::ticket::{BodyDigest, TicketFault, Tickets};
-use crate::words::Words;
 use crate::{ABOUT_PATH, CONTENT_TYPE, JOBS_PATH, WORDS_PATH};
-
-/// A model that jobs may be for.
-#[derive(Clone)]
-pub struct Offer {
-    /// Its engine, which knows its name.
-    pub engine: SharedEngine,
-    /// What decides its bits.
-    pub bits: Arc<str>,
-    /// Its words.
-    pub words: Arc<Words>,
-    /// When it was made, in seconds since 1970.
-    pub created_unix_s: u64,
-    /// Length of an answer where the caller names none.
-    pub default_max_tokens: Option<u32>,
-    /// Held by every job: whoever made it knows by that whether the engine is in use.
-    pub in_use: Arc<dyn Any + Send + Sync>,
-}
 
 /// Asked at each request: models may come and go.
 type Offers = Box<dyn Fn() -> Vec<Offer> + Send + Sync>;

@@ -8,6 +8,7 @@ mod desk;
 mod frame;
 mod framing;
 mod limits;
+mod offer;
 mod refusal;
 mod report;
 mod stream;
@@ -17,12 +18,13 @@ mod words;
 pub use about::{About, AboutModel};
 pub use ask::{Ask, AskFault, ExpectedModel};
 pub use audit::{Audit, Fault, Heard};
-pub use desk::{Desk, Offer};
+pub use desk::Desk;
 pub use frame::{Broken, End, Frame};
 pub use framing::{FrameFault, Unframer, put_frame};
 pub use limits::{
     BEAT, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
 };
+pub use offer::Offer;
 pub use refusal::Refusal;
 pub use report::Report;
 pub use ticket::{Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};

@@ -13,10 +13,10 @@ use headrace_domain::{Clock, TokenLogprob};
 use headrace_engine_api::{Event, Events, Ticket, TicketControl};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::desk::Offer;
 use crate::frame::Frame;
 use crate::framing::put_frame;
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
+use crate::offer::Offer;
 use crate::report::Report;
 
 /// The frames of one job.

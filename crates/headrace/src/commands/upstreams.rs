@@ -2,39 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
 use headrace_admin::{AdminCommand, AdminReply, LoadView, UpstreamAct, UpstreamView};
 
-use crate::cli::At;
+use crate::cli::upstreams::{UpstreamsArgs, UpstreamsCommand};
 use crate::commands::{execute, unexpected};
 use crate::output;
-
-#[derive(Debug, Args)]
-pub(crate) struct UpstreamsArgs {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    pub(crate) command: Option<UpstreamsCommand>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum UpstreamsCommand {
-    /// Send it no new calls; those under way go on
-    Drain {
-        /// Its name
-        upstream: String,
-    },
-    /// Send it calls again
-    Resume {
-        /// Its name
-        upstream: String,
-    },
-    /// Ask it now what it serves
-    Probe {
-        /// Its name
-        upstream: String,
-    },
-}
 
 /// Does it, and shows how all of them are afterwards.
 pub(crate) fn run(args: UpstreamsArgs) -> ExitCode {

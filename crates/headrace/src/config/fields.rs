@@ -65,15 +65,6 @@ const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
 const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 
-/// Where the key of an upstream may stand: `HEADRACE_UPSTREAM_NAME_KEY`.
-pub(crate) const KEY_PREFIX: &str = "HEADRACE_UPSTREAM_";
-/// See [`KEY_PREFIX`].
-pub(crate) const KEY_SUFFIX: &str = "_KEY";
-/// The same for what it is asked with as a worker: `HEADRACE_UPSTREAM_NAME_SECRET`.
-pub(crate) const SECRET_SUFFIX: &str = "_SECRET";
-/// Where the secret of our own worker may stand.
-pub(crate) const WORKER_SECRET: &str = "HEADRACE_WORKER_SECRET";
-
 /// The sections, in the order of the reference, and what they are about.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("", "At the top of the file"),
@@ -567,17 +558,6 @@ pub(crate) const FIELDS: &[Field] = &[
         "\"warn\"",
         "What is logged: a level (off, error, warn, info, debug, trace), or directives such as `headrace_edge=debug`. `HEADRACE_LOG` sets it too.",
     ),
-];
-
-/// Variables that are not settings of the table, or set one under a shorter name.
-pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
-    ("HEADRACE_ISA", Some("engine.isa")),
-    ("HEADRACE_LOG", Some("log.filter")),
-    ("HEADRACE_BOOTSTRAP_KEY", None),
-    ("HEADRACE_API_KEY", None),
-    ("HEADRACE_BASE_URL", None),
-    ("HEADRACE_MODEL", None),
-    (WORKER_SECRET, None),
 ];
 
 /// Settings that a reload puts in force. Others need a restart.

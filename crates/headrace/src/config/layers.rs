@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::fields::{FIELDS, Field, KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX, find};
+use super::fields::{FIELDS, Field, find};
 use super::value::Parsed;
+use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX};
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]

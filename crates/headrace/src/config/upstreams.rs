@@ -14,12 +14,12 @@ use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2}
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::fields::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::paths::not_a_model;
 use super::prices::prices_of;
 use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
 use super::table::Table;
 use super::value::{Kind, Parsed};
+use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::{DEMO_PATH, Reader};
 use crate::key_text::read_key;
 

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::body::{Wait, poll_bytes};
 use crate::fault;
 use crate::server::Server;
-use crate::workers::TheirModel;
-use crate::workers::line::{Answered, Unanswered};
+use crate::workers::asking::{Answered, Unanswered, ask};
+use crate::workers::model::TheirModel;
 
 /// One job.
 pub(super) struct Run {
@@ -110,10 +110,9 @@ impl Run {
         let deadline = Instant::now() + head;
         let place = cancellable(&woken, sender, server.gate.enter(deadline)).await?;
         let _place = place.map_err(|error| Broken::Unanswered(Unanswered::Relay(error)))?;
-        let Some(line) = &server.line else { return Err(Broken::Cancelled) };
         let within = deadline.saturating_duration_since(Instant::now());
         let now = self.model.clock.now();
-        let asking = line.ask(&server, (Method::POST, JOBS_PATH), body, now, within);
+        let asking = ask(&server, (Method::POST, JOBS_PATH), body, now, within);
         let Answered { mut body, on: _on } =
             cancellable(&woken, sender, asking).await?.map_err(Broken::Unanswered)?;
         let mut unframer = Unframer::default();

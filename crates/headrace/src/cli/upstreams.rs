@@ -1,0 +1,32 @@
+//! What `headrace upstreams` takes. Must not know what is done with it.
+
+use clap::{Args, Subcommand};
+
+use super::shared::At;
+
+#[derive(Debug, Args)]
+pub(crate) struct UpstreamsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(subcommand)]
+    pub(crate) command: Option<UpstreamsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpstreamsCommand {
+    /// Send it no new calls; those under way go on
+    Drain {
+        /// Its name
+        upstream: String,
+    },
+    /// Send it calls again
+    Resume {
+        /// Its name
+        upstream: String,
+    },
+    /// Ask it now what it serves
+    Probe {
+        /// Its name
+        upstream: String,
+    },
+}

@@ -1,0 +1,175 @@
+//! What a worker is asked: each request with a ticket, and what its answer is if it is none. Knows no job, and not which connection
+//! it goes by.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::UnixNanos;
+use headrace_engine_api::{RelayError, RelayWait};
+use headrace_worker::{
+    ABOUT_PATH, About, CONTENT_TYPE, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, Refusal,
+    WORDS_PATH, Words,
+};
+use http::header::{AUTHORIZATION, CONTENT_TYPE as CONTENT_TYPE_HEADER, DATE};
+use http::{HeaderMap, HeaderValue, Method};
+use reqwest::{Body, Request};
+use tokio::time::Instant;
+
+use crate::body::read_some;
+use crate::fault;
+use crate::probe::ProbeError;
+use crate::server::Server;
+use crate::workers::line::OnConnection;
+
+/// How long a worker may take to say what it is.
+const ABOUT_WAIT: Duration = Duration::from_secs(3);
+/// How long the words of a model may take.
+const WORDS_WAIT: Duration = Duration::from_secs(60);
+/// How long a refusal may take.
+const REFUSAL_WAIT: Duration = Duration::from_secs(5);
+/// How far clocks may be apart before that is told.
+const CLOCKS_APART_S: u64 = 25;
+
+/// What a worker answered.
+pub(crate) struct Answered {
+    pub(crate) body: Body,
+    /// Held for as long as the body is read.
+    pub(crate) on: OnConnection,
+}
+
+/// Why a worker did not answer as it should.
+pub(crate) enum Unanswered {
+    /// Something between us and it.
+    Relay(RelayError),
+    /// It refuses, with a status.
+    Refused(u16, Refusal),
+}
+
+/// Asks, and waits for a head that is a success.
+pub(crate) async fn ask(
+    server: &Server,
+    (method, path): (Method, &str),
+    body: Vec<u8>,
+    now: UnixNanos,
+    within: Duration,
+) -> Result<Answered, Unanswered> {
+    let broken = |why: String| Unanswered::Relay(RelayError::Connect { why });
+    let spec = &server.spec;
+    let line = server.line.as_ref().ok_or_else(|| broken("there is no secret for it".to_owned()))?;
+    let (client, on) = line.connection(spec, server.address.is_tls()).map_err(Unanswered::Relay)?;
+    let ticket = line.ticket((method.as_str(), path), &body, now);
+    let ticket = ticket.map_err(broken)?;
+    let mut ticket = HeaderValue::try_from(ticket).map_err(|error| broken(error.to_string()))?;
+    ticket.set_sensitive(true);
+    let mut request = Request::new(method, server.address.server(path));
+    let headers = request.headers_mut();
+    *headers = server.own_headers();
+    headers.insert(AUTHORIZATION, ticket);
+    headers.insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(CONTENT_TYPE));
+    *request.body_mut() = Some(Body::from(body));
+    let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
+    let answer = tokio::time::timeout(within, client.execute(request)).await.map_err(late)?;
+    let answer = answer.map_err(|error| {
+        let at = server.address.authority();
+        let head_bytes = spec.bounds.head_bytes;
+        Unanswered::Relay(fault::before_the_head(&error, &at, spec.timeouts.connect, head_bytes))
+    })?;
+    server.counters.received(0);
+    let (head, mut body) = http::Response::<Body>::from(answer).into_parts();
+    let status = head.status.as_u16();
+    if status == 200 {
+        return Ok(Answered { body, on });
+    }
+    let said = read_some(&mut body, MAX_REFUSAL_BYTES, REFUSAL_WAIT).await;
+    server.counters.received(said.len());
+    if let 300..=399 = status {
+        return Err(Unanswered::Relay(RelayError::Redirect { status, to: "elsewhere".to_owned() }));
+    }
+    let refusal = serde_json::from_slice(&said).unwrap_or_else(|_| not_a_worker(status));
+    let refusal = match refusal {
+        Refusal::Ticket => Refusal::Unavailable { why: no_ticket(&head.headers, now) },
+        other => other,
+    };
+    Err(Unanswered::Refused(status, refusal))
+}
+
+fn not_a_worker(status: u16) -> Refusal {
+    let why = match status {
+        404 => "it takes no jobs: it needs a `[worker]` secret of its own, or is no Headrace of this version"
+            .to_owned(),
+        429 => "it hears nothing more from our address for a minute, after too many wrong tickets".to_owned(),
+        _ => format!("it answers {status} with what is no refusal of a worker"),
+    };
+    Refusal::Unavailable { why }
+}
+
+/// What may be wrong with a ticket that is not taken.
+fn no_ticket(headers: &HeaderMap, now: UnixNanos) -> String {
+    let theirs = headers
+        .get(DATE)
+        .and_then(|date| date.to_str().ok())
+        .and_then(|date| httpdate::parse_http_date(date).ok());
+    let theirs = theirs.and_then(|date| date.duration_since(std::time::UNIX_EPOCH).ok());
+    let apart =
+        theirs.map(|theirs| theirs.as_secs().abs_diff(now.seconds())).filter(|apart| *apart > CLOCKS_APART_S);
+    match apart {
+        Some(apart) => {
+            format!("it takes no ticket of ours: its clock and ours are {apart} s apart; set them")
+        }
+        None => "it takes no ticket of ours: the secret there is another one".to_owned(),
+    }
+}
+
+impl Unanswered {
+    /// For operators who ask whether all is well.
+    fn told(self) -> ProbeError {
+        match self {
+            Self::Relay(error) => ProbeError::Unreachable(error),
+            Self::Refused(status, refusal) => {
+                let said = match refusal {
+                    Refusal::Unavailable { why } => why,
+                    other => headrace_engine_api::SubmitRefusal::from(other).to_string(),
+                };
+                ProbeError::Status { status, said, hint: None }
+            }
+        }
+    }
+}
+
+async fn get(
+    server: &Server,
+    path: &str,
+    now: UnixNanos,
+    bounds: (usize, Duration),
+) -> Result<Bytes, ProbeError> {
+    let (most, within) = bounds;
+    let begun = Instant::now();
+    let answered = ask(server, (Method::GET, path), Vec::new(), now, within).await;
+    let Answered { mut body, on } = answered.map_err(Unanswered::told)?;
+    let bytes = read_some(&mut body, most, within.saturating_sub(begun.elapsed())).await;
+    server.counters.received(bytes.len());
+    drop(on);
+    if bytes.len() >= most {
+        return Err(ProbeError::Unreachable(RelayError::TooLarge { what: "body", limit: most }));
+    }
+    Ok(bytes)
+}
+
+/// What a worker is, asked now.
+pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, ProbeError> {
+    let json = get(server, ABOUT_PATH, now, (MAX_ABOUT_BYTES, ABOUT_WAIT)).await?;
+    let about = About::read(&json).map_err(|what| ProbeError::NotUnderstood { what, hint: None })?;
+    if let Some(line) = &server.line {
+        for model in &about.models {
+            line.slot(&model.capabilities.model).heard(model.load);
+        }
+    }
+    Ok(about)
+}
+
+/// The words of a model there, by their digest.
+pub(crate) async fn words(server: &Server, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
+    let bytes = get(server, &format!("{WORDS_PATH}{digest}"), now, (MAX_WORDS_BYTES, WORDS_WAIT)).await?;
+    Words::taken(bytes, digest)
+        .map_err(|fault| ProbeError::NotUnderstood { what: fault.to_string(), hint: None })
+}
