@@ -14,6 +14,7 @@ use headrace_worker::AboutModel;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::load;
 use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::upstream::Upstream;
@@ -96,7 +97,7 @@ impl Engine for WorkerModel {
     }
 
     fn load(&self) -> LoadReport {
-        self.model.slot.report().unwrap_or_else(|| self.gauge.report(&self.server))
+        self.model.slot.report().unwrap_or_else(|| load::report(&self.gauge, &self.server))
     }
 
     fn health(&self) -> Health {
