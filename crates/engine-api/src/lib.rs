@@ -16,7 +16,7 @@ pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};
 pub use relay::{
     Abandoned, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait,
-    RelayedEvent, SharedRelay,
+    RelayedEvent, Resumes, SharedRelay,
 };
 
 use headrace_domain::PrefixKeys;

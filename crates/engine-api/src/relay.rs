@@ -45,6 +45,20 @@ pub struct RelayFacts {
     pub context_window: Option<u32>,
     /// What becomes of an answer whose client goes away.
     pub abandoned: Abandoned,
+    /// How it goes on with an answer that somebody else began.
+    pub resumes: Resumes,
+}
+
+/// How a server goes on with an answer in messages that somebody else began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resumes {
+    /// Not at all: it answers anew.
+    #[default]
+    Never,
+    /// With the last turn, where that is the assistant's.
+    LastTurn,
+    /// The same, if a flag of the request says so.
+    LastTurnFlagged,
 }
 
 /// What becomes of an answer whose client goes away.

@@ -140,6 +140,8 @@ pub(crate) struct Messages {
     pub(crate) likely_prompt_tokens: u64,
     /// Where it leads, from its beginning on: by that it goes where its beginning went before. Empty where nobody chooses.
     pub(crate) trail: Vec<u64>,
+    /// Should its answer break off, somebody else goes on from its text: it is read here, and written anew.
+    pub(crate) may_resume: bool,
     /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it.
     pub(crate) translated: Option<Result<Call, BadRequest>>,
 }

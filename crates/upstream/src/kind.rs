@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headrace_domain::Dialect;
+use headrace_engine_api::Resumes;
 use serde::{Deserialize, Serialize};
 
 /// What a server is.
@@ -60,6 +61,15 @@ impl Kind {
         match self {
             Self::OpenAi | Self::Headrace => "max_completion_tokens",
             Self::Anthropic | Self::Vllm | Self::Sglang | Self::LlamaCpp => "max_tokens",
+        }
+    }
+
+    /// How it goes on with an answer that somebody else began. Newer models of Anthropic's refuse to.
+    pub const fn resumes(self) -> Resumes {
+        match self {
+            Self::Vllm | Self::Sglang => Resumes::LastTurnFlagged,
+            Self::Anthropic => Resumes::LastTurn,
+            Self::OpenAi | Self::LlamaCpp | Self::Headrace => Resumes::Never,
         }
     }
 

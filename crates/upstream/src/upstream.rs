@@ -150,6 +150,7 @@ impl Upstream {
             max_tokens_field: spec.kind.max_tokens_field(),
             context_window,
             abandoned: spec.abandoned,
+            resumes: spec.kind.resumes(),
         };
         RelayModel { server: Arc::clone(&self.server), facts, gauge: self.server.loads.gauge(model) }
     }

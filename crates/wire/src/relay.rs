@@ -9,4 +9,7 @@ mod request;
 pub use events::{EventSplitter, SplitEvent};
 pub use failure::{FailureClass, UpstreamFailure, failure};
 pub use reply::{EventFacts, EventKind, FaultKind, ReplyFault, ReplyReader, ReportedUsage, end_of_stream};
-pub use request::{Edits, beginning, edited, model_named, opening, skim, texts, translated, user_named};
+pub use request::{
+    Edits, SoFar, beginning, can_resume, edited, model_named, opening, resumed, skim, texts, translated,
+    user_named,
+};

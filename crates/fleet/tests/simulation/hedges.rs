@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect, ManualClock, ModelName, Residency};
 use headrace_engine_api::{
-    Abandoned, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Reported,
+    Abandoned, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Reported, Resumes,
 };
 use headrace_fleet::{Fleet, Hedge, Outcome, Placement, Trail, Tried, Worker};
 
@@ -76,6 +76,7 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
             max_tokens_field: "max_tokens",
             context_window: None,
             abandoned: Abandoned::Abort,
+            resumes: Resumes::Never,
         };
         Arc::new(Worker::relay(id, model.clone(), Arc::new(Silent(facts))))
     };

@@ -1,13 +1,16 @@
 //! A call in messages put to one target: its body with the names and bounds that are the target's, in its dialect. Must not know
 //! which target is asked next, or what is answered.
 
-use headrace_domain::{Dialect, Endpoint};
-use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayFacts};
-use headrace_wire::relay::{Edits, ReplyReader, edited};
+use bytes::Bytes;
+use headrace_domain::{Code, Dialect, Endpoint};
+use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
+use headrace_wire::relay::{Edits, ReplyReader, SoFar, edited, resumed};
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Messages, Work};
+
+use super::source::resume::Begun;
 
 /// A target that was asked.
 pub(crate) struct Asking {
@@ -17,15 +20,16 @@ pub(crate) struct Asking {
     pub(crate) as_is: bool,
 }
 
-/// Puts the call to a target. Nothing is waited for.
+/// Puts the call to a target, from its beginning or from what there is of an answer. Nothing is waited for.
 ///
 /// # Errors
-/// The call cannot be said in the target's dialect.
+/// The call cannot be said in the target's dialect, or the target does not go on with others' answers.
 pub(super) fn ask(
     dossier: &Dossier,
     work: &Work,
     messages: &Messages,
     relay: &dyn Relay,
+    begun: Option<&Begun>,
 ) -> Result<Asking, Why> {
     let facts = relay.facts();
     let own = facts.dialect == work.call.endpoint.dialect();
@@ -38,10 +42,18 @@ pub(super) fn ask(
         usage: call.stream,
         max_tokens: Some((bound_field(facts, call.endpoint), work.sampling.max_tokens)),
     };
+    let mut body = edited(call, &edits)?;
+    if let Some(begun) = begun {
+        let left = u64::from(work.sampling.max_tokens).saturating_sub(begun.generated);
+        body = u32::try_from(left)
+            .ok()
+            .and_then(|left| resumed_at(facts, &body, begun, left))
+            .ok_or_else(no_way_on)?;
+    }
     let ask = RelayAsk {
         request: dossier.id,
         endpoint: call.endpoint,
-        body: edited(call, &edits)?,
+        body,
         stream: call.stream,
         // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
         headers: if own { dossier.dialect_headers.clone() } else { Vec::new() },
@@ -51,8 +63,23 @@ pub(super) fn ask(
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
         // The block of timings has its place in answers that are written here.
-        as_is: own && !call.explain,
+        as_is: own && !call.explain && !messages.may_resume,
     })
+}
+
+/// The body that has a target go on with an answer. `None`: it does not, or nothing is left to say.
+fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &Begun, max_tokens: u32) -> Option<Bytes> {
+    let flagged = match facts.resumes {
+        Resumes::Never => return None,
+        Resumes::LastTurn => false,
+        Resumes::LastTurnFlagged => true,
+    };
+    (max_tokens > 0).then(|| resumed(body, &SoFar { text: &begun.text, max_tokens, flagged }))?
+}
+
+fn no_way_on() -> Why {
+    let message = "It does not go on with an answer that somebody else began.";
+    Why::new(Code::UpstreamFailed, message)
 }
 
 /// In which field the bound on an answer's tokens is put, where the caller set none.

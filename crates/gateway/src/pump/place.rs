@@ -305,9 +305,14 @@ impl Placing<'_> {
                 self.tries.of(0).add(placement);
                 continue;
             };
-            match asking::ask(self.dossier, work, messages, &*relay) {
+            let begun = self.source.text_begun();
+            match asking::ask(self.dossier, work, messages, &*relay, begun.as_ref()) {
                 Ok(asking) => {
                     self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
+                    if let Some(begun) = begun {
+                        let (worker, after_tokens) = (Arc::clone(placement.worker_id()), begun.generated);
+                        self.dossier.record.continued.push(Continued { choice: 0, after_tokens, worker });
+                    }
                     self.source.ask(Asked::new(relay.facts(), asking, placement));
                     return Ok(());
                 }

@@ -19,6 +19,8 @@ pub(super) mod tokens;
 
 pub(super) mod jobs;
 
+pub(super) mod resume;
+
 mod faults;
 
 use jobs::Handed;
@@ -103,6 +105,14 @@ impl Source {
         }
     }
 
+    /// What there is of an answer in messages that broke off, for somebody else to go on with.
+    pub(crate) fn text_begun(&self) -> Option<resume::Begun> {
+        match self {
+            Self::Tokens(_) => None,
+            Self::Messages(source) => source.text_begun(),
+        }
+    }
+
     /// The placement of a job that is lost.
     pub(crate) fn take_back(&mut self, job: usize) -> Option<Placement> {
         match self {
@@ -169,7 +179,7 @@ impl Source {
     pub(crate) fn usage_of(&self, job: usize) -> Usage {
         match self {
             Self::Tokens(source) => source.usage_of(job),
-            Self::Messages(source) => source.usage(),
+            Self::Messages(source) => source.usage_of_last(),
         }
     }
 

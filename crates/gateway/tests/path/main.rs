@@ -18,6 +18,7 @@ mod races;
 mod refusals;
 mod regions;
 mod relays;
+mod resumes;
 mod routes;
 mod swaps;
 mod times;

@@ -63,7 +63,7 @@ async fn a_long_prompt_is_held_for_and_charged_at_its_own_prices() {
 }
 
 /// What these upstreams charge for their model: $0.50 a million of the prompt, $0.05 from the cache, $2 of the answer.
-fn costs(upstreams: &[&str]) -> CostList {
+pub(crate) fn costs(upstreams: &[&str]) -> CostList {
     let price = json!({"model": "their-model", "input": 500_000_000, "cached_input": 50_000_000,
         "output": 2_000_000_000});
     let cost = |upstream: &&str| CostConfig {

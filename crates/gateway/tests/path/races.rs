@@ -10,9 +10,10 @@ use headrace_domain::{Clock, Dialect, Endpoint, ModelName, TraceRecord, is_parti
 use headrace_engine_api::{Engine, RelayError};
 use headrace_fleet::{Fleet, Hedge, Worker};
 use headrace_gateway::{Answer, Catalog, Offer, Policy, ServedModel};
-use headrace_ledger::prices::{CostList, PriceList};
+use headrace_ledger::prices::PriceList;
 use serde_json::{Value, json};
 
+use crate::prices::costs;
 use crate::told::{
     Script, Told, answer_of, body, chunk, failed, head, offer, server, spent, status, stream, whole,
 };
@@ -23,12 +24,15 @@ use crate::world::{
 /// Calls by which a worker is known well enough.
 const KNOWN: usize = 20;
 
-/// Has all models of a world put calls that are late to a second worker: one call of twenty.
-fn hedged(world: &World, fleet: Arc<Fleet>) {
+/// Has all models of a world put calls that are late to a second worker: one call of twenty. It is known what these upstreams charge.
+fn hedged(world: &World, fleet: Arc<Fleet>, known: &[&str]) {
     let hedge = Some(Hedge { after_percent: 95, most_permille: 50 });
-    let of_policy = |model: &Arc<ServedModel>| {
-        Arc::new(ServedModel { policy: Policy { hedge, ..Policy::default() }, ..(**model).clone() })
-    };
+    by_policy(world, fleet, Policy { hedge, ..Policy::default() }, known);
+}
+
+/// Gives all models of a world a policy.
+pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known: &[&str]) {
+    let of_policy = |model: &Arc<ServedModel>| Arc::new(ServedModel { policy, ..(**model).clone() });
     let price =
         |model: &str| json!({"model": model, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64});
     let prices = json!([price(MODEL), price("far")]);
@@ -36,7 +40,7 @@ fn hedged(world: &World, fleet: Arc<Fleet>) {
         models: world.gateway.catalog().models().map(of_policy).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
-        costs: CostList::default(),
+        costs: costs(known),
         fleet,
         judge: None,
         weights: BTreeMap::new(),
@@ -52,13 +56,18 @@ fn drain(world: &World, worker: &str, drained: bool) {
 
 /// A world with the servers `one`, which calls go to, and `two`, of which it is known how fast it is. Each follows its scripts.
 async fn far(one: Vec<Script>, two: Vec<Script>) -> (World, Arc<Told>, Arc<Told>) {
+    far_with(one, two, &[]).await
+}
+
+/// The same where it is known what these of them charge.
+async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (World, Arc<Told>, Arc<Told>) {
     let known = std::iter::repeat_with(|| whole(&answer_of("Hi you"))).take(KNOWN);
     let (one, two) =
         (server("one", Dialect::OpenAi, one), server("two", Dialect::OpenAi, known.chain(two).collect()));
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     offer(&world, &[("far", &[Arc::clone(&one), Arc::clone(&two)])], BTreeMap::new());
     let fleet = Arc::clone(world.gateway.catalog().fleet());
-    hedged(&world, fleet);
+    hedged(&world, fleet, known_costs);
     drain(&world, "one", true);
     for _ in 0..KNOWN {
         // A conversation of its own: the next ones have no reason to stay there.
@@ -163,6 +172,42 @@ async fn the_first_one_may_still_be_the_faster_one() {
 }
 
 #[tokio::test]
+async fn what_the_slower_one_did_is_the_houses_to_pay() {
+    // Both have begun to answer, and so have read the prompt.
+    let mut waits = stream();
+    waits.insert(1, None);
+    for (known, first_wins) in
+        [(&["one", "two"][..], false), (&["one", "two"], true), (&["two"], false), (&["two"], true)]
+    {
+        let second = if first_wins { vec![head(), None] } else { stream() };
+        let (world, one, two) = far_with(vec![waits.clone()], vec![second], known).await;
+        let call = world.call(Endpoint::ChatCompletions, body(true, &json!({})));
+        let opens_gate = async {
+            assert!(asked(&two).await);
+            if first_wins {
+                one.gate.open();
+            }
+        };
+        let ((_, upstream, cost), ()) = tokio::join!(heard(&world, call), opens_gate);
+        assert_eq!(upstream.as_deref(), Some(if first_wins { "one" } else { "two" }));
+        let record = world.last_trace();
+        let outcomes =
+            if first_wins { ["one answered", "two outrun"] } else { ["one outrun", "two answered"] };
+        assert_eq!(told(&record), outcomes);
+        assert_eq!(cost, 15_000 + 5_000 + 8_000, "the answer alone");
+        let paid = |at: usize| record.attempts[at].paid.map(|paid| paid.get());
+        let (winner, loser) = if first_wins { (0, 1) } else { (1, 0) };
+        for at in [winner, loser] {
+            let knows = known.contains(&&*record.attempts[at].worker);
+            assert_eq!(paid(at).is_some(), knows, "{:?}", record.attempts);
+        }
+        assert!(paid(winner).is_none_or(|paid| paid == 7_500 + 250 + 4_000), "{:?}", record.attempts);
+        assert!(paid(loser).is_none_or(|paid| paid > 0 && paid % 500 == 0), "{:?}", record.attempts);
+        assert_eq!(record.paid.is_some(), known.len() == 2);
+    }
+}
+
+#[tokio::test]
 async fn who_fails_leaves_the_call_to_the_other_one() {
     let fails = || failed(RelayError::Connect { why: "refused".to_owned() });
     let refuses =
@@ -241,7 +286,7 @@ async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     let worker = |id: &str, engine: &Arc<Scripted>| {
         Worker::new(id, name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
     };
-    hedged(&world, Arc::new(Fleet::new([worker("w0", &world.engine), worker("w1", &other)])));
+    hedged(&world, Arc::new(Fleet::new([worker("w0", &world.engine), worker("w1", &other)])), &[]);
     drain(&world, "w0", true);
     for _ in 0..KNOWN {
         read(world.chat(false).await).await;

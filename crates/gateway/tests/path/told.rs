@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
     Abandoned, Engine, Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts,
-    RelayHead, RelayedEvent, Reported,
+    RelayHead, RelayedEvent, Reported, Resumes,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Policy, Route, ServedModel};
@@ -120,6 +120,7 @@ pub(crate) fn server_in(
             max_tokens_field: "max_completion_tokens",
             context_window: None,
             abandoned: Abandoned::Abort,
+            resumes: Resumes::Never,
         },
         scripts: Mutex::new(scripts.into()),
         asked: Mutex::default(),

@@ -232,7 +232,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
     let words = words(table);
-    let policy = policy(table, words.is_some());
+    let policy = policy(table);
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
@@ -250,15 +250,10 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
 }
 
 /// What is done where a target is lost in the middle of an answer, or is late.
-fn policy(table: &mut Table, in_tokens: bool) -> Policy {
+fn policy(table: &mut Table) -> Policy {
     let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
-    let on_break = on_break.unwrap_or_default();
-    if on_break == OnBreak::Continue && !in_tokens {
-        let why = "an answer in messages cannot be gone on with: give the model a `path`, so that it is asked by token ids";
-        table.problem("on_break", why.to_owned());
-    }
-    Policy { on_break, hedge: hedge(table) }
+    Policy { on_break: on_break.unwrap_or_default(), hedge: hedge(table) }
 }
 
 /// When a call that waits for its first word is put to a second target.

@@ -17,6 +17,7 @@ mod read_messages;
 mod read_messages_turns;
 #[cfg(test)]
 mod refusal_tests;
+mod resume;
 mod skim;
 #[cfg(test)]
 mod skim_tests;
@@ -34,6 +35,7 @@ pub use beginning::beginning;
 pub use edit::{Edits, edited};
 pub use fields::model_named;
 pub use opening::{opening, user_named};
+pub use resume::{SoFar, can_resume, resumed};
 pub use skim::skim;
 pub use texts::texts;
 pub use translate::translated;

@@ -19,6 +19,7 @@ use crate::pump::asking::Asking;
 use crate::state::Work;
 
 use super::faults;
+use super::resume::{Begun, Resume};
 use super::said::{Lost, More, Outrun, Passed, Said};
 
 /// Bytes of an answer that goes out as it is which go out together at most, where they are here already.
@@ -36,6 +37,8 @@ pub(crate) struct MessageSource {
     asked: Option<Asked>,
     /// Who was asked as well, until one of the two says a word.
     rival: Option<Box<Asked>>,
+    /// Where somebody else goes on with an answer that breaks off.
+    resume: Option<Box<Resume>>,
     /// What the prompt takes has been told.
     begun: bool,
     first_token_ns: Option<u64>,
@@ -136,10 +139,12 @@ impl Asked {
 
 impl MessageSource {
     pub(super) fn new(work: Arc<Work>) -> Self {
+        let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
         Self {
             work,
             asked: None,
             rival: None,
+            resume,
             begun: false,
             first_token_ns: None,
             postprocess_ns: 0,
@@ -147,14 +152,41 @@ impl MessageSource {
         }
     }
 
+    /// Somebody is asked: for an answer, or to go on with what there is of one.
     pub(super) fn ask(&mut self, asked: Asked) {
+        if self.resume.as_ref().is_some_and(|resume| resume.may_go_on()) {
+            let (usage, generated) = (self.usage(), self.generated());
+            let reported = self.is_known();
+            if let Some(resume) = &mut self.resume {
+                resume.goes_on(usage, reported, generated);
+            }
+        }
         self.kept = None;
         self.asked = Some(asked);
+    }
+
+    pub(super) fn text_begun(&self) -> Option<Begun> {
+        let generated = self.asked.as_ref().map_or(0, |asked| asked.reader.generated());
+        self.resume.as_ref()?.begun(generated)
+    }
+
+    /// Tokens of the answer, with those of all who broke off.
+    fn generated(&self) -> u64 {
+        let before = self.resume.as_ref().map_or(0, |resume| resume.generated());
+        before.saturating_add(self.asked.as_ref().map_or(0, |asked| asked.reader.generated()))
+    }
+
+    /// Whether who was asked last has said what the prompt takes.
+    fn is_known(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.reader.usage().is_some())
     }
 
     pub(super) fn only_one(&self) -> Option<&Placement> {
         let asked =
             self.asked.as_ref().filter(|asked| !asked.shown && !asked.ended && self.rival.is_none())?;
+        if self.resume.as_ref().is_some_and(|resume| resume.has_begun()) {
+            return None;
+        }
         asked.placement.as_ref()
     }
 
@@ -316,11 +348,15 @@ impl MessageSource {
         events: &mut Vec<ReplyEvent>,
     ) -> Option<Said> {
         let asked = self.asked.as_mut()?;
-        let out = (!asked.as_is).then_some(events);
+        let before = events.len();
+        let out = (!asked.as_is).then_some(&mut *events);
         let facts = match asked.reader.event(&event.name, &event.data, out) {
             Ok(facts) => facts,
             Err(fault) => return Some(Said::Lost(self.misread(&fault))),
         };
+        if let (Some(resume), Some(new)) = (&mut self.resume, events.get_mut(before..)) {
+            resume.take(new);
+        }
         asked.ended |= facts.kind == EventKind::End;
         // It was asked for in the caller's place: for the bill.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
@@ -355,7 +391,7 @@ impl MessageSource {
             let known = asked.reader.usage().unwrap_or(likely);
             Usage { output: 0, reasoning: 0, ..known }
         });
-        let tokens = Some(asked.reader.generated());
+        let tokens = Some(self.generated());
         Some(Said::More(More { prompt, tokens, meaningful, at_ns }))
     }
 
@@ -391,16 +427,26 @@ impl MessageSource {
         self.lost(faults::of_reply(fault))
     }
 
-    fn lost(&self, fault: faults::Fault) -> Lost {
-        let faults::Fault { why, cause, may_move, broke } = fault;
+    fn lost(&mut self, fault: faults::Fault) -> Lost {
+        let faults::Fault { mut why, cause, mut may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
-        let (may_move, unless_seen) = (may_move && !shown, may_move && shown);
+        let mut goes_on = false;
+        if let Some(resume) = self.resume.as_mut().filter(|resume| resume.has_begun()) {
+            // Who does not go on has not broken it.
+            may_move |= resume.is_resumed() && !shown;
+            goes_on = resume.may_go_on();
+            why = resume.broke(why);
+        }
+        let (may_move, unless_seen) = (may_move && (!shown || goes_on), may_move && shown);
         Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke }
     }
 
     /// Nothing that was said has left. It is as if it had not been.
     pub(super) fn unsaid(&mut self) {
         (self.begun, self.first_token_ns) = (false, None);
+        if let Some(resume) = &mut self.resume {
+            **resume = Resume::default();
+        }
     }
 
     /// Lets go of an answer that nobody waits for any more.
@@ -436,6 +482,12 @@ impl MessageSource {
     }
 
     pub(super) fn usage(&self) -> Usage {
+        let last = self.usage_of_last();
+        self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()))
+    }
+
+    /// What whoever was asked last has done.
+    pub(super) fn usage_of_last(&self) -> Usage {
         self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt()))
     }
 
@@ -446,7 +498,9 @@ impl MessageSource {
     }
 
     pub(super) fn usage_source(&self) -> UsageSource {
-        let reported = self.asked.as_ref().is_some_and(|asked| asked.is_reported() || !asked.heard);
+        let resumed = self.resume.as_ref().is_some_and(|resume| resume.is_resumed());
+        let reported =
+            !resumed && self.asked.as_ref().is_some_and(|asked| asked.is_reported() || !asked.heard);
         if reported { UsageSource::Reported } else { UsageSource::Estimated }
     }
 

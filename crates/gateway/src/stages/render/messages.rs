@@ -6,10 +6,11 @@ use headrace_domain::{
 };
 use headrace_fleet::Fleet;
 use headrace_wire::BadRequest;
-use headrace_wire::relay::{Edits, beginning, translated};
+use headrace_wire::relay::{Edits, beginning, can_resume, translated};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
+use crate::policy::OnBreak;
 use crate::refused::Why;
 use crate::state::Messages;
 
@@ -61,7 +62,8 @@ pub(super) fn prepare(
         Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
         _ => {
             let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
-            Ok(Messages { trail, ..estimated(relayed, translated) })
+            let may_resume = model.policy.on_break == OnBreak::Continue && call.stream && can_resume(call);
+            Ok(Messages { trail, may_resume, ..estimated(relayed, translated) })
         }
     }
 }
@@ -92,6 +94,7 @@ fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) ->
         most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA, MOST_TOKENS_AROUND),
         likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA, USUAL_TOKENS_AROUND),
         trail: Vec::new(),
+        may_resume: false,
         translated,
     }
 }

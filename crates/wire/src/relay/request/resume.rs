@@ -1,0 +1,150 @@
+//! A body that goes on with an answer that broke off: what there is of it stands as the last turn. Must not know who broke off, or
+//! who goes on.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use headrace_domain::{Call, Endpoint, Prompt};
+use serde::Deserialize;
+
+use super::edit::OWN;
+use super::fields::{Field, Fields};
+use crate::json_out::{raw, value};
+
+/// Fields of a call whose answer is text, and of which nothing but the turns and the text so far decides how it goes on. A stop string
+/// may begin on one side of a break and end on the other, so those are not among them.
+const PLAIN: &[&str] = &[
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "metadata",
+    "min_p",
+    "model",
+    "prompt_cache_key",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "stream",
+    "stream_options",
+    "system",
+    "temperature",
+    "top_k",
+    "top_p",
+    "user",
+];
+/// Where a body says how long an answer may be.
+const BOUNDS: &[&str] = &["max_completion_tokens", "max_tokens"];
+
+/// What there is of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SoFar<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// How many tokens more it may have.
+    pub max_tokens: u32,
+    /// Whether its server has to be told that it is the last turn that goes on (vLLM, SGLang).
+    pub flagged: bool,
+}
+
+/// Whether the answer to a call that [`super::skim`] read can be gone on with from its text alone, wherever it breaks off.
+pub fn can_resume(call: &Call) -> bool {
+    let Prompt::Relayed(relayed) = &call.prompt else { return false };
+    let known = |field: Field<'_>| PLAIN.contains(&field.key.as_ref()) || OWN.contains(&field.key.as_ref());
+    call.endpoint != Endpoint::Completions
+        && Fields::of(&relayed.body).is_some_and(|mut fields| fields.all(known))
+}
+
+#[derive(Deserialize)]
+struct Turn {
+    role: String,
+}
+
+/// A body as its receiver gets it, which is to go on with an answer. `None`: what it has for turns does not end with its user.
+pub fn resumed(body: &[u8], so_far: &SoFar<'_>) -> Option<Bytes> {
+    let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
+    let turns = &fields.iter().find(|field| field.key == "messages")?.value;
+    let read: Vec<Turn> = serde_json::from_slice(body.get(turns.clone())?).ok()?;
+    read.last().filter(|last| last.role == "user")?;
+    let mut turn = BytesMut::new();
+    raw(&mut turn, ",{\"role\":\"assistant\",\"content\":");
+    value(&mut turn, so_far.text);
+    raw(&mut turn, "}]");
+    if so_far.flagged {
+        raw(&mut turn, ",\"continue_final_message\":true,\"add_generation_prompt\":false");
+    }
+    let bounds = fields.iter().filter(|field| BOUNDS.contains(&field.key.as_ref()));
+    let mut cuts: Vec<_> =
+        bounds.map(|field| (field.value.clone(), BytesMut::from(&*so_far.max_tokens.to_string()))).collect();
+    cuts.push((turns.end.checked_sub(1)?..turns.end, turn));
+    cuts.sort_unstable_by_key(|(place, _)| place.start);
+    let (mut out, mut at) = (BytesMut::with_capacity(body.len() + so_far.text.len() + 128), 0);
+    for (place, text) in cuts {
+        out.put_slice(body.get(at..place.start)?);
+        out.put_slice(&text);
+        at = place.end;
+    }
+    out.put_slice(body.get(at..)?);
+    Some(out.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::Endpoint;
+    use serde_json::{Value, json};
+
+    use super::super::skim;
+    use super::*;
+    use crate::WireLimits;
+
+    fn so_far(text: &str) -> SoFar<'_> {
+        SoFar { text, max_tokens: 7, flagged: false }
+    }
+
+    #[test]
+    fn what_there_is_stands_as_the_last_turn() {
+        let body = r#"{"max_tokens": 20, "messages": [ {"role":"user","content":"[hi]"} ] ,"model":"m"}"#;
+        let expected = r#"{"max_tokens": 7, "messages": [ {"role":"user","content":"[hi]"} ,{"role":"assistant","content":"so \"far\""}] ,"model":"m"}"#;
+        assert_eq!(resumed(body.as_bytes(), &so_far("so \"far\"")).unwrap(), expected.as_bytes());
+        let flagged = resumed(body.as_bytes(), &SoFar { flagged: true, ..so_far("x") }).unwrap();
+        let read: Value = serde_json::from_slice(&flagged).unwrap();
+        assert_eq!(
+            (&read["continue_final_message"], &read["add_generation_prompt"]),
+            (&json!(true), &json!(false))
+        );
+        assert_eq!((&read["model"], &read["messages"][1]["content"]), (&json!("m"), &json!("x")));
+        let chat = r#"{"messages":[{"role":"user","content":"a"}],"max_completion_tokens":9}"#;
+        let read: Value = serde_json::from_slice(&resumed(chat.as_bytes(), &so_far("b")).unwrap()).unwrap();
+        assert_eq!(read["max_completion_tokens"], 7);
+    }
+
+    #[test]
+    fn turns_that_do_not_end_with_the_user_go_on_with_nothing() {
+        for turns in
+            ["[]", r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#, "7", "[7]"]
+        {
+            let body = format!(r#"{{"messages":{turns},"max_tokens":9}}"#);
+            assert_eq!(resumed(body.as_bytes(), &so_far("b")), None, "{turns}");
+        }
+        assert_eq!(resumed(br#"{"max_tokens":9}"#, &so_far("b")), None);
+    }
+
+    #[test]
+    fn only_plain_text_goes_on() {
+        for (endpoint, more, expected) in [
+            (Endpoint::ChatCompletions, json!({}), true),
+            (Endpoint::ChatCompletions, json!({"temperature": 1, "stream": true, "timeout": 3}), true),
+            (Endpoint::Messages, json!({"system": "be brief"}), true),
+            (Endpoint::ChatCompletions, json!({"tools": []}), false),
+            (Endpoint::ChatCompletions, json!({"n": 2}), false),
+            (Endpoint::ChatCompletions, json!({"stop": ["x"]}), false),
+            (Endpoint::ChatCompletions, json!({"response_format": {"type": "json_object"}}), false),
+            (Endpoint::Messages, json!({"thinking": {"type": "enabled", "budget_tokens": 2000}}), false),
+            (Endpoint::Messages, json!({"something": "new"}), false),
+        ] {
+            let mut body =
+                json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "u"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let body = Bytes::from(body.to_string());
+            let call = skim(endpoint, body, &WireLimits::default()).unwrap();
+            assert_eq!(can_resume(&call), expected, "{more}");
+        }
+    }
+}
