@@ -13,6 +13,7 @@ mod region;
 mod reply;
 pub mod rfc3339;
 mod sampling;
+mod shadow;
 mod stage;
 mod timeline;
 mod trace;
@@ -29,6 +30,7 @@ pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
+pub use shadow::{Compared, ShadowOf, ShadowedCall};
 pub use stage::{Stage, StageSpan};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, Continued};
+use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::{
@@ -322,6 +323,9 @@ pub struct TraceRecord {
     pub moderation: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
+    /// Whose copy it is; `None`: it is a caller's own call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_of: Option<Box<ShadowOf>>,
 }
 
 impl TraceRecord {

@@ -14,6 +14,7 @@ use headrace_moderation::Judge;
 use crate::lane::Lane;
 use crate::policy::Policy;
 use crate::routes::{Arm, Asker, Draw, Route};
+use crate::shadows::ShadowSpec;
 
 /// A model as the gateway knows it.
 #[derive(Clone)]
@@ -48,6 +49,15 @@ pub struct Offer {
     pub judge: Option<Arc<dyn Judge>>,
     /// Shares of an engine, relative to the 1 of every organisation that is not named.
     pub weights: BTreeMap<OrgId, u32>,
+    /// What holds for names beside what they lead to.
+    pub names: NameRules,
+}
+
+/// What holds for names, be they models', aliases' or routes'.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NameRules {
+    /// Whose calls are copied, and where to.
+    pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
 }
 
 /// What is on offer now.
@@ -59,6 +69,7 @@ pub struct Catalog {
     fleet: Arc<Fleet>,
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
+    rules: NameRules,
     /// What a body says decides which model takes it, or how it is read: some model is spoken to in messages, or some name leads
     /// to several.
     looks: bool,
@@ -72,7 +83,7 @@ impl Catalog {
     /// # Errors
     /// Every fault at once.
     pub fn checked(offer: Offer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
-        let Offer { models: offered, aliases, prices, costs, fleet, judge, weights } = offer;
+        let Offer { models: offered, aliases, prices, costs, fleet, judge, weights, names: rules } = offer;
         let mut faults = Vec::new();
         let mut free_model = false;
         let mut models = HashMap::new();
@@ -118,12 +129,23 @@ impl Catalog {
                 )
             }));
         }
+        for (name, shadow) in &rules.shadows {
+            if !models.contains_key(name) && !aliases.contains_key(name) {
+                faults.push(format!("`{name}` has a shadow and is not served"));
+            }
+            if !models.contains_key(&shadow.model) {
+                faults.push(format!(
+                    "the shadow of `{name}` is `{}`, which is no model that is served",
+                    shadow.model
+                ));
+            }
+        }
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
         let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
             || aliases.values().any(Route::has_choice);
-        Ok(Arc::new(Self { models, aliases, prices, costs, fleet, judge, weights, looks, free_model }))
+        Ok(Arc::new(Self { models, aliases, prices, costs, fleet, judge, weights, rules, looks, free_model }))
     }
 
     /// The served models, in no order.
@@ -214,6 +236,27 @@ impl Catalog {
             let model = self.models.get(name).filter(|_| self.fleet.serves_within(name, residency))?;
             (model.lane.is_messages() == failed.lane.is_messages()).then(|| Arc::clone(model))
         })
+    }
+
+    /// How calls are copied that ask for `asked` and are served by `model`: what is said of the name asked for comes first.
+    pub(crate) fn shadow<'a>(
+        &'a self,
+        asked: &'a ModelName,
+        model: &'a ModelName,
+    ) -> Option<(&'a ModelName, &'a Arc<ShadowSpec>)> {
+        let shadows = &self.rules.shadows;
+        let named = |name| shadows.get(name).map(|spec| (name, spec));
+        named(asked).or_else(|| named(model))
+    }
+
+    /// Whose calls are copied, and where to.
+    pub fn shadows(&self) -> impl Iterator<Item = (&ModelName, &ShadowSpec)> {
+        self.rules.shadows.iter().map(|(name, spec)| (name, &**spec))
+    }
+
+    /// Whether any calls are copied.
+    pub(crate) fn has_shadows(&self) -> bool {
+        !self.rules.shadows.is_empty()
     }
 
     pub(crate) fn prices(&self) -> &PriceList {

@@ -28,6 +28,32 @@ pub(crate) struct DeliverySender {
     limit_bytes: usize,
 }
 
+/// A copy of all that is put in, up to a bound.
+pub(crate) struct Kept {
+    bytes: BytesMut,
+    most_bytes: usize,
+    memory: Arc<Reserved>,
+    /// It has become too long, or there was no memory for it.
+    given_up: bool,
+}
+
+impl Kept {
+    /// Nothing yet; its bytes are taken from `memory`.
+    pub(crate) fn new(memory: Arc<Reserved>, most_bytes: usize) -> Self {
+        Self { bytes: BytesMut::new(), most_bytes, memory, given_up: false }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let fits = !self.given_up && self.bytes.len() + bytes.len() <= self.most_bytes;
+        if fits && self.memory.add(bytes.len() as u64).is_ok() {
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            self.given_up = true;
+            self.bytes = BytesMut::new();
+        }
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
     /// Told when the reader took something or went away.
@@ -51,6 +77,7 @@ struct State {
     given_up: Option<GiveUp>,
     waker: Option<Waker>,
     outlet: Option<Arc<dyn Outlet>>,
+    kept: Option<Box<Kept>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -96,6 +123,9 @@ impl DeliverySender {
         }
         let waker = {
             let mut state = self.shared.state.lock();
+            if let Some(kept) = &mut state.kept {
+                kept.put(bytes);
+            }
             if state.given_up.is_some() || state.end != End::Open {
                 bytes.clear();
                 return;
@@ -134,9 +164,23 @@ impl DeliverySender {
         self.shared.state.lock().outlet.as_ref().map_or(Duration::ZERO, |outlet| outlet.blocked_for())
     }
 
+    /// Keeps a copy of what is put in from now on.
+    pub(crate) fn keep(&self, kept: Kept) {
+        self.shared.state.lock().kept = Some(Box::new(kept));
+    }
+
+    /// The copy of all that was put in, where it was kept.
+    pub(crate) fn kept(&self) -> Option<Bytes> {
+        let kept = self.shared.state.lock().kept.take()?;
+        (!kept.given_up).then(|| kept.bytes.freeze())
+    }
+
     /// Throws away what was not taken.
     pub(crate) fn cut(&self) -> Cut {
         let mut state = self.shared.state.lock();
+        if let Some(kept) = &mut state.kept {
+            kept.bytes.clear();
+        }
         state.clear();
         Cut { tokens: state.taken_tokens, within: state.within }
     }

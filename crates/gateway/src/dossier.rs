@@ -10,6 +10,7 @@ use headrace_domain::{
 };
 
 use crate::catalog::ServedModel;
+use crate::shadows::{Running, Shadow};
 
 /// The request's file. Stages follow each other: each is timed by [`Dossier::mark`], from the last mark on.
 pub(crate) struct Dossier {
@@ -21,6 +22,8 @@ pub(crate) struct Dossier {
     pub(crate) clock: Arc<dyn Clock>,
     /// Where its time went so far.
     pub(crate) line: Timeline,
+    /// What it has to do with copies of calls; mostly nothing.
+    pub(crate) shadow: Option<Box<Shadow>>,
     start_ns: u64,
 }
 
@@ -111,6 +114,7 @@ impl Dossier {
             paid: None,
             moderation: None,
             outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
+            shadow_of: None,
         };
         Self {
             id,
@@ -119,8 +123,19 @@ impl Dossier {
             record: Box::new(record),
             clock,
             line: Timeline::new(),
+            shadow: None,
             start_ns: started_mono_ns,
         }
+    }
+
+    /// The copy of a call that it is, if it is one.
+    pub(crate) fn copy(&self) -> Option<&Running> {
+        self.shadow.as_deref().and_then(Shadow::copy)
+    }
+
+    /// What its random numbers follow from, where its caller names no seed.
+    pub(crate) fn drawn_bits(&self) -> u128 {
+        self.copy().map_or(self.id, Running::of).bits()
     }
 
     /// What remains of it if a panic takes the rest.

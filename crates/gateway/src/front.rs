@@ -23,7 +23,7 @@ impl Front for Gateway {
     type Admitted = Entered;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Entered, Answer> {
-        stages::enter(self, head, None)
+        stages::enter(self, head, None, |_| ())
     }
 
     async fn call<B: BodySource>(self: &Arc<Self>, entered: Entered, body: B) -> Answer {

@@ -1,7 +1,6 @@
 //! The gateway: its rooms, its calls and its drain.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -14,6 +13,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
 use crate::memory::Memory;
+use crate::shadows::{ShadowFigures, Shadows};
 use crate::turns::Turns;
 
 /// Questions for traces that are answered at once.
@@ -28,7 +28,8 @@ pub struct Gateway {
     turns: Turns,
     memory: Memory,
     tasks: TaskTracker,
-    draining: AtomicBool,
+    shadows: Shadows,
+    draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
 }
@@ -55,7 +56,8 @@ impl Gateway {
             config,
             catalog: ArcSwap::new(catalog),
             tasks: TaskTracker::new(),
-            draining: AtomicBool::new(false),
+            shadows: Shadows::new(),
+            draining: CancellationToken::new(),
             cut_off: CancellationToken::new(),
             trace_seats: Semaphore::new(TRACE_SEATS),
         }))
@@ -128,7 +130,7 @@ impl Gateway {
     /// Takes no new calls, waits for those in flight, cuts off what is left after `within` and waits until everything
     /// is settled. Returns how many were cut off.
     pub(crate) async fn drain_within(&self, within: Duration) -> usize {
-        self.draining.store(true, Ordering::SeqCst);
+        self.draining.cancel();
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_ok() {
             return 0;
@@ -148,7 +150,22 @@ impl Gateway {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::SeqCst)
+        self.draining.is_cancelled()
+    }
+
+    /// Cancelled when no new calls are taken any more.
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    /// The copies of its calls.
+    pub(crate) const fn shadows(&self) -> &Shadows {
+        &self.shadows
+    }
+
+    /// What became of the copies of calls for a name.
+    pub fn shadow_figures(&self, name: &ModelName, to: &ModelName) -> ShadowFigures {
+        self.shadows.figures(name, to)
     }
 
     pub(crate) fn cut_off(&self) -> &CancellationToken {

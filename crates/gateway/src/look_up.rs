@@ -76,7 +76,10 @@ impl Gateway {
         let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
-            record.org.as_ref() == Some(&principal.org) && record.project.as_ref() == Some(&principal.project)
+            // A copy of a call is the house's own.
+            record.shadow_of.is_none()
+                && record.org.as_ref() == Some(&principal.org)
+                && record.project.as_ref() == Some(&principal.project)
         };
         let deadline = Instant::now() + RECORD_WAIT;
         let mut found = records.recent(id).filter(own);

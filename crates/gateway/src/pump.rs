@@ -17,6 +17,7 @@ use crate::answer::Answer;
 use crate::delivery::Cut;
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::shadows::{self, Shadow};
 use crate::state::Funded;
 
 // In the order of the path; then what is looked for when the call is over.
@@ -91,20 +92,20 @@ enum Ending {
     Refused(Why),
 }
 
-/// Owns the request until it is settled, told and traced, and its last byte is taken.
+/// Owns the request until it is settled, told and traced, and its last byte is taken. Returns the copy that is to be made of it.
 pub(crate) async fn carry(
     gateway: Arc<Gateway>,
     dossier: Dossier,
     funded: Funded,
     head: oneshot::Sender<Answer>,
-) {
+) -> Option<Box<shadows::Copy>> {
     let mut call = Carried::new(&gateway, dossier, funded, head);
     let hold = call.settlement.hold();
     let whole = async {
         if guarded(call.travel(&gateway)).await.is_none() {
             call.salvage(&gateway).await;
         }
-        call.close(&gateway).await;
+        call.close(&gateway).await
     };
     // Beside all of it, whatever it waits for: a call that is alive keeps its hold.
     let alive = async {
@@ -114,8 +115,8 @@ pub(crate) async fn carry(
     };
     tokio::select! {
         biased;
-        () = whole => {}
-        () = alive => {}
+        copy = whole => copy,
+        () = alive => None,
     }
 }
 
@@ -131,8 +132,12 @@ impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
         let work = Arc::new(work);
+        let line = Line::new(gateway.config(), head, headers, &work);
+        if let Some(kept) = dossier.shadow.as_deref().and_then(Shadow::keeps) {
+            line.sender.keep(kept);
+        }
         Self {
-            line: Line::new(gateway.config(), head, headers, &work),
+            line,
             dossier,
             settlement,
             reply: None,
@@ -316,6 +321,7 @@ impl Carried {
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
+        let bill = bill.map(|bill| if self.dossier.copy().is_some() { bill.on_the_house() } else { bill });
         self.ended = Some(Ended { ending, outcome, cut, told: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
@@ -377,14 +383,18 @@ impl Carried {
         names.iter().enumerate().map(told).collect()
     }
 
-    /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement.
-    async fn close(self, gateway: &Gateway) {
+    /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement. Returns the copy that is
+    /// to be made of the call.
+    async fn close(self, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
         let Self { mut dossier, mut settlement, mut line, ended, reply, round, .. } = self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| dossier.seal(outcome));
+        let (shadow, kept) = (dossier.shadow.take(), line.sender.kept());
+        let copying = (gateway.is_draining(), gateway.parts().cache_secret);
+        let copy = guarded(shadows::ended(copying, shadow, kept, &mut dossier.record)).await.flatten();
         if attempt(|| traces.record(dossier.record)).is_none() {
             attempt(|| traces.record(stub.panicked(clock)));
         }
@@ -397,6 +407,7 @@ impl Carried {
             }
         };
         tokio::join!(lines, books);
+        copy
     }
 
     /// Says where in the caller's words the first cache miss stands, once.

@@ -152,6 +152,8 @@ pub(crate) struct Asker {
     pub(crate) secret: [u8; 32],
     pub(crate) principal: Arc<Principal>,
     pub(crate) request: RequestId,
+    /// Of a copy of a call: whoever gets it, whatever its body names.
+    pub(crate) to: Option<ModelName>,
 }
 
 /// What a choice follows from, hashed with a key: who does not know that cannot choose where a call goes.

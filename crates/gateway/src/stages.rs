@@ -1,11 +1,14 @@
 //! The path of a request: one list, in the order in which things are decided, with a word on why each stands there.
 //! What follows the hold is the task's: `pump.rs`.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_call_api::{BodySource, Head};
+use headrace_call_api::{BodySource, Frames, Head};
 use headrace_domain::{Code, Dialect, RequestId, Stage};
 use headrace_identity::Principal;
 use headrace_wire::{ErrorFacts, error_body};
@@ -14,8 +17,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::dossier::{Dossier, Stub};
 use crate::refused::Why;
+use crate::shadows::{self, CopyLane, Shadow};
 use crate::state::{Admitted, Arrived, Rendered};
-use crate::{Answer, Gateway, pump};
+use crate::{Answer, AnswerBody, Gateway, pump};
 
 // In the order of the path.
 mod connect;
@@ -38,6 +42,9 @@ mod cache;
 
 pub(crate) mod hold;
 
+/// How long a copy of a call may take.
+const LONGEST_COPY: Duration = Duration::from_secs(600);
+
 /// A call that was let in, before its body is read. A drain waits for it.
 pub struct Entered {
     pub(crate) admitted: Admitted,
@@ -53,7 +60,7 @@ impl Gateway {
     /// # Errors
     /// The answer to whoever is not let in.
     pub fn admit_as(&self, principal: Arc<Principal>, head: Head) -> Result<Entered, Answer> {
-        enter(self, head, Some(principal))
+        enter(self, head, Some(principal), |_| ())
     }
 }
 
@@ -62,12 +69,14 @@ pub(crate) fn enter(
     gateway: &Gateway,
     head: Head,
     vouched: Option<Arc<Principal>>,
+    describe: impl FnOnce(&mut Dossier),
 ) -> Result<Entered, Answer> {
     let stub = Stub::of(&head);
     // Before it is asked whether a drain has begun: one that has not begun then will wait for this call.
     let counted = gateway.counted();
     let enter = || {
         let mut dossier = stub.open(Arc::clone(&gateway.parts().clock));
+        describe(&mut dossier);
         let arrived = Arrived::new(head, &mut dossier);
         match decide_on_head(gateway, arrived, vouched, &mut dossier) {
             Ok(admitted) => Ok(Entered { admitted, dossier, stub, counted }),
@@ -194,13 +203,59 @@ async fn own(
     };
     match AssertUnwindSafe(taken).catch_unwind().await {
         // Apart, so that starting the task does not copy room for all that a call may need.
-        Ok(Some((dossier, funded, head))) => Box::pin(pump::carry(gateway, dossier, funded, head)).await,
+        Ok(Some((dossier, funded, head))) => {
+            let copy = Box::pin(pump::carry(Arc::clone(&gateway), dossier, funded, head)).await;
+            if let Some((copy, lane)) = copy.and_then(shadows::Copy::enter) {
+                tokio::spawn(copies(gateway, lane, copy));
+            }
+        }
         Ok(None) => {}
         Err(_) => {
             leave_trace(&gateway, stub);
             // Whether the books took it is not known.
             pump::settle::let_go(&gateway, hold).await;
         }
+    }
+}
+
+/// [`make_copies`], as a type of its own: a copy is a call, whose task could make copies, for all that the compiler knows.
+fn copies(
+    gateway: Arc<Gateway>,
+    lane: Arc<CopyLane>,
+    first: Box<shadows::Copy>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(make_copies(gateway, lane, first))
+}
+
+/// Makes one copy after another, until none waits. Nobody waits for them: a drain lets go of what was begun.
+async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shadows::Copy>) {
+    let mut next = Some(first);
+    while let Some(copy) = next {
+        if gateway.is_draining() {
+            lane.leave_out();
+        } else {
+            let making = AssertUnwindSafe(make_copy(&gateway, *copy)).catch_unwind();
+            tokio::select! {
+                biased;
+                () = gateway.draining().cancelled() => {}
+                _ = tokio::time::timeout(LONGEST_COPY, making) => {}
+            }
+        }
+        next = lane.next();
+    }
+}
+
+/// Walks the path with a copy, as a caller inside the house, and lets its answer go by.
+async fn make_copy(gateway: &Arc<Gateway>, copy: shadows::Copy) {
+    let Some((head, house, body, running, of)) = copy.into_call(&*gateway.parts().clock) else { return };
+    let entered = enter(gateway, head, Some(house), |dossier| {
+        dossier.record.shadow_of = Some(Box::new(of));
+        dossier.shadow = Some(Box::new(Shadow::Copy(running)));
+    });
+    let Ok(entered) = entered else { return };
+    let answer = travel(gateway, entered, body).await;
+    if let AnswerBody::Stream(mut body) | AnswerBody::Long { mut body, .. } = answer.body {
+        while let Some(Ok(_)) = poll_fn(|cx| body.poll_frame(cx)).await {}
     }
 }
 

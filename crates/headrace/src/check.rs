@@ -178,6 +178,12 @@ fn names(config: &Config, faults: &mut Faults) {
             faults.add(setting, format!("`{alias}` is the name of a model that is served"));
         }
     }
+    for (name, shadow) in &config.names.shadows {
+        if !served(&shadow.model) && !may_be_listed(config, &shadow.model) {
+            let setting = if config.aliases.contains_key(name) { "routes" } else { "models" };
+            faults.add(setting, format!("the shadow of `{name}` is `{}`, which is not served", shadow.model));
+        }
+    }
     if faults.within("prices") {
         return;
     }

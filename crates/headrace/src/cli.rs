@@ -11,6 +11,8 @@ use crate::chat;
 
 pub(crate) mod margin;
 
+pub(crate) mod names;
+
 pub(crate) mod places;
 
 mod shared;
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     Reload(At),
     /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
     Upstreams(upstreams::UpstreamsArgs),
+    /// How models that get copies of calls compare with those that answered
+    Shadow(names::ShadowArgs),
     /// Who changed what
     Audit(AuditArgs),
     /// Talk to a model in the terminal

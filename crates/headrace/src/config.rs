@@ -10,6 +10,7 @@ mod prices;
 pub(crate) mod reference;
 pub(crate) mod relayed;
 mod routes;
+mod shadows;
 pub(crate) mod show;
 mod table;
 pub(crate) mod upstreams;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, Route};
+use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -69,6 +70,8 @@ pub(crate) struct Config {
     pub(crate) play_prices: bool,
     /// Further names, and what they lead to.
     pub(crate) aliases: BTreeMap<ModelName, Route>,
+    /// What holds for names beside what they lead to.
+    pub(crate) names: NameRules,
     /// Shares of an engine; 1 where none stands.
     pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,
@@ -169,7 +172,7 @@ impl Config {
     /// The same as far as they can be read; what is wrong is noted in the settings. A neutral value stands where one
     /// was refused.
     pub(crate) fn read(settings: Settings, play_prices: bool) -> (Self, Settings) {
-        let mut read = Reader { settings };
+        let mut read = Reader { settings, names: NameRules::default() };
         let upstreams = read.upstreams();
         let (models, relayed) = read.models();
         let prices = read.prices(&models, &relayed, &upstreams, play_prices);
@@ -180,6 +183,7 @@ impl Config {
             engine: read.engine(),
             scheduler: read.scheduler(),
             aliases: read.aliases(),
+            names: std::mem::take(&mut read.names),
             weights: read.weights(),
             limits: read.limits(),
             rules: read.rules(),
@@ -209,6 +213,8 @@ impl Config {
 /// has been noted already, so the neutral one that stands in for it is never served with.
 struct Reader {
     settings: Settings,
+    /// What tables of models and routes say of their names.
+    names: NameRules,
 }
 
 impl Reader {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headrace_engine::EmbeddedEngine;
 use headrace_engine_api::{Engine, LoadReport};
-use headrace_gateway::Gateway;
+use headrace_gateway::{Gateway, ShadowFigures};
 use headrace_ledger::{Health, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
@@ -21,6 +21,35 @@ pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
     let gateway = Arc::downgrade(gateway);
     let read = move || gateway.upgrade().map_or(0.0, |gateway| gateway.in_flight() as f64);
     metrics.register_gauge("headrace_requests_in_flight", "Calls under way.", &[], Box::new(read));
+}
+
+/// Registers what becomes of the copies of calls that are made by now.
+pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
+    type Read = fn(&ShadowFigures) -> u64;
+    let outcomes: [(&str, Read); 4] = [
+        ("made", |of| of.copied),
+        ("full", |of| of.full),
+        ("unpaid", |of| of.unpaid),
+        ("unserved", |of| of.unserved),
+    ];
+    for (name, shadow) in gateway.catalog().shadows() {
+        let (of, to) = (name.to_string(), shadow.model.to_string());
+        let figures = {
+            let (gateway, name, to) = (Arc::downgrade(gateway), name.clone(), shadow.model.clone());
+            move || gateway.upgrade().map(|gateway| gateway.shadow_figures(&name, &to)).unwrap_or_default()
+        };
+        for (outcome, read) in outcomes {
+            let (figures, help) =
+                (figures.clone(), "Copies of calls that were drawn, and what became of them.");
+            let labels = [("model", of.as_str()), ("shadow", to.as_str()), ("outcome", outcome)];
+            let read = Box::new(move || read(&figures()) as f64);
+            metrics.register_counter("headrace_shadow_copies_total", help, &labels, read);
+        }
+        let help = "What copies of calls have cost in the period of their budget, in dollars.";
+        let labels = [("model", of.as_str()), ("shadow", to.as_str())];
+        let read = Box::new(move || figures().spent.get() as f64 * 1e-9);
+        metrics.register_gauge("headrace_shadow_spent_dollars", help, &labels, read);
+    }
 }
 
 /// Registers the engine that serves a model, in place of a former one.

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Status(at) => commands::status::run(&at),
         Command::Reload(at) => commands::status::reload(&at),
         Command::Upstreams(args) => commands::upstreams::run(args),
+        Command::Shadow(args) => commands::shadow::run(&args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Bench(args) => commands::bench::run(&args),

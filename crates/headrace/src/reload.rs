@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::config::fields::{FIELDS, is_live};
 use crate::config::layers::Settings;
 use crate::engines::Engines;
+use crate::gauges;
 use crate::models::{Loaded, Plan, Running};
 use crate::output;
 use crate::upstreams::{Fronted, Listed, Site, Upstreams, asked};
@@ -191,6 +192,7 @@ impl Reloader {
         let swap = || {
             names.iter().for_each(|name| self.metrics.add_model(name));
             drop(gateway.swap(catalog));
+            gauges::register_shadows(&self.metrics, &gateway);
             self.upstreams.take_over(fronted, &self.metrics, &self.runtime);
         };
         if !self.engines.replace(running, swap) {
@@ -307,6 +309,11 @@ pub(crate) fn offer(
         route.fallbacks.retain(stays);
         route.arms.iter().any(|arm| arm.weight > 0)
     });
+    let mut names = std::mem::take(&mut config.names);
+    names.shadows.retain(|name, shadow| {
+        let stands = |name: &ModelName| served.contains(name) || aliases.contains_key(name);
+        stands(name) && (served.contains(&shadow.model) || !may_be_listed(config, &shadow.model))
+    });
     let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();
     let workers = running.iter().map(|model| &model.worker).chain(&fronted.workers);
     Ok(Offer {
@@ -317,6 +324,7 @@ pub(crate) fn offer(
         judge: config.rules.take().map(judge),
         weights: std::mem::take(&mut config.weights),
         models,
+        names,
     })
 }
 

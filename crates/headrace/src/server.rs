@@ -252,6 +252,7 @@ impl House {
         gauges::register(&self.metrics, &self.ledger, &self.limits);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
+        gauges::register_shadows(&self.metrics, &gateway);
         self.stores().register(&self.metrics);
         let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
         let edge = Edge::bind(

@@ -219,6 +219,12 @@ impl TraceReader for SqliteTraceReader {
             }
         }
     }
+
+    fn shadows(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError> {
+        self.read(async |connection| {
+            sqlx::query_as(SHADOWS).bind(integer(since.get())).bind(integer(n)).fetch_all(connection).await
+        })
+    }
 }
 
 impl fmt::Debug for SqliteTraceStore {
@@ -303,8 +309,12 @@ struct Counts {
 const REFUSED: &str = "outcome = 'refused' AND org IS NOT NULL";
 /// Which rows are refusals of callers who are not.
 const STRANGERS: &str = "outcome = 'refused' AND org IS NULL";
-/// The indexes that find the oldest of either. Made where they are missing: no part of the format.
+/// The newest copies of calls, by the key that they are traced under.
+const SHADOWS: &str =
+    "SELECT record FROM trace WHERE key = 'shadow' AND started >= ? ORDER BY started DESC LIMIT ?";
+/// The indexes that find the oldest of either, and copies of calls. Made where they are missing: no part of the format.
 const INDEXES: &str = "
+    CREATE INDEX IF NOT EXISTS trace_shadows ON trace (started) WHERE key = 'shadow';
     CREATE INDEX IF NOT EXISTS trace_refused ON trace (seq) WHERE outcome = 'refused' AND org IS NOT NULL;
     CREATE INDEX IF NOT EXISTS trace_strangers ON trace (seq) WHERE outcome = 'refused' AND org IS NULL;
 ";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_domain::{
-    Endpoint, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
+    Endpoint, KeyId, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
     TracedRefusal, UnixNanos, Usage,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
@@ -48,6 +48,7 @@ fn record(n: u64) -> TraceRecord {
         continued: Vec::new(),
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+        shadow_of: None,
     }
 }
 
@@ -94,6 +95,20 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     assert_eq!(files, ["traces.sqlite"], "closed whole, its write-ahead log folded in");
     check(&SqliteTraceReader::open(&path).unwrap());
     assert_eq!(store(&path, 1_000, None).stored(), 150);
+}
+
+#[test]
+fn copies_of_calls_are_found_by_the_key_that_they_are_traced_under() {
+    let (_folder, path) = folder();
+    let mut writer = store(&path, 1_000, None);
+    let of = |key: &str, n| TraceRecord { key: Some(KeyId::new(key).unwrap()), ..record(n) };
+    let shadows: Vec<_> = [2, 5, 9].map(|n| of("shadow", n)).into();
+    writer.append(&[of("key_a", 3), record(7)]).unwrap();
+    writer.append(&shadows).unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(numbers(&reader.shadows(9, UnixNanos::new(0)).unwrap()), [9, 5, 2]);
+    assert_eq!(numbers(&reader.shadows(9, UnixNanos::new(5 * SECOND)).unwrap()), [9, 5]);
+    assert_eq!(numbers(&reader.shadows(1, UnixNanos::new(0)).unwrap()), [9]);
 }
 
 /// A slow upload is the client's own time: such a call is not slow.

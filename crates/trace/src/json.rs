@@ -2,8 +2,8 @@
 //! codec's and may differ. Knows nothing of who may see it.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier, TokenClass,
-    TraceRecord,
+    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier, ShadowOf,
+    TokenClass, TraceRecord,
 };
 use serde_json::{Map, Value, json};
 
@@ -115,7 +115,25 @@ pub fn record_json(record: &TraceRecord) -> Value {
             "usage": record.usage_source.name(),
         });
     }
+    if let Some(shadow) = &record.shadow_of {
+        whole["shadow_of"] = shadow.call.to_string().into();
+        whole["shadow"] = shadow_json(shadow);
+    }
     whole
+}
+
+/// What is told of a copy, beside the call that it is one of: that call's own figures, and how the answers compare, the caller's
+/// first.
+fn shadow_json(shadow: &ShadowOf) -> Value {
+    let ShadowOf { call: _, model, went, compared } = shadow;
+    json!({
+        "model": model,
+        "time_to_first_token_us": went.first_token_ns.map(micros),
+        "server_us": micros(went.server_ns),
+        "completion_tokens": went.output_tokens,
+        "charged_nano_dollars": went.cost.get(),
+        "compared": compared,
+    })
 }
 
 /// The record as an answer carries it before its last word: [`record_json`] but for what is known only when the call is over.

@@ -161,6 +161,10 @@ impl Metrics {
     /// Counts one finished request.
     pub fn observe(&self, record: &TraceRecord) {
         let model = self.model_index(record);
+        if record.shadow_of.is_some() {
+            // A copy is nobody's request: what it does must not stand among what callers see. What it costs is the house's loss.
+            return add(&self.loss, model, amount(record.loss));
+        }
         self.observe_stages(record);
         self.duration.observe(record.duration_ns);
         if let Some(nanos) = record.time_to_first_token_ns() {

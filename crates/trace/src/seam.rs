@@ -30,4 +30,7 @@ pub trait TraceReader: Send + Sync {
         until: UnixNanos,
         show: &mut dyn FnMut(&TraceRecord),
     ) -> Result<(), TraceError>;
+
+    /// The newest `n` shadow copies that started at `since` or later, newest first.
+    fn shadows(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError>;
 }

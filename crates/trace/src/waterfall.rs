@@ -129,6 +129,9 @@ impl Drawing<'_> {
         if let Some(model) = model_text(record) {
             self.fact("model", &model);
         }
+        if let Some(shadow) = &record.shadow_of {
+            self.fact("shadow of", &format!("{}, answered by {}", shadow.call, plain(&shadow.model)));
+        }
         let caller = [
             ("org", &record.org.as_ref().map(|id| id.as_str())),
             ("project", &record.project.as_ref().map(|id| id.as_str())),

@@ -429,7 +429,8 @@ impl Placing<'_> {
             tenant: work.tenant,
             weight: work.weight,
             priority: match work.call.tier {
-                ServiceTier::Standard => Priority::Normal,
+                ServiceTier::Standard if dossier.copy().is_none() => Priority::Normal,
+                ServiceTier::Standard => Priority::Idle,
                 ServiceTier::Flex => Priority::Idle,
             },
             start_deadline_ns,

@@ -47,6 +47,14 @@ pub(crate) struct Bill {
     pub(crate) outcome: SettleOutcome,
 }
 
+impl Bill {
+    /// The same, of which nobody is charged anything.
+    pub(crate) fn on_the_house(self) -> Self {
+        let Self { charged, lost, outcome } = self;
+        Self { charged: Usage::default(), lost: charged.plus(&lost), outcome }
+    }
+}
+
 impl Settlement {
     pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, durable: Durable) -> Self {
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, RequestId, Stage};
+use headrace_domain::{Code, Stage};
 use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::Lease;
@@ -54,7 +54,7 @@ impl Authenticated {
     /// The door: takes a request and a place in flight from the caller's limits, and turns away whom no balance could let
     /// through. How many tokens and how much money a call needs is not known yet: `hold` takes those.
     pub(crate) fn admit(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Admitted, Why> {
-        let admitted = admit(gateway, &self.principal, dossier.id);
+        let admitted = admit(gateway, &self.principal, dossier);
         dossier.mark(Stage::Authenticate);
         let lease = admitted?;
         let Self { principal, endpoint } = self;
@@ -62,13 +62,18 @@ impl Authenticated {
     }
 }
 
-fn admit(gateway: &Gateway, principal: &Principal, id: RequestId) -> Result<Lease, Why> {
+fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<Lease, Why> {
     let parts = gateway.parts();
     let (scopes, now) = (caller_scopes(principal), parts.clock.now());
+    // A copy has bounds of its own, and counts against nobody's limits.
+    let counted = if dossier.copy().is_some() { &[][..] } else { &scopes };
     let lease = parts
         .limits
-        .enter(&scopes, id, now)
+        .enter(counted, dossier.id, now)
         .map_err(|refusal| Why::limited(refusal, &parts.limits.standing(&scopes, now)))?;
+    if dossier.copy().is_some() {
+        return Ok(lease);
+    }
     could_pay(gateway, principal).map(|()| lease)
 }
 

@@ -13,6 +13,7 @@ use crate::dossier::Dossier;
 use crate::pump::settle::Settlement;
 use crate::rates::rate_headers;
 use crate::refused::Why;
+use crate::shadows::Shadow;
 use crate::state::{Funded, Rendered, Work, caller_scopes};
 
 impl Rendered {
@@ -21,14 +22,25 @@ impl Rendered {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
-        let (quote, amount) = quoted(&self.work, now)?;
+        let (quote, most) = quoted(&self.work, now)?;
+        let copy = dossier.shadow.as_deref_mut().and_then(Shadow::copy_mut);
+        // A copy costs its caller nothing: its hold stands for what the house loses by it.
+        let (amount, is_copy) = match copy {
+            None => (most, false),
+            Some(copy) => {
+                if !copy.pay(most, now) {
+                    return Err(beyond_budget(most));
+                }
+                (NanoDollars::ZERO, true)
+            }
+        };
 
         // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
         let [key, project, org] = caller_scopes(&self.principal);
         let scopes = [key, project, org, (Scope::Model(model.name.clone()), model.limits)];
         let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
         let (_, model_scope) = scopes.split_at(3);
-        if let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
+        if !is_copy && let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
             return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now)));
         }
         let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
@@ -62,6 +74,13 @@ pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars)
     let tier = work.messages.is_none().then(|| work.call.tier.into());
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
+}
+
+fn beyond_budget(most: NanoDollars) -> Why {
+    Why::new(
+        Code::BudgetExceeded,
+        format!("The copy may cost {most}, and less is left of the shadow's budget."),
+    )
 }
 
 fn unpriced(model: &str) -> Why {

@@ -12,6 +12,7 @@ use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::routes::Asker;
+use crate::shadows;
 use crate::state::{Parsed, Received, Taken};
 
 use super::render::estimate;
@@ -28,11 +29,13 @@ impl Received {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
             request: dossier.id,
+            to: dossier.copy().map(|copy| copy.model().clone()),
         };
         let (bytes, inline) = (body.len(), config.render_inline_bytes);
         let named = (bytes <= inline.saturating_mul(LOOKED_THROUGH)).then(|| named(&catalog, &asker, &body));
         let as_it_is = named.as_ref().is_some_and(|named| named.goes_as_it_is(&catalog, endpoint));
         let taken = take(gateway, &principal.key, bytes, as_it_is).await?;
+        let whole = (asker.to.is_none() && catalog.has_shadows()).then(|| body.clone());
         let (read, taken) = if taken.turn.is_some() {
             // A long body takes milliseconds: the event loop's threads must stay free for health checks. What was taken
             // stays there while it is read, also when the client goes away.
@@ -48,6 +51,14 @@ impl Received {
             (read(&catalog, &asker, named, endpoint, body, &config.wire), taken)
         };
         let Read { call, asked, model } = read?;
+        if let (Some(body), Some(asked), Some(model)) = (whole, &asked, &model)
+            && let Some(named) = catalog.shadow(asked, &model.name)
+        {
+            let now = gateway.parts().clock.now();
+            let what = (endpoint, body, &dossier.dialect_headers[..]);
+            dossier.shadow =
+                shadows::sample((gateway.shadows(), now), named, dossier.id, what, &principal.principal);
+        }
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })
@@ -80,8 +91,8 @@ impl Named {
 }
 
 fn named(catalog: &Catalog, asker: &Asker, body: &[u8]) -> Named {
-    let asked = if catalog.looks() { headrace_wire::relay::model_named(body) } else { None };
-    let asked = asked.and_then(|name| ModelName::new(&name).ok());
+    let told = || headrace_wire::relay::model_named(body).and_then(|name| ModelName::new(&name).ok());
+    let asked = asker.to.clone().or_else(|| if catalog.looks() { told() } else { None });
     let model = asked.as_ref().and_then(|name| catalog.choose(name, asker, body));
     Named { asked, model }
 }

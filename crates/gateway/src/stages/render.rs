@@ -218,7 +218,7 @@ impl Encoded {
         dossier: &Dossier,
     ) -> Result<(Self, Sampling), Why> {
         let sampling = match &model.lane {
-            Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.id.bits())?,
+            Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?,
             Lane::Messages(_) => messages::resolve(gateway, model, call),
         };
         Ok((self, sampling))

@@ -174,6 +174,7 @@ fn world_of(
         costs: costs.unwrap_or_default(),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
     (world, engines)

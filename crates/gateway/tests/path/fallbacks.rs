@@ -198,6 +198,7 @@ fn limited(world: &World, limits: LimitSpec) {
         fleet: Arc::clone(catalog.fleet()),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
@@ -288,6 +289,7 @@ fn token_world() -> (World, Arc<Scripted>) {
         costs: CostList::default(),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
     (world, large)
@@ -341,6 +343,7 @@ async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
         costs: CostList::default(),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     let faults = Catalog::checked(apart, world.clock.now()).err().unwrap().faults.join("\n");
     assert!(faults.contains("alias `moving` points to `nowhere`, which is not served"), "{faults}");

@@ -20,6 +20,7 @@ mod regions;
 mod relays;
 mod resumes;
 mod routes;
+mod shadows;
 mod swaps;
 mod times;
 mod told;

@@ -32,6 +32,7 @@ fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
         fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
     (world, engines)

@@ -25,6 +25,7 @@ fn offer(world: &World, times: i64, alias: &str) -> Offer {
         fleet: Arc::clone(former.fleet()),
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     }
 }
 

@@ -12,7 +12,7 @@ use headrace_engine_api::{
     RelayHead, RelayedEvent, Reported, Resumes,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Answer, Catalog, Lane, MessageLane, Offer, Policy, Route, ServedModel};
+use headrace_gateway::{Answer, Catalog, Lane, MessageLane, NameRules, Offer, Policy, Route, ServedModel};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use serde_json::{Value, json};
@@ -138,29 +138,35 @@ pub(crate) fn world(servers: &[Arc<Told>]) -> World {
 /// The same with sheets of prices and costs of its own.
 pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList) -> World {
     let world = World::new(Setup::default());
-    swap(&world, false, &[("far", servers)], BTreeMap::new(), (prices, costs));
+    let names = (BTreeMap::new(), NameRules::default());
+    swap(&world, false, &[("far", servers)], names, (prices, costs));
     world
 }
 
 /// The same with rules on content.
 pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation::RuleConfig>) -> World {
     let world = World::new(Setup { rules, ..Setup::default() });
-    swap(
-        &world,
-        false,
-        &[("far", servers)],
-        BTreeMap::new(),
-        (&json!([price("far", 1)]).to_string(), CostList::default()),
-    );
+    let (names, prices) = ((BTreeMap::new(), NameRules::default()), json!([price("far", 1)]).to_string());
+    swap(&world, false, &[("far", servers)], names, (&prices, CostList::default()));
     world
 }
 
 /// Has a world offer, beside its own model, models that these servers answer for, under further names too. The first costs a dollar for
 /// a million tokens of the prompt and four for those of the answer, each further one twice as much as the one before.
 pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
+    offer_by(world, models, aliases, NameRules::default());
+}
+
+/// The same, with rules for the names.
+pub(crate) fn offer_by(
+    world: &World,
+    models: &[(&str, &[Arc<Told>])],
+    aliases: BTreeMap<ModelName, Route>,
+    names: NameRules,
+) {
     let prices = models.iter().enumerate().map(|(at, (model, _))| price(model, 1 << at));
     let prices: Vec<Value> = std::iter::once(price(MODEL, 1)).chain(prices).collect();
-    swap(world, true, models, aliases, (&json!(prices).to_string(), CostList::default()));
+    swap(world, true, models, (aliases, names), (&json!(prices).to_string(), CostList::default()));
 }
 
 fn price(model: &str, times: i64) -> Value {
@@ -173,7 +179,7 @@ fn swap(
     world: &World,
     own: bool,
     models: &[(&str, &[Arc<Told>])],
-    aliases: BTreeMap<ModelName, Route>,
+    (aliases, names): (BTreeMap<ModelName, Route>, NameRules),
     (prices, costs): (&str, CostList),
 ) {
     let mut workers = Vec::new();
@@ -206,6 +212,7 @@ fn swap(
         fleet: Arc::new(Fleet::new(workers)),
         judge: world.judge.clone(),
         weights: BTreeMap::new(),
+        names,
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }

@@ -415,6 +415,7 @@ impl World {
                 Route::to(ModelName::new(MODEL).unwrap()),
             )]),
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
+            names: headrace_gateway::NameRules::default(),
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         let key = secret.expose_secret().to_owned();

@@ -342,6 +342,7 @@ impl World {
             models: vec![Arc::new(served)],
             aliases: BTreeMap::new(),
             weights: BTreeMap::new(),
+            names: headrace_gateway::NameRules::default(),
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)

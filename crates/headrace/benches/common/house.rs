@@ -11,7 +11,10 @@ use headrace_call_api::Front;
 use headrace_domain::{Clock, NanoDollars, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Catalog, Gateway, GatewayConfig, GatewayParts, Offer, Records, ServedModel, Stored};
+use headrace_gateway::{
+    Catalog, Gateway, GatewayConfig, GatewayParts, NameRules, Offer, Records, ServedModel, ShadowBudget,
+    ShadowSpec, Stored,
+};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
@@ -57,15 +60,16 @@ impl Records for NoRecords {
     }
 }
 
-/// A gateway with everything real, which serves one model by one worker; its books are in memory or on the disk.
+/// A gateway with everything real, which serves one model by one worker; its books are on the disk (`sqlite`) or in memory. Of the kind
+/// `shadow`, each call runs once more.
 pub(crate) fn house(
-    on_disk: bool,
+    kind: &str,
     dir: &Path,
     clock: Arc<dyn Clock>,
     model: ServedModel,
     worker: Worker,
 ) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
-    let now = clock.now();
+    let (now, on_disk) = (clock.now(), kind == "sqlite");
     let (org, project) = (OrgId::new("bench")?, ProjectId::new("bench")?);
 
     let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([1; 32]))?;
@@ -116,6 +120,13 @@ pub(crate) fn house(
         cache_secret: [2; 32],
         owner,
     };
+    let mut names = NameRules::default();
+    if kind == "shadow" {
+        let budget = ShadowBudget { amount, period: Duration::from_secs(3600) };
+        let (to, share, compare) = (model.name.clone(), 1.0, true);
+        let shadow = ShadowSpec { model: to, share, budget, compare, in_flight: 64, queue: 1024 };
+        names.shadows.insert(model.name.clone(), Arc::new(shadow));
+    }
     let offer = Offer {
         prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
         costs: CostList::default(),
@@ -124,6 +135,7 @@ pub(crate) fn house(
         models: vec![Arc::new(model)],
         aliases: BTreeMap::new(),
         weights: BTreeMap::new(),
+        names,
     };
     let gateway = Gateway::new(parts, Catalog::checked(offer, now)?, GatewayConfig::default())?;
     Ok((gateway, tally))

@@ -149,7 +149,7 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gatewa
     let name = ModelName::new(MODEL)?;
     let engine = ScriptedEngine::new(capabilities(), TOKENS_PER_ANSWER, "word ");
     let worker = Worker::new("scripted", name.clone(), Arc::new(engine));
-    house(kind == "sqlite", dir, clock, served(name)?, worker)
+    house(kind, dir, clock, served(name)?, worker)
 }
 
 fn capabilities() -> Capabilities {

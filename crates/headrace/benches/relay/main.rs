@@ -109,8 +109,23 @@ fn report() -> Result<(), Failure> {
             tell(cell, name, row, &plain);
         }
     }
+    if let Some(cell) = cells.first() {
+        shadowed(cell, length)?;
+    }
     println!("\nA memcpy and a BLAKE3 hash of 400 kB here: {:.0} us", copy_and_hash_us(400_000));
     memory_of_connections()
+}
+
+/// What a copy of each call adds to the calls, at a rate at which all of them have room: they are twice as many.
+fn shadowed(cell: &Cell, length: Duration) -> Result<(), Failure> {
+    let rate = measure(cell, "shadow", length, None)?.saturated.per_second() / 4.0;
+    let alone = measure(cell, "memory", length, Some(rate))?;
+    let copied = measure(cell, "shadow", length, Some(rate))?;
+    let [p50, p99] = [50.0, 99.0].map(|at| copied.half.percentile_us(at) - alone.half.percentile_us(at));
+    println!(
+        "\nA copy of each call at another model, at {rate:.0} calls/s: {p50:+.0} us p50, {p99:+.0} us p99"
+    );
+    Ok(())
 }
 
 fn tell(cell: &Cell, name: &str, row: &Row, plain: &Row) {

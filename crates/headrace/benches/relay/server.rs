@@ -42,8 +42,7 @@ pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
         let name = ModelName::new(MODEL)?;
         let site = Arc::new(Site::new("mock"));
         let worker = Worker::relay("mock/mock-model", name.clone(), Arc::new(relay)).at(&site);
-        let (gateway, tally) =
-            house(kind == "sqlite", Path::new(dir), Arc::clone(&clock), served(name), worker)?;
+        let (gateway, tally) = house(kind, Path::new(dir), Arc::clone(&clock), served(name), worker)?;
         listen(gateway, clock).await?;
         println!("{}", tally.line());
         Ok::<_, Failure>(())

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
@@ -14,6 +15,7 @@ use super::arithmetic::{Arithmetic, KV_TYPES, MODES, QUANTIZED};
 use super::paths::not_a_model;
 use super::prices::{play_price, prices_of};
 use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
+use super::shadows::shadow;
 use super::table::Table;
 use super::upstreams;
 use super::value::{Kind, Parsed};
@@ -81,6 +83,9 @@ impl Reader {
                 here.chain(relayed.iter().map(|other| &other.name)).any(|other| Some(other) == name.as_ref());
             if let Some(name) = name.as_ref().filter(|_| twice) {
                 table.problem("name", format!("`{name}` is named twice"));
+            }
+            if let (Some(shadow), Some(name)) = (shadow(&mut table), &name) {
+                self.names.shadows.insert(name.clone(), Arc::new(shadow));
             }
             if table.left.contains_key("targets") {
                 relayed.extend(upstreams::relayed(&mut table, name));

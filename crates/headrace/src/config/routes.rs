@@ -2,11 +2,13 @@
 //! is read for itself, so that one fault hides no other. Must not know which models there are.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use headrace_domain::ModelName;
 use headrace_gateway::{Arm, Fallbacks, Route, Sticky};
 
 use super::Reader;
+use super::shadows::shadow;
 use super::table::Table;
 use super::value::{Kind, Parsed};
 
@@ -29,7 +31,9 @@ impl Reader {
         for mut table in self.list("routes") {
             let name = table.need_name("name");
             let route = route(&mut table);
+            let shadow = shadow(&mut table);
             if let Some(name) = name {
+                self.names.shadows.extend(shadow.map(|shadow| (name.clone(), Arc::new(shadow))));
                 if aliases.contains_key(&name) {
                     table.problem("name", format!("`{name}` is an alias or another route already"));
                 }

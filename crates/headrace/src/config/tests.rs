@@ -325,6 +325,38 @@ fn prices_are_dollars_and_every_fault_of_a_table_is_shown() {
 }
 
 #[test]
+fn copies_of_calls_stand_with_the_names_whose_calls_they_are_of() {
+    let models = |shadow: &str, more: &str| {
+        read(&format!(
+            "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n{shadow}\n[[prices]]\nmodel = \"m\"\ninput = \"1\"\noutput = \"1\"\n{more}"
+        ))
+    };
+    let config = models(
+        "shadow = { model = \"n\", share = 0.1, budget = \"$5/day\" }",
+        "[[routes]]\nname = \"r\"\nto = [\"m\"]\nshadow = { model = \"m\", budget = \"1/hour\", compare = false, in_flight = 1, queue = 0 }",
+    )
+    .unwrap();
+    let of = |name: &str| config.names.shadows.get(&ModelName::new(name).unwrap()).unwrap();
+    let (m, r) = (of("m"), of("r"));
+    assert_eq!((m.model.as_str(), m.share, m.compare, m.in_flight, m.queue), ("n", 0.1, true, 4, 64));
+    assert_eq!((r.model.as_str(), r.share, r.compare, r.in_flight, r.queue), ("m", 1.0, false, 1, 0));
+    let said = models(
+        "shadow = { model = \"n\", share = 2, bugdet = \"$5/day\" }",
+        "[[routes]]\nname = \"r\"\nto = [\"m\"]\nshadow = \"m\"",
+    )
+    .err()
+    .unwrap();
+    for expected in [
+        "models[0].shadow.share: 2 is no share",
+        "models[0].shadow.budget: is missing",
+        "models[0].shadow.bugdet: there is no such setting; did you mean `budget`?",
+        "routes[0].shadow: \"m\" is no table",
+    ] {
+        assert!(said.contains(expected), "{expected}\n---\n{said}");
+    }
+}
+
+#[test]
 fn model_flags() {
     let dir = tempfile::tempdir().unwrap();
     let odd = dir.path().join("a=b");

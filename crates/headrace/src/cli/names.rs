@@ -1,0 +1,18 @@
+//! Arguments of the commands about names of models. Must not know what a command does.
+
+use clap::Args;
+
+use super::shared::At;
+
+/// `headrace shadow`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  headrace shadow               every pair of models, of the last day\n  headrace shadow --hours 168   of the last week\n  headrace shadow --json        for programs, with the worst examples by call id"
+)]
+pub(crate) struct ShadowArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// How far back
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub(crate) hours: u32,
+}
