@@ -25,6 +25,12 @@ pub enum AdminCommand {
         #[serde(default)]
         act: Option<UpstreamAct>,
     },
+    /// Names that lead to several models, after what is to be done with one.
+    Routes {
+        /// The name whose models that were taken out are put on trial again; `None`: nothing is done.
+        #[serde(default)]
+        resume: Option<ModelName>,
+    },
     /// Creates a key.
     CreateKey {
         /// The project it belongs to; its organisation follows from that.
@@ -186,6 +192,8 @@ pub enum AdminReply {
     },
     /// The servers that calls are sent on to, in the order of the configuration.
     Upstreams(Vec<UpstreamView>),
+    /// Names that lead to several models, in their order.
+    Routes(Vec<RouteView>),
     /// A key was created; this is the only time that its secret is shown.
     KeyCreated {
         /// The key.
@@ -318,6 +326,48 @@ impl UpstreamAct {
             Self::Drain { upstream } | Self::Resume { upstream } | Self::Probe { upstream } => upstream,
         }
     }
+}
+
+/// A name that leads to several models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteView {
+    /// The name.
+    pub name: ModelName,
+    /// What stays with a model: `none`, `key`, `user`, `conversation`.
+    pub sticky: String,
+    /// Where it leads.
+    pub to: Vec<RouteArmView>,
+}
+
+/// A model that a name leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteArmView {
+    /// The model.
+    pub model: ModelName,
+    /// Its share by the configuration, relative to the sum of all.
+    pub weight: u32,
+    /// What is seen of it, where it is on trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<CanaryFigures>,
+}
+
+/// What is seen of a model on trial in its window, and of the models beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CanaryFigures {
+    /// Calls.
+    pub calls: [u64; 2],
+    /// Of these, those that failed.
+    pub errors: [u64; 2],
+    /// Of these, those whose content was refused.
+    pub refusals: [u64; 2],
+    /// The 95th percentile of times to the first token, in microseconds.
+    pub first_token_p95_us: [Option<u32>; 2],
+    /// When it was taken out, in seconds since 1970; `None`: it gets calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back_unix_s: Option<u64>,
+    /// The evidence for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A server that calls are sent on to.

@@ -8,12 +8,13 @@ mod lock;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, LoadView, SecretText,
-    ServerStatus, StoreView, TotalsView, UpstreamAct, UpstreamModelView, UpstreamView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CanaryFigures, CreditView, GrantView, LoadView,
+    RouteArmView, RouteView, SecretText, ServerStatus, StoreView, TotalsView, UpstreamAct, UpstreamModelView,
+    UpstreamView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
 pub use service::{
-    AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, ReloadSource, StatusSource,
-    UpstreamSource,
+    AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, ReloadSource, RouteSource,
+    StatusSource, UpstreamSource,
 };

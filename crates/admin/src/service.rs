@@ -14,7 +14,8 @@ use headrace_ledger::{Command, Ledger, Receipt};
 use parking_lot::Mutex;
 
 use crate::command::{
-    AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus, UpstreamAct, UpstreamView,
+    AdminCommand, AdminReply, AuditView, CreditView, RouteView, SecretText, ServerStatus, UpstreamAct,
+    UpstreamView,
 };
 use crate::error::AdminError;
 
@@ -48,6 +49,10 @@ pub type ReloadSource = Box<dyn Fn() -> Result<Vec<String>, AdminError> + Send +
 pub type UpstreamSource =
     Box<dyn Fn(Option<UpstreamAct>) -> Result<Vec<UpstreamView>, AdminError> + Send + Sync>;
 
+/// Puts the models of a route on trial again that were taken out, if one is named, and says which those are, and how all routes are.
+pub type RouteSource =
+    Box<dyn Fn(Option<&ModelName>) -> Result<(Vec<ModelName>, Vec<RouteView>), AdminError> + Send + Sync>;
+
 /// Says whether the ledger's journal has a grant after a row, for acts that a crash cut short. It blocks.
 pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
 
@@ -62,6 +67,8 @@ pub struct AdminService {
     reload: Option<ReloadSource>,
     /// `None`: no server runs.
     upstreams: Option<UpstreamSource>,
+    /// `None`: no server runs.
+    routes: Option<RouteSource>,
     /// Locked for the whole of an act on money.
     money: Mutex<()>,
 }
@@ -89,6 +96,7 @@ impl AdminService {
             status,
             reload: None,
             upstreams: None,
+            routes: None,
             money: Mutex::new(()),
         }
     }
@@ -101,6 +109,11 @@ impl AdminService {
     /// The same of a server that runs, and so sends calls on.
     pub fn with_upstreams(self, upstreams: UpstreamSource) -> Self {
         Self { upstreams: Some(upstreams), ..self }
+    }
+
+    /// The same of a server that runs, and so chooses among models.
+    pub fn with_routes(self, routes: RouteSource) -> Self {
+        Self { routes: Some(routes), ..self }
     }
 
     /// Opens the ledger account of every project that has none: one was created and the process ended before its
@@ -168,6 +181,7 @@ impl AdminService {
                 Some(upstreams) => upstreams(act).map(AdminReply::Upstreams),
                 None => Err(not_running()),
             },
+            AdminCommand::Routes { resume } => self.routes(resume.as_ref(), actor, now),
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
             AdminCommand::ListKeys { project } => self.list_keys(project.as_ref()),
             AdminCommand::RevokeKey { id } => {
@@ -214,6 +228,25 @@ impl AdminService {
             AdminCommand::SetLedgerClock => self.set_clock(actor, now),
             AdminCommand::ShowAudit { last } => self.audit(last),
         }
+    }
+
+    fn routes(
+        &self,
+        resume: Option<&ModelName>,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        let Some(routes) = &self.routes else { return Err(not_running()) };
+        let (resumed, views) = routes(resume)?;
+        if let Some(route) = resume {
+            for model in resumed {
+                let (act, subject) = ("canary.resume".to_owned(), route.to_string());
+                let entry =
+                    AuditEntry { at: now, actor: actor.to_owned(), act, subject, detail: model.to_string() };
+                self.directory.note(&entry)?;
+            }
+        }
+        Ok(AdminReply::Routes(views))
     }
 
     fn create_key(

@@ -11,6 +11,7 @@ use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
+use crate::canary::{CanaryView, Trial, Trials, Watch};
 use crate::lane::Lane;
 use crate::policy::Policy;
 use crate::routes::{Arm, Asker, Draw, Route};
@@ -70,6 +71,8 @@ pub struct Catalog {
     judge: Option<Arc<dyn Judge>>,
     weights: BTreeMap<OrgId, u32>,
     rules: NameRules,
+    /// What is seen of models on trial, by their route.
+    trials: BTreeMap<ModelName, Trials>,
     /// What a body says decides which model takes it, or how it is read: some model is spoken to in messages, or some name leads
     /// to several.
     looks: bool,
@@ -111,6 +114,12 @@ impl Catalog {
             if route.arms.iter().all(|arm| arm.weight == 0) {
                 faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
             }
+            let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
+            if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
+                faults.push(format!(
+                    "alias `{alias}` has only canaries: give it a model that they are compared with"
+                ));
+            }
             let missing = route.models().filter(|model| !models.contains_key(*model));
             faults.extend(
                 missing.map(|model| format!("alias `{alias}` points to `{model}`, which is not served")),
@@ -145,7 +154,21 @@ impl Catalog {
         }
         let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
             || aliases.values().any(Route::has_choice);
-        Ok(Arc::new(Self { models, aliases, prices, costs, fleet, judge, weights, rules, looks, free_model }))
+        let trials = aliases.iter().filter_map(|(name, route)| Some((name.clone(), trials(name, route)?)));
+        let trials = trials.collect();
+        Ok(Arc::new(Self {
+            models,
+            aliases,
+            prices,
+            costs,
+            fleet,
+            judge,
+            weights,
+            rules,
+            trials,
+            looks,
+            free_model,
+        }))
     }
 
     /// The served models, in no order.
@@ -210,8 +233,13 @@ impl Catalog {
         let model = match self.aliases.get(name) {
             Some(route) if route.has_choice() => {
                 let draw = Draw::new(name, route, asker, body);
+                let trials = self.trials.get(name);
+                let stays = |arm: &Arm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
                 let within = |arm: &Arm| self.fleet.serves_within(&arm.model, &asker.principal.regions);
-                &route.choose(&draw, within).or_else(|| route.choose(&draw, |_| true))?.model
+                &route
+                    .choose(&draw, |arm| stays(arm) && within(arm))
+                    .or_else(|| route.choose(&draw, stays))?
+                    .model
             }
             Some(route) => route.main()?,
             None => name,
@@ -236,6 +264,36 @@ impl Catalog {
             let model = self.models.get(name).filter(|_| self.fleet.serves_within(name, residency))?;
             (model.lane.is_messages() == failed.lane.is_messages()).then(|| Arc::clone(model))
         })
+    }
+
+    /// What a call that asks for `asked`, and goes to `model`, is watched for.
+    pub(crate) fn trial(&self, asked: &ModelName, model: &ModelName) -> Option<Box<Trial>> {
+        self.trials.get(asked)?.call(model)
+    }
+
+    /// Watches go on where their entries are those of the catalogue before.
+    pub(crate) fn go_on_from(&self, former: &Self) {
+        for (name, trials) in &self.trials {
+            if let Some(former) = former.trials.get(name) {
+                trials.go_on_from(former);
+            }
+        }
+    }
+
+    /// Everything on trial.
+    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
+        self.trials.values().flat_map(Trials::watches)
+    }
+
+    /// Names that lead to several models, or to one on trial, as they stand.
+    pub fn routes(&self) -> impl Iterator<Item = (&ModelName, &Route)> {
+        self.aliases.iter().filter(|(_, route)| route.has_choice())
+    }
+
+    /// What is seen of a model on trial.
+    pub fn canary(&self, route: &ModelName, model: &ModelName) -> Option<CanaryView> {
+        let watch = self.trials.get(route)?.watches().find(|watch| watch.model == *model)?;
+        Some(watch.view())
     }
 
     /// How calls are copied that ask for `asked` and are served by `model`: what is said of the name asked for comes first.
@@ -279,6 +337,12 @@ impl Catalog {
     pub(crate) fn has_free_model(&self) -> bool {
         self.free_model
     }
+}
+
+/// What is on trial in a route.
+fn trials(name: &ModelName, route: &Route) -> Option<Trials> {
+    let watch = |arm: &Arm| Some(Watch::new(name, &arm.model, arm.weight, arm.canary?));
+    Trials::of(route.arms.iter().filter_map(watch))
 }
 
 /// What a gateway cannot be served with. Every fault at once.

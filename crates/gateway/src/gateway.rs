@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
 use crate::memory::Memory;
@@ -71,7 +72,30 @@ impl Gateway {
     /// Serves calls that come from now on by another catalogue, and returns the former one: calls that it has routed keep it,
     /// and what it offers must work until they are done.
     pub fn swap(&self, catalog: Arc<Catalog>) -> Arc<Catalog> {
+        catalog.go_on_from(&self.catalog());
         self.catalog.swap(catalog)
+    }
+
+    /// Models on trial that were taken out of their routes and of which nobody was told yet.
+    pub fn canary_news(&self) -> Vec<CanaryNews> {
+        let catalog = self.catalog();
+        catalog.watches().filter_map(|watch| watch.news()).collect()
+    }
+
+    /// Takes a model out of a route as it had been taken out before, if its entry is still the same.
+    pub fn roll_back(&self, news: CanaryNews) {
+        let catalog = self.catalog();
+        let same = |watch: &&Arc<Watch>| watch.is_of(&news);
+        if let Some(watch) = catalog.watches().find(same) {
+            watch.roll_back(news.rolled_back.clone());
+        }
+    }
+
+    /// Puts the models of a route on trial again that were taken out; which those are.
+    pub fn resume_canaries(&self, route: &ModelName) -> Vec<ModelName> {
+        let catalog = self.catalog();
+        let out = catalog.watches().filter(|watch| watch.route == *route && watch.resume());
+        out.map(|watch| watch.model.clone()).collect()
     }
 
     /// Why calls would not be served, or those for a model of ours not; empty: all would. Upstreams come and go, each with its

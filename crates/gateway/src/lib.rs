@@ -2,6 +2,7 @@
 //! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
+mod canary;
 mod catalog;
 mod config;
 mod delivery;
@@ -30,6 +31,7 @@ mod world;
 extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
+pub use canary::{CanaryNews, CanarySpec, CanaryView, RolledBack};
 pub use catalog::{Catalog, GatewayError, NameRules, Offer, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Records, Stored};
 pub use delivery::Delivery;

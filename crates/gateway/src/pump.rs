@@ -8,12 +8,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_call_api::GiveUp;
-use headrace_domain::{Code, ModelName, Outcome, Stage, Usage};
+use headrace_domain::{Code, FinishReason, ModelName, Outcome, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
 use crate::answer::Answer;
+use crate::canary::Went;
 use crate::delivery::Cut;
 use crate::dossier::Dossier;
 use crate::refused::Why;
@@ -75,6 +76,25 @@ struct Ended {
     outcome: Outcome,
     cut: Cut,
     told: bool,
+}
+
+impl Ended {
+    /// What it says of whoever took the call; `None`: nothing.
+    fn went(&self) -> Option<Went> {
+        match (&self.ending, &self.outcome) {
+            (Ending::Completed, Outcome::Completed { finish }) => {
+                let refused = finish.iter().any(|name| name == FinishReason::ContentFilter.name());
+                Some(if refused { Went::Refused } else { Went::Well })
+            }
+            (Ending::Failed(why) | Ending::Refused(why), _) => match why.code {
+                Code::ShuttingDown => None,
+                Code::ContentPolicy => Some(Went::Refused),
+                // What the caller could mend is the caller's.
+                _ => (why.status >= 500 || why.status == 429).then_some(Went::Failed),
+            },
+            _ => None,
+        }
+    }
 }
 
 /// How the work ended, before anyone was told or charged.
@@ -390,8 +410,12 @@ impl Carried {
         drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
+        let went = ended.as_ref().and_then(Ended::went);
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| dossier.seal(outcome));
+        if let (Some(trial), Some(went)) = (dossier.trial.take(), went) {
+            attempt(|| trial.ended(went, &dossier.record, gateway.parts().clock.now()));
+        }
         let (shadow, kept) = (dossier.shadow.take(), line.sender.kept());
         let copying = (gateway.is_draining(), gateway.parts().cache_secret);
         let copy = guarded(shadows::ended(copying, shadow, kept, &mut dossier.record)).await.flatten();

@@ -7,8 +7,10 @@ use headrace_domain::{Code, ModelName, RequestId, Stage};
 use headrace_identity::Principal;
 use headrace_wire::relay::{opening, user_named};
 
+use crate::canary::CanarySpec;
+
 /// What a name leads to: one model, or several with weights.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Route {
     /// At least one.
     pub arms: Vec<Arm>,
@@ -71,12 +73,14 @@ impl Fallbacks {
 }
 
 /// A model that a name leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Arm {
     /// As it is served.
     pub model: ModelName,
     /// Its share, relative to the sum of all. Zero: it gets no calls.
     pub weight: u32,
+    /// It is on trial: where it is worse than the others, it gets no more calls.
+    pub canary: Option<CanarySpec>,
 }
 
 /// What stays with a model once it was sent there, for as long as the weights stay.
@@ -111,7 +115,7 @@ impl Sticky {
 impl Route {
     /// A further name of one model.
     pub fn to(model: ModelName) -> Self {
-        Self { arms: vec![Arm { model, weight: 1 }], ..Self::default() }
+        Self { arms: vec![Arm { model, weight: 1, canary: None }], ..Self::default() }
     }
 
     /// Every model that may answer under the name.

@@ -84,6 +84,8 @@ pub(crate) enum Command {
     Reload(At),
     /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one
     Upstreams(upstreams::UpstreamsArgs),
+    /// Names that lead to several models, and canaries: how they do; `--resume` puts those on trial again that were taken out
+    Routes(names::RoutesArgs),
     /// How models that get copies of calls compare with those that answered
     Shadow(names::ShadowArgs),
     /// Who changed what

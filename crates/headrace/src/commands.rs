@@ -8,6 +8,7 @@ pub(crate) mod margin;
 pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod places;
+pub(crate) mod routes;
 pub(crate) mod shadow;
 pub(crate) mod status;
 pub(crate) mod trace;

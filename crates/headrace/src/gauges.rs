@@ -23,6 +23,22 @@ pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
     metrics.register_gauge("headrace_requests_in_flight", "Calls under way.", &[], Box::new(read));
 }
 
+/// Registers which models on trial were taken out of their routes.
+pub(crate) fn register_canaries(metrics: &Metrics, gateway: &Arc<Gateway>) {
+    for (name, route) in gateway.catalog().routes() {
+        for arm in route.arms.iter().filter(|arm| arm.canary.is_some()) {
+            let labels = [("route", name.as_str()), ("model", arm.model.as_str())];
+            let (gateway, name, model) = (Arc::downgrade(gateway), name.clone(), arm.model.clone());
+            let read = move || {
+                let seen = gateway.upgrade().and_then(|gateway| gateway.catalog().canary(&name, &model));
+                if seen.is_some_and(|seen| seen.rolled_back.is_some()) { 1.0 } else { 0.0 }
+            };
+            let help = "Whether a model on trial was taken out of its route.";
+            metrics.register_gauge("headrace_canary_rolled_back", help, &labels, Box::new(read));
+        }
+    }
+}
+
 /// Registers what becomes of the copies of calls that are made by now.
 pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
     type Read = fn(&ShadowFigures) -> u64;

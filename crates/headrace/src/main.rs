@@ -3,6 +3,7 @@
 
 mod ca;
 mod caches;
+mod canaries;
 mod chat;
 mod check;
 mod cli;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Status(at) => commands::status::run(&at),
         Command::Reload(at) => commands::status::reload(&at),
         Command::Upstreams(args) => commands::upstreams::run(args),
+        Command::Routes(args) => commands::routes::run(args),
         Command::Shadow(args) => commands::shadow::run(&args),
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),

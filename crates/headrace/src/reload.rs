@@ -193,6 +193,7 @@ impl Reloader {
             names.iter().for_each(|name| self.metrics.add_model(name));
             drop(gateway.swap(catalog));
             gauges::register_shadows(&self.metrics, &gateway);
+            gauges::register_canaries(&self.metrics, &gateway);
             self.upstreams.take_over(fronted, &self.metrics, &self.runtime);
         };
         if !self.engines.replace(running, swap) {

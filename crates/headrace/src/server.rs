@@ -38,7 +38,7 @@ use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{commands, gauges, hardening, machine, models, output, reload};
+use crate::{canaries, commands, gauges, hardening, machine, models, output, reload};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -248,11 +248,15 @@ impl House {
             served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
         drop(running);
         let gateway = self.gateway(&fronted)?;
+        if let Err(why) = canaries::restore(&gateway, &self.directory) {
+            output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
+        }
         self.upstreams.take_over(fronted, &self.metrics, runtime.handle());
         gauges::register(&self.metrics, &self.ledger, &self.limits);
         self.engines.register();
         gauges::register_gateway(&self.metrics, &gateway);
         gauges::register_shadows(&self.metrics, &gateway);
+        gauges::register_canaries(&self.metrics, &gateway);
         self.stores().register(&self.metrics);
         let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
         let edge = Edge::bind(
@@ -297,6 +301,7 @@ impl House {
             let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
             let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
             let mut ticks = self.tick();
+            ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
             let every = self.config.watch;
             if !every.is_zero() {
                 ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, every)));
@@ -401,7 +406,7 @@ impl House {
         reloader: &Arc<Reloader>,
     ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
-        let front = gateway.clone();
+        let (front, routes) = (gateway.clone(), gateway.clone());
         let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
         let status = move || {
             status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() })
@@ -417,6 +422,7 @@ impl House {
             Box::new(status),
         )
         .with_reload(Box::new(move || reload.reload("headrace reload")))
+        .with_routes(canaries::source(routes))
         .with_upstreams(self.upstreams.source(runtime.handle().clone(), front, relist))
     }
 

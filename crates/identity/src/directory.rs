@@ -301,6 +301,16 @@ impl Directory {
         Ok(self.store.note_revocations(&[])?)
     }
 
+    /// Logs what has happened in another room.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn note(&self, audit: &AuditEntry) -> Result<(), IdentityError> {
+        check_text("actor", &audit.actor)?;
+        let _one_change = self.waiting.lock();
+        Ok(self.store.note(audit)?)
+    }
+
     /// Logs an act that another room is about to carry out, with what it takes to carry it out after a crash. Answers
     /// with its row.
     ///

@@ -77,6 +77,9 @@ pub trait KeyStore: Send + Sync {
     /// Adds a project or changes its limits. [`StoreError::NotFound`] if there is no such organisation.
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError>;
 
+    /// Logs what has happened elsewhere.
+    fn note(&self, audit: &AuditEntry) -> Result<(), StoreError>;
+
     /// Logs an act that is carried out elsewhere, before it is, with what is needed to carry it out. Answers with its
     /// row. The act stays announced until [`KeyStore::conclude`].
     fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError>;

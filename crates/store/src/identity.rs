@@ -334,6 +334,10 @@ impl KeyStore for SqliteKeyStore {
         })
     }
 
+    fn note(&self, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.write("noting an act", async |connection| log(connection, audit.clone()).await)
+    }
+
     fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
         self.write("announcing an act", async |connection| {
             log(connection, audit.clone()).await?;

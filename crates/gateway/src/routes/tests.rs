@@ -14,7 +14,8 @@ fn name(text: &str) -> ModelName {
 }
 
 fn route(weights: &[u32], sticky: Sticky) -> Route {
-    let arm = |(at, weight): (usize, &u32)| Arm { model: name(&format!("m-{at}")), weight: *weight };
+    let arm =
+        |(at, weight): (usize, &u32)| Arm { model: name(&format!("m-{at}")), weight: *weight, canary: None };
     Route { arms: weights.iter().enumerate().map(arm).collect(), sticky, seed: 7, ..Route::default() }
 }
 

@@ -51,6 +51,9 @@ impl Received {
             (read(&catalog, &asker, named, endpoint, body, &config.wire), taken)
         };
         let Read { call, asked, model } = read?;
+        if let (Some(asked), Some(model)) = (&asked, &model) {
+            dossier.trial = catalog.trial(asked, &model.name);
+        }
         if let (Some(body), Some(asked), Some(model)) = (whole, &asked, &model)
             && let Some(named) = catalog.shadow(asked, &model.name)
         {

@@ -21,7 +21,7 @@ use crate::world::{MODEL, Script as Engines, Scripted, Setup, World, header, rea
 
 /// `moving` leads to `a-1`, and from there on to others by what goes wrong.
 fn falling(fallbacks: Fallbacks) -> BTreeMap<ModelName, Route> {
-    let arms = vec![Arm { model: name("a-1"), weight: 1 }];
+    let arms = vec![Arm { model: name("a-1"), weight: 1, canary: None }];
     BTreeMap::from([(name("moving"), Route { arms, fallbacks, ..Route::default() })])
 }
 
@@ -280,7 +280,7 @@ fn token_world() -> (World, Arc<Scripted>) {
     let to = || vec![name("large")];
     let fallbacks =
         Fallbacks { context_too_long: to(), overloaded: to(), failed: to(), ..Fallbacks::default() };
-    let arms = vec![Arm { model: own.name.clone(), weight: 1 }];
+    let arms = vec![Arm { model: own.name.clone(), weight: 1, canary: None }];
     let offer = Offer {
         models: vec![own, Arc::new(second)],
         aliases: BTreeMap::from([(name("moving"), Route { arms, fallbacks, ..Route::default() })]),
@@ -347,7 +347,7 @@ async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
     };
     let faults = Catalog::checked(apart, world.clock.now()).err().unwrap().faults.join("\n");
     assert!(faults.contains("alias `moving` points to `nowhere`, which is not served"), "{faults}");
-    routes.get_mut(&name("moving")).unwrap().arms.push(Arm { model: name(MODEL), weight: 0 });
+    routes.get_mut(&name("moving")).unwrap().arms.push(Arm { model: name(MODEL), weight: 0, canary: None });
     offer(&world, &[("a-1", &[one])], routes);
     assert_eq!(ask(&world, &json!({})).await.0, 502);
     assert!(world.engine.jobs.lock().unwrap().is_empty());

@@ -89,7 +89,11 @@ async fn whatever_fails_nobody_is_asked_who_is_elsewhere() {
         let (first, second) = (of(first), of(second));
         let mut models: Vec<(&str, &[Arc<Told>])> = vec![("a", &first)];
         models.extend((!second.is_empty()).then_some(("b", &*second)));
-        let arms = models.iter().map(|(name, _)| Arm { model: ModelName::new(name).unwrap(), weight: 1 });
+        let arms = models.iter().map(|(name, _)| Arm {
+            model: ModelName::new(name).unwrap(),
+            weight: 1,
+            canary: None,
+        });
         let route = Route { arms: arms.collect(), sticky: Sticky::None, seed, ..Route::default() };
         let world = World::new(Setup::default());
         // Where the first fails, or is full, or takes nothing, the other one answers.
@@ -155,7 +159,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     let servers =
         [server_in(Some("us"), "one", Dialect::OpenAi, vec![one()]), server("two", Dialect::OpenAi, vec![])];
     let near = [server_in(Some("eu"), "near", Dialect::OpenAi, vec![one(), one()])];
-    let arm = |model: &str| Arm { model: ModelName::new(model).unwrap(), weight: 1 };
+    let arm = |model: &str| Arm { model: ModelName::new(model).unwrap(), weight: 1, canary: None };
     let route = Route { arms: vec![arm("far"), arm("near")], ..Route::default() };
     let aliases = BTreeMap::from([
         (ModelName::new("moving").unwrap(), route),

@@ -17,7 +17,8 @@ pub(crate) fn name(text: &str) -> ModelName {
 }
 
 fn route(weights: &[(&str, u32)], sticky: Sticky) -> BTreeMap<ModelName, Route> {
-    let arms = weights.iter().map(|&(model, weight)| Arm { model: name(model), weight }).collect();
+    let arms =
+        weights.iter().map(|&(model, weight)| Arm { model: name(model), weight, canary: None }).collect();
     BTreeMap::from([(name("moving"), Route { arms, sticky, ..Route::default() })])
 }
 

@@ -183,7 +183,8 @@ fn swap(
     (prices, costs): (&str, CostList),
 ) {
     let mut workers = Vec::new();
-    let mut served: Vec<_> = world.gateway.catalog().models().filter(|_| own).cloned().collect();
+    let own_model = |model: &&Arc<ServedModel>| own && model.name.as_str() == MODEL;
+    let mut served: Vec<_> = world.gateway.catalog().models().filter(own_model).cloned().collect();
     if own {
         let engine = Arc::clone(&world.engine) as Arc<dyn Engine>;
         workers.push(Worker::new("w0", ModelName::new(MODEL).unwrap(), engine));

@@ -1,6 +1,7 @@
 //! Arguments of the commands about names of models. Must not know what a command does.
 
 use clap::Args;
+use headrace_domain::ModelName;
 
 use super::shared::At;
 
@@ -15,4 +16,14 @@ pub(crate) struct ShadowArgs {
     /// How far back
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub(crate) hours: u32,
+}
+
+/// `headrace routes`
+#[derive(Debug, Args)]
+pub(crate) struct RoutesArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// Put the canaries of this route on trial again that were taken out
+    #[arg(long, value_name = "ROUTE")]
+    pub(crate) resume: Option<ModelName>,
 }

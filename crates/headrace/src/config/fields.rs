@@ -369,7 +369,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "routes",
         Kind::Tables,
         "",
-        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`. `shadow`, as of `models`, comes before that of the model that answers.",
+        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone; with `canary`, `true` or a table, the model gets no more calls once it is worse than those without: where the part of its calls that fail is greater by more than `errors` (0.01), or that of calls whose content is refused by more than `refusals` (0.02), or the 95th percentile of its times to the first token more than `first_token` (1.5) times as long, over a `window` (`\"30m\"`) with at least `min_calls` (40) of its own), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`. `shadow`, as of `models`, comes before that of the model that answers.",
     ),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
     field(

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{Arm, Fallbacks, Route, Sticky};
+use headrace_gateway::{Arm, CanarySpec, Fallbacks, Route, Sticky};
 
 use super::Reader;
 use super::shadows::shadow;
@@ -14,6 +15,14 @@ use super::value::{Kind, Parsed};
 
 /// The greatest weight of a model in a route.
 const MOST_WEIGHT: u32 = 1_000_000;
+/// A trial of which nothing more is said.
+const CANARY: CanarySpec = CanarySpec {
+    window: Duration::from_secs(30 * 60),
+    min_calls: 40,
+    errors: 0.01,
+    refusals: 0.02,
+    first_token: 1.5,
+};
 /// The names of [`Sticky`].
 const STICKY: &[&str] = &["none", "key", "user", "conversation"];
 
@@ -125,6 +134,46 @@ fn arm(table: &mut Table, at: usize, item: toml::Value) -> Option<Arm> {
         Some(Parsed::Count(weight)) => u32::try_from(weight).unwrap_or(MOST_WEIGHT),
         _ => 1,
     };
+    let canary = canary(&mut inner);
     table.problems.extend(inner.end());
-    Some(Arm { model: model?, weight })
+    Some(Arm { model: model?, weight, canary })
+}
+
+/// What is said of a model's trial: `true`, or what is not to be the usual.
+fn canary(table: &mut Table) -> Option<CanarySpec> {
+    let left = match table.raw("canary")? {
+        toml::Value::Boolean(on) => return on.then_some(CANARY),
+        toml::Value::Table(left) => left,
+        other => {
+            table.problem(
+                "canary",
+                format!("{other} is no table: true, or {{ min_calls = 40, errors = 0.01 }}"),
+            );
+            return None;
+        }
+    };
+    let mut inner = Table::within(table, "canary", left);
+    let (least, most) = (Duration::from_secs(10), Duration::from_secs(7 * 24 * 3600));
+    let window = match inner.take("window", Kind::Duration { least, most }) {
+        Some(Parsed::Duration(window)) => window,
+        _ => CANARY.window,
+    };
+    let min_calls = match inner.take("min_calls", Kind::Count { least: 8, most: 4096 }) {
+        Some(Parsed::Count(calls)) => u32::try_from(calls).unwrap_or(CANARY.min_calls),
+        _ => CANARY.min_calls,
+    };
+    let mut part = |key: &'static str, least: f64, most: f64, usual: f64| match inner.raw(key) {
+        None => usual,
+        Some(toml::Value::Float(part)) if (least..=most).contains(&part) => part,
+        Some(toml::Value::Integer(part)) if (least..=most).contains(&(part as f64)) => part as f64,
+        Some(other) => {
+            inner.problem(key, format!("{other} is no number from {least} to {most}"));
+            usual
+        }
+    };
+    let errors = part("errors", 0.0, 1.0, CANARY.errors);
+    let refusals = part("refusals", 0.0, 1.0, CANARY.refusals);
+    let first_token = part("first_token", 1.0, 100.0, CANARY.first_token);
+    table.problems.extend(inner.end());
+    Some(CanarySpec { window, min_calls, errors, refusals, first_token })
 }

@@ -357,6 +357,38 @@ fn copies_of_calls_stand_with_the_names_whose_calls_they_are_of() {
 }
 
 #[test]
+fn a_model_of_a_route_may_be_on_trial() {
+    let route = |canary: &str| {
+        read(&format!(
+            "[[routes]]\nname = \"r\"\nto = [\"headrace-demo\", {{ model = \"n\", weight = 5, canary = {canary} }}]"
+        ))
+    };
+    let of = |canary: &str| {
+        let config = route(canary).unwrap();
+        config.aliases.get(&ModelName::new("r").unwrap()).unwrap().arms[1].canary
+    };
+    let usual = of("true").unwrap();
+    assert_eq!((usual.window.as_secs(), usual.min_calls), (1800, 40));
+    assert_eq!((usual.errors, usual.refusals, usual.first_token), (0.01, 0.02, 1.5));
+    let own = of("{ window = \"5m\", min_calls = 100, errors = 0, first_token = 2 }").unwrap();
+    assert_eq!((own.window.as_secs(), own.min_calls), (300, 100));
+    assert_eq!((own.errors, own.refusals, own.first_token), (0.0, 0.02, 2.0));
+    assert_eq!(of("false"), None);
+    let said = route("{ min_calls = 1, errors = 2, first_token = \"fast\", window = \"1s\", ttft = 1 }")
+        .err()
+        .unwrap();
+    for expected in [
+        "canary.min_calls: 1 is not",
+        "canary.errors: 2 is no number from 0 to 1",
+        "canary.first_token: \"fast\" is no number from 1 to 100",
+        "canary.window",
+        "canary.ttft: there is no such setting",
+    ] {
+        assert!(said.contains(expected), "{expected}\n---\n{said}");
+    }
+}
+
+#[test]
 fn model_flags() {
     let dir = tempfile::tempdir().unwrap();
     let odd = dir.path().join("a=b");

@@ -301,6 +301,9 @@ impl KeyStore for Failing {
     fn audit_end(&self) -> Result<AuditSummary, StoreError> {
         self.store.audit_end()
     }
+    fn note(&self, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.note(audit))
+    }
     fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
         self.check().and_then(|()| self.store.announce(audit, act))
     }
@@ -421,6 +424,9 @@ impl KeyStore for Scripted {
         Ok(())
     }
     fn upsert_project(&self, _: &ProjectRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn note(&self, _: &AuditEntry) -> Result<(), StoreError> {
         Ok(())
     }
     fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {

@@ -1,0 +1,394 @@
+//! Models on trial: each call that a route sends to one, or to the models beside it, is watched, and a model that is worse gets no
+//! more of them, at once, with the evidence. Must not know how a call is served, or who is told.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use headrace_domain::{ModelName, TraceRecord, UnixNanos};
+use parking_lot::Mutex;
+
+mod rule;
+
+use rule::{MOST_CALLS, Rate};
+
+/// Calls of a model on trial from one look to the next.
+const LOOK_EVERY: u32 = 8;
+
+/// When a model of a route is worse than those beside it that are not on trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CanarySpec {
+    /// Calls that ended longer ago count no more.
+    pub window: Duration,
+    /// Before so many of its calls nothing is decided.
+    pub min_calls: u32,
+    /// How much greater the part of its calls that fail may be: 0.01 is a call in a hundred.
+    pub errors: f64,
+    /// How much greater the part of its calls may be whose content it refuses.
+    pub refusals: f64,
+    /// How many times as long the 95th percentile of its times to the first token may be.
+    pub first_token: f64,
+}
+
+/// What was seen of a call's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Went {
+    Well,
+    /// Content was refused.
+    Refused,
+    Failed,
+}
+
+/// Why a model was taken out of its route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolledBack {
+    /// When.
+    pub at: UnixNanos,
+    /// The evidence, in words.
+    pub why: String,
+}
+
+/// A model that was taken out of its route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CanaryNews {
+    /// The route.
+    pub route: ModelName,
+    /// The model.
+    pub model: ModelName,
+    /// Of its entry: another entry is another trial.
+    pub fingerprint: String,
+    /// Why.
+    pub rolled_back: RolledBack,
+}
+
+/// A model on trial, as operators see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CanaryView {
+    /// Calls in the window: its own, and those of the models beside it.
+    pub calls: [usize; 2],
+    /// Of these, those that failed.
+    pub errors: [usize; 2],
+    /// Of these, those whose content was refused.
+    pub refusals: [usize; 2],
+    /// The 95th percentile of times to the first token, in microseconds.
+    pub first_token_p95_us: [Option<u32>; 2],
+    /// `None`: it is on trial still.
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// All that stands in a model's entry beside its name: another one is another trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Entry {
+    weight: u32,
+    spec: CanarySpec,
+}
+
+/// What is seen of a model on trial. It outlives the catalogue, for as long as its entry stays the same.
+pub(crate) struct Watch {
+    pub(crate) route: ModelName,
+    pub(crate) model: ModelName,
+    entry: Entry,
+    out: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    canary: Sample,
+    stable: Sample,
+    since_look: u32,
+    looks: u64,
+    rolled_back: Option<RolledBack>,
+    told: bool,
+}
+
+#[derive(Default)]
+struct Sample {
+    calls: VecDeque<Seen>,
+    errors: usize,
+    refusals: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    at: UnixNanos,
+    went: Went,
+    first_token_us: Option<u32>,
+}
+
+impl Sample {
+    fn put(&mut self, seen: Seen) {
+        if self.calls.len() == MOST_CALLS {
+            self.drop_first();
+        }
+        self.count(seen.went, true);
+        self.calls.push_back(seen);
+    }
+
+    fn forget_before(&mut self, oldest: UnixNanos) {
+        while self.calls.front().is_some_and(|seen| seen.at < oldest) {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(seen) = self.calls.pop_front() {
+            self.count(seen.went, false);
+        }
+    }
+
+    fn count(&mut self, went: Went, more: bool) {
+        let counter = match went {
+            Went::Well => return,
+            Went::Refused => &mut self.refusals,
+            Went::Failed => &mut self.errors,
+        };
+        *counter = if more { *counter + 1 } else { counter.saturating_sub(1) };
+    }
+
+    fn rate(&self, bad: usize) -> Rate {
+        Rate { bad, of: self.calls.len() }
+    }
+
+    fn times(&self) -> Vec<u32> {
+        self.calls.iter().filter_map(|seen| seen.first_token_us).collect()
+    }
+}
+
+impl Watch {
+    /// Of a model that has a weight in a route.
+    pub(crate) fn new(route: &ModelName, model: &ModelName, weight: u32, spec: CanarySpec) -> Self {
+        let (out, state, entry) = (AtomicBool::new(false), Mutex::default(), Entry { weight, spec });
+        Self { route: route.clone(), model: model.clone(), entry, out, state }
+    }
+
+    /// Whether it gets no calls any more.
+    pub(crate) fn is_out(&self) -> bool {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    /// A call has ended: one of its own (`canary`), or of a model beside it.
+    pub(crate) fn ended(&self, canary: bool, went: Went, first_token_us: Option<u32>, now: UnixNanos) {
+        if self.is_out() {
+            return;
+        }
+        let state = &mut *self.state.lock();
+        let oldest = UnixNanos::new(now.get().saturating_sub(nanos(self.entry.spec.window)));
+        state.canary.forget_before(oldest);
+        state.stable.forget_before(oldest);
+        let seen = Seen { at: now, went, first_token_us };
+        if !canary {
+            return state.stable.put(seen);
+        }
+        state.canary.put(seen);
+        state.since_look += 1;
+        if state.since_look < LOOK_EVERY || state.canary.calls.len() < self.entry.spec.min_calls as usize {
+            return;
+        }
+        (state.since_look, state.looks) = (0, state.looks + 1);
+        if let Some(why) = state.breach(&self.entry.spec) {
+            self.out.store(true, Ordering::Relaxed);
+            let (route, model) = (&self.route, &self.model);
+            tracing::warn!(%route, %model, %why, "a canary is worse than what it is compared with: it gets no more calls");
+            state.rolled_back = Some(RolledBack { at: now, why });
+        }
+    }
+
+    /// Takes it out, as it was before.
+    pub(crate) fn roll_back(&self, why: RolledBack) {
+        let mut state = self.state.lock();
+        (state.rolled_back, state.told) = (Some(why), true);
+        self.out.store(true, Ordering::Relaxed);
+    }
+
+    /// Puts it on trial again, from the beginning. Whether it was out.
+    pub(crate) fn resume(&self) -> bool {
+        *self.state.lock() = State::default();
+        self.out.swap(false, Ordering::Relaxed)
+    }
+
+    /// That it was taken out, to whoever asks first.
+    pub(crate) fn news(&self) -> Option<CanaryNews> {
+        if !self.is_out() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.told, true) {
+            return None;
+        }
+        let (route, model) = (self.route.clone(), self.model.clone());
+        Some(CanaryNews {
+            route,
+            model,
+            fingerprint: self.fingerprint(),
+            rolled_back: state.rolled_back.clone()?,
+        })
+    }
+
+    /// Whether both are of the same model by the same entry.
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.model, self.entry) == (&other.model, other.entry)
+    }
+
+    /// Whether it is about this one, and its entry is the same.
+    pub(crate) fn is_of(&self, news: &CanaryNews) -> bool {
+        (&self.route, &self.model) == (&news.route, &news.model) && self.fingerprint() == news.fingerprint
+    }
+
+    /// Of all that stands in its entry.
+    fn fingerprint(&self) -> String {
+        let CanarySpec { window, min_calls, errors, refusals, first_token } = self.entry.spec;
+        let entry = format!("{} {window:?} {min_calls} {errors} {refusals} {first_token}", self.entry.weight);
+        blake3::hash(entry.as_bytes()).to_hex().chars().take(16).collect()
+    }
+
+    /// As it stands.
+    pub(crate) fn view(&self) -> CanaryView {
+        let state = self.state.lock();
+        let State { canary, stable, rolled_back, .. } = &*state;
+        CanaryView {
+            calls: [canary.calls.len(), stable.calls.len()],
+            errors: [canary.errors, stable.errors],
+            refusals: [canary.refusals, stable.refusals],
+            first_token_p95_us: [canary, stable].map(|sample| rule::p95(&mut sample.times())),
+            rolled_back: rolled_back.clone(),
+        }
+    }
+}
+
+impl State {
+    /// In what it is worse, in words.
+    fn breach(&self, spec: &CanarySpec) -> Option<String> {
+        let Self { canary, stable, looks, .. } = self;
+        let rates = [
+            ("calls that fail", canary.errors, stable.errors, spec.errors),
+            ("calls whose content is refused", canary.refusals, stable.refusals, spec.refusals),
+        ];
+        for (what, bad, beside, tolerated) in rates {
+            let (own, beside) = (canary.rate(bad), stable.rate(beside));
+            if let Some(likely) = rule::worse(own, beside, tolerated, *looks) {
+                let figures = Compared { own, beside, likely };
+                return Some(format!("{what}: {figures}"));
+            }
+        }
+        let (mut own, mut beside) = (canary.times(), stable.times());
+        let [slow, others] = rule::slow(&own, &beside, spec.first_token)?;
+        let likely = rule::worse(slow, others, 0.0, *looks)?;
+        let figures = Compared { own: slow, beside: others, likely };
+        let [own, beside] = [rule::p95(&mut own)?, rule::p95(&mut beside)?].map(|us| f64::from(us) / 1000.0);
+        let most = spec.first_token;
+        Some(format!(
+            "time to the first token: a 95th percentile of {own:.1} ms beside {beside:.1} ms, where {most} times as much is let pass; \
+             calls that take longer: {figures}"
+        ))
+    }
+}
+
+/// Two rates, for people.
+struct Compared {
+    own: Rate,
+    beside: Rate,
+    likely: f64,
+}
+
+impl fmt::Display for Compared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { own, beside, likely } = self;
+        let part = |rate: &Rate| 100.0 * rate.share();
+        write!(
+            f,
+            "{} of {} ({:.1} %), beside {} of {} ({:.1} %)",
+            own.bad,
+            own.of,
+            part(own),
+            beside.bad,
+            beside.of,
+            part(beside)
+        )?;
+        write!(f, "; of models that are alike one in {:.0e} would look so", 1.0 / likely.max(1e-300))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The trials of one route.
+pub(crate) struct Trials {
+    arms: Vec<Place>,
+}
+
+/// Where a watch stands: one of this catalogue's own, or that of a former one whose entry was the same.
+struct Place {
+    own: Arc<Watch>,
+    former: OnceLock<Arc<Watch>>,
+}
+
+impl Place {
+    fn watch(&self) -> &Arc<Watch> {
+        self.former.get().unwrap_or(&self.own)
+    }
+}
+
+impl Trials {
+    /// `None`: nothing is on trial.
+    pub(crate) fn of(watches: impl Iterator<Item = Watch>) -> Option<Self> {
+        let place = |own| Place { own: Arc::new(own), former: OnceLock::new() };
+        let arms: Vec<_> = watches.map(place).collect();
+        (!arms.is_empty()).then_some(Self { arms })
+    }
+
+    /// Goes on with the watches of former trials, arm by arm, where the entry is the same.
+    pub(crate) fn go_on_from(&self, former: &Self) {
+        for place in &self.arms {
+            let same = former.watches().find(|watch| watch.is_like(&place.own));
+            if let Some(same) = same {
+                // Once is enough: a catalogue is put in force once.
+                let _ = place.former.set(Arc::clone(same));
+            }
+        }
+    }
+
+    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
+        self.arms.iter().map(Place::watch)
+    }
+
+    /// Whether that model gets no calls any more.
+    pub(crate) fn is_out(&self, model: &ModelName) -> bool {
+        self.watches().any(|watch| watch.model == *model && watch.is_out())
+    }
+
+    /// What a call that goes to this model is watched for.
+    pub(crate) fn call(&self, model: &ModelName) -> Option<Box<Trial>> {
+        let own = |watch: &&Arc<Watch>| watch.model == *model;
+        let watches = match self.watches().find(own) {
+            Some(watch) => vec![(Arc::clone(watch), true)],
+            None => self.watches().map(|watch| (Arc::clone(watch), false)).collect(),
+        };
+        Some(Box::new(Trial { watches, model: model.clone() }))
+    }
+}
+
+/// A call that is watched.
+pub(crate) struct Trial {
+    watches: Vec<(Arc<Watch>, bool)>,
+    model: ModelName,
+}
+
+impl Trial {
+    /// It has ended. One that another model took over in the end was failed by its own.
+    pub(crate) fn ended(&self, went: Went, record: &TraceRecord, now: UnixNanos) {
+        let taken_over = record.model_served.as_deref() != Some(self.model.as_str());
+        let went = if taken_over { Went::Failed } else { went };
+        let first_token = record.time_to_first_token_ns().filter(|_| !taken_over);
+        let first_token_us = first_token.map(|ns| u32::try_from(ns / 1000).unwrap_or(u32::MAX));
+        for (watch, canary) in &self.watches {
+            watch.ended(*canary, went, first_token_us, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! When a canary is worse than what it is compared with: tests that hold however often one looks. Must not know what is counted,
+//! or what follows.
+//!
+//! Two samples are compared by Fisher's exact test (R. A. Fisher, "The logic of inductive inference", 1935): were both alike, the bad
+//! calls would fall among the canary's as if drawn from an urn. One looks again and again, so each look may be wrong with its own,
+//! ever smaller probability: `6 / (π · look)²` of the whole, whose sum over all looks is one (Bonferroni).
+
+use std::sync::LazyLock;
+
+/// How likely it is, at most, that one signal of a canary as good as the others is ever taken for worse.
+pub(super) const FALSE_ALARM: f64 = 0.01 / 3.0;
+/// The most calls of a sample.
+pub(super) const MOST_CALLS: usize = 4096;
+/// The percentile of times that is compared, in hundredths.
+const PERCENTILE: usize = 95;
+
+/// Bad calls out of so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Rate {
+    /// Those that are bad.
+    pub(super) bad: usize,
+    /// All.
+    pub(super) of: usize,
+}
+
+impl Rate {
+    /// Their part, from 0 to 1.
+    pub(super) fn share(self) -> f64 {
+        self.bad as f64 / self.of.max(1) as f64
+    }
+}
+
+/// Whether the canary's rate is above the other one's by more than is tolerated, at this look (they count from 1); then how
+/// likely so great a difference, or a greater one, would be of two that are alike.
+pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, look: u64) -> Option<f64> {
+    if canary.share() - stable.share() <= tolerated {
+        return None;
+    }
+    let likely = by_chance(canary, stable);
+    (likely <= at_look(look)).then_some(likely)
+}
+
+/// Times of two samples as rates: calls that took longer than the 95th percentile of both together, with the other one's times
+/// stretched by `tolerated` before. A canary that is slower by no more than that does not have more of them.
+pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<[Rate; 2]> {
+    let stretched = |time: &u32| (f64::from(*time) * tolerated).min(f64::from(u32::MAX)) as u32;
+    let mut all: Vec<u32> = canary.iter().copied().chain(stable.iter().map(stretched)).collect();
+    let (_, limit, _) = all.select_nth_unstable(percentile(canary.len() + stable.len())?);
+    let limit = *limit;
+    let beyond = |bad: usize, of: usize| Rate { bad, of };
+    Some([
+        beyond(canary.iter().filter(|time| **time > limit).count(), canary.len()),
+        beyond(stable.iter().filter(|time| stretched(time) > limit).count(), stable.len()),
+    ])
+}
+
+/// The 95th percentile of times.
+pub(super) fn p95(times: &mut [u32]) -> Option<u32> {
+    let (_, time, _) = times.select_nth_unstable(percentile(times.len())?);
+    Some(*time)
+}
+
+/// Where it stands among so many in their order, by the nearest rank.
+fn percentile(count: usize) -> Option<usize> {
+    (count * PERCENTILE).div_ceil(100).checked_sub(1)
+}
+
+/// How likely a look may be wrong.
+fn at_look(look: u64) -> f64 {
+    let times = std::f64::consts::PI * look.max(1) as f64;
+    FALSE_ALARM * 6.0 / (times * times)
+}
+
+/// How likely it is that as many of the bad calls of both, or more, are the canary's, where chance alone decides whose they are.
+fn by_chance(canary: Rate, stable: Rate) -> f64 {
+    let (bad, all) = (canary.bad + stable.bad, canary.of + stable.of);
+    let whole = ln_choose(all, bad);
+    let most = bad.min(canary.of);
+    let sum: f64 = (canary.bad..=most)
+        .filter(|of_canary| bad - of_canary <= stable.of)
+        .map(|of_canary| {
+            (ln_choose(canary.of, of_canary) + ln_choose(stable.of, bad - of_canary) - whole).exp()
+        })
+        .sum();
+    sum.min(1.0)
+}
+
+/// The logarithm of the number of ways to take `k` of `n`.
+fn ln_choose(n: usize, k: usize) -> f64 {
+    static LN_FACTORIALS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+        let mut sum = 0.0;
+        let logs = (1..=2 * MOST_CALLS).map(|n| {
+            sum += (n as f64).ln();
+            sum
+        });
+        std::iter::once(0.0).chain(logs).collect()
+    });
+    let of = |n: usize| LN_FACTORIALS.get(n).copied().unwrap_or(f64::INFINITY);
+    of(n) - of(k) - of(n.saturating_sub(k))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(bad: usize, of: usize) -> Rate {
+        Rate { bad, of }
+    }
+
+    #[test]
+    fn chance_is_what_drawing_from_an_urn_makes_it() {
+        // By hand: C(a, k) C(b, m) / C(a + b, k + m), summed over as many of the canary's and more.
+        for (canary, stable, expected) in [
+            (rate(1, 2), rate(0, 2), 0.5),
+            (rate(2, 2), rate(0, 2), 1.0 / 6.0),
+            (rate(3, 4), rate(1, 4), 17.0 / 70.0),
+            (rate(0, 5), rate(3, 5), 1.0),
+            (rate(5, 5), rate(5, 5), 1.0),
+        ] {
+            let found = by_chance(canary, stable);
+            assert!((found - expected).abs() < 1e-9, "{canary:?} {stable:?}: {found}");
+        }
+        let tiny = by_chance(rate(MOST_CALLS, MOST_CALLS), rate(0, MOST_CALLS));
+        assert!(tiny.is_finite() && tiny < 1e-300, "{tiny}");
+    }
+
+    #[test]
+    fn all_looks_together_are_wrong_no_more_often_than_is_said() {
+        let sum: f64 = (1..2_000_000).map(at_look).sum();
+        assert!(sum <= FALSE_ALARM && sum > 0.999 * FALSE_ALARM, "{sum}");
+    }
+
+    #[test]
+    fn what_is_tolerated_is_no_breach_however_sure_it_is() {
+        let (canary, stable) = (rate(400, 4000), rate(200, 4000));
+        assert!(worse(canary, stable, 0.049, 1).is_some());
+        assert!(worse(canary, stable, 0.05, 1).is_none());
+        assert!(worse(stable, canary, 0.0, 1).is_none(), "a better one is not worse");
+        // The same figures, looked at for the millionth time.
+        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, 1).is_some());
+        assert!(worse(rate(10, 100), rate(20, 1000), 0.0, 1_000_000).is_none());
+    }
+
+    #[test]
+    fn a_slow_canary_has_more_slow_calls_and_one_within_what_is_tolerated_has_not() {
+        let times = |factor: u32| (1..=1000_u32).map(|n| n * factor).collect::<Vec<_>>();
+        let [canary, stable] = slow(&times(4), &times(1), 1.5).unwrap();
+        assert!(canary.bad > 80 && stable.bad == 0, "{canary:?} {stable:?}");
+        let [canary, stable] = slow(&times(1), &times(1), 1.5).unwrap();
+        assert!(canary.bad == 0 && stable.bad > 80, "{canary:?} {stable:?}");
+        assert_eq!(slow(&[], &[], 1.5), None);
+        assert_eq!(p95(&mut times(1)), Some(950));
+        assert_eq!(p95(&mut [7]), Some(7));
+    }
+}

@@ -1,0 +1,135 @@
+//! Seeded simulations of models on trial: a bad one is out soon, one as good as the others stays.
+
+use super::*;
+
+const SPEC: CanarySpec = CanarySpec {
+    window: Duration::from_secs(1800),
+    min_calls: 40,
+    errors: 0.01,
+    refusals: 0.02,
+    first_token: 1.3,
+};
+
+/// How a model does.
+#[derive(Clone, Copy)]
+struct Model {
+    errors: f64,
+    refusals: f64,
+    /// Times its times to the first token are longer than the usual, log-normal ones.
+    slower: f64,
+}
+
+const USUAL: Model = Model { errors: 0.03, refusals: 0.01, slower: 1.0 };
+
+/// A generator of random numbers (splitmix64: Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.next()).ln()).sqrt() * (std::f64::consts::TAU * self.next()).cos()
+    }
+
+    fn call(&mut self, model: Model) -> (Went, Option<u32>) {
+        let drawn = self.next();
+        if drawn < model.errors {
+            return (Went::Failed, None);
+        }
+        let went = if drawn < model.errors + model.refusals { Went::Refused } else { Went::Well };
+        let first_token_us = 200_000.0 * model.slower * (0.6 * self.normal()).exp();
+        (went, Some(first_token_us as u32))
+    }
+}
+
+fn watch() -> Watch {
+    let model = |name: &str| ModelName::new(name).unwrap();
+    Watch::new(&model("chat"), &model("next"), 5, SPEC)
+}
+
+/// Runs so many calls, ten a second, one in twenty at the canary; how many of the canary's there had been when it was taken out.
+fn run(seed: u64, calls: u32, canary: Model) -> Option<(u32, RolledBack)> {
+    let (watch, mut random, mut own) = (watch(), Random(seed), 0);
+    for call in 0..calls {
+        let now = UnixNanos::new(u64::from(call) * 100_000_000);
+        let is_own = random.next() < 0.05;
+        let (went, first_token_us) = random.call(if is_own { canary } else { USUAL });
+        own += u32::from(is_own);
+        watch.ended(is_own, went, first_token_us, now);
+        if watch.is_out() {
+            return Some((own, watch.view().rolled_back.unwrap()));
+        }
+    }
+    None
+}
+
+#[test]
+fn a_bad_canary_is_out_within_so_many_of_its_calls() {
+    const SEEDS: u64 = 300;
+    for (name, canary, within, word) in [
+        ("fails", Model { errors: 0.30, ..USUAL }, 120, "calls that fail"),
+        ("breaks", Model { errors: 1.0, ..USUAL }, 48, "calls that fail"),
+        ("refuses", Model { refusals: 0.30, ..USUAL }, 120, "content is refused"),
+        ("is slow", Model { slower: 3.0, ..USUAL }, 160, "time to the first token"),
+    ] {
+        let mut late = 0;
+        for seed in 0..SEEDS {
+            match run(seed, 40 * within, canary) {
+                Some((own, why)) if own <= within => assert!(why.why.contains(word), "{name}: {}", why.why),
+                _ => late += 1,
+            }
+        }
+        assert!(late * 100 <= SEEDS, "{name}: {late} of {SEEDS} were later than {within} calls");
+    }
+}
+
+#[test]
+fn a_canary_as_good_as_the_others_stays() {
+    const SEEDS: u64 = 100;
+    let alarms: Vec<_> =
+        (0..SEEDS).filter_map(|seed| Some((seed, run(1000 + seed, 100_000, USUAL)?))).collect();
+    assert!(alarms.len() as u64 * 100 <= SEEDS, "{alarms:?}");
+    // So does one that is a little worse, as far as that is let pass.
+    let little = Model { slower: 1.15, ..USUAL };
+    assert_eq!(run(1, 100_000, little).map(|(own, why)| (own, why.why)), None);
+}
+
+#[test]
+fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
+    let at = |second: u64| UnixNanos::new(second * 1_000_000_000);
+    let watch = watch();
+    let ended = |canary: bool, went, count: u32, second| {
+        (0..count).for_each(|_| watch.ended(canary, went, Some(1000), at(second)));
+    };
+    ended(false, Went::Well, 1000, 1);
+    ended(true, Went::Failed, SPEC.min_calls - 1, 1);
+    assert!(!watch.is_out());
+    assert_eq!((watch.view().calls, watch.view().errors), ([39, 1000], [39, 0]));
+    // The window has gone by: they count no more.
+    ended(false, Went::Well, 1000, 1802);
+    ended(true, Went::Well, SPEC.min_calls, 1802);
+    assert!(!watch.is_out());
+    assert_eq!((watch.view().calls, watch.view().errors), ([40, 1000], [0, 0]));
+    ended(true, Went::Failed, 32, 1803);
+    assert!(watch.is_out());
+    let news = watch.news().unwrap().rolled_back;
+    assert!(
+        news.why.starts_with("calls that fail: ") && news.why.contains("beside 0 of 1000 (0.0 %)"),
+        "{}",
+        news.why
+    );
+    assert_eq!(watch.news(), None, "it is told once");
+    // Nothing is added any more, and an operator begins anew.
+    let seen = watch.view().calls;
+    ended(true, Went::Well, 10, 1803);
+    assert_eq!(watch.view().calls, seen);
+    assert!(watch.resume() && !watch.is_out() && !watch.resume());
+    assert_eq!((watch.view().calls, watch.view().rolled_back), ([0, 0], None));
+}
