@@ -7,6 +7,7 @@ mod call;
 mod clock;
 mod code;
 mod conversation;
+mod http_date;
 mod id;
 mod money;
 mod region;
@@ -25,6 +26,7 @@ pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relay
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
+pub use http_date::HttpDate;
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;

@@ -13,9 +13,13 @@ use headrace_moderation::Judge;
 
 use crate::canary::{CanaryView, Trial, Trials, Watch};
 use crate::lane::Lane;
+use crate::notices::Notice;
 use crate::policy::Policy;
 use crate::routes::{Arm, Asker, Draw, Route};
 use crate::shadows::ShadowSpec;
+
+/// Names that a call moves on over, one after the other.
+const MOST_MOVES: usize = 8;
 
 /// A model as the gateway knows it.
 #[derive(Clone)]
@@ -59,6 +63,10 @@ pub struct Offer {
 pub struct NameRules {
     /// Whose calls are copied, and where to.
     pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
+    /// Which of them end, and when.
+    pub notices: BTreeMap<ModelName, Notice>,
+    /// Answers to calls by a name that may lead elsewhere tomorrow say where it led.
+    pub tell_aliases: bool,
 }
 
 /// What is on offer now.
@@ -137,6 +145,24 @@ impl Catalog {
                     if is_messages(other) == Some(true) { "messages" } else { "token ids" }
                 )
             }));
+        }
+        for (name, notice) in &rules.notices {
+            let known = |name: &ModelName| models.contains_key(name) || aliases.contains_key(name);
+            if !known(name) {
+                faults.push(format!("`{name}` has a day on which it retires and is not served"));
+            }
+            match &notice.successor {
+                Some(successor) if !known(successor) => {
+                    faults.push(format!("the successor of `{name}` is `{successor}`, which is not served"));
+                }
+                Some(successor) if successor == name => faults.push(format!("`{name}` is its own successor")),
+                None if notice.moves => {
+                    faults.push(format!(
+                        "calls of `{name}` cannot move on when it retires: name its successor"
+                    ));
+                }
+                _ => {}
+            }
         }
         for (name, shadow) in &rules.shadows {
             if !models.contains_key(name) && !aliases.contains_key(name) {
@@ -228,8 +254,10 @@ impl Catalog {
         arms.chain(route.is_none().then_some(name))
     }
 
-    /// The model that takes a call with this body that asks for `name`: one that is offered where the call may be worked on, if any is.
+    /// The model that takes a call with this body that asks for `name`, or for what has come after it: one that is offered where the call may be
+    /// worked on, if any is.
     pub(crate) fn choose(&self, name: &ModelName, asker: &Asker, body: &[u8]) -> Option<Arc<ServedModel>> {
+        let name = self.current(name, asker.now);
         let model = match self.aliases.get(name) {
             Some(route) if route.has_choice() => {
                 let draw = Draw::new(name, route, asker, body);
@@ -244,7 +272,34 @@ impl Catalog {
             Some(route) => route.main()?,
             None => name,
         };
-        self.models.get(model).map(Arc::clone)
+        self.models.get(self.current(model, asker.now)).map(Arc::clone)
+    }
+
+    /// What has come after a name that has moved on, and after that.
+    fn current<'a>(&'a self, name: &'a ModelName, now: UnixNanos) -> &'a ModelName {
+        let next = |name: &&'a ModelName| self.rules.notices.get(*name)?.moved(now);
+        std::iter::successors(Some(name), next).take(MOST_MOVES).last().unwrap_or(name)
+    }
+
+    /// What is to be told of a name, or else of the model that it leads to.
+    pub(crate) fn notice<'a>(
+        &'a self,
+        asked: &'a ModelName,
+        model: &'a ModelName,
+    ) -> Option<(&'a ModelName, &'a Notice)> {
+        let notices = &self.rules.notices;
+        let named = |name| notices.get(name).map(|notice| (name, notice));
+        named(asked).or_else(|| named(model))
+    }
+
+    /// Whether anything ends.
+    pub(crate) fn has_notices(&self) -> bool {
+        !self.rules.notices.is_empty()
+    }
+
+    /// Whether answers say where a name led.
+    pub(crate) fn tells_aliases(&self) -> bool {
+        self.rules.tell_aliases
     }
 
     /// The model that answers in the place of `failed`, where calls of `asked` end with this code at this stage: one that was not tried, and is

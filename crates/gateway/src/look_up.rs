@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::catalog::ServedModel;
 use crate::dossier::Dossier;
+use crate::notices::Notice;
 use crate::refused::Why;
 use crate::stages::authenticate::unauthenticated;
 use crate::stages::authorize::unknown_model;
@@ -31,12 +32,16 @@ impl Gateway {
     pub(crate) fn models_for(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
-            let catalog = self.catalog();
+            let (catalog, now) = (self.catalog(), self.parts().clock.now());
             let mut cards: Vec<ModelCard> = catalog
                 .names()
                 .filter(|(name, _)| principal.models.allows(name.as_str()))
                 .filter(|(name, _)| catalog.offers_within(name, &principal.regions))
-                .map(|(name, model)| card(name, model))
+                .map(|(name, model)| (name, model, catalog.notice(name, &model.name)))
+                .filter(|(_, _, notice)| {
+                    !notice.is_some_and(|(_, notice)| notice.is_over(now) && !notice.moves)
+                })
+                .map(|(name, model, notice)| card(name, model, notice.map(|(_, notice)| notice)))
                 .collect();
             cards.sort_by(|a, b| a.id.cmp(&b.id));
             Answer::json(200, models_body(&cards, dialect))
@@ -54,7 +59,15 @@ impl Gateway {
                 Some((_, name)) if !catalog.offers_within(&name, &principal.regions) => {
                     Err(region_not_allowed(&principal, &catalog, &name))
                 }
-                Some((model, name)) => Ok(Answer::json(200, model_body(&card(&name, model), dialect))),
+                Some((model, name)) => match catalog.notice(&name, &model.name) {
+                    Some((ended, notice)) if notice.is_over(self.parts().clock.now()) && !notice.moves => {
+                        Err(Why::retired(notice.refusal(ended)))
+                    }
+                    notice => {
+                        let card = card(&name, model, notice.map(|(_, notice)| notice));
+                        Ok(Answer::json(200, model_body(&card, dialect)))
+                    }
+                },
                 None => Err(unknown_model(name)),
             }
         };
@@ -132,13 +145,15 @@ fn tell(dossier: &Dossier, looked: Looked) -> Answer {
     }
 }
 
-fn card(name: &ModelName, model: &ServedModel) -> ModelCard {
+fn card(name: &ModelName, model: &ServedModel, notice: Option<&Notice>) -> ModelCard {
     ModelCard {
         id: name.to_string(),
         created: model.created_unix_s,
         owned_by: "headrace".to_owned(),
         context_window: model.lane.context_window(),
         max_output_tokens: None,
+        retires: notice.map(|notice| notice.retires),
+        successor: notice.and_then(|notice| notice.successor.as_ref()).map(ToString::to_string),
     }
 }
 

@@ -62,6 +62,11 @@ impl Dossier {
 }
 
 impl Why {
+    /// The name that was asked for is no more.
+    pub(crate) fn retired(message: String) -> Self {
+        Self::new(Code::ModelNotFound, message).with_param("model")
+    }
+
     /// A refusal as the table has it.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Reason {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Code, ModelName, RequestId, Stage};
+use headrace_domain::{Code, ModelName, RequestId, Stage, UnixNanos};
 use headrace_identity::Principal;
 use headrace_wire::relay::{opening, user_named};
 
@@ -156,6 +156,7 @@ pub(crate) struct Asker {
     pub(crate) secret: [u8; 32],
     pub(crate) principal: Arc<Principal>,
     pub(crate) request: RequestId,
+    pub(crate) now: UnixNanos,
     /// Of a copy of a call: whoever gets it, whatever its body names.
     pub(crate) to: Option<ModelName>,
 }

@@ -155,7 +155,7 @@ pub(crate) async fn decide(
         // does not learn where it leads.
         .authorize(dossier)?
         // The name to the model that serves, where the call may be worked on: prices and tokenizers hang on it.
-        .route(dossier)?
+        .route(gateway, dossier)?
         // Everything the caller wrote against the rules: before the template adds words of its own.
         .moderate(dossier)
         .await?

@@ -12,6 +12,8 @@ use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::BadRequest;
 
 use crate::catalog::{Catalog, ServedModel};
+use crate::dossier::Dossier;
+use crate::notices::alias_header;
 use crate::pump::settle::Settlement;
 use crate::turns::Turn;
 
@@ -155,6 +157,17 @@ pub(crate) struct Funded {
 }
 
 impl Work {
+    /// What an answer's headers say of the name that was asked for.
+    pub(crate) fn told(&self, dossier: &Dossier) -> Vec<(&'static str, String)> {
+        let (catalog, served) = (&self.catalog, &self.model.name);
+        let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
+        let name = ModelName::new(asked).ok().filter(|_| catalog.has_notices());
+        let notice = name.as_ref().and_then(|name| catalog.notice(name, served));
+        let alias = catalog.tells_aliases().then(|| alias_header(asked, served.as_str())).flatten();
+        let notices = notice.into_iter().flat_map(|(_, notice)| notice.headers());
+        alias.into_iter().chain(notices).collect()
+    }
+
     /// All prompt tokens; of a call in messages, the most that they may be.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         let counted: u64 = self.prompts.iter().map(|ids| ids.len() as u64).sum();

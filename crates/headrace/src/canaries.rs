@@ -8,6 +8,7 @@ use headrace_admin::{AdminError, CanaryFigures, RouteArmView, RouteSource, Route
 use headrace_domain::ModelName;
 use headrace_gateway::{Arm, CanaryNews, CanaryView, Gateway, RolledBack, Route};
 use headrace_identity::{AuditEntry, AuditRow, Directory, IdentityError};
+use serde_json::{Value, json};
 
 use crate::output;
 
@@ -66,7 +67,7 @@ fn entry(news: &CanaryNews) -> AuditEntry {
         actor: ACTOR.to_owned(),
         act: ROLL_BACK.to_owned(),
         subject: route.to_string(),
-        detail: format!("{fingerprint} {model}: {}", rolled_back.why),
+        detail: json!({ "model": model, "entry": fingerprint, "why": rolled_back.why }).to_string(),
     }
 }
 
@@ -87,9 +88,9 @@ pub(crate) fn restore(gateway: &Gateway, directory: &Directory) -> Result<(), Id
 /// What was taken out and not put on trial again behind that.
 fn out_still(rolled_back: &[AuditRow], resumed: &[AuditRow]) -> Vec<CanaryNews> {
     let read = |row: &AuditRow| {
-        let (fingerprint, rest) = row.entry.detail.split_once(' ')?;
-        let (model, why) = rest.split_once(": ")?;
-        let model = ModelName::new(model).ok()?;
+        let detail: Value = serde_json::from_str(&row.entry.detail).ok()?;
+        let [model, fingerprint, why] = ["model", "entry", "why"].map(|key| detail.get(key)?.as_str());
+        let model = ModelName::new(model?).ok()?;
         let again = |other: &&AuditRow| {
             other.seq > row.seq
                 && other.entry.subject == row.entry.subject
@@ -99,8 +100,8 @@ fn out_still(rolled_back: &[AuditRow], resumed: &[AuditRow]) -> Vec<CanaryNews> 
             return None;
         }
         let route = ModelName::new(&row.entry.subject).ok()?;
-        let rolled_back = RolledBack { at: row.entry.at, why: why.to_owned() };
-        Some(CanaryNews { route, model, fingerprint: fingerprint.to_owned(), rolled_back })
+        let rolled_back = RolledBack { at: row.entry.at, why: why?.to_owned() };
+        Some(CanaryNews { route, model, fingerprint: fingerprint?.to_owned(), rolled_back })
     };
     rolled_back.iter().filter_map(read).collect()
 }
@@ -190,11 +191,10 @@ mod tests {
             let rows = |act| directory.audit_of(act, None, MOST_ROWS).unwrap();
             out_still(&rows(ROLL_BACK), &rows(RESUME))
         };
-        // A name with the colon that ends names here is not found again, and that is all.
-        assert_eq!(still(), [all[2].clone()]);
+        assert_eq!(still(), [all[2].clone(), all[0].clone()]);
         let again = news("chat", "other", 10);
         directory.note(&entry(&again)).unwrap();
-        assert_eq!(still(), [again, all[2].clone()]);
+        assert_eq!(still(), [again, all[2].clone(), all[0].clone()]);
         assert_ne!(directory.verify_audit().unwrap(), AuditSummary::EMPTY);
     }
 }

@@ -178,6 +178,25 @@ fn names(config: &Config, faults: &mut Faults) {
             faults.add(setting, format!("`{alias}` is the name of a model that is served"));
         }
     }
+    for (name, notice) in &config.names.notices {
+        let setting = if config.aliases.contains_key(name) { "routes" } else { "models" };
+        let stands = |next: &ModelName| {
+            served(next) || config.aliases.contains_key(next) || may_be_listed(config, next)
+        };
+        match &notice.successor {
+            Some(next) if next == name => faults.add(setting, format!("`{name}` is its own successor")),
+            Some(next) if !stands(next) => {
+                faults.add(setting, format!("the successor of `{name}` is `{next}`, which is not served"));
+            }
+            None if notice.moves => {
+                faults.add(
+                    setting,
+                    format!("calls of `{name}` cannot move on when it retires: name its `successor`"),
+                );
+            }
+            _ => {}
+        }
+    }
     for (name, shadow) in &config.names.shadows {
         if !served(&shadow.model) && !may_be_listed(config, &shadow.model) {
             let setting = if config.aliases.contains_key(name) { "routes" } else { "models" };

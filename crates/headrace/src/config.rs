@@ -5,6 +5,7 @@ pub(crate) mod arithmetic;
 pub(crate) mod fields;
 pub(crate) mod layers;
 mod lists;
+mod notices;
 mod paths;
 mod prices;
 pub(crate) mod reference;
@@ -183,7 +184,10 @@ impl Config {
             engine: read.engine(),
             scheduler: read.scheduler(),
             aliases: read.aliases(),
-            names: std::mem::take(&mut read.names),
+            names: NameRules {
+                tell_aliases: matches!(read.parsed("gateway.alias_header"), Some(Parsed::Flag(true))),
+                ..std::mem::take(&mut read.names)
+            },
             weights: read.weights(),
             limits: read.limits(),
             rules: read.rules(),

@@ -315,6 +315,13 @@ pub(crate) fn offer(
         let stands = |name: &ModelName| served.contains(name) || aliases.contains_key(name);
         stands(name) && (served.contains(&shadow.model) || !may_be_listed(config, &shadow.model))
     });
+    names.notices.retain(|name, notice| {
+        let stands = |name: &ModelName| served.contains(name) || aliases.contains_key(name);
+        if notice.successor.as_ref().is_some_and(|next| !stands(next) && may_be_listed(config, next)) {
+            (notice.successor, notice.moves) = (None, false);
+        }
+        stands(name)
+    });
     let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();
     let workers = running.iter().map(|model| &model.worker).chain(&fronted.workers);
     Ok(Offer {

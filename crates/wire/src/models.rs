@@ -19,6 +19,10 @@ pub struct ModelCard {
     pub context_window: Option<u32>,
     /// Most tokens of one answer, where that is less than the context window.
     pub max_output_tokens: Option<u32>,
+    /// From when on it is no more.
+    pub retires: Option<UnixNanos>,
+    /// What is to be used instead.
+    pub successor: Option<String>,
 }
 
 /// The body of `GET /v1/models`.
@@ -75,6 +79,15 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
         raw(out, ",\"max_output_tokens\":");
         value(out, &max);
     }
+    // Mistral's names for the same.
+    if let Some(retires) = model.retires {
+        raw(out, ",\"deprecation\":");
+        value(out, &Rfc3339(retires).to_string());
+    }
+    if let Some(successor) = &model.successor {
+        raw(out, ",\"deprecation_replacement_model\":");
+        value(out, successor);
+    }
     raw(out, "}");
 }
 
@@ -90,6 +103,8 @@ mod tests {
             owned_by: "headrace".into(),
             context_window: Some(2048),
             max_output_tokens: None,
+            retires: None,
+            successor: None,
         };
         let models = [model.clone(), ModelCard { id: "b".into(), max_output_tokens: Some(9), ..model }];
         assert_eq!(
@@ -98,6 +113,15 @@ mod tests {
                 r#"{"object":"list","data":[{"id":"demo","object":"model","created":1700000000,"owned_by":"headrace","#,
                 r#""max_model_len":2048,"context_window":2048},{"id":"b","object":"model","created":1700000000,"#,
                 r#""owned_by":"headrace","max_model_len":2048,"context_window":2048,"max_output_tokens":9}]}"#
+            )
+        );
+        let retires = Some(UnixNanos::new(1_801_353_600_000_000_000));
+        let ends = ModelCard { retires, successor: Some("next".into()), ..models[0].clone() };
+        assert_eq!(
+            String::from_utf8(model_body(&ends, Dialect::OpenAi)).unwrap(),
+            concat!(
+                r#"{"id":"demo","object":"model","created":1700000000,"owned_by":"headrace","max_model_len":2048,"#,
+                r#""context_window":2048,"deprecation":"2027-01-31T00:00:00Z","deprecation_replacement_model":"next"}"#
             )
         );
         assert_eq!(

@@ -35,7 +35,7 @@ fn asker(project: &str, key: &str) -> Asker {
         expires: None,
     };
     let request = RequestId::fresh(UnixNanos::new(1));
-    Asker { secret: [3; 32], principal: Arc::new(principal), request, to: None }
+    Asker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }
 }
 
 /// Draw number `at` of a seed.

@@ -53,7 +53,8 @@ impl Rendered {
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: None,
         };
-        let headers = rate_headers(&parts.limits.standing(&scopes, now));
+        let mut headers = rate_headers(&parts.limits.standing(&scopes, now));
+        headers.extend(self.work.told(dossier));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
             self.principal.lease.release(now);

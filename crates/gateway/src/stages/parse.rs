@@ -29,6 +29,7 @@ impl Received {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
             request: dossier.id,
+            now: gateway.parts().clock.now(),
             to: dossier.copy().map(|copy| copy.model().clone()),
         };
         let (bytes, inline) = (body.len(), config.render_inline_bytes);

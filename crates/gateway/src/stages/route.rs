@@ -4,6 +4,7 @@
 use headrace_domain::{Code, ModelName, Residency, Stage};
 use headrace_identity::Principal;
 
+use crate::Gateway;
 use crate::catalog::Catalog;
 use crate::dossier::Dossier;
 use crate::refused::Why;
@@ -12,9 +13,15 @@ use crate::state::{Authorized, Routed};
 use super::authorize::unknown_model;
 
 impl Authorized {
-    pub(crate) fn route(self, dossier: &mut Dossier) -> Result<Routed, Why> {
+    pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let model = model.ok_or_else(|| unknown_model(asked.as_str()))?;
+        if let Some((name, notice)) = catalog.notice(&asked, &model.name)
+            && notice.is_over(gateway.parts().clock.now())
+            && !notice.moves
+        {
+            return Err(Why::retired(notice.refusal(name)));
+        }
         // Only now: a name that is none may be anything, a secret pasted in the wrong place too.
         dossier.record.model_asked = Some(asked.to_string());
         dossier.served_by(&model);

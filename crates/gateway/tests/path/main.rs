@@ -12,6 +12,7 @@ mod holds;
 mod inside;
 mod memory;
 mod moves;
+mod notices;
 mod panics;
 mod places;
 mod prices;

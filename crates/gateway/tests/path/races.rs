@@ -44,6 +44,7 @@ pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known:
         fleet,
         judge: None,
         weights: BTreeMap::new(),
+        names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }

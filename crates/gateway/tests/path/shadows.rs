@@ -34,7 +34,7 @@ fn spec(to: &str) -> ShadowSpec {
 }
 
 fn rules(of: &str, spec: ShadowSpec) -> NameRules {
-    NameRules { shadows: BTreeMap::from([(name(of), Arc::new(spec))]) }
+    NameRules { shadows: BTreeMap::from([(name(of), Arc::new(spec))]), ..NameRules::default() }
 }
 
 /// A world with the models `now` and `next`, the second at twice the price, and copies from one to the other.

@@ -233,7 +233,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`, `on_break`, `hedge`. With `targets` and `path`, targets of kind `vllm`, `sglang` and `llamacpp` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it in its own way (`continue`), and the stream and the trace say where. Targets that are asked by token ids go on from the tokens; of those that are asked in messages, `vllm`, `sglang` and `anthropic` (but not its newer models) go on from the text of a stream without tools, stop strings and the like. Such streams are read and written anew, so that fields which are not known here are not passed on. `hedge = { after = \"p95\", share = 0.05 }` puts a call to a second target once it waits longer for its first word than 95 of 100 calls of the other targets did, and that for at most 5 of 100 calls: whoever speaks first has it, the other one is let go of, and its cost is yours. Of either kind with `shadow`, a table: copies of a `share` (0.1: one in ten) of its calls run at the `model` too, nobody is charged for them, and all cost no more than the `budget` (`\"$5/day\"`, `\"$0.50/hour\"`, at list prices); `compare = false` keeps no answer to compare it with; `in_flight` (4) and `queue` (64) bound the copies at work and those that wait.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`, `on_break`, `hedge`. With `targets` and `path`, targets of kind `vllm`, `sglang` and `llamacpp` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it in its own way (`continue`), and the stream and the trace say where. Targets that are asked by token ids go on from the tokens; of those that are asked in messages, `vllm`, `sglang` and `anthropic` (but not its newer models) go on from the text of a stream without tools, stop strings and the like. Such streams are read and written anew, so that fields which are not known here are not passed on. `hedge = { after = \"p95\", share = 0.05 }` puts a call to a second target once it waits longer for its first word than 95 of 100 calls of the other targets did, and that for at most 5 of 100 calls: whoever speaks first has it, the other one is let go of, and its cost is yours. Of either kind with `shadow`, a table: copies of a `share` (0.1: one in ten) of its calls run at the `model` too, nobody is charged for them, and all cost no more than the `budget` (`\"$5/day\"`, `\"$0.50/hour\"`, at list prices); `compare = false` keeps no answer to compare it with; `in_flight` (4) and `queue` (64) bound the copies at work and those that wait. With `retires` (a day such as `\"2027-01-31\"`) answers say that the name ends (`deprecation`, `sunset`, `link`), since when it should not be used (`deprecated`, a day), what comes after it (`successor`, a name) and where that is told (`page`, an address); from that day on calls are refused, or go to the successor with `after = \"move\"`.",
     ),
     field(
         "upstreams",
@@ -369,7 +369,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "routes",
         Kind::Tables,
         "",
-        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone; with `canary`, `true` or a table, the model gets no more calls once it is worse than those without: where the part of its calls that fail is greater by more than `errors` (0.01), or that of calls whose content is refused by more than `refusals` (0.02), or the 95th percentile of its times to the first token more than `first_token` (1.5) times as long, over a `window` (`\"30m\"`) with at least `min_calls` (40) of its own), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`. `shadow`, as of `models`, comes before that of the model that answers.",
+        "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone; with `canary`, `true` or a table, the model gets no more calls once it is worse than those without: where the part of its calls that fail is greater by more than `errors` (0.01), or that of calls whose content is refused by more than `refusals` (0.02), or the 95th percentile of its times to the first token more than `first_token` (1.5) times as long, over a `window` (`\"30m\"`) with at least `min_calls` (40) of its own), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`. `shadow`, and `retires` with what belongs to it, as of `models`, come before those of the model that answers.",
     ),
     field("limits.key.requests_per_minute", RATE, "", "Requests a minute of a new key."),
     field(
@@ -453,6 +453,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "Memory that all calls of one key may take at once, until their last bytes are read.",
     ),
     field("gateway.max_memory", bytes(MIB, TIB), "\"2GiB\"", "The same for all calls together."),
+    field(
+        "gateway.alias_header",
+        Kind::Flag,
+        "true",
+        "Answers to calls by an alias or a route say where it led: `x-headrace-alias: NAME -> MODEL`.",
+    ),
     field("wire.max_json_depth", count(1, 512), "64", "Objects and arrays inside each other."),
     field("wire.max_messages", ITEMS, "4096", "Messages of a conversation."),
     field("wire.max_content_parts", ITEMS, "1024", "Parts of one message."),
@@ -570,6 +576,7 @@ pub(crate) const LIVE: &[&str] = &[
     "routes",
     "scheduler.weights",
     "moderation.rules",
+    "gateway.alias_header",
     "limits.key.requests_per_minute",
     "limits.key.tokens_per_minute",
     "limits.key.concurrency",

@@ -12,6 +12,7 @@ use headrace_moderation::{RuleConfig, Rules};
 use serde::Deserialize;
 
 use super::arithmetic::{Arithmetic, KV_TYPES, MODES, QUANTIZED};
+use super::notices::notice;
 use super::paths::not_a_model;
 use super::prices::{play_price, prices_of};
 use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
@@ -86,6 +87,9 @@ impl Reader {
             }
             if let (Some(shadow), Some(name)) = (shadow(&mut table), &name) {
                 self.names.shadows.insert(name.clone(), Arc::new(shadow));
+            }
+            if let (Some(notice), Some(name)) = (notice(&mut table), &name) {
+                self.names.notices.insert(name.clone(), notice);
             }
             if table.left.contains_key("targets") {
                 relayed.extend(upstreams::relayed(&mut table, name));

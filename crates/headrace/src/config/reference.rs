@@ -103,9 +103,10 @@ secret_file = \"/etc/headrace/worker-secret\"
 serve = true
 price = { input = \"0.10\", output = \"0.40\" }
 
-[[routes]]                    # one call in twenty goes to the new version
+[[routes]]                    # one call in twenty goes to the new version, unless it is worse
 name = \"qwen\"
-to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5 }]
+to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5, canary = true }]
+shadow = { model = \"gpu/qwen3-32b\", share = 0.01, budget = \"$5/day\" }   # `headrace shadow` compares the two
 sticky = \"conversation\"
 fallbacks = { overloaded = [\"openai/gpt-5-mini\"], failed = [\"openai/gpt-5-mini\"] }
 

@@ -9,6 +9,7 @@ use headrace_domain::ModelName;
 use headrace_gateway::{Arm, CanarySpec, Fallbacks, Route, Sticky};
 
 use super::Reader;
+use super::notices::notice;
 use super::shadows::shadow;
 use super::table::Table;
 use super::value::{Kind, Parsed};
@@ -40,8 +41,9 @@ impl Reader {
         for mut table in self.list("routes") {
             let name = table.need_name("name");
             let route = route(&mut table);
-            let shadow = shadow(&mut table);
+            let (shadow, notice) = (shadow(&mut table), notice(&mut table));
             if let Some(name) = name {
+                self.names.notices.extend(notice.map(|notice| (name.clone(), notice)));
                 self.names.shadows.extend(shadow.map(|shadow| (name.clone(), Arc::new(shadow))));
                 if aliases.contains_key(&name) {
                     table.problem("name", format!("`{name}` is an alias or another route already"));

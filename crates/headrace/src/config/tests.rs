@@ -389,6 +389,33 @@ fn a_model_of_a_route_may_be_on_trial() {
 }
 
 #[test]
+fn a_name_may_end_on_a_day() {
+    let route = |more: &str| read(&format!("[[routes]]\nname = \"r\"\nto = [\"headrace-demo\"]\n{more}"));
+    let of = |more: &str| route(more).unwrap().names.notices.remove(&ModelName::new("r").unwrap());
+    let day = |text: &str| headrace_trace::utc_midnight(text).unwrap();
+    let ends = of("retires = \"2027-01-31\"\ndeprecated = 2026-12-01\nsuccessor = \"headrace-demo\"\npage = \"https://example.com/x\"\nafter = \"move\"").unwrap();
+    assert_eq!((ends.retires, ends.deprecated), (day("2027-01-31"), Some(day("2026-12-01"))));
+    assert_eq!(ends.successor.as_ref().map(ModelName::as_str), Some("headrace-demo"));
+    assert_eq!((ends.link.as_deref(), ends.moves), (Some("https://example.com/x"), true));
+    assert!(!of("retires = 2027-01-31").unwrap().moves);
+    assert_eq!(of(""), None);
+    assert!(
+        read("").unwrap().names.tell_aliases
+            && !read("[gateway]\nalias_header = false").unwrap().names.tell_aliases
+    );
+    for (more, expected) in [
+        ("retires = \"soon\"", "retires: \"soon\" is no day"),
+        ("successor = \"x\"", "successor: says something of an end that has no day"),
+        ("retires = 2027-01-31\ndeprecated = 2027-02-01", "deprecated: is later than `retires`"),
+        ("retires = 2027-01-31\npage = \"example.com\"", "page: is no address"),
+        ("retires = 2027-01-31\nafter = \"burn\"", "after: \"burn\" is not one of refuse, move"),
+    ] {
+        let said = route(more).err().unwrap();
+        assert!(said.contains(expected), "{expected}\n---\n{said}");
+    }
+}
+
+#[test]
 fn model_flags() {
     let dir = tempfile::tempdir().unwrap();
     let odd = dir.path().join("a=b");

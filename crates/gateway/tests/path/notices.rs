@@ -1,0 +1,183 @@
+//! Names that move and end: answers say where a name led and when it ends; from that day on its calls are refused, or go to what
+//! comes after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_call_api::Front;
+use headrace_domain::{Clock, Dialect, Endpoint, HttpDate, ModelName, UnixNanos};
+use headrace_gateway::{Answer, NameRules, Notice, Route};
+use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
+use serde_json::{Value, json};
+
+use crate::told::{Told, answer_of, body, offer_by, server, spent, whole};
+use crate::world::{Setup, World, header, read};
+
+fn name(text: &str) -> ModelName {
+    ModelName::new(text).unwrap()
+}
+
+fn in_hours(world: &World, hours: i64) -> UnixNanos {
+    let now = world.clock.now();
+    let away = Duration::from_secs(hours.unsigned_abs() * 3600);
+    if hours < 0 { UnixNanos::new(now.get() - away.as_nanos() as u64) } else { now.after(away) }
+}
+
+fn notice(retires: UnixNanos, successor: Option<&str>) -> Notice {
+    Notice { retires, deprecated: None, successor: successor.map(name), link: None, moves: false }
+}
+
+/// Models `a-1`, `a-2` and `a-3`, of which the first has the further name `chat`; with notices.
+fn world(notices: impl Fn(&World) -> Vec<(&'static str, Notice)>, tell_aliases: bool) -> World {
+    let world = World::new(Setup::default());
+    let servers = ["one", "two", "three"]
+        .map(|name| server(name, Dialect::OpenAi, (0..9).map(|_| whole(&answer_of("Hi you"))).collect()));
+    let [one, two, three] = &servers;
+    let models: [(&str, &[Arc<Told>]); 3] = [
+        ("a-1", std::slice::from_ref(one)),
+        ("a-2", std::slice::from_ref(two)),
+        ("a-3", std::slice::from_ref(three)),
+    ];
+    let notices = notices(&world).into_iter().map(|(of, notice)| (name(of), notice)).collect();
+    let aliases = BTreeMap::from([(name("chat"), Route::to(name("a-1")))]);
+    offer_by(&world, &models, aliases, NameRules { notices, tell_aliases, ..NameRules::default() });
+    world
+}
+
+async fn ask(world: &World, model: &str) -> Answer {
+    world.call(Endpoint::ChatCompletions, body(false, &json!({"model": model}))).await
+}
+
+async fn list(world: &World) -> Vec<Value> {
+    let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi);
+    let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+    told["data"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn an_answer_says_where_a_further_name_led_unless_that_is_switched_off() {
+    let told = world(|_| Vec::new(), true);
+    assert_eq!(header(&ask(&told, "chat").await, "x-headrace-alias"), Some("chat -> a-1"));
+    assert_eq!(header(&ask(&told, "a-1").await, "x-headrace-alias"), None, "it is pinned");
+    let silent = world(|_| Vec::new(), false);
+    let answer = ask(&silent, "chat").await;
+    assert_eq!(
+        (header(&answer, "x-headrace-alias"), header(&answer, "x-headrace-model")),
+        (None, Some("a-1"))
+    );
+    assert!(header(&answer, "sunset").is_none() && header(&answer, "deprecation").is_none());
+}
+
+#[tokio::test]
+async fn a_name_that_ends_says_so_in_every_answer_and_in_the_list() {
+    let of = |world: &World| {
+        let whole = Notice {
+            deprecated: Some(in_hours(world, -2)),
+            link: Some("https://example.com/ends?x=1".to_owned()),
+            ..notice(in_hours(world, 48), Some("a-2"))
+        };
+        vec![("a-1", whole), ("a-3", notice(in_hours(world, 1), None))]
+    };
+    let world = world(of, true);
+    let ([_, (_, bare)], [(_, whole), _]) =
+        (<[_; 2]>::try_from(of(&world)).unwrap(), <[_; 2]>::try_from(of(&world)).unwrap());
+    let near = |header: Option<&str>, at: UnixNanos| {
+        let dates = [0, 1, 2, 3]
+            .map(|seconds| HttpDate(UnixNanos::new(at.get() - seconds * 1_000_000_000)).to_string());
+        dates.iter().any(|date| header == Some(date))
+    };
+    // By the model's own name, and by one that leads to it.
+    for asked in ["a-1", "chat"] {
+        let answer = ask(&world, asked).await;
+        assert_eq!(answer.status, 200);
+        assert!(near(header(&answer, "sunset"), whole.retires), "{:?}", answer.headers);
+        let since: u64 = header(&answer, "deprecation").unwrap().strip_prefix('@').unwrap().parse().unwrap();
+        assert!(since.abs_diff(whole.deprecated.unwrap().seconds()) < 4);
+        assert_eq!(
+            header(&answer, "link"),
+            Some(
+                "</v1/models/a-2>; rel=\"successor-version\", <https://example.com/ends?x=1>; rel=\"deprecation\"; type=\"text/html\""
+            )
+        );
+    }
+    let answer = ask(&world, "a-3").await;
+    let since: u64 = header(&answer, "deprecation").unwrap().strip_prefix('@').unwrap().parse().unwrap();
+    assert!(since.abs_diff(bare.retires.seconds()) < 4 && header(&answer, "link").is_none());
+    assert!(header(&ask(&world, "a-2").await, "sunset").is_none());
+
+    let cards = list(&world).await;
+    let card = |id: &str| cards.iter().find(|card| card["id"] == id).unwrap();
+    for ends in ["a-1", "chat"] {
+        assert_eq!(card(ends)["deprecation_replacement_model"], "a-2");
+        assert!(card(ends)["deprecation"].as_str().unwrap().ends_with('Z'));
+    }
+    assert!(card("a-2").get("deprecation").is_none());
+}
+
+#[tokio::test]
+async fn a_name_that_has_ended_is_refused_by_what_comes_after_it() {
+    let mut world = world(|world| vec![("a-1", notice(in_hours(world, -1), Some("a-2")))], true);
+    for asked in ["a-1", "chat"] {
+        let answer = ask(&world, asked).await;
+        assert_eq!(answer.status, 404, "{asked}");
+        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+        assert_eq!(
+            (&told["error"]["code"], &told["error"]["param"]),
+            (&json!("model_not_found"), &json!("model"))
+        );
+        let message = told["error"]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("The model `a-1` has been retired on ") && message.contains("Use `a-2`."),
+            "{message}"
+        );
+    }
+    assert_eq!(spent(world.balance_when_idle().await), 0);
+    let ids: Vec<_> = list(&world).await.iter().map(|card| card["id"].clone()).collect();
+    assert!(
+        !ids.contains(&json!("a-1")) && !ids.contains(&json!("chat")) && ids.contains(&json!("a-2")),
+        "{ids:?}"
+    );
+    assert_eq!(world.gateway.show_model(&world.credentials(), "a-1", Dialect::OpenAi).status, 404);
+    assert_eq!(world.gateway.show_model(&world.credentials(), "a-2", Dialect::OpenAi).status, 200);
+
+    // Who may not use it does not learn that there was one.
+    let models = ModelAccess::Only(BTreeSet::from([name("a-2")]));
+    let new = NewKey { models, ..NewKey::new(world.org.clone(), world.project.clone(), "second") };
+    let (_, secret) = world.directory.create_key(new, "test", world.clock.now()).unwrap();
+    world.key = secret.expose_secret().to_owned();
+    let text = read(ask(&world, "a-1").await).await;
+    assert!(text.contains("`a-1` does not exist here") && !text.contains("retired"), "{text}");
+}
+
+#[tokio::test]
+async fn calls_move_on_to_what_comes_after_a_name_and_after_that() {
+    let moves = |notice: Notice| Notice { moves: true, ..notice };
+    let of = |world: &World| {
+        vec![
+            ("a-1", moves(notice(in_hours(world, -2), Some("a-2")))),
+            ("a-2", moves(notice(in_hours(world, -1), Some("a-3")))),
+            // Not yet.
+            ("a-3", moves(notice(in_hours(world, 1), Some("a-1")))),
+        ]
+    };
+    let world = world(of, true);
+    for asked in ["a-1", "chat", "a-2"] {
+        let answer = ask(&world, asked).await;
+        assert_eq!((answer.status, header(&answer, "x-headrace-model")), (200, Some("a-3")), "{asked}");
+        assert!(header(&answer, "sunset").is_some());
+    }
+    assert_eq!(header(&ask(&world, "a-3").await, "x-headrace-model"), None);
+    assert_eq!(list(&world).await.len(), 5, "all can be asked for");
+}
+
+#[test]
+fn an_end_needs_a_name_that_is_served_and_a_successor_that_is() {
+    let offered = |of: &'static str, notice: fn(UnixNanos) -> Notice| {
+        std::panic::catch_unwind(|| world(|world| vec![(of, notice(in_hours(world, 1)))], true)).is_ok()
+    };
+    assert!(offered("a-1", |at| notice(at, Some("chat"))) && offered("chat", |at| notice(at, None)));
+    assert!(!offered("nobody", |at| notice(at, None)) && !offered("a-1", |at| notice(at, Some("nobody"))));
+    assert!(!offered("a-1", |at| notice(at, Some("a-1"))));
+    assert!(!offered("a-1", |at| Notice { moves: true, ..notice(at, None) }));
+}
