@@ -5,15 +5,18 @@ mod command;
 pub mod control;
 mod error;
 mod lock;
+mod places;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CanaryFigures, CreditView, GrantView, LoadView,
-    RouteArmView, RouteView, SecretText, ServerStatus, StoreView, TotalsView, UpstreamAct, UpstreamModelView,
-    UpstreamView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
+    StoreView, TotalsView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
+pub use places::{
+    CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
+};
 pub use service::{
     AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, ReloadSource, RouteSource,
     StatusSource, UpstreamSource,

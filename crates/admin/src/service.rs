@@ -13,11 +13,9 @@ use headrace_identity::{
 use headrace_ledger::{Command, Ledger, Receipt};
 use parking_lot::Mutex;
 
-use crate::command::{
-    AdminCommand, AdminReply, AuditView, CreditView, RouteView, SecretText, ServerStatus, UpstreamAct,
-    UpstreamView,
-};
+use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
 use crate::error::AdminError;
+use crate::places::{RouteView, UpstreamAct, UpstreamView};
 
 /// Most rows of the audit log in one reply.
 const MAX_AUDIT_ROWS: u32 = 1_000;
