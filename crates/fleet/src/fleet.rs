@@ -168,12 +168,19 @@ impl Fleet {
     }
 
     /// How long a call may wait for its first word from who has it, until a second worker is asked as well: longer than so many calls
-    /// of the others did. `None`: there is nobody else, or nothing is known of them yet. Each call asks once, and pays its part of
-    /// a race.
-    pub fn patience(&self, model: &ModelName, placement: &Placement, hedge: &Hedge) -> Option<Duration> {
+    /// of the others did that it may go to. `None`: there is nobody else, or nothing is known of them yet. Each call asks once, and
+    /// pays its part of a race.
+    pub fn patience(
+        &self,
+        model: &ModelName,
+        placement: &Placement,
+        hedge: &Hedge,
+        residency: &Residency,
+    ) -> Option<Duration> {
         let workers = self.of(model)?;
         workers.first()?.races.pay_in(hedge);
-        let others = workers.iter().filter(|worker| !Arc::ptr_eq(worker, placement.worker()));
+        let allowed = workers.iter().filter(|worker| residency.allows(worker.region()));
+        let others = allowed.filter(|worker| !Arc::ptr_eq(worker, placement.worker()));
         let mut firsts = Spread::NONE;
         others.for_each(|worker| firsts.with(&worker.figures().firsts));
         firsts.percentile(hedge.after_percent)

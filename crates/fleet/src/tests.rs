@@ -543,7 +543,7 @@ fn a_call_has_the_patience_of_the_other_workers_calls_and_who_was_outrun_is_know
         placement
     };
     let hedge = Hedge { after_percent: 95, most_permille: 500 };
-    assert_eq!(fleet.patience(&model, &at(0), &hedge), None, "nothing is known of the other one");
+    assert_eq!(fleet.patience(&model, &at(0), &hedge, &ANY), None, "nothing is known of the other one");
     for (which, millis) in [(0, 1_000), (1, 10)] {
         for _ in 0..20 {
             let mut placement = at(which);
@@ -552,12 +552,14 @@ fn a_call_has_the_patience_of_the_other_workers_calls_and_who_was_outrun_is_know
             placement.ended(&Outcome::Answered);
         }
     }
-    let patience = |which: usize| fleet.patience(&model, &at(which), &hedge).unwrap().as_millis();
+    let patience = |which: usize| fleet.patience(&model, &at(which), &hedge, &ANY).unwrap().as_millis();
     assert!((10..=11).contains(&patience(0)), "{}", patience(0));
     assert!((1_000..=1_100).contains(&patience(1)), "{}", patience(1));
-    assert_eq!(fleet.patience(&ModelName::new("none").unwrap(), &at(0), &hedge), None);
-    // Three calls have paid for half a race each.
-    assert_eq!([(); 3].map(|()| fleet.may_race(&model)), [true, false, false]);
+    let elsewhere = Residency::only([Region::new("eu").unwrap()]);
+    assert_eq!(fleet.patience(&model, &at(0), &hedge, &elsewhere), None, "it may not go to the other one");
+    assert_eq!(fleet.patience(&ModelName::new("none").unwrap(), &at(0), &hedge, &ANY), None);
+    // Four calls have paid for half a race each.
+    assert_eq!([(); 3].map(|()| fleet.may_race(&model)), [true, true, false]);
     let first = |which: usize| fleet.status().swap_remove(which).first.unwrap();
     let mut late = at(1);
     clock.advance(Duration::from_secs(9));

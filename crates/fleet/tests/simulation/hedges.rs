@@ -102,7 +102,9 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
                 };
                 let call = calls.len();
                 events.push(Reverse((now_ns + speaks_after(&placement), What::Speaks(call, 0))));
-                if let Some(patience) = hedge.and_then(|hedge| fleet.patience(&model, &placement, &hedge)) {
+                if let Some(patience) =
+                    hedge.and_then(|hedge| fleet.patience(&model, &placement, &hedge, &Residency::Anywhere))
+                {
                     events.push(Reverse((now_ns + patience.as_nanos() as u64, What::Waited(call))));
                 }
                 calls.push(One { began_ns: now_ns, attempts: vec![Some(placement)], spoke: false });

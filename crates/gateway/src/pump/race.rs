@@ -22,7 +22,8 @@ impl Placing<'_> {
     pub(super) fn patience(&self) -> Option<Duration> {
         let model = &self.work.model;
         let hedge = model.policy.hedge.as_ref()?;
-        self.work.catalog.fleet().patience(&model.name, self.source.only_one()?, hedge)
+        let (fleet, first) = (self.work.catalog.fleet(), self.source.only_one()?);
+        fleet.patience(&model.name, first, hedge, &self.work.residency)
     }
 
     /// Puts the call to a second worker, if one takes it. Whatever comes of that, the first one goes on.
