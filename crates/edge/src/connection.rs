@@ -32,8 +32,8 @@ use crate::transport::Transport;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Headers that the library takes in one HTTP/1 request, unless it is told otherwise: then it keeps them on the heap.
 pub(crate) const MOST_HTTP1_HEADERS: usize = 100;
-/// Read ahead to tell the versions apart.
-const SNIFF_BYTES: usize = 4 * 1024;
+/// Read ahead to tell the versions apart. No more: a connection has the room for it for as long as nothing comes.
+const SNIFF_BYTES: usize = HTTP2_PREFACE.len();
 /// How often an HTTP/2 peer is asked whether it lives, and how long it may take to say so.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::activity::Activity;
@@ -162,7 +162,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
             let ahead = this.ahead.clone();
             let passes = this.watch(ahead.get(..buf.remaining().min(ahead.len())).unwrap_or_default());
             buf.put_slice(ahead.get(..passes).unwrap_or_default());
-            this.ahead.advance(passes);
+            // One that is used up would keep what it was cut from.
+            this.ahead = if passes == ahead.len() { Bytes::new() } else { ahead.slice(passes..) };
         }
         Poll::Ready(Ok(()))
     }

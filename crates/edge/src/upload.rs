@@ -20,6 +20,9 @@ const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
 /// as much work as kilobytes do.
 const PIECES_FREE: u64 = 4_096;
 const LEAST_BYTES_PER_PIECE: u64 = 256;
+/// A body up to this long is copied: it lies in the buffer that its connection reads into, and whoever keeps the one keeps the other,
+/// so that the connection needs another one for as long as the call lasts.
+const COPIED_BYTES: usize = 4 * 1024;
 /// What a header takes beside its name and value, as HTTP/2 counts it (RFC 9113 §6.5.2).
 const HEADER_OVERHEAD_BYTES: usize = 32;
 
@@ -129,7 +132,7 @@ pub(crate) fn head_bytes(head: &Parts) -> usize {
         + uri
 }
 
-/// A body so far. One that came in one piece, as most do, is not copied.
+/// A body so far. A long one that came in one piece is not copied.
 #[derive(Default)]
 enum Gathered {
     #[default]
@@ -167,6 +170,7 @@ impl Gathered {
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Nothing => Bytes::new(),
+            Self::One(bytes) if bytes.len() <= COPIED_BYTES => Bytes::copy_from_slice(&bytes),
             Self::One(bytes) => bytes,
             Self::Many(bytes) => bytes.freeze(),
         }
