@@ -214,6 +214,8 @@ impl Desk {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(self.path().join("cert.pem"), made.cert.pem()).unwrap();
         std::fs::write(self.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(self.path().join("worker-secret"), "examples-0123456789abcdefghijklmnopqrstuvwx")
+            .unwrap();
         let checked = self.succeeds("headrace config check --config example.toml", &block.at);
         assert!(checked.contains("no faults"), "{}: {checked}", block.at);
     }

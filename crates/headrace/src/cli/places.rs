@@ -101,7 +101,9 @@ pub(crate) enum OrgsCommand {
         limits: LimitFlags,
     },
     /// Set anew where an organisation's calls may be worked on
-    #[command(after_help = "Example:\n  headrace orgs regions acme --regions eu,ch")]
+    #[command(
+        after_help = "Examples:\n  headrace orgs create acme\n  headrace orgs regions acme --regions eu,ch"
+    )]
     Regions {
         /// Its id
         id: OrgId,

@@ -108,7 +108,7 @@ name = \"qwen\"
 to = [{ model = \"qwen3-0.6b\", weight = 95 }, { model = \"gpu/qwen3-8b\", weight = 5, canary = true }]
 shadow = { model = \"gpu/qwen3-32b\", share = 0.01, budget = \"$5/day\" }   # `headrace shadow` compares the two
 sticky = \"conversation\"
-fallbacks = { overloaded = [\"openai/gpt-5-mini\"], failed = [\"openai/gpt-5-mini\"] }
+fallbacks = { overloaded = [\"gpu/qwen3-32b\"], failed = [\"gpu/qwen3-32b\"] }
 
 [limits.key]
 requests_per_minute = 600
