@@ -12,7 +12,7 @@ use headrace_identity::RateLimits;
 use crate::world::{Arrival, Setup, World, ask, chat_body, header, read};
 
 /// How long a body is on its way here.
-const UPLOAD: Duration = Duration::from_millis(60);
+const UPLOAD: Duration = Duration::from_millis(500);
 
 /// A body that takes its time, and notes that somebody asked for it.
 struct Slow {

@@ -70,6 +70,8 @@ async fn a_miss_names_the_message_and_character_and_never_what_others_asked() {
         ],
     });
     world.call(Endpoint::ChatCompletions, body.clone()).await;
+    // Its trace must not come behind that of the next.
+    world.balance_when_idle().await;
     let tokens = world.engine.jobs.lock().unwrap().pop().unwrap().prompt.len() as u32;
     let mut places = Vec::new();
     for token in 0..tokens {
