@@ -115,66 +115,10 @@ impl Catalog {
                 faults.push(format!("model `{}` is served twice under one name", twice.name));
             }
         }
-        for (alias, route) in &aliases {
-            if models.contains_key(alias) {
-                faults.push(format!("alias `{alias}` has the name of a served model"));
-            }
-            if route.arms.iter().all(|arm| arm.weight == 0) {
-                faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
-            }
-            let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
-            if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
-                faults.push(format!(
-                    "alias `{alias}` has only canaries: give it a model that they are compared with"
-                ));
-            }
-            let missing = route.models().filter(|model| !models.contains_key(*model));
-            faults.extend(
-                missing.map(|model| format!("alias `{alias}` points to `{model}`, which is not served")),
-            );
-            let is_messages = |name: &ModelName| models.get(name).map(|model| model.lane.is_messages());
-            let reachable = |other: &ModelName| {
-                route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other))
-            };
-            let apart =
-                route.fallbacks.all().filter(|other| models.contains_key(*other) && !reachable(other));
-            faults.extend(apart.map(|other| {
-                format!(
-                    "alias `{alias}` falls back on `{other}`, which takes {}, and no model that it leads to does: name one \
-                     that is reached alike",
-                    if is_messages(other) == Some(true) { "messages" } else { "token ids" }
-                )
-            }));
-        }
-        for (name, notice) in &rules.notices {
-            let known = |name: &ModelName| models.contains_key(name) || aliases.contains_key(name);
-            if !known(name) {
-                faults.push(format!("`{name}` has a day on which it retires and is not served"));
-            }
-            match &notice.successor {
-                Some(successor) if !known(successor) => {
-                    faults.push(format!("the successor of `{name}` is `{successor}`, which is not served"));
-                }
-                Some(successor) if successor == name => faults.push(format!("`{name}` is its own successor")),
-                None if notice.moves => {
-                    faults.push(format!(
-                        "calls of `{name}` cannot move on when it retires: name its successor"
-                    ));
-                }
-                _ => {}
-            }
-        }
-        for (name, shadow) in &rules.shadows {
-            if !models.contains_key(name) && !aliases.contains_key(name) {
-                faults.push(format!("`{name}` has a shadow and is not served"));
-            }
-            if !models.contains_key(&shadow.model) {
-                faults.push(format!(
-                    "the shadow of `{name}` is `{}`, which is no model that is served",
-                    shadow.model
-                ));
-            }
-        }
+        let names = Names { models: &models, aliases: &aliases };
+        aliases.iter().for_each(|(alias, route)| names.check_route(alias, route, &mut faults));
+        rules.notices.iter().for_each(|(name, notice)| names.check_notice(name, notice, &mut faults));
+        rules.shadows.iter().for_each(|(name, shadow)| names.check_shadow(name, shadow, &mut faults));
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
@@ -398,6 +342,76 @@ impl Catalog {
 fn trials(name: &ModelName, route: &Route) -> Option<Trials> {
     let watch = |arm: &Arm| Some(Watch::new(name, &arm.model, arm.weight, arm.canary?));
     Trials::of(route.arms.iter().filter_map(watch))
+}
+
+/// All names that are on offer, to check what refers to them.
+struct Names<'a> {
+    models: &'a HashMap<ModelName, Arc<ServedModel>>,
+    aliases: &'a BTreeMap<ModelName, Route>,
+}
+
+impl Names<'_> {
+    fn known(&self, name: &ModelName) -> bool {
+        self.models.contains_key(name) || self.aliases.contains_key(name)
+    }
+
+    fn check_route(&self, alias: &ModelName, route: &Route, faults: &mut Vec<String>) {
+        if self.models.contains_key(alias) {
+            faults.push(format!("alias `{alias}` has the name of a served model"));
+        }
+        if route.arms.iter().all(|arm| arm.weight == 0) {
+            faults.push(format!("alias `{alias}` leads nowhere: give a model a weight above 0"));
+        }
+        let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
+        if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
+            faults.push(format!(
+                "alias `{alias}` has only canaries: give it a model that they are compared with"
+            ));
+        }
+        let missing = route.models().filter(|model| !self.models.contains_key(*model));
+        faults
+            .extend(missing.map(|model| format!("alias `{alias}` points to `{model}`, which is not served")));
+        let is_messages = |name: &ModelName| self.models.get(name).map(|model| model.lane.is_messages());
+        let reachable =
+            |other: &ModelName| route.arms.iter().any(|arm| is_messages(&arm.model) == is_messages(other));
+        let apart =
+            route.fallbacks.all().filter(|other| self.models.contains_key(*other) && !reachable(other));
+        faults.extend(apart.map(|other| {
+            format!(
+                "alias `{alias}` falls back on `{other}`, which takes {}, and no model that it leads to does: name one \
+                 that is reached alike",
+                if is_messages(other) == Some(true) { "messages" } else { "token ids" }
+            )
+        }));
+    }
+
+    fn check_notice(&self, name: &ModelName, notice: &Notice, faults: &mut Vec<String>) {
+        if !self.known(name) {
+            faults.push(format!("`{name}` has a day on which it retires and is not served"));
+        }
+        match &notice.successor {
+            Some(successor) if !self.known(successor) => {
+                faults.push(format!("the successor of `{name}` is `{successor}`, which is not served"));
+            }
+            Some(successor) if successor == name => faults.push(format!("`{name}` is its own successor")),
+            None if notice.moves => {
+                faults.push(format!("calls of `{name}` cannot move on when it retires: name its successor"));
+            }
+            _ => {}
+        }
+    }
+
+    fn check_shadow(&self, name: &ModelName, shadow: &ShadowSpec, faults: &mut Vec<String>) {
+        if !self.known(name) {
+            faults.push(format!("`{name}` has a shadow and is not served"));
+        }
+        if !self.models.contains_key(&shadow.model) {
+            faults.push(format!(
+                "the shadow of `{name}` is `{}`, which is no model that is served",
+                shadow.model
+            ));
+        }
+    }
 }
 
 /// What a gateway cannot be served with. Every fault at once.
