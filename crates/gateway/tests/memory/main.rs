@@ -140,17 +140,25 @@ async fn no_call_that_goes_on_takes_more_than_its_estimate() {
         let body = json!({"model": "far", "max_tokens": 80, "messages": messages, "stream": stream});
         (Endpoint::ChatCompletions, body)
     };
-    for (stream, make) in
-        [(false, &(|| whole(&answer_of("Hi"))) as &dyn Fn() -> told::Script), (true, &streamed)]
-    {
+    let shapes = [(false, &(|| whole(&answer_of("Hi"))) as &dyn Fn() -> told::Script), (true, &streamed)];
+    for (stream, make) in shapes {
         let world = told::world(&[server("a", Dialect::OpenAi, scripts(make))]);
         let rows = [chat(10, stream), chat(100_000, stream), chat(400_000, stream)];
-        hold_to_estimates(&world, &rows).await;
+        for ((_, body), taken) in rows.iter().zip(hold_to_estimates(&world, &rows).await) {
+            let bytes = body.to_string().len() as u64;
+            assert!(taken < 4 * bytes + (128 << 10), "{taken} bytes to look through {bytes}");
+        }
+    }
+    // What is said in another dialect is read for that, with what reading takes, and off the event loop.
+    let world = told::world(&[server("a", Dialect::Anthropic, Vec::new())]);
+    for taken in hold_to_estimates(&world, &[chat(100_000, false), chat(400_000, false)]).await {
+        assert!(taken > 8 * 100_000, "{taken} bytes to read and translate");
     }
 }
 
-async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) {
-    let mut too_low = Vec::new();
+/// Gives what was taken for each.
+async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) -> Vec<u64> {
+    let (mut too_low, mut most) = (Vec::new(), Vec::new());
     measured(world, rows[0].0, &rows[0].1).await;
     for (endpoint, body) in rows {
         let (mut status, mut peak, mut taken) = (0, 0, 0);
@@ -164,7 +172,9 @@ async fn hold_to_estimates(world: &World, rows: &[(Endpoint, Value)]) {
         if peak as u64 > taken {
             too_low.push(shown);
         }
+        most.push(taken);
     }
     assert!(too_low.is_empty(), "more was allocated than was taken for {too_low:#?}");
     assert_eq!(world.gateway.memory_taken(), 0);
+    most
 }
