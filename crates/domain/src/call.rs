@@ -1,11 +1,12 @@
 //! One call as every dialect means it, after parsing and before anything was decided about it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conversation, SamplingRequest};
+use crate::{Conversation, Form, ReasoningWish, SamplingRequest};
 
 /// Whose request and answer shapes are spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -133,6 +134,10 @@ pub struct Call {
     pub timeout: Option<Duration>,
     /// How it stands to others.
     pub tier: ServiceTier,
+    /// What the answer's text is held to; `None`: to nothing.
+    pub form: Option<Arc<Form>>,
+    /// How much it is to think.
+    pub reasoning: ReasoningWish,
 }
 
 impl Call {

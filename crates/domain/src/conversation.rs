@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Form;
+
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -80,6 +82,31 @@ pub struct Tool {
     pub description: Option<String>,
     /// JSON Schema of its arguments, in canonical key order (see `wire::canonical`), or `None` where it takes none.
     pub parameters: Option<serde_json::Value>,
+    /// Whether the arguments are held to the schema while they are generated.
+    pub strict: bool,
+    /// A tool that takes a text instead of JSON (OpenAI's `custom`), and what text.
+    pub custom: Option<CustomInput>,
+}
+
+impl Tool {
+    /// A tool whose arguments are JSON that nobody holds to its schema.
+    pub fn function(
+        name: impl Into<String>,
+        description: Option<String>,
+        parameters: Option<serde_json::Value>,
+    ) -> Self {
+        Self { name: name.into(), description, parameters, strict: false, custom: None }
+    }
+}
+
+/// What a custom tool takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CustomInput {
+    /// Any text.
+    Text,
+    /// Text of this form: a grammar or a regular expression.
+    Form(Box<Form>),
 }
 
 /// Whether the model may, must or must not call tools.
@@ -91,6 +118,17 @@ pub enum ToolChoice {
     Auto,
     /// It must not.
     None,
+    /// It must call at least one.
+    Required,
+    /// It must call this one.
+    Named(String),
+    /// Only some of the tools may be called. All of them stand in the prompt, so that it stays as it was.
+    Allowed {
+        /// Which, by name.
+        names: Vec<String>,
+        /// Whether one of them must be called.
+        required: bool,
+    },
 }
 
 /// The messages so far and the tools at hand.
@@ -102,4 +140,8 @@ pub struct Conversation {
     pub tools: Vec<Tool>,
     /// Whether they may be called.
     pub tool_choice: ToolChoice,
+    /// At most one call in an answer (OpenAI's `parallel_tool_calls: false`).
+    pub one_call: bool,
+    /// Further variables of the chat template (`chat_template_kwargs`), an object or nothing.
+    pub template: serde_json::Map<String, serde_json::Value>,
 }

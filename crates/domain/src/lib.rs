@@ -16,6 +16,7 @@ pub mod rfc3339;
 mod sampling;
 mod shadow;
 mod stage;
+mod structure;
 mod timeline;
 mod trace;
 mod usage;
@@ -25,7 +26,7 @@ pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, PromptItem, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
-pub use conversation::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
+pub use conversation::{Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice};
 pub use http_date::HttpDate;
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
@@ -34,6 +35,7 @@ pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob}
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use shadow::{Compared, ShadowOf, ShadowedCall};
 pub use stage::{Stage, StageSpan};
+pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, TaggedForm};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{
     CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION, TraceRecord, TraceSink,

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn offered(parameters: Option<Value>) -> OfferedTools {
-        let tool = Tool { name: "look".to_owned(), description: None, parameters };
+        let tool = Tool::function("look", None, parameters);
         OfferedTools::of(&Conversation { tools: vec![tool], ..Conversation::default() })
     }
 

@@ -71,11 +71,7 @@ impl Shown {
             "properties": { "a": { "type": "string", "description": witness, "enum": [witness] } },
             "required": ["a"], "$defs": { "b": { witness: { "const": witness } } },
         });
-        let tool = |parameters| Tool {
-            name: "look".to_owned(),
-            description: Some(witness.to_owned()),
-            parameters: Some(parameters),
-        };
+        let tool = |parameters| Tool::function("look", Some(witness.to_owned()), Some(parameters));
         let with = |tools: Vec<Tool>| {
             render(&Conversation { messages: vec![hello.clone()], tools, ..Conversation::default() })
         };
@@ -196,11 +192,11 @@ mod tests {
             name: "look".to_owned(),
             arguments: json!({ text: [text, 1.5] }).to_string().replace('é', "\\u00e9"),
         };
-        let tool = Tool {
-            name: "look".to_owned(),
-            description: Some(text.to_owned()),
-            parameters: Some(json!({ "type": "object", "properties": { text: { "enum": [text] } } })),
-        };
+        let tool = Tool::function(
+            "look",
+            Some(text.to_owned()),
+            Some(json!({ "type": "object", "properties": { text: { "enum": [text] } } })),
+        );
         let conversation = Conversation {
             messages: vec![
                 Message::text(Role::System, text),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, Role, ToolChoice};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, ReasoningWish, Role, ToolChoice};
 
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
@@ -39,6 +39,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             messages,
             tools,
             tool_choice: choice.unwrap_or_default(),
+            ..Conversation::default()
         }),
         origins: Vec::new(),
         sampling: settled.sampling,
@@ -50,6 +51,8 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
+        form: None,
+        reasoning: ReasoningWish::default(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
 
-use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem};
+use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, ReasoningWish};
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
@@ -40,6 +40,8 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
+        form: None,
+        reasoning: ReasoningWish::default(),
     })
 }
 

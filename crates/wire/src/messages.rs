@@ -1,7 +1,8 @@
 //! Anthropic's message request: text, tool use and tool results. Knows nothing of how a conversation is rendered.
 
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall, ToolChoice,
+    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, ReasoningWish, Role, ToolCall,
+    ToolChoice,
 };
 
 use crate::content::not_text;
@@ -64,6 +65,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             messages,
             tools,
             tool_choice: choice.unwrap_or_default(),
+            ..Conversation::default()
         }),
         origins,
         sampling: settled.sampling,
@@ -75,6 +77,8 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
+        form: None,
+        reasoning: ReasoningWish::default(),
     })
 }
 

@@ -48,7 +48,7 @@ fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
         }
         Ok(())
     })?;
-    Ok(Tool { name: name.ok_or_else(|| Fault::missing("name"))?, description, parameters })
+    Ok(Tool::function(name.ok_or_else(|| Fault::missing("name"))?, description, parameters))
 }
 
 /// Anthropic's `tools`: those that the client runs.
@@ -75,7 +75,7 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
         })?;
         let name = name.ok_or_else(|| Fault::missing("name"))?;
         let parameters = Some(parameters.ok_or_else(|| Fault::missing("input_schema"))?);
-        push_tool(&mut tools, Tool { name, description, parameters })
+        push_tool(&mut tools, Tool::function(name, description, parameters))
     })?;
     Ok(tools)
 }

@@ -34,13 +34,11 @@ fn everywhere(text: &str) -> Conversation {
             },
             Message { tool_call_id: Some(text.to_owned()), ..Message::text(Role::Tool, text) },
         ],
-        tools: vec![Tool {
-            name: text.to_owned(),
-            description: Some(text.to_owned()),
-            parameters: Some(
-                json!({"type": "object", "properties": {text: {"type": text, "enum": [text, text]}}}),
-            ),
-        }],
+        tools: vec![Tool::function(
+            text,
+            Some(text.to_owned()),
+            Some(json!({"type": "object", "properties": {text: {"type": text, "enum": [text, text]}}})),
+        )],
         ..Conversation::default()
     }
 }

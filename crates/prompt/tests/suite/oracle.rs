@@ -88,10 +88,10 @@ fn conversation(case: &Value) -> Conversation {
         });
         Message { content: text(&message["content"]), tool_calls: calls.collect(), ..Message::text(role, "") }
     });
-    let tools = case["tools"].as_array().into_iter().flatten().map(|tool| Tool {
-        name: text(&tool["function"]["name"]).unwrap(),
-        description: text(&tool["function"]["description"]),
-        parameters: tool["function"].get("parameters").cloned(),
+    let tools = case["tools"].as_array().into_iter().flatten().map(|tool| {
+        let function = &tool["function"];
+        let (name, description) = (text(&function["name"]).unwrap(), text(&function["description"]));
+        Tool::function(name, description, function.get("parameters").cloned())
     });
     Conversation { messages: messages.collect(), tools: tools.collect(), ..Conversation::default() }
 }
@@ -128,7 +128,7 @@ fn demo_tool_turns() {
             },
             Message { tool_call_id: Some("call_1".to_owned()), ..Message::text(Role::Tool, "22") },
         ],
-        tools: vec![Tool { name: "get_weather".to_owned(), description: None, parameters: None }],
+        tools: vec![Tool::function("get_weather", None, None)],
         ..Conversation::default()
     };
     let text = template.render(&conversation, &options(true)).unwrap().into_text();

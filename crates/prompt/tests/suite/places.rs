@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use headrace_domain::{Conversation, Message, Role, Tool, ToolCall, ToolChoice};
+use headrace_domain::{Conversation, Message, Role, Tool, ToolCall};
 use headrace_prompt::{ChatTemplate, Part, RenderOptions};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::support::{compile, data, demo_template, options};
 
 fn conversation(texts: &[(Role, &str)]) -> Conversation {
     let messages = texts.iter().map(|(role, text)| Message::text(*role, *text)).collect();
-    Conversation { messages, tools: Vec::new(), tool_choice: ToolChoice::Auto }
+    Conversation { messages, tools: Vec::new(), ..Conversation::default() }
 }
 
 /// The places of the messages' texts.
@@ -132,12 +132,10 @@ fn what_a_template_leaves_out_or_changes_has_no_place_and_neither_has_what_follo
 /// Every string and number of a tool or a call, changed: the prompt changes in its place only.
 #[test]
 fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
-    let tool = |name: &str, about: &str| Tool {
-        name: name.to_owned(),
-        description: Some(about.to_owned()),
-        parameters: Some(
-            json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 7}}, "required": ["city"]}),
-        ),
+    let tool = |name: &str, about: &str| {
+        let city = json!({"type": "string", "maxLength": 7});
+        let parameters = json!({"type": "object", "properties": {"city": city}, "required": ["city"]});
+        Tool::function(name, Some(about.to_owned()), Some(parameters))
     };
     let call = |name: &str| ToolCall {
         id: "call_abcdefg".to_owned(),

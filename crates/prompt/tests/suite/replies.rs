@@ -23,7 +23,7 @@ struct Answer {
 
 /// Three tools, one with a schema.
 fn offered() -> Arc<OfferedTools> {
-    let tool = |name: &str, parameters| Tool { name: name.to_owned(), description: None, parameters };
+    let tool = |name: &str, parameters| Tool::function(name, None, parameters);
     let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     let tools = vec![tool("f", None), tool("fé", None), tool("get_weather", Some(city))];
     Arc::new(OfferedTools::of(&Conversation { tools, ..Conversation::default() }))

@@ -69,6 +69,8 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
+        form: None,
+        reasoning: Default::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use headrace_domain::{Message, Role, ToolChoice};
 
 fn conversation(texts: &[(Role, &str)]) -> Conversation {
     let messages = texts.iter().map(|(role, text)| Message::text(*role, *text)).collect();
-    Conversation { messages, tools: Vec::new(), tool_choice: ToolChoice::Auto }
+    Conversation { messages, tools: Vec::new(), ..Conversation::default() }
 }
 
 fn in_message(index: usize, character: u32) -> Found {

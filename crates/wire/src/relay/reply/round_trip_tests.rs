@@ -32,6 +32,8 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
+        form: None,
+        reasoning: Default::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Endpoint, Prompt, Relayed, ServiceTier};
+use headrace_domain::{Call, Code, Endpoint, Prompt, ReasoningWish, Relayed, ServiceTier};
 
 use super::look::{self, Look};
 use crate::fault::{Fault, Read};
@@ -110,6 +110,8 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
+        form: None,
+        reasoning: ReasoningWish::default(),
     })
 }
 
