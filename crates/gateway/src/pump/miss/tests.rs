@@ -1,7 +1,7 @@
 //! Where misses are said to stand, for conversations and prompts of each kind.
 
 use super::*;
-use headrace_domain::{Message, Role, ToolChoice};
+use headrace_domain::{Message, Role};
 
 fn conversation(texts: &[(Role, &str)]) -> Conversation {
     let messages = texts.iter().map(|(role, text)| Message::text(*role, *text)).collect();
