@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, RequestId};
 
-use crate::{Health, LoadReport};
+use crate::{Health, LoadReport, Tenant};
 
 /// A model at somebody's server that takes messages in a dialect and answers in it.
 pub trait Relay: Send + Sync {
@@ -76,6 +76,10 @@ pub enum Abandoned {
 pub struct RelayAsk {
     /// For which request: shown to the upstream, decides nothing.
     pub request: RequestId,
+    /// Whom to charge in a fair queue.
+    pub tenant: Tenant,
+    /// The tenant's share relative to others, at least 1.
+    pub weight: u32,
     /// Where to, in the relay's dialect.
     pub endpoint: Endpoint,
     /// The body, JSON in the relay's dialect, with the model's name there.

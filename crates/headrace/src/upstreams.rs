@@ -202,6 +202,7 @@ impl Upstreams {
             gauges::register_upstream(metrics, &new.upstream);
             // They end by themselves when nobody has the server any longer.
             runtime.spawn(new.upstream.follow_load());
+            runtime.spawn(new.upstream.follow_name());
             runtime.spawn(new.upstream.follow_cache(caches::told(Arc::downgrade(&new.seen))));
         }
         desk.sites = fronted.sites;

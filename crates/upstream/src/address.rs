@@ -72,8 +72,13 @@ impl Address {
 
     /// Host and port.
     pub(crate) fn authority(&self) -> String {
-        let host = self.api.host_str().unwrap_or_default();
-        format!("{host}:{}", self.api.port_or_known_default().unwrap_or_default())
+        let (host, port) = self.host();
+        format!("{host}:{port}")
+    }
+
+    /// The host, a name or an address, and the port.
+    pub(crate) fn host(&self) -> (&str, u16) {
+        (self.api.host_str().unwrap_or_default(), self.api.port_or_known_default().unwrap_or_default())
     }
 
     /// Whether it is reached by TLS.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::address::shown;
 use crate::body::read_some;
 use crate::fault;
-use crate::gate::Place;
+use crate::gate::{Asker, Place};
 use crate::kind::Kind;
 use crate::load;
 use crate::load::gauge::Gauge;
@@ -37,6 +37,8 @@ pub(crate) struct Post {
     pub(crate) stream: bool,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) head_within: Option<Duration>,
+    /// For whom.
+    pub(crate) asker: Asker,
     /// Of the model that is asked.
     pub(crate) gauge: Arc<Gauge>,
 }
@@ -71,11 +73,11 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let own = if post.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
     let bound = post.head_within.map_or(own, |within| within.min(own));
     let deadline = started + bound;
-    let place = server.gate.enter(deadline).await?;
+    let place = server.gate.enter(post.asker, deadline).await?;
     let (stream, gauge) = (post.stream, Arc::clone(&post.gauge));
     let request = request(&server, post)?;
     let late = |_| RelayError::Timeout { what: RelayWait::Head, after: bound };
-    let response = tokio::time::timeout_at(deadline, server.client.execute(request)).await.map_err(late)?;
+    let response = tokio::time::timeout_at(deadline, server.client().execute(request)).await.map_err(late)?;
     let response = response.map_err(|error| {
         let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
         fault::before_the_head(&error, &server.address.authority(), timeouts.connect, bounds.head_bytes)

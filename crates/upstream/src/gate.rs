@@ -1,23 +1,41 @@
-//! How many calls one server is asked at once, and a bounded queue before it: first come, first served. Knows no connection.
+//! How many calls one server is asked at once, and a bounded queue before it, fair by tenant. Knows no connection.
+//!
+//! A free place goes to the waiting tenant that has the fewest places for its weight; among equals to the call that has waited
+//! longest. Within a tenant it is first come, first served. The last eighth of the queue is for tenants of whom little waits,
+//! so that a flood of one does not refuse the others.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use headrace_engine_api::RelayError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use headrace_engine_api::{RelayError, Tenant};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::spec::Queue;
 
+/// Of the queue, the part that a tenant of whom much waits cannot fill: one in so many.
+const KEPT_FOR_OTHERS: usize = 8;
+/// How many calls of a tenant are little: one in so many of the queue, and one in any case.
+const LITTLE: usize = 64;
+
 /// The places at a server.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    places: Option<Arc<Semaphore>>,
     queue: Queue,
-    waiting: AtomicUsize,
+    /// Used only where the places are bounded.
+    held: Mutex<Held>,
     /// How long a place was held lately: a moving average, in nanoseconds; 0: unknown.
     held_ns: AtomicU64,
+}
+
+/// Who is asking: a call's tenant, and its share relative to others, at least 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) tenant: Tenant,
+    pub(crate) weight: u32,
 }
 
 /// A call's place. Dropping it gives it to the next one.
@@ -25,51 +43,101 @@ pub(crate) struct Gate {
 pub(crate) struct Place {
     gate: Arc<Gate>,
     since: Instant,
-    _permit: Option<OwnedSemaphorePermit>,
+    /// `None`: places are not counted.
+    tenant: Option<Tenant>,
 }
 
-/// Counts a waiting call, also one that gives up.
-struct Waiting<'a>(&'a AtomicUsize);
+/// What is taken, and who waits.
+#[derive(Debug, Default)]
+struct Held {
+    places: usize,
+    waiting: usize,
+    /// Only tenants that have or want something.
+    tenants: HashMap<Tenant, Part>,
+    /// Counts those who ever waited: the order in which they came.
+    tickets: u64,
+}
+
+/// A tenant's part.
+#[derive(Debug)]
+struct Part {
+    places: usize,
+    weight: u32,
+    queue: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    turn: oneshot::Sender<Place>,
+}
+
+/// A place in the queue, given back where the wait is given up.
+struct Waiting<'a> {
+    gate: &'a Gate,
+    tenant: Tenant,
+    ticket: u64,
+}
 
 impl Gate {
     pub(crate) fn new(queue: Queue) -> Self {
-        let places = queue.in_flight.map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))));
-        Self { places, queue, waiting: AtomicUsize::new(0), held_ns: AtomicU64::new(0) }
+        Self { queue, held: Mutex::default(), held_ns: AtomicU64::new(0) }
     }
 
     /// Waits for a place, at most until `deadline`.
     ///
     /// # Errors
     /// [`RelayError::Unavailable`] where the queue is full or the wait took too long.
-    pub(crate) async fn enter(self: &Arc<Self>, deadline: Instant) -> Result<Place, RelayError> {
-        let Some(places) = &self.places else {
-            return Ok(self.place(None));
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        asker: Asker,
+        deadline: Instant,
+    ) -> Result<Place, RelayError> {
+        let Some(most) = self.queue.in_flight else { return Ok(self.place(None)) };
+        let (ticket, turn) = {
+            let mut held = self.held.lock();
+            if held.places < most && held.waiting == 0 {
+                held.take(asker);
+                return Ok(self.place(Some(asker.tenant)));
+            }
+            if !held.may_wait(asker.tenant, self.queue.waiting) {
+                let why = format!("{} wait for one", held.waiting);
+                drop(held);
+                return Err(self.refused(most, &why));
+            }
+            held.join(asker)
         };
-        if let Ok(permit) = Arc::clone(places).try_acquire_owned() {
-            return Ok(self.place(Some(permit)));
-        }
-        let Some(_waiting) = Waiting::join(&self.waiting, self.queue.waiting) else {
-            return Err(self.refused(&format!("{} wait for one", self.queue.waiting)));
-        };
+        let _waiting = Waiting { gate: self, tenant: asker.tenant, ticket };
         let until = deadline.min(Instant::now() + self.queue.wait);
-        match tokio::time::timeout_at(until, Arc::clone(places).acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(self.place(Some(permit))),
-            // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => Err(self.refused("none became free in time")),
+        match tokio::time::timeout_at(until, turn).await {
+            Ok(Ok(place)) => Ok(place),
+            Ok(Err(_)) | Err(_) => Err(self.refused(most, "none became free in time")),
         }
     }
 
     /// Calls that wait for a place.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.held.lock().waiting
     }
 
-    fn place(self: &Arc<Self>, permit: Option<OwnedSemaphorePermit>) -> Place {
-        Place { gate: Arc::clone(self), since: Instant::now(), _permit: permit }
+    fn place(self: &Arc<Self>, tenant: Option<Tenant>) -> Place {
+        Place { gate: Arc::clone(self), since: Instant::now(), tenant }
     }
 
-    fn refused(&self, why: &str) -> RelayError {
-        let most = self.queue.in_flight.unwrap_or(usize::MAX);
+    /// A place of `tenant` is free: the next one has it.
+    fn give_back(self: &Arc<Self>, tenant: Tenant) {
+        let next = {
+            let mut held = self.held.lock();
+            held.leave(tenant);
+            held.next()
+        };
+        if let Some((tenant, turn)) = next {
+            // Who has stopped waiting meanwhile drops the place, and so gives it back in turn.
+            drop(turn.send(self.place(Some(tenant))));
+        }
+    }
+
+    fn refused(&self, most: usize, why: &str) -> RelayError {
         RelayError::Unavailable {
             why: format!("all {most} places that we take there are in use, and {why}"),
             retry_after: Some(self.expected_wait(most)),
@@ -85,16 +153,87 @@ impl Gate {
     }
 }
 
-impl<'a> Waiting<'a> {
-    fn join(count: &'a AtomicUsize, most: usize) -> Option<Self> {
-        let join = |waiting| (waiting < most).then_some(waiting + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join).ok().map(|_| Self(count))
+impl Held {
+    fn part(&mut self, asker: Asker) -> &mut Part {
+        let weight = asker.weight.max(1);
+        let part = self.tenants.entry(asker.tenant).or_insert_with(|| Part::new(weight));
+        part.weight = weight;
+        part
+    }
+
+    fn take(&mut self, asker: Asker) {
+        self.part(asker).places += 1;
+        self.places += 1;
+    }
+
+    /// Whether one more call of a tenant may wait.
+    fn may_wait(&self, tenant: Tenant, most: usize) -> bool {
+        let own = self.tenants.get(&tenant).map_or(0, |part| part.queue.len());
+        let for_all = most - most / KEPT_FOR_OTHERS;
+        self.waiting < for_all || (self.waiting < most && own < (most / LITTLE).max(1))
+    }
+
+    fn join(&mut self, asker: Asker) -> (u64, oneshot::Receiver<Place>) {
+        let (turn, waits) = oneshot::channel();
+        self.tickets += 1;
+        self.waiting += 1;
+        let ticket = self.tickets;
+        self.part(asker).queue.push_back(Waiter { ticket, turn });
+        (ticket, waits)
+    }
+
+    /// Gives up a wait, if it still is one.
+    fn give_up(&mut self, tenant: Tenant, ticket: u64) {
+        let Some(part) = self.tenants.get_mut(&tenant) else { return };
+        let before = part.queue.len();
+        part.queue.retain(|waiter| waiter.ticket != ticket);
+        self.waiting -= before - part.queue.len();
+        self.forget(tenant);
+    }
+
+    fn leave(&mut self, tenant: Tenant) {
+        self.places = self.places.saturating_sub(1);
+        if let Some(part) = self.tenants.get_mut(&tenant) {
+            part.places = part.places.saturating_sub(1);
+        }
+        self.forget(tenant);
+    }
+
+    /// Takes a place for whoever is to have the next one.
+    fn next(&mut self) -> Option<(Tenant, oneshot::Sender<Place>)> {
+        let waits = |(tenant, part): (&Tenant, &Part)| Some((part.turn()?, *tenant));
+        let (_, tenant) = self.tenants.iter().filter_map(waits).min_by_key(|(turn, _)| *turn)?;
+        let part = self.tenants.get_mut(&tenant)?;
+        let waiter = part.queue.pop_front()?;
+        part.places += 1;
+        self.places += 1;
+        self.waiting -= 1;
+        Some((tenant, waiter.turn))
+    }
+
+    fn forget(&mut self, tenant: Tenant) {
+        if self.tenants.get(&tenant).is_some_and(|part| part.places == 0 && part.queue.is_empty()) {
+            self.tenants.remove(&tenant);
+        }
+    }
+}
+
+impl Part {
+    fn new(weight: u32) -> Self {
+        Self { places: 0, weight, queue: VecDeque::new() }
+    }
+
+    /// When it is its turn, if it waits: by the places that it has for its weight, then by who came first.
+    fn turn(&self) -> Option<(u64, u64)> {
+        let first = self.queue.front()?;
+        let places = u64::try_from(self.places).unwrap_or(u64::MAX);
+        Some((places.saturating_mul(1 << 20) / u64::from(self.weight), first.ticket))
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.gate.held.lock().give_up(self.tenant, self.ticket);
     }
 }
 
@@ -105,11 +244,16 @@ impl Drop for Place {
         let former = self.gate.held_ns.load(Ordering::Relaxed);
         let next = if former == 0 { held } else { former - former / 8 + held / 8 };
         self.gate.held_ns.store(next, Ordering::Relaxed);
+        if let Some(tenant) = self.tenant {
+            self.gate.give_back(tenant);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn gate(in_flight: usize, waiting: usize) -> Arc<Gate> {
@@ -121,15 +265,44 @@ mod tests {
         Instant::now() + Duration::from_secs(3600)
     }
 
+    fn of(tenant: u64) -> Asker {
+        Asker { tenant: Tenant(tenant), weight: 1 }
+    }
+
+    /// Calls of these tenants, one after the other, each for a second at its place; who came to one in which order.
+    async fn order_of(gate: &Arc<Gate>, first: Place, askers: &[Asker]) -> Vec<u64> {
+        let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
+        for asker in askers.iter().copied() {
+            let (gate, order) = (Arc::clone(gate), order.clone());
+            tokio::spawn(async move {
+                let place = gate.enter(asker, in_an_hour()).await.unwrap();
+                order.send(asker.tenant.0).unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                drop(place);
+            });
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gate.waiting(), askers.len());
+        drop((first, order));
+        let mut all = Vec::new();
+        while let Some(tenant) = came.recv().await {
+            all.push(tenant);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(gate.waiting(), 0);
+        assert!(gate.held.lock().tenants.is_empty(), "nothing is kept of who has nothing");
+        all
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn places_go_to_those_who_waited_longest() {
+    async fn within_a_tenant_places_go_to_those_who_waited_longest() {
         let gate = gate(1, 8);
-        let first = gate.enter(in_an_hour()).await.unwrap();
+        let first = gate.enter(of(0), in_an_hour()).await.unwrap();
         let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
         for number in 0..4 {
             let (gate, order) = (Arc::clone(&gate), order.clone());
             tokio::spawn(async move {
-                let place = gate.enter(in_an_hour()).await.unwrap();
+                let place = gate.enter(of(0), in_an_hour()).await.unwrap();
                 order.send(number).unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 drop(place);
@@ -145,19 +318,76 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn one_who_floods_the_queue_holds_nobody_else_up() {
+        let gate = gate(2, 64);
+        let first = gate.enter(of(1), in_an_hour()).await.unwrap();
+        let second = gate.enter(of(1), in_an_hour()).await.unwrap();
+        // The flood waits already when two others come with one call each.
+        let mut askers = vec![of(1); 20];
+        askers.extend([of(2), of(3)]);
+        let waits = order_of(&gate, first, &askers);
+        let keeps = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(second);
+        };
+        let (order, ()) = tokio::join!(waits, keeps);
+        assert_eq!(order.len(), 22);
+        assert!(order[..3].contains(&2) && order[..3].contains(&3), "{order:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_follow_weights() {
+        let gate = gate(4, 256);
+        let mut places = Vec::new();
+        for _ in 0..4 {
+            places.push(gate.enter(of(9), in_an_hour()).await.unwrap());
+        }
+        let heavy = Asker { tenant: Tenant(1), weight: 3 };
+        let askers: Vec<_> = (0..80).map(|n| if n % 2 == 0 { heavy } else { of(2) }).collect();
+        let first = places.pop().unwrap();
+        let waits = order_of(&gate, first, &askers);
+        let keeps = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(places);
+        };
+        let (order, ()) = tokio::join!(waits, keeps);
+        // While both wait, one has three places of four.
+        let heavies = order[..32].iter().filter(|tenant| **tenant == 1).count();
+        assert!((22..=26).contains(&heavies), "{heavies} of 32: {order:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_queue_is_kept_for_those_of_whom_little_waits() {
+        let gate = gate(1, 64);
+        let _place = gate.enter(of(1), in_an_hour()).await.unwrap();
+        for tenant in std::iter::repeat_n(1, 56).chain(2..10) {
+            let waits = Arc::clone(&gate);
+            tokio::spawn(async move { waits.enter(of(tenant), in_an_hour()).await.map(drop) });
+            tokio::task::yield_now().await;
+            if tenant == 2 {
+                let refused = gate.enter(of(1), in_an_hour()).await.unwrap_err();
+                assert!(refused.to_string().contains("57 wait for one"), "{refused}");
+            }
+        }
+        assert_eq!(gate.waiting(), 64);
+        assert!(gate.enter(of(11), in_an_hour()).await.is_err(), "the queue is bounded for all");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_full_queue_and_a_long_wait_are_refused_with_when_to_come_again() {
         let gate = gate(1, 1);
-        let place = gate.enter(in_an_hour()).await.unwrap();
+        let place = gate.enter(of(0), in_an_hour()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(4)).await;
         drop(place);
-        let _place = gate.enter(in_an_hour()).await.unwrap();
+        let _place = gate.enter(of(0), in_an_hour()).await.unwrap();
         let begun = Instant::now();
         let waiting = {
             let gate = Arc::clone(&gate);
-            tokio::spawn(async move { gate.enter(in_an_hour()).await.map(drop) })
+            tokio::spawn(async move { gate.enter(of(0), in_an_hour()).await.map(drop) })
         };
         tokio::task::yield_now().await;
-        let RelayError::Unavailable { why, retry_after } = gate.enter(in_an_hour()).await.unwrap_err() else {
+        let RelayError::Unavailable { why, retry_after } = gate.enter(of(0), in_an_hour()).await.unwrap_err()
+        else {
             panic!("it is unavailable");
         };
         assert!(why.contains("all 1 places") && why.contains("1 wait for one"), "{why}");
@@ -165,8 +395,23 @@ mod tests {
         let error = waiting.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("none became free in time"), "{error}");
         assert_eq!(begun.elapsed(), Duration::from_secs(10));
-        // Who gives up waiting leaves the queue.
-        drop(tokio::time::timeout(Duration::from_secs(1), gate.enter(in_an_hour())).await);
+        // Who gives up waiting leaves the queue, and its place goes to nobody.
+        drop(tokio::time::timeout(Duration::from_secs(1), gate.enter(of(0), in_an_hour())).await);
         assert_eq!(gate.waiting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_given_to_one_who_has_just_left_goes_on() {
+        let gate = gate(1, 8);
+        let place = gate.enter(of(0), in_an_hour()).await.unwrap();
+        let mut leaves = Box::pin(gate.enter(of(1), in_an_hour()));
+        let mut stays = Box::pin(gate.enter(of(2), in_an_hour()));
+        assert!((&mut leaves).now_or_never().is_none());
+        assert!((&mut stays).now_or_never().is_none());
+        // It is given to the first, which never looks.
+        drop(place);
+        assert_eq!(gate.waiting(), 1);
+        drop(leaves);
+        assert!((&mut stays).now_or_never().is_some());
     }
 }

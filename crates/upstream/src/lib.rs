@@ -13,6 +13,7 @@ mod gate;
 mod kind;
 mod listing;
 mod load;
+mod names;
 mod probe;
 mod redact;
 mod retry_after;

@@ -164,7 +164,7 @@ pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes
     *request.headers_mut() = server.headers(server.spec.kind.dialect());
     request.headers_mut().entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
     let wait = bound.wait;
-    let answer = tokio::time::timeout(wait, server.client.execute(request)).await;
+    let answer = tokio::time::timeout(wait, server.client().execute(request)).await;
     let answer = answer
         .map_err(|_| unreachable(RelayError::Timeout { what: RelayWait::Head, after: wait }))?
         .map_err(|error| {

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use headrace_domain::{CacheLabel, Dialect, Endpoint};
 use headrace_engine_api::{Health, RelayError};
 use headrace_worker::Secret;
@@ -29,7 +30,7 @@ const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 /// One server.
 pub(crate) struct Server {
     pub(crate) spec: UpstreamSpec,
-    pub(crate) client: reqwest::Client,
+    client: ArcSwap<reqwest::Client>,
     pub(crate) address: Address,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Counters,
@@ -71,7 +72,7 @@ impl Server {
             secret.map(|secret| Line::new(&spec, secret, address.is_tls())).transpose().map_err(one)?;
         let secrets = spec.key.iter().chain(spec.headers.iter().map(|(_, value)| value)).cloned();
         Ok(Self {
-            client,
+            client: ArcSwap::from_pointee(client),
             gate: Arc::new(Gate::new(spec.queue)),
             counters: Counters::new(),
             redactor: Redactor::new(secrets),
@@ -89,6 +90,22 @@ impl Server {
             address,
             spec,
         })
+    }
+
+    /// With which calls are sent. It holds the connections that wait for them.
+    pub(crate) fn client(&self) -> Arc<reqwest::Client> {
+        self.client.load_full()
+    }
+
+    /// Has new calls sent over new connections. Those that are open end with their calls.
+    pub(crate) fn renew_clients(&self) {
+        // What could be built once can be built again; where not, the former goes on.
+        if let Ok(client) = client(&self.spec, self.address.is_tls()) {
+            self.client.store(Arc::new(client));
+        }
+        if let Some(line) = &self.line {
+            line.renew();
+        }
     }
 
     pub(crate) fn url(&self, endpoint: Endpoint) -> &Url {

@@ -120,7 +120,7 @@ impl Default for Http2 {
 pub struct Queue {
     /// Calls under way; `None`: without a bound.
     pub in_flight: Option<usize>,
-    /// Calls that wait for a place, first come, first served. Beyond that they are refused.
+    /// Calls that wait for a place, fairly by tenant. Beyond that they are refused.
     pub waiting: usize,
     /// How long one waits.
     pub wait: Duration,

@@ -11,10 +11,12 @@ use crate::answer::Answer;
 use crate::ask::Post;
 use crate::cache::{self, CacheEvent};
 use crate::figures::Figures;
+use crate::gate::Asker;
 use crate::kind::Kind;
 use crate::listing::ListedModel;
 use crate::load;
 use crate::load::gauge::Gauge;
+use crate::names;
 use crate::probe::{self, ProbeError};
 use crate::server::Server;
 use crate::spec::UpstreamSpec;
@@ -117,6 +119,11 @@ impl Upstream {
         load::follow(Arc::downgrade(&self.server))
     }
 
+    /// Looks up again and again where its name leads, for as long as anybody has it. One of these is enough.
+    pub fn follow_name(&self) -> impl Future<Output = ()> + Send + 'static {
+        names::follow(Arc::downgrade(&self.server))
+    }
+
     /// Why it is not known how busy it is; `None`: it told, or is not asked.
     pub fn load_fault(&self) -> Option<String> {
         self.server.loads.fault()
@@ -179,11 +186,12 @@ impl Relay for RelayModel {
     }
 
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
-        let RelayAsk { request, endpoint, body, stream, headers, head_within } = ask;
+        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within } = ask;
         let url = self.server.url(endpoint).clone();
         let dialect = endpoint.dialect();
         let gauge = Arc::clone(&self.gauge);
-        let post = Post { url, dialect, request, body, stream, headers, head_within, gauge };
+        let asker = Asker { tenant, weight };
+        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge };
         Box::new(Answer::new(Arc::clone(&self.server), post))
     }
 

@@ -52,6 +52,8 @@ pub(super) fn ask(
     }
     let ask = RelayAsk {
         request: dossier.id,
+        tenant: work.tenant,
+        weight: work.weight,
         endpoint: call.endpoint,
         body,
         stream: call.stream,

@@ -13,7 +13,7 @@ use headrace_call_api::{
     Outlet,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
-use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent};
+use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
 use headrace_fleet::{Site, Worker};
 use headrace_gateway::{Lane, MessageLane, Policy, ServedModel};
 use headrace_limits::LimitSpec;
@@ -136,6 +136,8 @@ impl Front for Plain {
         let stream = body.windows(13).any(|window| window == b"\"stream\":true");
         let ask = RelayAsk {
             request: RequestId::fresh(self.clock.now()),
+            tenant: Tenant(1),
+            weight: 1,
             endpoint: admitted.1,
             body,
             stream,

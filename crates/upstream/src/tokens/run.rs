@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::answer::Answer;
 use crate::ask::Post;
+use crate::gate::Asker;
 use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::tokens::ask::Ask;
@@ -144,6 +145,7 @@ impl Run {
             stream,
             headers: Vec::new(),
             head_within: self.time_to_start().filter(|_| ids.is_empty()),
+            asker: Asker { tenant: self.job.tenant, weight: self.job.weight },
             gauge: Arc::clone(&self.gauge),
         };
         Answer::new(Arc::clone(&self.server), post)

@@ -1,10 +1,11 @@
 //! The line to a worker: its secret, a few connections, and how busy its models said they are. Knows no request.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{LoadReport, RelayError, Reported};
 use headrace_worker::Secret;
@@ -31,7 +32,7 @@ pub(crate) struct Line {
 
 /// One connection, once it is needed.
 struct Connection {
-    client: OnceLock<Client>,
+    client: ArcSwapOption<Client>,
     jobs: Arc<AtomicUsize>,
 }
 
@@ -68,7 +69,7 @@ impl Line {
     /// # Errors
     /// What keeps a client from being built.
     pub(crate) fn new(spec: &UpstreamSpec, secret: Secret, tls: bool) -> Result<Self, String> {
-        let connection = || Connection { client: OnceLock::new(), jobs: Arc::default() };
+        let connection = || Connection { client: ArcSwapOption::empty(), jobs: Arc::default() };
         let line = Self {
             secret,
             connections: std::iter::repeat_with(connection).take(CONNECTIONS).collect(),
@@ -76,7 +77,7 @@ impl Line {
         };
         // What is wrong shows now, not with the first job.
         if let Some(first) = line.connections.first() {
-            let _ = first.client.set(client(&over_http2(spec, tls), tls)?);
+            first.client.store(Some(Arc::new(client(&over_http2(spec, tls), tls)?)));
         }
         Ok(line)
     }
@@ -99,7 +100,7 @@ impl Line {
         &self,
         spec: &UpstreamSpec,
         tls: bool,
-    ) -> Result<(&Client, OnConnection), RelayError> {
+    ) -> Result<(Arc<Client>, OnConnection), RelayError> {
         let jobs = |connection: &&Connection| connection.jobs.load(Ordering::Relaxed);
         let with_room = self.connections.iter().find(|connection| jobs(connection) < JOBS_EACH);
         let unbuilt = |why: String| RelayError::Connect { why };
@@ -107,12 +108,18 @@ impl Line {
         let chosen = chosen.ok_or_else(|| unbuilt("no connection".to_owned()))?;
         chosen.jobs.fetch_add(1, Ordering::Relaxed);
         let on = OnConnection(Arc::clone(&chosen.jobs));
-        if chosen.client.get().is_none() {
-            // Of two that build it at once one is used.
-            let _ = chosen.client.set(client(&over_http2(spec, tls), tls).map_err(unbuilt)?);
+        if let Some(client) = chosen.client.load_full() {
+            return Ok((client, on));
         }
-        let client = chosen.client.get().ok_or_else(|| unbuilt("no client".to_owned()))?;
+        // Of two that build it at once each has its own, and the next ones have the last.
+        let client = Arc::new(client(&over_http2(spec, tls), tls).map_err(unbuilt)?);
+        chosen.client.store(Some(Arc::clone(&client)));
         Ok((client, on))
+    }
+
+    /// Has new jobs sent over new connections. Those that are open end with their jobs.
+    pub(crate) fn renew(&self) {
+        self.connections.iter().for_each(|connection| connection.client.store(None));
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::body::{Wait, poll_bytes};
 use crate::fault;
+use crate::gate::Asker;
 use crate::server::Server;
 use crate::workers::asking::{Answered, Unanswered, ask};
 use crate::workers::model::TheirModel;
@@ -108,7 +109,8 @@ impl Run {
         let (server, woken) = (Arc::clone(&self.server), Arc::clone(&self.woken));
         let head = server.spec.timeouts.head;
         let deadline = Instant::now() + head;
-        let place = cancellable(&woken, sender, server.gate.enter(deadline)).await?;
+        let asker = Asker { tenant: self.job.tenant, weight: self.job.weight };
+        let place = cancellable(&woken, sender, server.gate.enter(asker, deadline)).await?;
         let _place = place.map_err(|error| Broken::Unanswered(Unanswered::Relay(error)))?;
         let within = deadline.saturating_duration_since(Instant::now());
         let now = self.model.clock.now();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Endpoint, RequestId};
-use headrace_engine_api::{Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent};
+use headrace_engine_api::{Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent, Tenant};
 use headrace_upstream::{Kind, Upstream, UpstreamSpec};
 
 pub(crate) const KEY: &str = "sk-canary-0123456789";
@@ -24,6 +24,8 @@ pub(crate) fn spec(url: &str, kind: Kind) -> UpstreamSpec {
 pub(crate) fn ask(endpoint: Endpoint, model: &str, stream: bool) -> RelayAsk {
     RelayAsk {
         request: RequestId::from_bits(7),
+        tenant: Tenant(1),
+        weight: 1,
         endpoint,
         body: Bytes::from(format!(r#"{{"model":"{model}","stream":{stream},"messages":[]}}"#)),
         stream,
