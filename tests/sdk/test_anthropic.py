@@ -190,8 +190,8 @@ BAD = [
         "messages[0].content[0]",
     ),
     ({"messages": [*say("x"), {"role": "assistant", "content": "y"}]}, "messages[1]"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-    ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"extra_body": {"tempreature": 1}}, "tempreature"),
 ]
 

@@ -41,6 +41,8 @@ BAD = [
         "messages[0].content[0]",
     ),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, "messages[0].tool_call_id"),
+    ({"stop": list("abcde")}, "stop"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tool_choice": "required"}, "tool_choice"),

@@ -1,20 +1,22 @@
-//! One order of keys for JSON that is rendered into a prompt, so that key order cannot cost a cache hit.
-//! Knows nothing of what the JSON means.
+//! One order of keys for JSON whose order says nothing, so that key order cannot cost a cache hit.
+//! Knows nothing of what the JSON means, save where a JSON Schema holds names instead of keywords.
 //!
-//! The order: first the keys that models saw first in training, as they stand in [`FIRST_KEYS`]; then all others by
-//! their bytes. It holds at every level alike. Arrays keep their order; numbers keep their spelling in text.
+//! **Keywords of a schema** stand in one conventional order: those that models saw first in training ([`FIRST_KEYWORDS`]), then
+//! all others by their bytes. **Names** (of properties and definitions) and data (`default`, `enum`, `examples`) stay in
+//! the order in which they were sent: names carry meaning, and an answer that is held to the schema follows them.
+//!
+//! **Canonical** order sorts everything, names too: first [`FIRST_KEYS`], then by bytes, at every level alike. It is for comparing,
+//! and for models whose `tools_order` asks for it.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use headrace_domain::Code;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::json::Reader;
+use crate::node::Node;
 use crate::{BadRequest, WireLimits};
 
-/// The keys that come first, in this order.
+/// The keys that come first in canonical order.
 pub const FIRST_KEYS: &[&str] = &[
     "type",
     "function",
@@ -36,10 +38,55 @@ pub const FIRST_KEYS: &[&str] = &[
     "$defs",
 ];
 
-/// The order of two keys.
-pub fn compare(left: &str, right: &str) -> Ordering {
-    let rank = |key: &str| FIRST_KEYS.iter().position(|first| *first == key).unwrap_or(FIRST_KEYS.len());
+/// The keywords that come first in a schema.
+pub const FIRST_KEYWORDS: &[&str] = &[
+    "type",
+    "description",
+    "properties",
+    "required",
+    "title",
+    "enum",
+    "const",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "default",
+    "additionalProperties",
+    "$defs",
+];
+
+/// Keywords under which an object has a schema under each name.
+const NAMED_SCHEMAS: &[&str] =
+    &["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+
+/// Keywords that hold a schema, or a list of them.
+const SCHEMAS: &[&str] = &[
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+];
+
+fn ordered(first: &[&str], left: &str, right: &str) -> Ordering {
+    let rank = |key: &str| first.iter().position(|first| *first == key).unwrap_or(first.len());
     rank(left).cmp(&rank(right)).then_with(|| left.cmp(right))
+}
+
+/// The canonical order of two keys.
+pub fn compare(left: &str, right: &str) -> Ordering {
+    ordered(FIRST_KEYS, left, right)
 }
 
 /// The same value with every object's keys in canonical order.
@@ -55,6 +102,36 @@ pub fn value(value: Value) -> Value {
     }
 }
 
+/// The same JSON Schema with its keywords in the conventional order, names and data as they were sent.
+pub fn schema(value: Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.into_iter().map(schema).collect()),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = with_inner_schemas(map, schema).collect();
+            entries.sort_by(|(left, _), (right, _)| ordered(FIRST_KEYWORDS, left, right));
+            Value::Object(entries.into_iter().collect())
+        }
+        scalar => scalar,
+    }
+}
+
+/// The members of a schema, each schema in them as `each` makes it; lists of schemas are given to it whole.
+pub(crate) fn with_inner_schemas(
+    map: Map<String, Value>,
+    each: fn(Value) -> Value,
+) -> impl Iterator<Item = (String, Value)> {
+    map.into_iter().map(move |(key, item)| {
+        let item = match item {
+            Value::Object(named) if NAMED_SCHEMAS.contains(&key.as_str()) => {
+                Value::Object(named.into_iter().map(|(name, item)| (name, each(item))).collect())
+            }
+            item if SCHEMAS.contains(&key.as_str()) => each(item),
+            data => data,
+        };
+        (key, item)
+    })
+}
+
 /// The same JSON as compact text with every object's keys in canonical order; numbers as they were spelled.
 ///
 /// # Errors
@@ -62,139 +139,26 @@ pub fn value(value: Value) -> Value {
 pub fn text(json: &str) -> Result<String, BadRequest> {
     let limits = WireLimits::default();
     let mut reader = Reader::new(json.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;
-    let node = Node::read(&mut reader)?;
+    let mut node = Node::read(&mut reader)?;
     reader.end()?;
+    sort(&mut node);
     Ok(node.to_text())
 }
 
-/// Free-form JSON with keys already in canonical order.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Node<'a> {
-    /// `null`, `true`, `false` or a number, as spelled.
-    Scalar(&'a str),
-    Text(Cow<'a, str>),
-    Array(Vec<Self>),
-    Object(Vec<(Cow<'a, str>, Self)>),
-}
-
-impl<'a> Node<'a> {
-    /// Reads a value of any kind within the reader's budget.
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Read<Self> {
-        reader.count_value()?;
-        Ok(match reader.kind()? {
-            Kind::Null => {
-                reader.literal("null")?;
-                Node::Scalar("null")
-            }
-            Kind::Bool => Node::Scalar(if reader.bool()? { "true" } else { "false" }),
-            Kind::Number => Node::Scalar(finite(reader.number()?)?),
-            Kind::String => Node::Text(reader.string()?),
-            Kind::Array => {
-                let mut items = Vec::new();
-                reader.array(usize::MAX, |r, _| {
-                    items.push(Node::read(r)?);
-                    Ok(())
-                })?;
-                Node::Array(items)
-            }
-            Kind::Object => {
-                let mut entries = Vec::new();
-                reader.object(|r, key| {
-                    entries.push((key.clone(), Node::read(r)?));
-                    Ok(())
-                })?;
-                entries.sort_by(|(left, _), (right, _)| compare(left, right));
-                Node::Object(entries)
-            }
-        })
-    }
-
-    /// The value under `key`, if this is an object that has it.
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
-        let Node::Object(entries) = self else { return None };
-        entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
-    }
-
-    /// As serde_json has it. A whole number that 64 bits cannot hold is a fault: it would lose digits.
-    pub(crate) fn into_value(self) -> Read<Value> {
-        Ok(match self {
-            Node::Scalar("null") => Value::Null,
-            Node::Scalar("true") => Value::Bool(true),
-            Node::Scalar("false") => Value::Bool(false),
-            Node::Scalar(number) => Value::Number(to_number(number)?),
-            Node::Text(text) => Value::String(text.into_owned()),
-            Node::Array(items) => Value::Array(items.into_iter().map(Node::into_value).collect::<Read<_>>()?),
-            Node::Object(entries) => {
-                let pairs = entries.into_iter().map(|(key, node)| Ok((key.into_owned(), node.into_value()?)));
-                Value::Object(pairs.collect::<Read<Map<_, _>>>()?)
-            }
-        })
-    }
-
-    /// As compact text.
-    pub(crate) fn to_text(&self) -> String {
-        let mut out = Vec::new();
-        self.write(&mut out);
-        String::from_utf8(out).unwrap_or_default()
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Node::Scalar(scalar) => out.extend_from_slice(scalar.as_bytes()),
-            Node::Text(text) => write_text(text, out),
-            Node::Array(items) => {
-                out.push(b'[');
-                for (index, item) in items.iter().enumerate() {
-                    if index > 0 {
-                        out.push(b',');
-                    }
-                    item.write(out);
-                }
-                out.push(b']');
-            }
-            Node::Object(entries) => {
-                out.push(b'{');
-                for (index, (key, item)) in entries.iter().enumerate() {
-                    if index > 0 {
-                        out.push(b',');
-                    }
-                    write_text(key, out);
-                    out.push(b':');
-                    item.write(out);
-                }
-                out.push(b'}');
-            }
+fn sort(node: &mut Node<'_>) {
+    match node {
+        Node::Scalar(_) | Node::Text(_) => {}
+        Node::Array(items) => items.iter_mut().for_each(sort),
+        Node::Object(entries) => {
+            entries.iter_mut().for_each(|(_, item)| sort(item));
+            entries.sort_by(|(left, _), (right, _)| compare(left, right));
         }
     }
 }
 
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    // Writing a string into memory cannot fail.
-    let _ = serde_json::to_writer(out, text);
-}
-
-fn finite(number: &str) -> Read<&str> {
-    match number.parse::<f64>() {
-        Ok(value) if value.is_finite() => Ok(number),
-        _ => Err(Fault::new(Code::InvalidValue, "the number is too large")),
-    }
-}
-
-fn to_number(number: &str) -> Read<Number> {
-    // `-0` is the one whole number that an integer cannot hold.
-    let whole = number != "-0" && !number.contains(['.', 'e', 'E']);
-    if whole {
-        let parsed =
-            number.parse::<u64>().map(Number::from).or_else(|_| number.parse::<i64>().map(Number::from));
-        return parsed
-            .map_err(|_| Fault::new(Code::InvalidValue, "a whole number here must fit into 64 bits"));
-    }
-    let parsed = number.parse::<f64>().ok().and_then(Number::from_f64);
-    parsed.ok_or_else(|| Fault::new(Code::InvalidValue, "the number is too large"))
-}
-
 #[cfg(test)]
 mod tests {
+    use headrace_domain::Code;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -215,6 +179,33 @@ mod tests {
         assert_eq!(text("{\"a\":1,\"a\":2}").unwrap_err().code, Code::DuplicateKey);
     }
 
+    #[test]
+    fn a_schema_keeps_its_names_and_data_in_the_order_sent() {
+        let sent = json!({
+            "additionalProperties": {"minimum": 1, "type": "integer"}, "required": ["z", "a"],
+            "properties": {
+                "z": {"enum": [{"y": 1, "type": 2}], "description": "d", "type": "string"},
+                // Names that are keywords elsewhere, and an array of schemas.
+                "required": {"default": {"b": 1, "a": 2}, "anyOf": [{"pattern": "x", "type": "string"}, {"type": "null"}]},
+                "a": {"items": {"format": "date", "type": "string"}, "type": "array"},
+                "description": {}
+            },
+            "$defs": {"q": {"title": "t", "type": "object"}, "b": true}, "x-own": {"type": 1, "a": 2}, "type": "object",
+            "description": "D"
+        });
+        assert_eq!(
+            schema(sent.clone()).to_string(),
+            concat!(
+                r#"{"type":"object","description":"D","properties":{"z":{"type":"string","description":"d","#,
+                r#""enum":[{"y":1,"type":2}]},"required":{"anyOf":[{"type":"string","pattern":"x"},{"type":"null"}],"#,
+                r#""default":{"b":1,"a":2}},"a":{"type":"array","items":{"type":"string","format":"date"}},"description":{}},"#,
+                r#""required":["z","a"],"additionalProperties":{"type":"integer","minimum":1},"#,
+                r#""$defs":{"q":{"type":"object","title":"t"},"b":true},"x-own":{"type":1,"a":2}}"#
+            )
+        );
+        assert_eq!(schema(schema(sent.clone())).to_string(), schema(sent).to_string());
+    }
+
     proptest! {
         #[test]
         fn key_order_never_matters(
@@ -233,6 +224,18 @@ mod tests {
             prop_assert_eq!(text(&plain.to_string()).unwrap(), text(&other.to_string()).unwrap());
             prop_assert_eq!(value(plain.clone()).to_string(), value(other).to_string());
             prop_assert_eq!(value(plain.clone()).to_string(), text(&plain.to_string()).unwrap());
+        }
+
+        #[test]
+        fn the_order_of_keywords_never_matters(order in Just(vec![0_usize, 1, 2, 3, 4]).prop_shuffle()) {
+            let keywords = [
+                ("type", json!("object")), ("properties", json!({"z": {"type": "string"}, "a": {}})),
+                ("required", json!(["z"])), ("minProperties", json!(1)), ("description", json!("d")),
+            ];
+            let shuffled: Map<String, Value> =
+                order.iter().map(|at| (keywords[*at].0.to_owned(), keywords[*at].1.clone())).collect();
+            let plain: Map<String, Value> = keywords.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            prop_assert_eq!(schema(Value::Object(shuffled)).to_string(), schema(Value::Object(plain)).to_string());
         }
     }
 }

@@ -2,25 +2,27 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, ReasoningWish, Role, ToolChoice};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, Role};
 
+use crate::call_ids::CallIds;
 use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::json::Reader;
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
-use crate::{WireLimits, content, tools};
+use crate::{WireLimits, choice, content, tools};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::ChatCompletions, limits);
     let mut messages = None;
     let mut tools = Vec::new();
-    let mut choice = None;
+    let (mut choice, mut parallel) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "messages" => messages = Some(read_messages(r, limits)?),
             "tools" => tools = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
-            "tool_choice" => choice = r.optional(tool_choice)?,
+            "tool_choice" => choice = r.optional(|r| choice::openai(r, limits))?,
+            "parallel_tool_calls" => parallel = r.optional(Reader::bool)?,
             key => {
                 if !knobs.take_openai(key, r)? {
                     refused::read(Known::Chat, key, r, limits)?;
@@ -31,6 +33,8 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let messages = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let tool_choice = choice.unwrap_or_default();
+    choice::check(&tool_choice, &tools)?;
     let settled = knobs.settle(1)?;
     Ok(Call {
         endpoint: Endpoint::ChatCompletions,
@@ -38,8 +42,9 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         prompt: Prompt::Conversation(Conversation {
             messages,
             tools,
-            tool_choice: choice.unwrap_or_default(),
-            ..Conversation::default()
+            tool_choice,
+            one_call: parallel == Some(false),
+            template: std::mem::take(&mut knobs.template),
         }),
         origins: Vec::new(),
         sampling: settled.sampling,
@@ -51,38 +56,33 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
-        form: None,
-        reasoning: ReasoningWish::default(),
+        form: settled.form,
+        reasoning: knobs.reasoning,
     })
 }
 
-fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
-    let unsupported = || {
-        let message = "only `auto` and `none` are supported: the model cannot be forced to call a tool yet";
-        Fault::new(Code::UnsupportedParameter, message)
-    };
-    match r.kind()? {
-        Kind::String => match r.string()?.as_ref() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => Err(unsupported()),
-            _ => Err(Fault::new(Code::InvalidValue, "it must be `auto` or `none`")),
-        },
-        Kind::Object => Err(unsupported()),
-        _ => Err(Fault::new(Code::InvalidType, "it must be `auto` or `none`")),
-    }
-}
-
 fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
-    let mut messages = Vec::new();
+    let (mut messages, mut ids) = (Vec::new(), CallIds::openai());
     r.array(limits.max_messages, |r, _| {
-        messages.push(read_message(r, limits)?);
+        let message = read_message(r, limits)?;
+        tie(&message, &mut ids)?;
+        messages.push(message);
         Ok(())
     })?;
     if messages.is_empty() {
         return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok(messages)
+}
+
+/// Calls and results of a message, each in its place.
+fn tie(message: &Message, ids: &mut CallIds) -> Read<()> {
+    for (index, call) in message.tool_calls.iter().enumerate() {
+        let tied = ids.called(&call.id);
+        tied.map_err(|fault| fault.under_key("id").under_index(index).under_key("tool_calls"))?;
+    }
+    let Some(id) = &message.tool_call_id else { return Ok(()) };
+    ids.answered(id).map_err(|fault| fault.under_key("tool_call_id"))
 }
 
 /// The fields of a message as they come, before the role says which belong.

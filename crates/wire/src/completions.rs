@@ -40,7 +40,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
-        form: None,
+        form: settled.form,
         reasoning: ReasoningWish::default(),
     })
 }

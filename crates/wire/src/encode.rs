@@ -3,6 +3,7 @@
 
 mod anthropic_stream;
 mod anthropic_whole;
+mod called;
 mod chat_stream;
 mod completion_logprobs;
 mod completions_stream;
@@ -32,7 +33,7 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
         (Endpoint::ChatCompletions | Endpoint::Completions, false) => {
             Box::new(openai_whole::OpenAiWhole::new(call, meta))
         }
-        (Endpoint::Messages, true) => Box::new(anthropic_stream::AnthropicStream::new(meta)),
-        (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(meta)),
+        (Endpoint::Messages, true) => Box::new(anthropic_stream::AnthropicStream::new(call, meta)),
+        (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(call, meta)),
     }
 }

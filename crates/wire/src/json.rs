@@ -420,7 +420,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::canonical::Node;
+    use crate::node::Node;
 
     fn read(text: &[u8]) -> Read<Value> {
         let mut reader = Reader::new(text, 64, 10_000)?;

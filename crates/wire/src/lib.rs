@@ -1,24 +1,30 @@
 //! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
 //! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
 
+mod call_ids;
 pub mod canonical;
 mod chat;
+mod choice;
 pub mod client;
 mod completions;
 mod content;
+mod custom;
 mod encode;
 mod error;
 mod fault;
+mod form;
 mod json;
 mod json_out;
 mod limits;
 mod messages;
 mod models;
+mod node;
 mod params;
 mod refused;
 pub mod relay;
 mod request;
 mod tools;
+mod wishes;
 
 pub use encode::{ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};

@@ -24,7 +24,13 @@ pub struct WireLimits {
     pub max_prompts: usize,
     /// Token ids of one prompt that is given as ids.
     pub max_prompt_ids: usize,
-    /// Stop strings.
+    /// Bytes of one text that an answer is held to: a pattern, a grammar, a choice.
+    pub max_form_text_bytes: usize,
+    /// Texts of which an answer must be one, and triggers of structural tags.
+    pub max_form_choices: usize,
+    /// Structural tags.
+    pub max_form_tags: usize,
+    /// Stop strings; OpenAI's dialect takes no more than 4 whatever this says.
     pub max_stop_strings: usize,
     /// Bytes of one stop string.
     pub max_stop_bytes: usize,
@@ -57,6 +63,9 @@ impl Default for WireLimits {
             max_free_form_values: 50_000,
             max_prompts: 128,
             max_prompt_ids: 131_072,
+            max_form_text_bytes: 131_072,
+            max_form_choices: 4_096,
+            max_form_tags: 128,
             max_stop_strings: 16,
             max_stop_bytes: 1_024,
             max_stop_token_ids: 256,

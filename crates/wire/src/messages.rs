@@ -1,16 +1,14 @@
 //! Anthropic's message request: text, tool use and tool results. Knows nothing of how a conversation is rendered.
 
-use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, ReasoningWish, Role, ToolCall,
-    ToolChoice,
-};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall};
 
+use crate::call_ids::CallIds;
 use crate::content::not_text;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, Low, decimal, label, stop};
 use crate::refused::{self, Known, cache_control};
-use crate::{WireLimits, tools};
+use crate::{WireLimits, choice, form, tools, wishes};
 
 /// What a failed tool's result is led by in the prompt, so that the model sees `is_error`.
 pub(crate) const TOOL_ERROR: &str = "Error: ";
@@ -32,12 +30,22 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
                 knobs.sampling.stop = r
                     .optional(|r| {
                         r.require(Kind::Array)?;
-                        stop(r, limits)
+                        stop(r, limits, limits.max_stop_strings)
                     })?
                     .unwrap_or_default();
             }
             "tools" => tools = r.optional(|r| tools::anthropic_tools(r, limits))?.unwrap_or_default(),
-            "tool_choice" => choice = r.optional(tool_choice)?,
+            "tool_choice" => choice = r.optional(choice::anthropic)?,
+            "thinking" => {
+                r.optional(|r| wishes::thinking(r, &mut knobs.reasoning, limits))?;
+            }
+            "output_config" => {
+                r.optional(|r| output_config(r, &mut knobs))?;
+            }
+            "output_format" => {
+                let form = r.optional(form::anthropic_format)?;
+                knobs.hold_to(form);
+            }
             "metadata" => refused::anthropic_metadata(r, limits)?,
             "cache_control" => cache_control(r)?,
             key => {
@@ -54,9 +62,14 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         messages.insert(0, Message::text(Role::System, system));
         origins.insert(0, MessageOrigin::System);
     }
+    let (tool_choice, one_call) = choice.unwrap_or_default();
+    choice::check(&tool_choice, &tools)?;
     let settled = knobs.settle(1)?;
-    if settled.sampling.max_tokens.is_none() {
-        return Err(Fault::missing("max_tokens"));
+    let max_tokens = settled.sampling.max_tokens.ok_or_else(|| Fault::missing("max_tokens"))?;
+    if knobs.reasoning.budget_tokens.is_some_and(|budget| budget >= max_tokens) {
+        let message = "it must be less than `max_tokens`, which counts the thinking too";
+        let fault = Fault::at("budget_tokens", Code::IntegerAboveMaxValue, message);
+        return Err(fault.under_key("thinking"));
     }
     Ok(Call {
         endpoint: Endpoint::Messages,
@@ -64,8 +77,9 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         prompt: Prompt::Conversation(Conversation {
             messages,
             tools,
-            tool_choice: choice.unwrap_or_default(),
-            ..Conversation::default()
+            tool_choice,
+            one_call,
+            template: std::mem::take(&mut knobs.template),
         }),
         origins,
         sampling: settled.sampling,
@@ -77,40 +91,26 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
-        form: None,
-        reasoning: ReasoningWish::default(),
+        form: settled.form,
+        reasoning: knobs.reasoning,
     })
 }
 
-fn tool_choice(r: &mut Reader<'_>) -> Read<ToolChoice> {
-    let mut choice = None;
-    r.object(|r, key| {
-        match key.as_ref() {
-            "type" => {
-                choice = Some(match r.string()?.as_ref() {
-                    "auto" => ToolChoice::Auto,
-                    "none" => ToolChoice::None,
-                    "any" | "tool" => {
-                        let message =
-                            "only `auto` and `none` are supported: the model cannot be forced to call a tool yet";
-                        return Err(Fault::new(Code::UnsupportedParameter, message));
-                    }
-                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `auto` or `none`")),
-                });
-            }
-            // The tool's name, which only a forced call has: its `type` is refused.
-            "name" => r.string().map(drop)?,
-            "disable_parallel_tool_use" => {
-                if r.optional(Reader::bool)? == Some(true) {
-                    let message = "the model decides how many tools it calls; leave it out";
-                    return Err(Fault::new(Code::UnsupportedParameter, message));
-                }
-            }
-            _ => return Err(Fault::unknown()),
+/// Effort and format of an answer.
+fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "effort" => wishes::anthropic_effort(r, &mut knobs.reasoning),
+        "format" => {
+            let form = r.optional(form::anthropic_format)?;
+            knobs.hold_to(form);
+            Ok(())
         }
-        Ok(())
-    })?;
-    choice.ok_or_else(|| Fault::missing("type"))
+        "task_budget" => {
+            let message = "how much of a task is left is not told to the model; leave it out";
+            r.optional(|_| Err::<(), _>(Fault::new(Code::UnsupportedParameter, message))).map(drop)
+        }
+        _ => Err(Fault::unknown()),
+    })
 }
 
 /// The messages that the turns became, and where each stands in them.
@@ -134,10 +134,10 @@ impl Turns {
 }
 
 fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Turns> {
-    let mut turns = Turns::default();
+    let (mut turns, mut ids) = (Turns::default(), CallIds::anthropic());
     let mut last = None;
     r.array(limits.max_messages, |r, index| {
-        let (role, messages) = read_turn(r, limits)?;
+        let (role, messages) = read_turn(r, limits, &mut ids)?;
         turns.take(index, messages);
         last = Some((index, role));
         Ok(())
@@ -163,7 +163,11 @@ enum Block {
 
 /// Reads one turn into one or more messages, each with the block that it begins with: results of tools become messages of
 /// their own.
-fn read_turn(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Role, Vec<(usize, Message)>)> {
+fn read_turn(
+    r: &mut Reader<'_>,
+    limits: &WireLimits,
+    ids: &mut CallIds,
+) -> Read<(Role, Vec<(usize, Message)>)> {
     let (mut role, mut blocks) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -185,19 +189,22 @@ fn read_turn(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Role, Vec<(usize,
     let role = role.ok_or_else(|| Fault::missing("role"))?;
     let blocks = blocks.ok_or_else(|| Fault::missing("content"))?;
     let messages = match role {
-        Role::Assistant => assistant(blocks).map(|message| vec![(0, message)]),
-        _ => user(blocks),
+        Role::Assistant => assistant(blocks, ids).map(|message| vec![(0, message)]),
+        _ => user(blocks, ids),
     };
     Ok((role, messages.map_err(|fault| fault.under_key("content"))?))
 }
 
-fn assistant(blocks: Vec<Block>) -> Read<Message> {
+fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
     let mut message = Message { content: None, ..Message::text(Role::Assistant, "") };
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
             Block::Text(text) => message.content.get_or_insert_default().push_str(&text),
             Block::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
-            Block::ToolUse(call) => message.tool_calls.push(call),
+            Block::ToolUse(call) => {
+                ids.called(&call.id).map_err(|fault| fault.under_key("id").under_index(index))?;
+                message.tool_calls.push(call);
+            }
             Block::ToolResult { .. } => return Err(misplaced("user").under_index(index)),
         }
     }
@@ -207,7 +214,7 @@ fn assistant(blocks: Vec<Block>) -> Read<Message> {
     Ok(message)
 }
 
-fn user(blocks: Vec<Block>) -> Read<Vec<(usize, Message)>> {
+fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let mut messages = Vec::new();
     let mut open: Option<(usize, String)> = None;
     let text = |(block, text)| (block, Message::text(Role::User, text));
@@ -216,6 +223,7 @@ fn user(blocks: Vec<Block>) -> Read<Vec<(usize, Message)>> {
         match block {
             Block::Text(more) => open.get_or_insert_with(|| (index, String::new())).1.push_str(&more),
             Block::ToolResult { id, text: result } => {
+                ids.answered(&id).map_err(|fault| fault.under_key("tool_use_id").under_index(index))?;
                 messages.extend(open.take().map(text));
                 let message = Message::text(Role::Tool, result);
                 messages.push((index, Message { tool_call_id: Some(id), ..message }));
@@ -297,8 +305,8 @@ fn read_block(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Block> {
             "signature" => r.optional(Reader::string).map(drop)?,
             "citations" => r.optional(|r| r.array(0, |_, _| Ok(()))).map(drop)?,
             "id" => draft.id = Some(label(r, limits)?),
-            "name" => draft.name = Some(tools::tool_name(r)?),
-            "input" => draft.input = Some(tools::arguments_object(r)?),
+            "name" => draft.name = Some(tools::anthropic_tool_name(r)?),
+            "input" => draft.input = Some(tools::arguments_object(r)?.to_owned()),
             "tool_use_id" => draft.tool_use_id = Some(label(r, limits)?),
             "content" => draft.content = r.optional(|r| text_blocks(r, limits))?,
             "is_error" => draft.is_error = r.optional(Reader::bool)?.unwrap_or(false),

@@ -2,13 +2,18 @@
 //! Knows nothing of messages, prompts or tools.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, Endpoint, SamplingRequest, ServiceTier};
+use headrace_domain::{Code, Endpoint, Form, ReasoningWish, SamplingRequest, ServiceTier};
+use serde_json::{Map, Value};
 
-use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::{WireLimits, form, wishes};
+
+/// Stop strings in OpenAI's dialect.
+const MAX_OPENAI_STOP_STRINGS: usize = 4;
 
 /// The longest `timeout`, in seconds.
 const MOST_TIMEOUT_S: f64 = 86_400.0;
@@ -36,12 +41,19 @@ pub(crate) struct Knobs<'l> {
     pub(crate) cache_salt: Option<String>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tier: ServiceTier,
+    /// What the answer is held to, and whether two parameters said so.
+    form: Option<Form>,
+    two_forms: bool,
+    pub(crate) reasoning: ReasoningWish,
+    /// Further variables of the chat template.
+    pub(crate) template: Map<String, Value>,
 }
 
 /// What all endpoints' calls have, checked as a whole.
 pub(crate) struct Settled {
     pub(crate) model: String,
     pub(crate) sampling: SamplingRequest,
+    pub(crate) form: Option<Arc<Form>>,
 }
 
 impl<'l> Knobs<'l> {
@@ -66,7 +78,17 @@ impl<'l> Knobs<'l> {
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,
+            form: None,
+            two_forms: false,
+            reasoning: ReasoningWish::default(),
+            template: Map::new(),
         }
+    }
+
+    /// Sets what the answer is held to.
+    pub(crate) fn hold_to(&mut self, form: Option<Form>) {
+        self.two_forms |= form.is_some() && self.form.is_some();
+        self.form = self.form.take().or(form);
     }
 
     /// Reads what every endpoint takes. `false`: `key` is none of it, and nothing was read.
@@ -99,6 +121,10 @@ impl<'l> Knobs<'l> {
                 let seconds = r.optional(|r| decimal(r, Low::Above(0.0), MOST_TIMEOUT_S))?;
                 self.timeout = seconds.map(Duration::from_secs_f32);
             }
+            "chat_template_kwargs" if self.endpoint != Endpoint::Completions => {
+                let variables = r.optional(|r| wishes::template(r, &mut self.reasoning))?;
+                self.template = variables.unwrap_or_default();
+            }
             "cache_salt" => self.cache_salt = r.optional(|r| label(r, limits))?,
             _ => return Ok(false),
         }
@@ -120,7 +146,10 @@ impl<'l> Knobs<'l> {
             "logit_bias" => {
                 sampling.logit_bias = r.optional(|r| logit_bias(r, limits))?.unwrap_or_default();
             }
-            "stop" => sampling.stop = r.optional(|r| stop(r, limits))?.unwrap_or_default(),
+            "stop" => {
+                let most = limits.max_stop_strings.min(MAX_OPENAI_STOP_STRINGS);
+                sampling.stop = r.optional(|r| stop(r, limits, most))?.unwrap_or_default();
+            }
             "stop_token_ids" => {
                 let max = limits.max_stop_token_ids;
                 sampling.stop_token_ids = r.optional(|r| ids(r, max))?.unwrap_or_default();
@@ -154,7 +183,36 @@ impl<'l> Knobs<'l> {
             "echo" if self.endpoint == Endpoint::Completions => {
                 self.echo = r.optional(Reader::bool)?.unwrap_or(false);
             }
-            _ => return self.take_common(key, r),
+            _ => return Ok(self.take_wish(key, r)? || self.take_common(key, r)?),
+        }
+        Ok(true)
+    }
+
+    /// Reads what an answer is held to and what is wished of it, in OpenAI's and vLLM's words. `false`: `key` is none of it.
+    fn take_wish(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+        let limits = self.limits;
+        let chat = self.endpoint == Endpoint::ChatCompletions;
+        match key {
+            "response_format" => {
+                let form = r.optional(|r| form::response_format(r, limits))?.flatten();
+                self.hold_to(form);
+            }
+            "structured_outputs" => {
+                let form = r.optional(|r| form::structured_outputs(r, limits))?;
+                self.hold_to(form);
+            }
+            "reasoning_effort" if chat => wishes::effort(r, &mut self.reasoning)?,
+            "include_reasoning" if chat => {
+                self.reasoning.hidden = r.optional(Reader::bool)? == Some(false);
+            }
+            "enable_thinking" if chat => {
+                self.reasoning.enabled = r.optional(Reader::bool)?.or(self.reasoning.enabled);
+            }
+            "thinking_token_budget" if chat => {
+                let cap = limits.max_output_tokens_per_request;
+                self.reasoning.budget_tokens = r.optional(|r| integer(r, 0, cap))?;
+            }
+            _ => return Ok(false),
         }
         Ok(true)
     }
@@ -196,8 +254,17 @@ impl<'l> Knobs<'l> {
             let message = "it is allowed only with `stream: true`";
             return Err(Fault::at("stream_options", Code::InvalidValue, message));
         }
+        if self.two_forms {
+            let message = "an answer can be held to one form; send one of the parameters that say which";
+            return Err(Fault::at(self.form_param(), Code::InvalidValue, message));
+        }
         self.sampling.n = n;
-        Ok(Settled { model, sampling: std::mem::take(&mut self.sampling) })
+        let form = self.form.take().map(Arc::new);
+        Ok(Settled { model, sampling: std::mem::take(&mut self.sampling), form })
+    }
+
+    const fn form_param(&self) -> &'static str {
+        if matches!(self.endpoint, Endpoint::Messages) { "output_config" } else { "response_format" }
     }
 
     fn settle_lengths(&mut self) -> Read<()> {
@@ -387,8 +454,8 @@ fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> 
     Ok(biases)
 }
 
-/// One stop string or a list of them.
-pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
+/// One stop string or a list of at most `most`.
+pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<Vec<String>> {
     if r.kind()? == Kind::String {
         return Ok(vec![stop_string(r, limits)?]);
     }
@@ -396,7 +463,7 @@ pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>>
         return Err(Fault::new(Code::InvalidType, "it must be a string or a list of strings"));
     }
     let mut strings = Vec::new();
-    r.array(limits.max_stop_strings, |r, _| {
+    r.array(most, |r, _| {
         strings.push(stop_string(r, limits)?);
         Ok(())
     })?;

@@ -18,38 +18,35 @@ pub(crate) enum Accept {
     Words(&'static [&'static str]),
     /// A list that holds this one word.
     Only(&'static str),
-    /// An object whose `type` is this and which says nothing else.
-    Typed(&'static str),
     /// This boolean.
     Bool(bool),
     /// This number.
     Number(f64),
     /// The empty string or list.
     Empty,
+    /// Anything: it may help whoever answers, and changes no answer.
+    Hint,
     /// Nothing but null.
     Nothing,
 }
 
-use Accept::{Bool, Empty, Label, Labels, Nothing, Number, Only, Typed, Words};
+use Accept::{Bool, Empty, Hint, Label, Labels, Nothing, Number, Only, Words};
 
 type Row = (&'static str, Accept, &'static str);
 
-const GRAMMAR: &str =
-    "structured output is not supported yet; describe the format in the prompt and check the answer";
+const GUIDED: &str = "use `structured_outputs`";
 const TEMPLATE: &str =
     "templates and their switches come from the model alone and cannot be set by a request; leave it out";
 const MEDIA: &str = "only text is supported; leave it out";
-const EFFORT: &str = "the amount of reasoning cannot be set; leave it out";
 const LATER: &str = "it is not supported; leave it out";
+const CHAT_ALONE: &str = "a raw prompt has no template; use `POST /v1/chat/completions`";
 const TOOLS: &str = "use `tools` and `tool_choice` instead";
 
 /// What a request may try in order to bring its own template (refused by every endpoint).
 const TEMPLATES: &[Row] = &[
     ("chat_template", Nothing, TEMPLATE),
-    ("chat_template_kwargs", Nothing, TEMPLATE),
     ("chat_template_content_format", Nothing, TEMPLATE),
     ("template", Nothing, TEMPLATE),
-    ("enable_thinking", Nothing, TEMPLATE),
     ("documents", Nothing, TEMPLATE),
     ("add_generation_prompt", Bool(true), TEMPLATE),
     ("continue_final_message", Bool(false), TEMPLATE),
@@ -61,8 +58,9 @@ const OPENAI: &[Row] = &[
     // Labels: never part of the prompt, never a reason to answer differently.
     ("user", Label, "it labels the end user"),
     ("safety_identifier", Label, "it labels the end user"),
-    // Prompts are cached by content within a tenant whatever this says.
+    // Prompts are cached by content within a tenant whatever these say.
     ("prompt_cache_key", Label, "it is a hint"),
+    ("prompt_cache_options", Hint, "it is a hint"),
     ("metadata", Labels, "it labels the call"),
     ("store", Bool(false), "answers are not stored; leave it out or send false"),
     (
@@ -70,19 +68,16 @@ const OPENAI: &[Row] = &[
         Words(&["in_memory", "in-memory"]),
         "cached prompts stay in memory only; leave it out",
     ),
-    ("response_format", Typed("text"), GRAMMAR),
-    ("reasoning_effort", Nothing, EFFORT),
-    ("verbosity", Nothing, LATER),
-    ("reasoning", Nothing, EFFORT),
+    ("verbosity", Words(&["medium"]), LATER),
+    ("reasoning", Nothing, "use `reasoning_effort`"),
     // vLLM's.
-    ("guided_json", Nothing, GRAMMAR),
-    ("guided_regex", Nothing, GRAMMAR),
-    ("guided_choice", Nothing, GRAMMAR),
-    ("guided_grammar", Nothing, GRAMMAR),
-    ("guided_decoding_backend", Nothing, GRAMMAR),
-    ("guided_whitespace_pattern", Nothing, GRAMMAR),
-    ("structural_tag", Nothing, GRAMMAR),
-    ("structured_outputs", Nothing, GRAMMAR),
+    ("guided_json", Nothing, GUIDED),
+    ("guided_regex", Nothing, GUIDED),
+    ("guided_choice", Nothing, GUIDED),
+    ("guided_grammar", Nothing, GUIDED),
+    ("guided_decoding_backend", Nothing, "there is one; leave it out"),
+    ("guided_whitespace_pattern", Nothing, GUIDED),
+    ("structural_tag", Nothing, GUIDED),
     ("logits_processors", Nothing, "code is not taken from a request; use `logit_bias`"),
     ("use_beam_search", Bool(false), LATER),
     ("length_penalty", Number(1.0), LATER),
@@ -98,7 +93,6 @@ const OPENAI: &[Row] = &[
     ("allowed_token_ids", Nothing, "use `logit_bias`"),
     ("bad_words", Empty, "use `logit_bias`"),
     ("return_tokens_as_token_ids", Bool(false), "use `return_token_ids`"),
-    ("include_reasoning", Bool(true), LATER),
     ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
     ("mm_processor_kwargs", Nothing, MEDIA),
     ("kv_transfer_params", Nothing, LATER),
@@ -110,14 +104,10 @@ const OPENAI: &[Row] = &[
 const CHAT: &[Row] = &[
     ("modalities", Only("text"), MEDIA),
     ("audio", Nothing, MEDIA),
-    (
-        "parallel_tool_calls",
-        Bool(true),
-        "the model decides how many tools it calls; leave it out or send true",
-    ),
     ("functions", Nothing, TOOLS),
     ("function_call", Nothing, TOOLS),
-    ("prediction", Nothing, "predicted output is not supported; leave it out"),
+    // It may make an answer come sooner and never another one; it is not made use of.
+    ("prediction", Hint, "it is a hint"),
     ("web_search_options", Nothing, "there is no web search; pass results in the messages"),
     ("moderation", Nothing, LATER),
     ("echo", Bool(false), "use `POST /v1/completions`"),
@@ -127,18 +117,21 @@ const CHAT: &[Row] = &[
 const COMPLETIONS: &[Row] = &[
     ("suffix", Empty, "text cannot be inserted before a suffix; leave it out"),
     ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
-    ("tools", Empty, "use `POST /v1/chat/completions`"),
+    ("tools", Empty, CHAT_ALONE),
+    ("reasoning_effort", Nothing, CHAT_ALONE),
+    ("include_reasoning", Bool(true), CHAT_ALONE),
+    ("enable_thinking", Nothing, CHAT_ALONE),
+    ("thinking_token_budget", Nothing, CHAT_ALONE),
+    ("chat_template_kwargs", Nothing, CHAT_ALONE),
 ];
 
 /// Anthropic's messages.
 const MESSAGES: &[Row] = &[
-    ("thinking", Typed("disabled"), EFFORT),
+    ("enable_thinking", Nothing, "use `thinking`"),
     ("service_tier", Words(&["auto", "standard_only"]), "there is one tier; leave it out"),
     ("container", Nothing, "there is no code execution; leave it out"),
     ("mcp_servers", Empty, "call tools on your side and send their results"),
     ("context_management", Nothing, "the conversation is taken as sent; shorten it on your side"),
-    ("output_config", Nothing, GRAMMAR),
-    ("output_format", Nothing, GRAMMAR),
     ("inference_geo", Nothing, LATER),
     ("speed", Words(&["standard"]), LATER),
     ("betas", Empty, LATER),
@@ -161,9 +154,14 @@ pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLim
     };
     let row = tables.iter().copied().flatten().find(|(name, ..)| *name == key);
     let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
+    neutral_or(accept, r, limits, why)
+}
+
+/// As [`neutral`], refused with `why` where it asks for something; null asks for nothing.
+pub(crate) fn neutral_or(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits, why: &str) -> Read<()> {
     match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
-        Some(false) => Err(Fault::new(Code::UnsupportedParameter, *why)),
+        Some(false) => Err(Fault::new(Code::UnsupportedParameter, why)),
     }
 }
 
@@ -196,21 +194,9 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
             })?;
             count == 1 && !others
         }
-        (Typed(word), Kind::Object) => {
-            let (mut typed, mut other) = (false, false);
-            // Any other key settles it; the rest is never read.
-            let read = r.object(|r, key| {
-                other = key != "type" || r.kind()? != Kind::String;
-                if other {
-                    return Err(Fault::unknown());
-                }
-                typed = r.string()? == *word;
-                Ok(())
-            });
-            if !other {
-                read?;
-            }
-            typed && !other
+        (Hint, _) => {
+            r.skip()?;
+            true
         }
         (Bool(neutral), Kind::Bool) => r.bool()? == *neutral,
         (Number(neutral), Kind::Number) => r.number()?.parse() == Ok(*neutral),

@@ -6,6 +6,8 @@ mod chat_tests;
 #[cfg(test)]
 mod completions_tests;
 #[cfg(test)]
+mod held_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod messages_tests;

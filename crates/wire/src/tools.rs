@@ -6,56 +6,84 @@ use std::borrow::Cow;
 use headrace_domain::{Code, Tool, ToolCall};
 use serde_json::Value;
 
-use crate::WireLimits;
-use crate::canonical::Node;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::node::Node;
 use crate::params::label;
-use crate::refused::cache_control;
+use crate::refused::{Accept, cache_control, neutral_or};
+use crate::{WireLimits, canonical, custom};
 
-/// Longest name of a tool, in bytes.
-const MAX_TOOL_NAME_BYTES: usize = 64;
+/// Longest name of a tool, in bytes: OpenAI's.
+pub(crate) const MAX_TOOL_NAME_BYTES: usize = 64;
+/// Anthropic's.
+const MAX_ANTHROPIC_TOOL_NAME_BYTES: usize = 128;
 
 /// OpenAI's `tools`.
 pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
-        let (mut kind, mut tool) = (None, None);
+        let (mut kind, mut function, mut custom) = (None, None, None);
         r.object(|r, key| {
             match key.as_ref() {
-                "type" => kind = Some(function_type(r)?),
-                "function" => tool = Some(openai_function(r)?),
+                "type" => kind = Some(openai_type(r)?),
+                "function" => function = Some(openai_function(r)?),
+                "custom" => custom = Some(custom::definition(r, limits)?),
                 _ => return Err(Fault::unknown()),
             }
             Ok(())
         })?;
-        kind.ok_or_else(|| Fault::missing("type"))?;
-        push_tool(&mut tools, tool.ok_or_else(|| Fault::missing("function"))?)
-            .map_err(|fault| fault.under_key("function"))
+        let (key, tool) = match kind.ok_or_else(|| Fault::missing("type"))? {
+            OpenAiKind::Function => ("function", own(function, "function", custom.map(|_| "custom"))?),
+            OpenAiKind::Custom => ("custom", own(custom, "custom", function.map(|_| "function"))?),
+        };
+        push_tool(&mut tools, tool).map_err(|fault| fault.under_key(key))
     })?;
     Ok(tools)
 }
 
+/// What a tool or a call of one type has, and nothing of the other.
+fn own<T>(own: Option<T>, key: &'static str, other: Option<&'static str>) -> Read<T> {
+    match other {
+        Some(other) => Err(Fault::at(other, Code::InvalidValue, format!("one of type `{key}` has none"))),
+        None => own.ok_or_else(|| Fault::missing(key)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum OpenAiKind {
+    Function,
+    Custom,
+}
+
+fn openai_type(r: &mut Reader<'_>) -> Read<OpenAiKind> {
+    match r.string()?.as_ref() {
+        "function" => Ok(OpenAiKind::Function),
+        "custom" => Ok(OpenAiKind::Custom),
+        _ => Err(Fault::new(Code::UnsupportedValue, "only `function` and `custom` are supported")),
+    }
+}
+
 fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
-    let (mut name, mut description, mut parameters) = (None, None, None);
+    let (mut name, mut description, mut parameters, mut strict) = (None, None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r)?),
+            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
             "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
             "parameters" => parameters = r.optional(schema)?,
-            "strict" => not_strict(r)?,
+            "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
             _ => return Err(Fault::unknown()),
         }
         Ok(())
     })?;
-    Ok(Tool::function(name.ok_or_else(|| Fault::missing("name"))?, description, parameters))
+    let name = name.ok_or_else(|| Fault::missing("name"))?;
+    Ok(Tool { strict, ..Tool::function(name, description, parameters) })
 }
 
 /// Anthropic's `tools`: those that the client runs.
 pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
-        let (mut name, mut description, mut parameters) = (None, None, None);
+        let (mut name, mut description, mut parameters, mut strict) = (None, None, None, false);
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => {
@@ -64,18 +92,24 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
                         return Err(Fault::new(Code::UnsupportedValue, message));
                     }
                 }
-                "name" => name = Some(tool_name(r)?),
+                "name" => name = Some(tool_name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)?),
                 "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
                 "input_schema" => parameters = Some(schema(r)?),
                 "cache_control" => cache_control(r)?,
-                "strict" => not_strict(r)?,
+                "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
+                // Arguments stream as they are written whatever this says, and all tools stand in the prompt.
+                "eager_input_streaming" | "defer_loading" => r.optional(Reader::bool).map(drop)?,
+                "input_examples" => examples(r)?,
+                "allowed_callers" => {
+                    neutral_or(&Accept::Only("direct"), r, limits, "only the model calls tools here")?;
+                }
                 _ => return Err(Fault::unknown()),
             }
             Ok(())
         })?;
         let name = name.ok_or_else(|| Fault::missing("name"))?;
         let parameters = Some(parameters.ok_or_else(|| Fault::missing("input_schema"))?);
-        push_tool(&mut tools, Tool::function(name, description, parameters))
+        push_tool(&mut tools, Tool { strict, ..Tool::function(name, description, parameters) })
     })?;
     Ok(tools)
 }
@@ -93,12 +127,13 @@ fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
 pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<ToolCall>> {
     let mut calls = Vec::new();
     r.array(limits.max_tool_calls, |r, _| {
-        let (mut id, mut kind, mut function) = (None, None, None);
+        let (mut id, mut kind, mut function, mut custom) = (None, None, None, None);
         r.object(|r, key| {
             match key.as_ref() {
                 "id" => id = Some(label(r, limits)?),
-                "type" => kind = Some(function_type(r)?),
+                "type" => kind = Some(openai_type(r)?),
                 "function" => function = Some(openai_call(r)?),
+                "custom" => custom = Some(custom_call(r)?),
                 // The place that streamed pieces carry; clients hand it back.
                 "index" => r.number().map(drop)?,
                 _ => return Err(Fault::unknown()),
@@ -106,8 +141,10 @@ pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read
             Ok(())
         })?;
         let id = id.ok_or_else(|| Fault::missing("id"))?;
-        kind.ok_or_else(|| Fault::missing("type"))?;
-        let (name, arguments) = function.ok_or_else(|| Fault::missing("function"))?;
+        let (name, arguments) = match kind.ok_or_else(|| Fault::missing("type"))? {
+            OpenAiKind::Function => own(function, "function", custom.map(|_| "custom"))?,
+            OpenAiKind::Custom => own(custom, "custom", function.map(|_| "function"))?,
+        };
         calls.push(ToolCall { id, name, arguments });
         Ok(())
     })?;
@@ -118,7 +155,7 @@ fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r)?),
+            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
             "arguments" => arguments = Some(arguments_text(r)?),
             _ => return Err(Fault::unknown()),
         }
@@ -127,30 +164,48 @@ fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
     Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("arguments"))?))
 }
 
-/// Arguments as a string that holds a JSON object; canonical. The empty string means no arguments.
-fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
+fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
+    let (mut name, mut arguments) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "input" => arguments = Some(custom::arguments(&r.string()?)),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("input"))?))
+}
+
+/// Arguments as a string that holds a JSON object, just as it was sent. The empty string means no arguments.
+pub(crate) fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
     let text = r.string()?;
     if text.trim().is_empty() {
         return Ok("{}".to_owned());
     }
     let mut inner = r.inner(&text);
-    let read = arguments_object(&mut inner).and_then(|arguments| inner.end().map(|()| arguments));
-    let arguments =
-        read.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
+    let read = arguments_object(&mut inner).and_then(|_| inner.end());
+    read.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
     r.resume(&inner);
-    Ok(arguments)
+    Ok(text.into_owned())
 }
 
-/// Arguments as an object; canonical text.
-pub(crate) fn arguments_object(r: &mut Reader<'_>) -> Read<String> {
+/// Arguments as an object, just as it is written.
+pub(crate) fn arguments_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
     r.require(Kind::Object)?;
-    Node::read(r).map(|node| node.to_text())
+    r.raw()
 }
 
-/// A JSON Schema of an object, in canonical order.
-fn schema(r: &mut Reader<'_>) -> Read<Value> {
-    r.require(Kind::Object)?;
-    let node = Node::read(r)?;
+/// Examples of arguments: to be shown to a model, which no template has a place for.
+fn examples(r: &mut Reader<'_>) -> Read<()> {
+    let message = "the model is shown no examples apart from the description; write them there";
+    let refusal = || Fault::new(Code::UnsupportedParameter, message).of_parent();
+    r.optional(|r| r.array(usize::MAX, |_, _| Err(refusal()))).map(drop)
+}
+
+/// A JSON Schema of an object: keywords in the conventional order, names as they were sent.
+pub(crate) fn schema(r: &mut Reader<'_>) -> Read<Value> {
+    let node = Node::object(r)?;
     match node.get("type") {
         None => {}
         Some(Node::Text(kind)) if kind == "object" => {}
@@ -168,37 +223,23 @@ fn schema(r: &mut Reader<'_>) -> Read<Value> {
     if node.get("required").is_some_and(|required| !matches!(required, Node::Array(_))) {
         return Err(Fault::at("required", Code::InvalidType, "it must be an array"));
     }
-    node.into_value()
+    node.into_value().map(canonical::schema)
 }
 
-/// A tool's name: `^[a-zA-Z0-9_-]{1,64}$`.
-pub(crate) fn tool_name(r: &mut Reader<'_>) -> Read<String> {
+/// A tool's name: 1 to `max` of a-z, A-Z, 0-9, `_`, `-`.
+pub(crate) fn tool_name(r: &mut Reader<'_>, max: usize) -> Read<String> {
     let name = r.string()?;
     let fits = !name.is_empty()
-        && name.len() <= MAX_TOOL_NAME_BYTES
+        && name.len() <= max
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
     if !fits {
-        return Err(Fault::new(
-            Code::InvalidValue,
-            "it must be 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`",
-        ));
+        let message = format!("it must be 1 to {max} of the characters a-z, A-Z, 0-9, `_`, `-`");
+        return Err(Fault::new(Code::InvalidValue, message));
     }
     Ok(name.into_owned())
 }
 
-fn function_type(r: &mut Reader<'_>) -> Read<()> {
-    match r.string()?.as_ref() {
-        "function" => Ok(()),
-        _ => Err(Fault::new(Code::UnsupportedValue, "only `function` is supported")),
-    }
-}
-
-fn not_strict(r: &mut Reader<'_>) -> Read<()> {
-    match r.optional(Reader::bool)? {
-        Some(true) => {
-            let message = "arguments are not constrained to the schema yet; leave it out and check them";
-            Err(Fault::new(Code::UnsupportedParameter, message))
-        }
-        _ => Ok(()),
-    }
+/// As [`tool_name`], in Anthropic's dialect.
+pub(crate) fn anthropic_tool_name(r: &mut Reader<'_>) -> Read<String> {
+    tool_name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)
 }

@@ -20,6 +20,7 @@ use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
 pub(super) mod estimate;
 
+mod held;
 mod messages;
 
 use estimate::Estimate;
@@ -243,6 +244,7 @@ fn encode(
 }
 
 fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
+    held::check(model, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use headrace_domain::{Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 
 use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use super::frame::{answer_id, write_explain};
@@ -23,6 +23,8 @@ pub(super) struct AnthropicStream {
     index: u32,
     /// Blocks of tool calls by the call's index.
     calls: BTreeMap<u32, u32>,
+    /// The text of thinking is left out, and that there was some is shown.
+    hides_thinking: bool,
     reason: Option<FinishReason>,
 }
 
@@ -36,8 +38,17 @@ enum Kind {
 }
 
 impl AnthropicStream {
-    pub(super) const fn new(meta: ReplyMeta) -> Self {
-        Self { meta, begun: false, over: false, open: None, index: 0, calls: BTreeMap::new(), reason: None }
+    pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
+        Self {
+            meta,
+            begun: false,
+            over: false,
+            open: None,
+            index: 0,
+            calls: BTreeMap::new(),
+            hides_thinking: call.reasoning.hidden,
+            reason: None,
+        }
     }
 
     /// Opens a block of text or thinking, unless one of that kind is open.
@@ -95,6 +106,7 @@ impl AnthropicStream {
         }
         self.continue_block(kind, out);
         let field = match kind {
+            Kind::Thinking if self.hides_thinking => return,
             Kind::Thinking => "\"thinking_delta\",\"thinking\":",
             _ => "\"text_delta\",\"text\":",
         };

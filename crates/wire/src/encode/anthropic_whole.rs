@@ -3,7 +3,7 @@
 //! Source: <https://docs.anthropic.com/en/api/messages>.
 
 use bytes::BytesMut;
-use headrace_domain::{Dialect, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, Dialect, FinishReason, ReplyEvent, Usage};
 
 use super::anthropic_stream::{write_head, write_stop, write_usage};
 use super::encoder::{JSON, ReplyEncoder, ReplyMeta};
@@ -15,6 +15,8 @@ use crate::json_out::{list, raw, value};
 pub(super) struct AnthropicWhole {
     meta: ReplyMeta,
     blocks: Vec<Block>,
+    /// The text of thinking is left out, and that there was some is shown.
+    hides_thinking: bool,
     reason: Option<FinishReason>,
     over: bool,
 }
@@ -33,8 +35,9 @@ enum Block {
 }
 
 impl AnthropicWhole {
-    pub(super) const fn new(meta: ReplyMeta) -> Self {
-        Self { meta, blocks: Vec::new(), reason: None, over: false }
+    pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
+        let hides_thinking = call.reasoning.hidden;
+        Self { meta, blocks: Vec::new(), hides_thinking, reason: None, over: false }
     }
 
     fn text(&mut self, text: &str) {
@@ -46,10 +49,11 @@ impl AnthropicWhole {
     }
 
     fn thinking(&mut self, text: &str) {
+        let shown = if self.hides_thinking { "" } else { text };
         match self.blocks.last_mut() {
             _ if text.is_empty() => {}
-            Some(Block::Thinking(open, None)) => open.push_str(text),
-            _ => self.blocks.push(Block::Thinking(text.to_owned(), None)),
+            Some(Block::Thinking(open, None)) => open.push_str(shown),
+            _ => self.blocks.push(Block::Thinking(shown.to_owned(), None)),
         }
     }
 

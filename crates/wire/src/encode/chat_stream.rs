@@ -7,14 +7,19 @@ use std::collections::BTreeMap;
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, TokenLogprob};
 
+use super::called::Called;
 use super::encoder::{ReplyMeta, Wanted};
 use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
 use super::openai_stream::{Choices, OpenAiStream};
 use super::reasoning_details::{Detail, write_details};
+use crate::custom::Unwrap;
 use crate::json_out::{chat_logprobs, raw, value};
 
 pub(super) struct ChatStream {
     wanted: Wanted,
+    called: Called,
+    /// Calls of tools that take a text, by choice and place: what takes the text out of their arguments.
+    texts: BTreeMap<(u32, u32), Unwrap>,
     /// Choices whose role was sent.
     opened: Vec<u32>,
     prompt_sent: bool,
@@ -36,6 +41,8 @@ impl ChatStream {
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
         let choices = Self {
             wanted: Wanted::of(call),
+            called: Called::of(call),
+            texts: BTreeMap::new(),
             opened: Vec::new(),
             prompt_sent: false,
             reasoning: BTreeMap::new(),
@@ -134,6 +141,27 @@ impl ChatStream {
         raw(out, "}]},\"logprobs\":null,\"finish_reason\":null");
         frame.close(out);
     }
+
+    /// A chunk with more of the text that a tool is called with.
+    fn input(&mut self, frame: &Frame, call: (u32, u32), text: &str, out: &mut BytesMut) {
+        if !text.is_empty() {
+            self.tool(frame, call, out, |out| {
+                raw(out, ",\"custom\":{\"input\":");
+                value(out, text);
+                raw(out, "}");
+            });
+        }
+    }
+
+    /// What the texts of a choice's calls held back to their end.
+    fn end_inputs(&mut self, frame: &Frame, choice: u32, out: &mut BytesMut) {
+        let calls: Vec<_> =
+            self.texts.range((choice, 0)..=(choice, u32::MAX)).map(|(call, _)| *call).collect();
+        for call in calls {
+            let text = self.texts.remove(&call).map(|mut text| text.finish());
+            self.input(frame, call, &text.unwrap_or_default(), out);
+        }
+    }
 }
 
 impl Choices for ChatStream {
@@ -144,6 +172,9 @@ impl Choices for ChatStream {
             }
             ReplyEvent::Text { choice, text, ids, logprobs } => {
                 self.text(frame, *choice, ("content", text), (ids, logprobs), out);
+            }
+            ReplyEvent::Reasoning { choice, .. } if self.wanted.no_reasoning => {
+                self.open(frame, *choice, None, out);
             }
             ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 self.reasoning.entry(*choice).or_default().text.push_str(text);
@@ -157,6 +188,16 @@ impl Choices for ChatStream {
                 let data = data.clone();
                 self.detail(frame, *choice, |_| Detail::Encrypted { data }, out);
             }
+            ReplyEvent::ToolCallStart { choice, index, id, name } if self.called.is_custom(name) => {
+                self.texts.insert((*choice, *index), Unwrap::default());
+                self.tool(frame, (*choice, *index), out, |out| {
+                    raw(out, ",\"id\":");
+                    value(out, id);
+                    raw(out, ",\"type\":\"custom\",\"custom\":{\"name\":");
+                    value(out, name);
+                    raw(out, ",\"input\":\"\"}");
+                });
+            }
             ReplyEvent::ToolCallStart { choice, index, id, name } => {
                 self.tool(frame, (*choice, *index), out, |out| {
                     raw(out, ",\"id\":");
@@ -165,6 +206,12 @@ impl Choices for ChatStream {
                     value(out, name);
                     raw(out, ",\"arguments\":\"\"}");
                 });
+            }
+            ReplyEvent::ToolCallArguments { choice, index, fragment }
+                if self.texts.contains_key(&(*choice, *index)) =>
+            {
+                let text = self.texts.get_mut(&(*choice, *index)).map(|text| text.push(fragment));
+                self.input(frame, (*choice, *index), &text.unwrap_or_default(), out);
             }
             ReplyEvent::ToolCallArguments { choice, index, fragment } => {
                 self.tool(frame, (*choice, *index), out, |out| {
@@ -175,9 +222,10 @@ impl Choices for ChatStream {
             }
             ReplyEvent::Finish { choice, reason } => {
                 self.open(frame, *choice, None, out);
+                self.end_inputs(frame, *choice, out);
                 frame.open(out, *choice);
                 raw(out, ",\"delta\":{},\"logprobs\":null");
-                write_finish_reason(out, Some(reason));
+                write_finish_reason(out, Some(self.called.reason(reason)));
                 frame.close(out);
             }
         }

@@ -68,6 +68,8 @@ pub(super) struct Wanted {
     pub(super) prompt_logprobs: bool,
     pub(super) token_ids: bool,
     pub(super) echo: bool,
+    /// Reasoning is left out.
+    pub(super) no_reasoning: bool,
 }
 
 impl Wanted {
@@ -78,6 +80,7 @@ impl Wanted {
             prompt_logprobs: call.sampling.prompt_logprobs.is_some() && !(call.echo && logprobs),
             token_ids: call.return_token_ids,
             echo: call.echo,
+            no_reasoning: call.reasoning.hidden,
         }
     }
 

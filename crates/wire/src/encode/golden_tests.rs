@@ -401,3 +401,74 @@ fn a_remark_is_a_comment_of_a_stream_and_nothing_of_a_whole_answer() {
         assert_eq!(&out[..], if stream { b": headrace: so\n\n".as_slice() } else { b"" });
     }
 }
+
+#[test]
+fn a_custom_tools_call_is_its_text() {
+    let tools = json!([{"type": "custom", "custom": {"name": "f"}}]);
+    let call_of = |stream: bool| call(Endpoint::ChatCompletions, &json!({"tools": tools, "stream": stream}));
+    let piece =
+        |fragment: &str| ReplyEvent::ToolCallArguments { choice: 0, index: 0, fragment: fragment.into() };
+    let events = [
+        ReplyEvent::ToolCallStart { choice: 0, index: 0, id: "c".into(), name: "f".into() },
+        piece("{\"inp"),
+        piece("ut\": \"a\\"),
+        piece("nb\"}"),
+        finish(FinishReason::ToolCalls),
+    ];
+    let whole = written(&call_of(false), &events, None);
+    let expected = r#""tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\nb"}}]"#;
+    assert!(whole.contains(expected), "{whole}");
+    check(
+        &written(&call_of(true), &events, None),
+        r#"data: CHAT[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"custom","custom":{"name":"f","input":""}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"custom":{"input":"a"}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{"tool_calls":[{"index":0,"custom":{"input":"\nb"}}]},"logprobs":null,"finish_reason":null}]}
+
+        data: CHAT[{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}]}
+
+        data: [DONE]"#,
+    );
+}
+
+#[test]
+fn a_call_that_was_named_ends_with_stop_and_one_that_was_required_with_tool_calls() {
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    for (choice, expected) in
+        [(json!("auto"), "tool_calls"), (json!("required"), "tool_calls"), (named, "stop")]
+    {
+        for stream in [false, true] {
+            let call = call(
+                Endpoint::ChatCompletions,
+                &json!({"tools": tools, "tool_choice": choice, "stream": stream}),
+            );
+            let out = written(&call, &tool_call(), None);
+            assert!(out.contains(&format!(r#""finish_reason":"{expected}""#)), "{choice} {out}");
+        }
+    }
+    let tools = json!([{"name": "f", "input_schema": {}}]);
+    let call =
+        call(Endpoint::Messages, &json!({"tools": tools, "tool_choice": {"type": "tool", "name": "f"}}));
+    assert!(written(&call, &tool_call(), None).contains(r#""stop_reason":"tool_use""#));
+}
+
+#[test]
+fn hidden_thinking_is_said_and_not_shown() {
+    let thought = ReplyEvent::Reasoning { choice: 0, text: "secret".into(), ids: vec![], logprobs: vec![] };
+    let events = [thought.clone(), thought, text("ok", &[]), finish(FinishReason::Stop)];
+    for stream in [false, true] {
+        let thinking = json!({"type": "adaptive", "display": "omitted"});
+        let omitted = call(Endpoint::Messages, &json!({"thinking": thinking, "stream": stream}));
+        let out = written(&omitted, &events, None);
+        assert!(out.contains(r#"{"type":"thinking","thinking":"","signature":""}"#), "{out}");
+        assert!(!out.contains("secret"), "{out}");
+        let left_out =
+            call(Endpoint::ChatCompletions, &json!({"include_reasoning": false, "stream": stream}));
+        let out = written(&left_out, &events, None);
+        assert!(!out.contains("secret") && !out.contains("reasoning_content"), "{out}");
+    }
+}

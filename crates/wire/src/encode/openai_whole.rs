@@ -8,6 +8,7 @@ use headrace_domain::{
     Call, Dialect, Endpoint, FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, ToolCall, Usage,
 };
 
+use super::called::Called;
 use super::completion_logprobs::{self, Offsets};
 use super::encoder::{JSON, ReplyEncoder, ReplyMeta, Wanted};
 use super::frame::{
@@ -15,6 +16,7 @@ use super::frame::{
 };
 use super::reasoning_details::{Detail, write_details};
 use crate::ErrorFacts;
+use crate::custom::Unwrap;
 use crate::error::write_error;
 use crate::json_out::{chat_logprobs, escaped, list, raw, value};
 
@@ -22,6 +24,7 @@ pub(super) struct OpenAiWhole {
     endpoint: Endpoint,
     meta: ReplyMeta,
     wanted: Wanted,
+    called: Called,
     choices: BTreeMap<u32, Choice>,
     over: bool,
 }
@@ -49,6 +52,7 @@ impl OpenAiWhole {
             endpoint: call.endpoint,
             meta,
             wanted: Wanted::of(call),
+            called: Called::of(call),
             choices: BTreeMap::new(),
             over: false,
         }
@@ -85,7 +89,7 @@ impl OpenAiWhole {
             raw(out, "{\"index\":");
             value(out, index);
             raw(out, ",\"message\":");
-            answer.write_message(out);
+            answer.write_message(&self.called, out);
             raw(out, ",\"logprobs\":");
             if self.wanted.logprobs {
                 raw(out, "{\"content\":[");
@@ -94,7 +98,7 @@ impl OpenAiWhole {
             } else {
                 raw(out, "null");
             }
-            write_finish_reason(out, answer.reason.as_ref());
+            write_finish_reason(out, answer.reason.as_ref().map(|reason| self.called.reason(reason)));
             write_token_ids(out, self.wanted, &answer.ids);
             raw(out, "}");
         });
@@ -139,7 +143,7 @@ impl Choice {
         self.reasoning.get(from..).unwrap_or_default().to_owned()
     }
 
-    fn write_message(&self, out: &mut BytesMut) {
+    fn write_message(&self, called: &Called, out: &mut BytesMut) {
         raw(out, "{\"role\":\"assistant\",\"content\":");
         if self.text.is_empty() && !self.calls.is_empty() {
             raw(out, "null");
@@ -160,6 +164,9 @@ impl Choice {
             list(out, self.calls.values(), |out, call| {
                 raw(out, "{\"id\":");
                 value(out, &call.id);
+                if called.is_custom(&call.name) {
+                    return write_custom(out, call);
+                }
                 raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
                 value(out, &call.name);
                 raw(out, ",\"arguments\":");
@@ -172,6 +179,18 @@ impl Choice {
     }
 }
 
+/// A call of a tool that takes a text, behind its id.
+fn write_custom(out: &mut BytesMut, call: &ToolCall) {
+    let mut unwrap = Unwrap::default();
+    let mut input = unwrap.push(&call.arguments);
+    input.push_str(&unwrap.finish());
+    raw(out, ",\"type\":\"custom\",\"custom\":{\"name\":");
+    value(out, &call.name);
+    raw(out, ",\"input\":");
+    value(out, &input);
+    raw(out, "}}");
+}
+
 impl ReplyEncoder for OpenAiWhole {
     fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
 
@@ -182,6 +201,9 @@ impl ReplyEncoder for OpenAiWhole {
         let chat = self.endpoint == Endpoint::ChatCompletions;
         match event {
             ReplyEvent::Prompt { choice, prompt } => self.prompt(*choice, prompt),
+            ReplyEvent::Reasoning { choice, .. } if chat && self.wanted.no_reasoning => {
+                self.choice(*choice);
+            }
             ReplyEvent::Reasoning { choice, text, ids, logprobs } if chat => {
                 self.tokens(*choice, ids, logprobs).reasoning.push_str(text);
             }

@@ -73,7 +73,8 @@ fn bad_parameters_are_named() {
         (json!({"best_of": 3}), "best_of", "unsupported_parameter"),
         (json!({"messages": []}), "messages", "unknown_parameter"),
         (json!({"chat_template": "x"}), "chat_template", "unsupported_parameter"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format", "unsupported_parameter"),
+        (json!({"reasoning_effort": "low"}), "reasoning_effort", "unsupported_parameter"),
+        (json!({"chat_template_kwargs": {}}), "chat_template_kwargs", "unsupported_parameter"),
     ];
     for (more, param, code) in rows {
         let bad = parse(&more).unwrap_err();

@@ -58,6 +58,7 @@ fn blocks_become_messages() {
             {"type": "tool_result", "tool_use_id": "t1", "content": "r1"},
             {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "bad"}], "is_error": true},
             {"type": "text", "text": "go on"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t3", "name": "h", "input": {"z": 1.50,  "a": [ ]}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t3"}]},
         {"role": "user", "content": []},
     ]}))
@@ -69,7 +70,7 @@ fn blocks_become_messages() {
         Message {
             reasoning: Some("hm".into()),
             tool_calls: vec![
-                ToolCall { id: "t1".into(), name: "f".into(), arguments: r#"{"a":2,"b":1}"#.into() },
+                ToolCall { id: "t1".into(), name: "f".into(), arguments: r#"{"b":1,"a":2}"#.into() },
                 ToolCall { id: "t2".into(), name: "g".into(), arguments: "{}".into() },
             ],
             ..Message::text(Role::Assistant, "ok")
@@ -77,6 +78,15 @@ fn blocks_become_messages() {
         result("t1", "r1"),
         result("t2", "Error: bad"),
         Message::text(Role::User, "go on"),
+        Message {
+            content: None,
+            tool_calls: vec![ToolCall {
+                id: "t3".into(),
+                name: "h".into(),
+                arguments: r#"{"z":1.5,"a":[]}"#.into(),
+            }],
+            ..Message::text(Role::Assistant, "")
+        },
         result("t3", ""),
         Message::text(Role::User, ""),
     ];
@@ -92,26 +102,76 @@ fn bad_parameters_are_named() {
         (json!({"temperature": 1.5}), "temperature", "decimal_above_max_value"),
         (json!({"stop_sequences": "x"}), "stop_sequences", "invalid_type"),
         (json!({"stop_sequences": [""]}), "stop_sequences[0]", "empty_string"),
+        (json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens", "missing_required_parameter"),
         (
-            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-            "thinking",
-            "unsupported_parameter",
+            json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}),
+            "thinking.budget_tokens",
+            "integer_below_min_value",
+        ),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 2000}),
+            "thinking.budget_tokens",
+            "integer_above_max_value",
+        ),
+        (json!({"thinking": {"type": "sometimes"}}), "thinking.type", "invalid_value"),
+        (json!({"thinking": {}}), "thinking.type", "missing_required_parameter"),
+        (
+            json!({"thinking": {"type": "disabled", "display": "omitted"}}),
+            "thinking.display",
+            "invalid_value",
+        ),
+        (
+            json!({"thinking": {"type": "adaptive", "budget_tokens": 2000}}),
+            "thinking.budget_tokens",
+            "invalid_value",
         ),
         (json!({"mcp_servers": [{"x": 1}]}), "mcp_servers", "unsupported_parameter"),
         (json!({"container": "c"}), "container", "unsupported_parameter"),
-        (json!({"output_config": {}}), "output_config", "unsupported_parameter"),
+        (json!({"output_config": {"effort": "minimal"}}), "output_config.effort", "invalid_value"),
+        (json!({"output_config": {"task_budget": {}}}), "output_config.task_budget", "unsupported_parameter"),
+        (
+            json!({"output_config": {"format": {"type": "json_object"}}}),
+            "output_config.format.type",
+            "invalid_value",
+        ),
+        (
+            json!({"output_config": {"format": {"type": "json_schema"}}}),
+            "output_config.format.schema",
+            "missing_required_parameter",
+        ),
+        (
+            json!({
+                "output_config": {"format": {"type": "json_schema", "schema": {}}},
+                "output_format": {"type": "json_schema", "schema": {}}
+            }),
+            "output_config",
+            "invalid_value",
+        ),
         (json!({"chat_template": "x"}), "chat_template", "unsupported_parameter"),
         (json!({"n": 2}), "n", "unknown_parameter"),
         (json!({"metadata": {"x": 1}}), "metadata.x", "unknown_parameter"),
         (json!({"system": 5}), "system", "invalid_type"),
         (json!({"system": [{"type": "image", "source": {}}]}), "system[0]", "unsupported_content"),
-        (json!({"tool_choice": {"type": "any"}}), "tool_choice.type", "unsupported_parameter"),
-        (json!({"tool_choice": {"type": "tool", "name": "f"}}), "tool_choice.type", "unsupported_parameter"),
+        (json!({"tool_choice": {"type": "any"}}), "tool_choice", "invalid_value"),
+        (json!({"tool_choice": {"type": "tool", "name": "f"}}), "tool_choice", "invalid_value"),
+        (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name", "missing_required_parameter"),
+        (json!({"tool_choice": {"type": "auto", "name": "f"}}), "tool_choice.name", "invalid_value"),
+        (json!({"tool_choice": {"type": "maybe"}}), "tool_choice.type", "invalid_value"),
         (json!({"tool_choice": {}}), "tool_choice.type", "missing_required_parameter"),
         (
-            json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": true}}),
-            "tool_choice.disable_parallel_tool_use",
+            json!({"tools": [{"name": "f", "input_schema": {}, "input_examples": [{}]}]}),
+            "tools[0].input_examples",
             "unsupported_parameter",
+        ),
+        (
+            json!({"tools": [{"name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"]}]}),
+            "tools[0].allowed_callers",
+            "unsupported_parameter",
+        ),
+        (
+            turn(json!([{"type": "tool_result", "tool_use_id": "t9"}])),
+            "messages[0].content[0].tool_use_id",
+            "invalid_value",
         ),
         (
             json!({"tools": [{"type": "web_search_20250305", "name": "w"}]}),

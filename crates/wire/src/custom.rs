@@ -1,0 +1,310 @@
+//! OpenAI's custom tools: those that take a text instead of JSON. To a model they are shown as functions of one string, `input`,
+//! and so its calls of them are arguments of that one member; callers see the text alone. Knows no grammar's engine.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Code, CustomInput, Form, GrammarSyntax, Tool};
+use serde_json::{Value, json};
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read};
+use crate::form::form_text;
+use crate::json::Reader;
+use crate::tools::{MAX_TOOL_NAME_BYTES, tool_name};
+
+/// The one argument of a custom tool, as a model sees it.
+const INPUT: &str = "input";
+
+/// The `custom` of a tool of type `custom`.
+pub(crate) fn definition(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tool> {
+    let (mut name, mut description, mut input) = (None, None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+            "format" => input = r.optional(|r| format(r, limits))?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    Ok(tool(name.ok_or_else(|| Fault::missing("name"))?, description, input.unwrap_or(CustomInput::Text)))
+}
+
+/// A tool that takes such a text.
+pub(crate) fn tool(name: String, description: Option<String>, input: CustomInput) -> Tool {
+    let parameters = Some(parameters(&input));
+    Tool { custom: Some(input), ..Tool::function(name, description, parameters) }
+}
+
+/// What a custom tool is to a model: a function of one string. How the text must look is said in its description.
+fn parameters(input: &CustomInput) -> Value {
+    let text = match input {
+        CustomInput::Form(form) => match form.as_ref() {
+            Form::Regex(pattern) => {
+                let about = format!("Text that this regular expression matches: {pattern}");
+                json!({"type": "string", "description": about})
+            }
+            Form::Grammar { text, .. } => {
+                json!({"type": "string", "description": format!("Text of this grammar:\n{text}")})
+            }
+            _ => json!({"type": "string"}),
+        },
+        CustomInput::Text => json!({"type": "string"}),
+    };
+    json!({"type": "object", "properties": {INPUT: text}, "required": [INPUT]})
+}
+
+/// The format of what a custom tool takes. Chat has a grammar in an object of its own, Responses beside the type.
+pub(crate) fn format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<CustomInput> {
+    let (mut kind, mut grammar) = (None, Grammar::default());
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "grammar" => r.object(|r, key| grammar.take(key, r, limits))?,
+            key => grammar.take(key, r, limits)?,
+        }
+        Ok(())
+    })?;
+    match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
+        "text" => Ok(CustomInput::Text),
+        "grammar" => grammar.finish().map_err(|fault| fault.under_key("grammar")),
+        _ => Err(Fault::at("type", Code::InvalidValue, "it must be `text` or `grammar`")),
+    }
+}
+
+/// A grammar as read so far.
+#[derive(Default)]
+struct Grammar {
+    definition: Option<String>,
+    lark: Option<bool>,
+}
+
+impl Grammar {
+    fn take(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+        match key {
+            "definition" => self.definition = Some(form_text(r, limits)?),
+            "syntax" => {
+                self.lark = Some(match r.string()?.as_ref() {
+                    "lark" => true,
+                    "regex" => false,
+                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `lark` or `regex`")),
+                });
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Read<CustomInput> {
+        let text = self.definition.ok_or_else(|| Fault::missing("definition"))?;
+        let form = match self.lark.ok_or_else(|| Fault::missing("syntax"))? {
+            true => Form::Grammar { text, syntax: GrammarSyntax::Lark },
+            false => Form::Regex(text),
+        };
+        Ok(CustomInput::Form(Box::new(form)))
+    }
+}
+
+/// A past call's text as the arguments that a model would have written.
+pub(crate) fn arguments(input: &str) -> String {
+    json!({INPUT: input}).to_string()
+}
+
+/// Takes the text of a custom tool's call out of its arguments, as they come in pieces. What are not arguments of the one member is
+/// given as it comes: a model, or a grammar that it was held to, may have written the text itself.
+#[derive(Debug, Default)]
+pub(crate) struct Unwrap {
+    state: State,
+    /// What is held back: a beginning that is not decided, or an escape that is not whole.
+    held: String,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the text.
+    #[default]
+    Before,
+    /// In it.
+    Inside,
+    /// Behind it.
+    After,
+    /// The arguments are the text.
+    Plain,
+}
+
+impl Unwrap {
+    /// The next piece of the arguments; gives what it adds to the text.
+    pub(crate) fn push(&mut self, fragment: &str) -> String {
+        match self.state {
+            State::Plain => return fragment.to_owned(),
+            State::After => return String::new(),
+            State::Before | State::Inside => self.held.push_str(fragment),
+        }
+        if self.state == State::Before {
+            match begun(&self.held) {
+                Begun::Unknown => return String::new(),
+                Begun::Plain => {
+                    self.state = State::Plain;
+                    return std::mem::take(&mut self.held);
+                }
+                Begun::At(at) => {
+                    self.state = State::Inside;
+                    self.held.drain(..at);
+                }
+            }
+        }
+        self.inside()
+    }
+
+    /// The end of the arguments: what was held back and never decided.
+    pub(crate) fn finish(&mut self) -> String {
+        match std::mem::replace(&mut self.state, State::After) {
+            State::Before => std::mem::take(&mut self.held),
+            _ => String::new(),
+        }
+    }
+
+    /// Decodes what of the held text is whole.
+    fn inside(&mut self) -> String {
+        let mut out = String::new();
+        let mut rest = self.held.as_str();
+        loop {
+            let plain = rest.find(['"', '\\']).unwrap_or(rest.len());
+            let (text, after) = rest.split_at(plain);
+            out.push_str(text);
+            rest = after;
+            if rest.starts_with('"') {
+                self.state = State::After;
+                rest = "";
+            }
+            let Some(taken) = escape(rest).filter(|_| !rest.is_empty()) else { break };
+            let (escaped, after) = rest.split_at(taken);
+            // What is no escape of JSON stays as it was written.
+            let decoded = serde_json::from_str::<String>(&format!("\"{escaped}\""));
+            out.push_str(decoded.as_deref().unwrap_or(escaped));
+            rest = after;
+        }
+        self.held = rest.to_owned();
+        out
+    }
+}
+
+/// Bytes of the escape that `rest` begins with, both halves of a surrogate pair; `None`: more of it must come.
+fn escape(rest: &str) -> Option<usize> {
+    let unit = |at: usize| -> Option<usize> {
+        let kind = rest.get(at + 1..)?.chars().next()?;
+        if kind != 'u' {
+            return Some(1 + kind.len_utf8());
+        }
+        // Four digits; a character of several bytes among them is no escape, and ends it.
+        let digits = rest.get(at + 2..)?;
+        let run = digits.bytes().take(4).take_while(u8::is_ascii_hexdigit).count();
+        (run == 4 || digits.len() > run).then_some(2 + run)
+    };
+    let first = unit(0)?;
+    let is_high = first == 6
+        && rest
+            .get(2..6)
+            .and_then(|hex| u16::from_str_radix(hex, 16).ok())
+            .is_some_and(|unit| (0xD800..0xDC00).contains(&unit));
+    if !is_high {
+        return Some(first);
+    }
+    match rest.get(first..)?.chars().next() {
+        None => None,
+        Some('\\') => {
+            let second = unit(first)?;
+            Some(if second == 6 { first + second } else { first })
+        }
+        Some(_) => Some(first),
+    }
+}
+
+enum Begun {
+    /// It may still become the one member.
+    Unknown,
+    /// It is none.
+    Plain,
+    /// The text begins at this byte.
+    At(usize),
+}
+
+/// Whether `held` begins an object of the one member `input` with a string.
+fn begun(held: &str) -> Begun {
+    let mut at = 0;
+    for part in ["{", "\"input\"", ":", "\""] {
+        let rest = held.get(at..).unwrap_or("");
+        let blank = rest.len() - rest.trim_start_matches([' ', '\n', '\r', '\t']).len();
+        at += blank;
+        let rest = held.get(at..).unwrap_or("");
+        if rest.starts_with(part) {
+            at += part.len();
+        } else if part.starts_with(rest) {
+            return Begun::Unknown;
+        } else {
+            return Begun::Plain;
+        }
+    }
+    Begun::At(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn unwrapped(pieces: &[&str]) -> String {
+        let mut unwrap = Unwrap::default();
+        let mut out: String = pieces.iter().map(|piece| unwrap.push(piece)).collect();
+        out.push_str(&unwrap.finish());
+        out
+    }
+
+    #[test]
+    fn arguments_become_text_and_text_stays() {
+        for (arguments, expected) in [
+            (r#"{"input": "a\nb"}"#, "a\nb"),
+            (r#" { "input" : "x" } "#, "x"),
+            (r#"{"input":"\u00e9\ud83d\ude00\"\\"}"#, "é😀\"\\"),
+            (r#"{"input":"cut o"#, "cut o"),
+            (r#"{"input":"cut \"#, "cut "),
+            ("*** Begin Patch", "*** Begin Patch"),
+            (r#"{"other": 1}"#, r#"{"other": 1}"#),
+            (r#"{"inp"#, r#"{"inp"#),
+            (r#"{"input": 5}"#, r#"{"input": 5}"#),
+            (r#"{"input":"\ud83d x"}"#, r"\ud83d x"),
+            (r#"{"input":"\q"}"#, r"\q"),
+            ("", ""),
+        ] {
+            assert_eq!(unwrapped(&[arguments]), expected, "{arguments}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_however_it_is_cut(text in any::<String>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
+            let arguments = arguments(&text);
+            // All beyond ASCII escaped, too, so that pairs of escapes are cut.
+            let escaped: String = arguments
+                .chars()
+                .flat_map(|c| match c.is_ascii() {
+                    true => vec![c],
+                    false => c.encode_utf16(&mut [0; 2]).iter().flat_map(|unit| format!("\\u{unit:04x}").chars().collect::<Vec<_>>()).collect(),
+                })
+                .collect();
+            for arguments in [arguments, escaped] {
+                let mut at: Vec<usize> =
+                    cuts.iter().map(|cut| arguments.floor_char_boundary(cut.index(arguments.len()))).collect();
+                at.sort_unstable();
+                let mut pieces = Vec::new();
+                let mut from = 0;
+                for to in at.into_iter().chain([arguments.len()]) {
+                    pieces.push(&arguments[from..to]);
+                    from = to;
+                }
+                prop_assert_eq!(unwrapped(&pieces), text.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! What an answer is held to, in every spelling: OpenAI's `response_format`, Anthropic's `output_config.format`, vLLM's
+//! `structured_outputs`. Whether a schema or a grammar can be kept to is not judged here.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Code, Form, FormTag, GrammarSyntax, JsonForm, TaggedForm};
+use serde_json::{Value, json};
+
+use crate::WireLimits;
+use crate::canonical::with_inner_schemas;
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::node::Node;
+
+/// Longest name of a schema, in bytes: OpenAI's.
+const MAX_NAME_BYTES: usize = 64;
+
+/// JSON of a schema, with the white space that is usual.
+pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool) -> JsonForm {
+    JsonForm { name, schema, strict, compact: false, white_space: None }
+}
+
+/// OpenAI's `response_format`, with vLLM's structural tags. `None`: plain text.
+pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<Form>> {
+    let (mut kind, mut described, mut schema, mut tags) = (None, None, None, Tags::default());
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "json_schema" => described = r.optional(json_schema)?,
+            // Some servers take a schema beside `json_object`.
+            "schema" => schema = r.optional(any_schema)?,
+            key => tags.take(key, r, limits)?,
+        }
+        Ok(())
+    })?;
+    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let stray =
+        |key: &str| Err(Fault::at(key, Code::InvalidValue, format!("a format of type `{kind}` has none")));
+    if described.is_some() && kind != "json_schema" {
+        return stray("json_schema");
+    }
+    if schema.is_some() && kind != "json_object" {
+        return stray("schema");
+    }
+    if let Some(key) = tags.some().filter(|_| kind != "structural_tag") {
+        return stray(key);
+    }
+    Ok(Some(match kind.as_ref() {
+        "text" => return Ok(None),
+        "json_object" => {
+            schema.map_or(Form::JsonObject, |schema| Form::JsonSchema(json_form(None, schema, false)))
+        }
+        "json_schema" => Form::JsonSchema(described.ok_or_else(|| Fault::missing("json_schema"))?),
+        "structural_tag" => Form::Tags(tags.finish()?),
+        _ => {
+            let message = "it must be `text`, `json_object`, `json_schema` or `structural_tag`";
+            return Err(Fault::at("type", Code::InvalidValue, message));
+        }
+    }))
+}
+
+/// The `json_schema` of a `response_format`.
+fn json_schema(r: &mut Reader<'_>) -> Read<JsonForm> {
+    let (mut name, mut schema, mut strict) = (None, None, false);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "name" => name = Some(schema_name(r)?),
+            // What the schema is for. It is told to people, not to the model, which sees no schema.
+            "description" => r.optional(Reader::skip_string).map(drop)?,
+            "schema" => schema = r.optional(any_schema)?,
+            "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    let name = name.ok_or_else(|| Fault::missing("name"))?;
+    Ok(json_form(Some(name), schema.ok_or_else(|| Fault::missing("schema"))?, strict))
+}
+
+/// `^[a-zA-Z0-9_-]{1,64}$`
+pub(crate) fn schema_name(r: &mut Reader<'_>) -> Read<String> {
+    let name = r.string()?;
+    let fits = !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if !fits {
+        let message = "it must be 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`";
+        return Err(Fault::new(Code::InvalidValue, message));
+    }
+    Ok(name.into_owned())
+}
+
+/// A JSON Schema: an object, its keys in the order in which they were sent.
+pub(crate) fn any_schema(r: &mut Reader<'_>) -> Read<Value> {
+    Node::object(r)?.into_value()
+}
+
+/// Anthropic's format of an answer.
+pub(crate) fn anthropic_format(r: &mut Reader<'_>) -> Read<Form> {
+    let (mut typed, mut schema) = (false, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                typed = r.string()? == "json_schema";
+                if !typed {
+                    return Err(Fault::new(Code::InvalidValue, "it must be `json_schema`"));
+                }
+            }
+            "schema" => schema = Some(any_schema(r)?),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    if !typed {
+        return Err(Fault::missing("type"));
+    }
+    Ok(Form::JsonSchema(json_form(None, schema.ok_or_else(|| Fault::missing("schema"))?, false)))
+}
+
+/// vLLM's `structured_outputs` as read so far.
+#[derive(Default)]
+struct Outputs {
+    forms: Vec<Form>,
+    compact: bool,
+    closed: bool,
+    white_space: Option<String>,
+}
+
+/// vLLM's `structured_outputs`: exactly one kind, and how its white space is.
+pub(crate) fn structured_outputs(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Form> {
+    let mut outputs = Outputs::default();
+    r.object(|r, key| {
+        let form = match key.as_ref() {
+            "json" => {
+                r.optional(schema_or_text)?.map(|schema| Form::JsonSchema(json_form(None, schema, false)))
+            }
+            "regex" => r.optional(|r| form_text(r, limits))?.map(Form::Regex),
+            "choice" => r.optional(|r| choices(r, limits))?.map(Form::Choice),
+            "grammar" => {
+                let text = r.optional(|r| form_text(r, limits))?;
+                text.map(|text| Form::Grammar { text, syntax: GrammarSyntax::Either })
+            }
+            "json_object" => r.optional(Reader::bool)?.filter(|on| *on).map(|_| Form::JsonObject),
+            "structural_tag" => r.optional(|r| tags_or_text(r, limits))?.map(Form::Tags),
+            "disable_any_whitespace" => return set(r, &mut outputs.compact),
+            "disable_additional_properties" => return set(r, &mut outputs.closed),
+            "whitespace_pattern" => {
+                outputs.white_space = r.optional(|r| form_text(r, limits))?;
+                None
+            }
+            _ => return Err(Fault::unknown()),
+        };
+        outputs.forms.extend(form);
+        Ok(())
+    })?;
+    outputs.finish()
+}
+
+fn set(r: &mut Reader<'_>, flag: &mut bool) -> Read<()> {
+    *flag = r.optional(Reader::bool)?.unwrap_or(false);
+    Ok(())
+}
+
+impl Outputs {
+    fn finish(self) -> Read<Form> {
+        let one = <[Form; 1]>::try_from(self.forms).map_err(|_| {
+            let message = "it must hold exactly one of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`";
+            Fault::new(Code::InvalidValue, message)
+        });
+        let [form] = one?;
+        let spaced = self.compact || self.white_space.is_some();
+        let mut form = match form {
+            Form::JsonObject if spaced || self.closed => json_form(None, json!({"type": "object"}), false),
+            Form::JsonSchema(form) => form,
+            _ if spaced || self.closed => {
+                let message =
+                    "white space and additional properties can be set for `json` and `json_object` alone";
+                return Err(Fault::new(Code::InvalidValue, message));
+            }
+            other => return Ok(other),
+        };
+        if self.closed {
+            form.schema = closed(form.schema);
+        }
+        Ok(Form::JsonSchema(JsonForm { compact: self.compact, white_space: self.white_space, ..form }))
+    }
+}
+
+/// The schema with no property allowed in an object but those that it names, where it does not say otherwise.
+fn closed(value: Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.into_iter().map(closed).collect()),
+        Value::Object(map) => {
+            let open = map.get("properties").is_some_and(Value::is_object)
+                && !["additionalProperties", "patternProperties"].iter().any(|key| map.contains_key(*key));
+            let mut map: serde_json::Map<_, _> = with_inner_schemas(map, closed).collect();
+            if open {
+                map.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+            Value::Object(map)
+        }
+        scalar => scalar,
+    }
+}
+
+/// A text that decides what is held to: a pattern, a grammar.
+pub(crate) fn form_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+    let text = r.string()?;
+    if text.is_empty() {
+        return Err(Fault::new(Code::EmptyString, "it must not be empty"));
+    }
+    let max = limits.max_form_text_bytes;
+    if text.len() > max {
+        return Err(Fault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
+    }
+    Ok(text.into_owned())
+}
+
+fn choices(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
+    let mut choices = Vec::new();
+    r.array(limits.max_form_choices, |r, _| {
+        choices.push(form_text(r, limits)?);
+        Ok(())
+    })?;
+    if choices.is_empty() {
+        return Err(Fault::new(Code::EmptyArray, "it must have at least one text"));
+    }
+    Ok(choices)
+}
+
+/// A JSON Schema as an object, or as text that holds one.
+fn schema_or_text(r: &mut Reader<'_>) -> Read<Value> {
+    if r.kind()? != Kind::String {
+        return any_schema(r);
+    }
+    let text = r.string()?;
+    within(r, &text, any_schema)
+}
+
+/// Reads what stands in a string of the request.
+fn within<T>(r: &mut Reader<'_>, text: &str, read: impl FnOnce(&mut Reader<'_>) -> Read<T>) -> Read<T> {
+    let mut inner = r.inner(text);
+    let read = read(&mut inner).and_then(|value| inner.end().map(|()| value));
+    let value = read.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
+    r.resume(&inner);
+    Ok(value)
+}
+
+/// Structural tags as an object, or as text that holds one.
+fn tags_or_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
+    let read = |r: &mut Reader<'_>| {
+        let mut tags = Tags::default();
+        r.object(|r, key| match key.as_ref() {
+            "type" if r.string()? == "structural_tag" => Ok(()),
+            "type" => Err(Fault::new(Code::InvalidValue, "it must be `structural_tag`")),
+            key => tags.take(key, r, limits),
+        })?;
+        tags.finish()
+    };
+    if r.kind()? != Kind::String {
+        return read(r);
+    }
+    let text = r.string()?;
+    within(r, &text, read)
+}
+
+/// Structural tags as read so far: `structures` and `triggers`, or the newer `format` of triggered tags.
+#[derive(Default)]
+struct Tags {
+    structures: Option<Vec<FormTag>>,
+    triggers: Option<Vec<String>>,
+    format: Option<TaggedForm>,
+}
+
+impl Tags {
+    fn take(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+        match key {
+            "structures" => self.structures = r.optional(|r| structures(r, limits))?,
+            "triggers" => self.triggers = r.optional(|r| choices(r, limits))?,
+            "format" => self.format = r.optional(|r| triggered(r, limits))?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    }
+
+    /// A field of them that was named.
+    const fn some(&self) -> Option<&'static str> {
+        match (&self.structures, &self.triggers, &self.format) {
+            (Some(_), ..) => Some("structures"),
+            (_, Some(_), _) => Some("triggers"),
+            (.., Some(_)) => Some("format"),
+            _ => None,
+        }
+    }
+
+    fn finish(self) -> Read<TaggedForm> {
+        match self {
+            Self { structures: None, triggers: None, format: Some(tagged) } => checked(tagged),
+            Self { format: Some(_), .. } => Err(Fault::at(
+                "format",
+                Code::InvalidValue,
+                "it says what `structures` say; send one of them",
+            )),
+            Self { structures, triggers, .. } => checked(TaggedForm {
+                tags: structures.ok_or_else(|| Fault::missing("structures"))?,
+                triggers: triggers.ok_or_else(|| Fault::missing("triggers"))?,
+            }),
+        }
+    }
+}
+
+/// A tag that no trigger begins would never be seen.
+fn checked(tagged: TaggedForm) -> Read<TaggedForm> {
+    let TaggedForm { tags, triggers } = &tagged;
+    let lost =
+        tags.iter().position(|tag| !triggers.iter().any(|trigger| tag.begin.starts_with(trigger.as_str())));
+    match lost {
+        None => Ok(tagged),
+        Some(index) => {
+            let message = "none of the `triggers` begins its `begin`";
+            Err(Fault::new(Code::InvalidValue, message).under_index(index).under_key("structures"))
+        }
+    }
+}
+
+fn structures(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
+    let mut tags = Vec::new();
+    r.array(limits.max_form_tags, |r, _| {
+        let (mut begin, mut schema, mut end) = (None, None, None);
+        r.object(|r, key| {
+            match key.as_ref() {
+                "begin" => begin = Some(form_text(r, limits)?),
+                "schema" => schema = r.optional(any_schema)?,
+                "end" => end = Some(form_text(r, limits)?),
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })?;
+        tags.push(tag(begin, schema, end)?);
+        Ok(())
+    })?;
+    some(tags)
+}
+
+fn tag(begin: Option<String>, schema: Option<Value>, end: Option<String>) -> Read<FormTag> {
+    Ok(FormTag {
+        begin: begin.ok_or_else(|| Fault::missing("begin"))?,
+        schema: schema.ok_or_else(|| Fault::missing("schema"))?,
+        end: end.ok_or_else(|| Fault::missing("end"))?,
+    })
+}
+
+fn some(tags: Vec<FormTag>) -> Read<Vec<FormTag>> {
+    if tags.is_empty() {
+        Err(Fault::new(Code::EmptyArray, "it must have at least one tag"))
+    } else {
+        Ok(tags)
+    }
+}
+
+/// The `format` of XGrammar's structural tags, as far as it says what `structures` and `triggers` say.
+fn triggered(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
+    let (mut typed, mut tags, mut triggers) = (false, None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                typed = r.string()? == "triggered_tags";
+                if !typed {
+                    let message = "only `triggered_tags` is supported; send a grammar instead";
+                    return Err(Fault::new(Code::UnsupportedValue, message));
+                }
+            }
+            "tags" => tags = Some(tag_formats(r, limits)?),
+            "triggers" => triggers = Some(choices(r, limits)?),
+            "at_least_one" | "stop_after_first" => {
+                if r.optional(Reader::bool)? == Some(true) {
+                    return Err(Fault::new(
+                        Code::UnsupportedParameter,
+                        "it is not supported; send a grammar instead",
+                    ));
+                }
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    if !typed {
+        return Err(Fault::missing("type"));
+    }
+    Ok(TaggedForm {
+        tags: tags.ok_or_else(|| Fault::missing("tags"))?,
+        triggers: triggers.ok_or_else(|| Fault::missing("triggers"))?,
+    })
+}
+
+fn tag_formats(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
+    let mut tags = Vec::new();
+    r.array(limits.max_form_tags, |r, _| {
+        let (mut begin, mut schema, mut end) = (None, None, None);
+        r.object(|r, key| {
+            match key.as_ref() {
+                "type" => r.string().map(drop)?,
+                "begin" => begin = Some(form_text(r, limits)?),
+                "content" => schema = Some(tag_content(r)?),
+                "end" => end = Some(form_text(r, limits)?),
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })?;
+        tags.push(tag(begin, schema, end)?);
+        Ok(())
+    })?;
+    some(tags)
+}
+
+fn tag_content(r: &mut Reader<'_>) -> Read<Value> {
+    let (mut kind, mut schema) = (None::<Cow<'_, str>>, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "json_schema" => schema = Some(any_schema(r)?),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    if kind.is_some_and(|kind| kind != "json_schema") {
+        let message = "only `json_schema` is supported; send a grammar instead";
+        return Err(Fault::at("type", Code::UnsupportedValue, message));
+    }
+    schema.ok_or_else(|| Fault::missing("json_schema"))
+}

@@ -1,0 +1,113 @@
+//! What a caller wishes of the answer beside its words: how much is thought first, and further variables of the chat template.
+//! Knows no template.
+
+use headrace_domain::{Code, ReasoningWish};
+use serde_json::{Map, Value};
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read};
+use crate::json::Reader;
+use crate::node::Node;
+use crate::params::integer;
+
+/// OpenAI's words for how hard a model is to think.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// Anthropic's.
+const ANTHROPIC_EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
+
+/// The least budget of thinking, in tokens: Anthropic's.
+pub(crate) const LEAST_THINKING_TOKENS: u32 = 1_024;
+
+/// Variables that are the conversation itself, or that the model's own files set.
+const RESERVED: &[&str] = &[
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+    "strftime_now",
+    "raise_exception",
+];
+
+/// The word of a list of words.
+fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {
+    let word = r.string()?;
+    if words.contains(&word.as_ref()) {
+        return Ok(word.into_owned());
+    }
+    let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    Err(Fault::new(Code::InvalidValue, format!("it must be one of {}", words.join(", "))))
+}
+
+/// OpenAI's `reasoning_effort`.
+pub(crate) fn effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
+    let Some(word) = r.optional(|r| self::word(r, EFFORTS))? else { return Ok(()) };
+    if word == "none" {
+        wish.enabled = Some(false);
+    } else {
+        wish.enabled = Some(true);
+        wish.effort = Some(word);
+    }
+    Ok(())
+}
+
+/// Anthropic's `output_config.effort`.
+pub(crate) fn anthropic_effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
+    wish.effort = r.optional(|r| word(r, ANTHROPIC_EFFORTS))?;
+    Ok(())
+}
+
+/// Anthropic's `thinking`.
+pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &WireLimits) -> Read<()> {
+    let (mut kind, mut budget, mut display) = (None, None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(word(r, &["enabled", "disabled", "adaptive"])?),
+            "budget_tokens" => {
+                let cap = limits.max_output_tokens_per_request;
+                budget = Some(integer(r, LEAST_THINKING_TOKENS, cap)?);
+            }
+            "display" => display = r.optional(|r| word(r, &["summarized", "omitted"]))?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let stray =
+        |key: &str| Err(Fault::at(key, Code::InvalidValue, format!("thinking that is `{kind}` has none")));
+    if budget.is_some() && kind != "enabled" {
+        return stray("budget_tokens");
+    }
+    if display.is_some() && kind == "disabled" {
+        return stray("display");
+    }
+    wish.enabled = match kind.as_str() {
+        "enabled" => Some(true),
+        "disabled" => Some(false),
+        // As much as the model finds right.
+        _ => None,
+    };
+    if kind == "enabled" {
+        wish.budget_tokens = Some(budget.ok_or_else(|| Fault::missing("budget_tokens"))?);
+    }
+    wish.hidden = display.as_deref() == Some("omitted");
+    Ok(())
+}
+
+/// vLLM's `chat_template_kwargs`. A switch for thinking among them is the wish, too: how a reply is read depends on it.
+pub(crate) fn template(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<Map<String, Value>> {
+    let variables = Node::object(r)?.into_object()?;
+    if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+        let message = "the template has it from the request or from the model; leave it out";
+        return Err(Fault::at(name, Code::UnsupportedParameter, message));
+    }
+    let switch = ["enable_thinking", "thinking"].iter().find_map(|name| variables.get(*name)?.as_bool());
+    wish.enabled = wish.enabled.or(switch);
+    Ok(variables)
+}
