@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Instant;
 
-use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Span};
+use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
 use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::{Kernels, Queries, roofline};
 
@@ -140,7 +140,14 @@ impl<'a> Bench<'a> {
             let (mut spans, mut row) = (Vec::new(), 0);
             for part in work {
                 let blocks = self.blocks.get(at..at + blocks_of(part)).ok_or("the pool is too small")?;
-                spans.push(Span { query_row: row, out_row: row, count: part.1, start: part.0, blocks });
+                spans.push(Span {
+                    query_row: row,
+                    out_row: row,
+                    count: part.1,
+                    start: part.0,
+                    blocks,
+                    sees: Sees::Before,
+                });
                 (at, row) = (at + blocks.len(), row + part.1);
             }
             let stride = self.heads * head_dim;

@@ -1,6 +1,7 @@
 //! Where generic kernels become functions compiled for one instruction set, and where one of them is chosen.
 //! Must not know: what the kernels compute.
 
+use crate::activation::{self, Activation};
 use crate::attention::attend::{self, Job};
 use crate::attention::plan::Item;
 use crate::gemm::{self, Product};
@@ -38,6 +39,24 @@ macro_rules! entries {
             pub(crate) unsafe fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
                 unsafe { rows::rms_norm::<$simd>(x, weight, eps, out) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { rows::layer_norm::<$simd>(x, weight, bias, eps, out) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn activate(kind: Activation, x: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activation::activate::<$simd>(kind, x) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn activate_gated(kind: Activation, x: &[f32], gates: &[f32], out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activation::gated::<$simd>(kind, x, gates, out) }
             }
 
             $(#[$features])*

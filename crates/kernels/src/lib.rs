@@ -2,8 +2,10 @@
 //! Must not know: architectures, requests, files. Weights stay as they are stored; activations are f32 (`exact`) or rounded
 //! (`fast`). Bits depend on the instruction set and the mode: never on the batch, the chunking or the threads.
 
+mod activation;
 mod activations;
 pub mod attention;
+pub mod encode;
 mod entry;
 mod entry_ints;
 mod error;
@@ -50,6 +52,7 @@ mod tiles;
 pub mod vocab;
 mod weight_type;
 
+pub use activation::Activation;
 pub use error::KernelError;
 pub use isa::Isa;
 pub use kernels::{KERNEL_VERSION, Kernels};

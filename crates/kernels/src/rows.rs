@@ -1,4 +1,4 @@
-//! Operations on one row of activations: RMSNorm, rotary positions, SiLU·mul.
+//! Operations on one row of activations: norms, rotary positions, SiLU·mul.
 //! Must not know: threads, or how many rows there are. Each reduces over its own row only, in one fixed order.
 
 use crate::shapes::LANES;
@@ -33,6 +33,39 @@ unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
         simd::sum::<S>(S::fma(value, value, sums))
     };
     1.0 / (sum / x.len() as f32 + eps).sqrt()
+}
+
+/// `out = (x − mean) / √(variance + eps) · weight + bias` (Ba, Kiros and Hinton 2016, arXiv 1607.06450); no bias where it is empty.
+/// The variance is that of the differences, found in a second pass.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn layer_norm<S: Simd>(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    // SAFETY: the caller's contract; every load is of a whole chunk.
+    let (mean, scale) = unsafe {
+        let mut sums = S::splat(0.0);
+        for chunk in chunks {
+            sums = S::add(sums, S::load(chunk.as_ptr()));
+        }
+        let sum = simd::sum::<S>(S::add(sums, simd::load_part::<S>(rest, 0.0)));
+        let mean = sum / x.len() as f32;
+        let mut squares = S::splat(0.0);
+        for chunk in chunks {
+            let apart = S::sub(S::load(chunk.as_ptr()), S::splat(mean));
+            squares = S::fma(apart, apart, squares);
+        }
+        let apart = S::sub(simd::load_part::<S>(rest, mean), S::splat(mean));
+        let variance = simd::sum::<S>(S::fma(apart, apart, squares)) / x.len() as f32;
+        (mean, 1.0 / (variance + eps).sqrt())
+    };
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = (x - mean) * scale * weight;
+    }
+    for (out, &bias) in out.iter_mut().zip(bias) {
+        *out += bias;
+    }
 }
 
 /// What happens to each query or key head of one row.

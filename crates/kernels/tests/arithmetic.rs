@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
-use headrace_kernels::{HeadRows, Isa, KernelError, Kernels, RopeTable, Write};
+use headrace_kernels::{Activation, HeadRows, Isa, KernelError, Kernels, RopeTable, Write};
 use proptest::prelude::*;
 
 mod common;
@@ -264,6 +264,115 @@ proptest! {
                 let got = bits(&together);
                 prop_assert_eq!(expected.get_or_insert_with(|| got.clone()), &got);
             }
+        }
+    }
+}
+
+#[test]
+fn layer_norms_agree_with_f64() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        for (rows, width) in [(1, 1), (3, 7), (5, 16), (40, 384), (2, 1029)] {
+            let x: Vec<f32> = numbers(3, rows * width).iter().map(|x| 3.0 + 2.0 * x).collect();
+            let (weight, bias, eps) = (numbers(5, width), numbers(7, width), 1e-5_f32);
+            for bias in [&bias[..], &[]] {
+                let mut out = vec![f32::NAN; x.len()];
+                kernels.layer_norm(&x, &weight, bias, eps, &mut out).unwrap();
+                let weight = &weight;
+                let want: Vec<f64> = x
+                    .chunks(width)
+                    .flat_map(|row| {
+                        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+                        let apart = |x: f32| (f64::from(x) - mean).powi(2);
+                        let variance = row.iter().map(|&x| apart(x)).sum::<f64>() / width as f64;
+                        let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+                        let value = move |i: usize, x: f32| {
+                            let bias = bias.get(i).map_or(0.0, |&b| f64::from(b));
+                            (f64::from(x) - mean) * scale * f64::from(weight[i]) + bias
+                        };
+                        row.iter().enumerate().map(move |(i, &x)| value(i, x)).collect::<Vec<f64>>()
+                    })
+                    .collect();
+                close(&format!("layer norm {rows}×{width} on {isa}"), &out, &want, 3e-6);
+                let alone: Vec<f32> = x
+                    .chunks(width)
+                    .flat_map(|row| {
+                        let mut out = vec![0.0; width];
+                        Kernels::new(isa, 1).unwrap().layer_norm(row, weight, bias, eps, &mut out).unwrap();
+                        out
+                    })
+                    .collect();
+                assert_eq!(bits(&alone), bits(&out));
+            }
+        }
+        assert!(kernels.layer_norm(&[0.0; 4], &[1.0; 3], &[], 1e-5, &mut [0.0; 4]).is_err());
+        assert!(kernels.layer_norm(&[0.0; 4], &[1.0; 2], &[0.0], 1e-5, &mut [0.0; 4]).is_err());
+    }
+}
+
+/// erf by its series, in f64: good to 1e-14 for |x| ≤ 4.
+fn erf(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+#[test]
+fn activations_agree_with_f64() {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let of = |kind: Activation, x: f64| match kind {
+        Activation::Gelu => x * 0.5 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::QuickGelu => x * sigmoid(1.702 * x),
+        Activation::Silu => x * sigmoid(x),
+        Activation::Relu => x.max(0.0),
+        Activation::Tanh => x.tanh(),
+    };
+    let kinds = [
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::QuickGelu,
+        Activation::Silu,
+        Activation::Relu,
+        Activation::Tanh,
+    ];
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        let x: Vec<f32> = (-5_000..5_001).map(|i| i as f32 * 0.001).collect();
+        for kind in kinds {
+            let want: Vec<f64> = x.iter().map(|&x| of(kind, f64::from(x))).collect();
+            let mut out = x.clone();
+            kernels.activate(kind, &mut out, x.len()).unwrap();
+            close(&format!("{kind:?} on {isa}"), &out, &want, 3e-7);
+            let mut extremes = [1e30, -1e30, f32::INFINITY, f32::NAN, 0.0];
+            kernels.activate(kind, &mut extremes, 5).unwrap();
+            let top = if kind == Activation::Tanh { 1.0 } else { 1e30 };
+            assert_eq!(extremes[0], top, "{kind:?}");
+            let bottom = if kind == Activation::Tanh { -1.0 } else { 0.0 };
+            assert_eq!(extremes[1], bottom, "{kind:?}");
+            assert!(extremes[3].is_nan(), "{kind:?} on {isa} hides a NaN");
+            assert_eq!(extremes[4], 0.0);
+            let gates = numbers(11, x.len());
+            let both: Vec<f32> = x.iter().chain(&gates).copied().collect();
+            let mut gated = vec![0.0; x.len()];
+            kernels.activate_gated(kind, &both, x.len(), &mut gated).unwrap();
+            let product: Vec<f32> = out.iter().zip(&gates).map(|(x, gate)| x * gate).collect();
+            assert_eq!(bits(&gated), bits(&product), "{kind:?} with gates on {isa}");
+        }
+        // Small and negative values keep their digits: relative error.
+        let tail: Vec<f32> = (1..500).map(|i| i as f32 * -0.01).collect();
+        let mut out = tail.clone();
+        kernels.activate(Activation::Gelu, &mut out, tail.len()).unwrap();
+        for (&x, &got) in tail.iter().zip(&out) {
+            let want = of(Activation::Gelu, f64::from(x));
+            let allowed = 4e-6 * want.abs() + 1e-13;
+            assert!((f64::from(got) - want).abs() < allowed, "gelu({x}) = {got}, expected {want} on {isa}");
         }
     }
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use half::{bf16, f16};
-use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Span};
+use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
 use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::{Isa, KernelError, Kernels, Queries};
 use proptest::prelude::*;
@@ -103,6 +103,10 @@ impl Sequence {
 
     /// What positions from `from` on should give, in f64.
     fn reference(&self, kv_type: KvType, from: usize) -> Vec<f64> {
+        self.reference_seeing(kv_type, from, Sees::Before)
+    }
+
+    fn reference_seeing(&self, kv_type: KvType, from: usize, sees: Sees) -> Vec<f64> {
         let KvShape { kv_heads, head_dim, .. } = self.shape;
         let mut out = vec![0.0; (self.length - from) * self.width()];
         for kv in 0..kv_heads {
@@ -116,12 +120,19 @@ impl Sequence {
                     let score = |key: &Vec<f64>| -> f64 {
                         key.iter().zip(q).map(|(&k, &q)| k * f64::from(q)).sum::<f64>() * f64::from(SCALE)
                     };
-                    let scores: Vec<f64> = keys[..=query].iter().map(score).collect();
+                    let seen = match sees {
+                        Sees::Before => 0..query + 1,
+                        Sees::All => 0..self.length,
+                        Sees::Near(reach) => {
+                            query.saturating_sub(reach)..(query + reach + 1).min(self.length)
+                        }
+                    };
+                    let scores: Vec<f64> = keys[seen.clone()].iter().map(score).collect();
                     let most = scores.iter().copied().fold(f64::MIN, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
                     let sum: f64 = weights.iter().sum();
                     let at = ((query - from) * self.heads + head) * head_dim;
-                    for (weight, value) in weights.iter().zip(&values) {
+                    for (weight, value) in weights.iter().zip(&values[seen]) {
                         for (out, value) in out[at..at + head_dim].iter_mut().zip(value) {
                             *out += weight * value / sum;
                         }
@@ -176,13 +187,23 @@ impl Table {
         sequences: &[&Sequence],
         parts: &[(usize, usize, usize)],
     ) -> Vec<Vec<f32>> {
+        self.attend_seeing(kernels, sequences, parts, Sees::Before)
+    }
+
+    fn attend_seeing(
+        &self,
+        kernels: &mut Kernels,
+        sequences: &[&Sequence],
+        parts: &[(usize, usize, usize)],
+        sees: Sees,
+    ) -> Vec<Vec<f32>> {
         let (stride, width, heads) = (sequences[0].stride(), sequences[0].width(), sequences[0].heads);
         let (mut rows, mut spans) = (Vec::new(), Vec::new());
         for &(at, from, to) in parts.iter().rev() {
             let row = rows.len() / stride;
             rows.extend_from_slice(&sequences[at].rows[from * stride..to * stride]);
             let blocks = &self.blocks[at];
-            spans.push(Span { query_row: row, out_row: row, count: to - from, start: from, blocks });
+            spans.push(Span { query_row: row, out_row: row, count: to - from, start: from, blocks, sees });
         }
         let mut out = vec![0.0; rows.len() / stride * width];
         let queries = Queries { rows: &rows, stride, heads, scale: SCALE };
@@ -242,6 +263,60 @@ fn attention_agrees_with_f64_over_what_is_stored() {
                 close(&what, &out, &want, 1e-5);
                 let last = table.attend(&mut kernels, &[&sequence], &[(0, length - 1, length)]).remove(0);
                 assert_eq!(bits(&last), bits(&out[out.len() - sequence.width()..]), "{what}: decode");
+            }
+        }
+    }
+}
+
+/// What encoders see.
+const SIGHTS: [Sees; 5] = [Sees::All, Sees::Near(0), Sees::Near(1), Sees::Near(64), Sees::Near(300)];
+
+#[test]
+fn encoders_attention_agrees_with_f64() {
+    for isa in isas() {
+        let mut kernels = kernels(isa, 2);
+        for (kv_heads, head_dim, group, length) in SHAPES.into_iter().chain([(2, 16, 1, 700), (3, 32, 1, 64)])
+        {
+            let others = [KvType::Bf16, KvType::Q8].map(|kind| (kind, Sees::Near(64)));
+            for (kv_type, sees) in SIGHTS.map(|sees| (KvType::F32, sees)).into_iter().chain(others) {
+                let sequence = Sequence::new(kv_heads, head_dim, group, length, 3);
+                let mut table = Table::new(&mut kernels, kv_type, &[&sequence], 5);
+                table.store(&mut kernels, 0, &sequence, 0, length);
+                let want = sequence.reference_seeing(kv_type, 0, sees);
+                let what = format!("{group}·{kv_heads}×{head_dim}, {length}, {kv_type} {sees:?} on {isa}");
+                let out = table.attend_seeing(&mut kernels, &[&sequence], &[(0, 0, length)], sees).remove(0);
+                close(&what, &out, &want, 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn encoders_attention_has_the_same_bits_alone_and_among_others() {
+    for isa in isas() {
+        for sees in SIGHTS {
+            let lengths = [530, 1, 33, 16, 257, 700];
+            let all: Vec<Sequence> =
+                lengths.iter().map(|&length| Sequence::new(2, 32, 1, length, length as u64)).collect();
+            let all: Vec<&Sequence> = all.iter().collect();
+            let alone = |sequence: &Sequence| {
+                let mut kernels = kernels(isa, 1);
+                let mut table = Table::new(&mut kernels, KvType::F32, &[sequence], 5);
+                table.store(&mut kernels, 0, sequence, 0, sequence.length);
+                let parts = [(0, 0, sequence.length)];
+                bits(&table.attend_seeing(&mut kernels, &[sequence], &parts, sees).remove(0))
+            };
+            let want: Vec<Vec<u32>> = all.iter().map(|sequence| alone(sequence)).collect();
+            for threads in [1, 2, 3] {
+                let mut kernels = kernels(isa, threads);
+                let mut table = Table::new(&mut kernels, KvType::F32, &all, 7);
+                let parts: Vec<_> = (0..all.len()).map(|at| (at, 0, lengths[at])).collect();
+                for (at, sequence) in all.iter().enumerate() {
+                    table.store(&mut kernels, at, sequence, 0, sequence.length);
+                }
+                let got = table.attend_seeing(&mut kernels, &all, &parts, sees);
+                let got: Vec<Vec<u32>> = got.iter().map(|out| bits(out)).collect();
+                assert_eq!(got, want, "{sees:?} on {isa}, {threads} threads");
             }
         }
     }
@@ -405,7 +480,7 @@ fn what_does_not_fit_is_refused() {
         let queries = Queries { rows: &[0.0; 12], stride: 12, heads: 1, scale: 1.0 };
         let mut out = [0.0; 4];
         for (blocks, start) in [(&[2_u32][..], 0), (&[0], 16), (&[0], usize::MAX)] {
-            let span = Span { query_row: 0, out_row: 0, count: 1, start, blocks };
+            let span = Span { query_row: 0, out_row: 0, count: 1, start, blocks, sees: Sees::Before };
             assert!(kernels.attention(&store, 0, queries, &[span], &mut out).is_err());
         }
         assert_eq!(kernels.attention(&store, 0, queries, &[], &mut out), Ok(()));

@@ -1,7 +1,7 @@
 //! A checked batch, flattened into rows: what stands where, and which rows need logits.
 //! Must not know: weights.
 
-use headrace_kernels::attention::{KvSlot, Span};
+use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
 
 /// Reused between steps.
@@ -71,6 +71,7 @@ fn spans<'a>(batch: &[SequenceChunk<'a>], of: impl Fn(&SequenceChunk<'a>) -> Log
                 count,
                 start: chunk.start + skipped,
                 blocks: chunk.blocks,
+                sees: Sees::Before,
             });
         }
         row += tokens;

@@ -1,11 +1,13 @@
 //! What one item of attention computes: for each split of its keys scores, weights and weighted values; and the merge of what
 //! items of some splits left behind. Must not know: how the work was cut, or by whom it is done.
 
+use std::ops::Range;
+
 use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
 use crate::attention::softmax::{self, Peak, Scales};
 use crate::attention::store::{KvStore, KvType, Layout};
 use crate::attention::tile::{Bf16, Element, F16, F32, KvTile, Q8, Wide, X_STRIDE};
-use crate::attention::{SPLIT, Span};
+use crate::attention::{SPLIT, Sees, Span};
 use crate::forward::BLOCK_TOKENS;
 use crate::shapes::{LANES, group, group_count};
 use crate::simd::Simd;
@@ -124,7 +126,7 @@ unsafe fn attend_as<S: Tiles, E: Element>(
     let widen = E::BYTES < 4 && tiles > TILES_WITHOUT_SCRATCH;
     let mut scratch = Scratch::cut(scratch, stored);
     let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
-    let last = item.visible(span, rows - 1);
+    let last = item.seen(span, rows - 1).end;
     // SAFETY: the caller's contract, here and in the steps below.
     unsafe {
         pack_queries(job, item, span, scratch.queries);
@@ -158,7 +160,7 @@ unsafe fn attend_as<S: Tiles, E: Element>(
 #[inline(always)]
 fn blocks_of(job: &Job<'_>, item: &Item, split: usize) -> [*const u8; BLOCKS] {
     let span = &job.spans[item.span];
-    let last = item.visible(span, item.rows() - 1);
+    let last = item.seen(span, item.rows() - 1).end;
     let from = split * BLOCKS;
     let ids = &span.blocks[from..last.div_ceil(BLOCK_TOKENS).min(from + BLOCKS)];
     let head = |id: u32| job.store.head(job.layer, id, item.kv_head).cast_const();
@@ -264,8 +266,13 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     });
     for tile in 0..tiles {
         let (first, rows) = group(item.rows(), tiles, tile);
-        let visible = |row: usize| item.visible(span, first + row).saturating_sub(split.from).min(SPLIT);
-        if visible(rows - 1) == 0 {
+        let seen = |row: usize| {
+            let seen = item.seen(span, first + row);
+            let within = |at: usize| at.saturating_sub(split.from).min(SPLIT);
+            within(seen.start)..within(seen.end)
+        };
+        let visible = |row: usize| seen(row).end;
+        if visible(rows - 1) == 0 || seen(0).start == SPLIT {
             continue;
         }
         let mut now = [None; MAX_TILE_ROWS];
@@ -273,13 +280,21 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
         unsafe {
             let queries = scratch.queries[first * X_STRIDE..].as_ptr();
             score::<S, E>(split, queries, rows, visible(rows - 1), scratch.scores);
+            let near = matches!(span.sees, Sees::Near(_));
             for (row, now) in now.iter_mut().enumerate().take(rows) {
-                if visible(row) > 0 {
-                    let scores = &mut scratch.scores[row * SPLIT..(row + 1) * SPLIT];
+                let scores = &mut scratch.scores[row * SPLIT..(row + 1) * SPLIT];
+                if near {
+                    *now = weights_near::<S>(scores, seen(row), visible(rows - 1), scales);
+                } else if visible(row) > 0 {
                     *now = Some(softmax::weights::<S>(scores, visible(row), scales));
                 }
             }
-            weigh::<S, E>(split, scratch.scores, rows, visible, scratch.split);
+            if near {
+                let keys = 0..visible(rows - 1);
+                weigh_keys::<S, E>(split, scratch.scores.as_ptr(), rows, keys, scratch.split.as_mut_ptr());
+            } else {
+                weigh::<S, E>(split, scratch.scores, rows, visible, scratch.split);
+            }
             for (row, now) in now.iter().enumerate().take(rows) {
                 let Some(now) = *now else { continue };
                 let (values, at) = (&scratch.split[row * value_dim..(row + 1) * value_dim], first + row);
@@ -293,6 +308,31 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
             }
         }
     }
+}
+
+/// The weights of a row that sees only `seen` of the split; of the other keys up to `keys` zero, so that all rows of a tile can be
+/// weighed together: a product with zero changes no sum, so that a row's bits do not depend on which rows stand beside it. `None`
+/// for a row that sees nothing of the split.
+///
+/// # Safety
+/// As for [`attend`].
+#[inline(always)]
+unsafe fn weights_near<S: Simd>(
+    scores: &mut [f32],
+    seen: Range<usize>,
+    keys: usize,
+    scales: Option<Scales<'_>>,
+) -> Option<Peak> {
+    if seen.is_empty() {
+        scores[..keys].fill(0.0);
+        return None;
+    }
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    // SAFETY: the caller's contract.
+    let peak = unsafe { softmax::weights::<S>(scores, seen.end, scales) };
+    scores[..seen.start].fill(0.0);
+    scores[seen.end..keys.max(seen.end)].fill(0.0);
+    Some(peak)
 }
 
 /// Scores of a tile's rows against the first `keys` keys of the split.
@@ -387,7 +427,7 @@ unsafe fn weigh_keys<S: Tiles, E: Element>(
     split: &Split<'_>,
     weights: *const f32,
     rows: usize,
-    keys: std::ops::Range<usize>,
+    keys: Range<usize>,
     out: *mut f32,
 ) {
     let (panels, widest) = (split.layout.value_dim / LANES, S::panels(rows));
@@ -463,7 +503,7 @@ pub(crate) unsafe fn merge_parts<S: Simd>(job: &Job<'_>, item: &Item, scratch: &
     unsafe {
         for (row, peak) in peaks.iter_mut().enumerate().take(item.rows()) {
             let merged = &mut scratch.merged[row * layout.value_dim..(row + 1) * layout.value_dim];
-            for split in 0..item.visible(span, row).div_ceil(SPLIT) {
+            for split in 0..item.seen(span, row).end.div_ceil(SPLIT) {
                 let (values_at, peak_at) = place(item, start, split, row, layout.value_dim);
                 let values = std::slice::from_raw_parts(job.partials.add(values_at), layout.value_dim);
                 let now = Peak { max: *job.partials.add(peak_at), sum: *job.partials.add(peak_at + 1) };

@@ -1,7 +1,9 @@
 //! How attention is cut into items that threads take in turn. Must not know: what an item computes, or its bits: no cut changes
 //! any, so that it may depend on the batch and on the number of threads.
 
-use crate::attention::{SPLIT, Span};
+use std::ops::Range;
+
+use crate::attention::{SPLIT, Sees, Span};
 
 /// The most rows (queries × query heads) in an item.
 pub(crate) const MAX_ITEM_ROWS: usize = 96;
@@ -33,9 +35,10 @@ impl Item {
         self.count * self.heads
     }
 
-    /// Keys that a row may see.
-    pub(crate) fn visible(&self, span: &Span<'_>, row: usize) -> usize {
-        span.start + self.first + row / self.heads + 1
+    /// Positions that a row sees.
+    #[inline(always)]
+    pub(crate) fn seen(&self, span: &Span<'_>, row: usize) -> Range<usize> {
+        span.seen(self.first + row / self.heads)
     }
 }
 
@@ -101,7 +104,8 @@ impl Plan {
         for tile in (0..span.count.div_ceil(queries)).rev() {
             let first = tile * queries;
             let count = queries.min(span.count - first);
-            let keys = span.start + first + count;
+            // The first query sees furthest back, the last one furthest on.
+            let keys = span.seen(first).start..span.seen(first + count - 1).end;
             for kv_head in 0..shape.kv_heads {
                 for head in (0..per_kv).step_by(heads) {
                     let whole = Item {
@@ -111,14 +115,15 @@ impl Plan {
                         heads: heads.min(per_kv - head),
                         first,
                         count,
-                        from: 0,
-                        to: keys.div_ceil(SPLIT),
+                        from: keys.start / SPLIT,
+                        to: keys.end.div_ceil(SPLIT),
                         partial: None,
                     };
                     // Prompts have enough rows to share out; what they would leave behind is not worth its memory.
                     let few = span.count.saturating_mul(per_kv) <= MAX_ITEM_ROWS;
-                    let cost = whole.rows().saturating_mul(keys);
-                    if shape.threads > 1 && few && cost > bound && whole.to > 1 {
+                    let cost = whole.rows().saturating_mul(keys.len());
+                    let from_all = !matches!(span.sees, Sees::Near(_));
+                    if shape.threads > 1 && few && from_all && cost > bound && whole.to > 1 {
                         self.cut_keys(whole, cost.div_ceil(bound), shape.value_dim);
                     } else {
                         self.items.push(whole);
@@ -147,7 +152,14 @@ mod tests {
     #[test]
     fn items_cover_every_query_head_and_split_once_however_they_are_cut() {
         let blocks = [0_u32; 0];
-        let span = |start, count| Span { query_row: 0, out_row: 0, count, start, blocks: &blocks };
+        let span = |start, count| Span {
+            query_row: 0,
+            out_row: 0,
+            count,
+            start,
+            blocks: &blocks,
+            sees: Sees::Before,
+        };
         let batches = [
             vec![span(0, 1)],
             vec![span(16_383, 1)],

@@ -75,7 +75,7 @@ impl Kernels {
         self.pool.run(kv_heads * pieces, |task, _| write(task % kv_heads, task / kv_heads))
     }
 
-    /// Causal attention of the spans' queries over the stored keys and values, `scale` on the scores. A row of `queries`
+    /// Attention of the spans' queries over the stored keys and values that they see, `scale` on the scores. A row of `queries`
     /// (`query_stride` apart) begins with `heads` heads; a row of `out` is `heads · head_dim` wide. Spans fill different rows.
     pub fn attention(
         &mut self,
@@ -154,7 +154,7 @@ fn check(
     }
     let mut next = 0;
     for span in spans {
-        let Span { query_row, out_row, count, start, blocks } = *span;
+        let Span { query_row, out_row, count, start, blocks, .. } = *span;
         let covered = blocks.len() * BLOCK_TOKENS;
         let fits = out_row >= next
             && end_of(out_row, count, width).is_some_and(|end| end <= out)

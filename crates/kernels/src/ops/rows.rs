@@ -1,6 +1,7 @@
-//! Operations on rows of activations, row by row: norms, RoPE, SiLU·mul, the embeddings of tokens.
+//! Operations on rows of activations, row by row: norms, RoPE, activation functions, the embeddings of tokens.
 //! Must not know: architectures.
 
+use crate::activation::Activation;
 use crate::entry::dispatch;
 use crate::error::KernelError;
 use crate::kernels::Kernels;
@@ -78,6 +79,58 @@ impl Kernels {
         self.each_row(out.len() / width, width, out, |row, out| {
             let (gate, up) = gate_up[2 * row * width..2 * (row + 1) * width].split_at(width);
             dispatch!(isa, silu_mul(gate, up, out));
+        })
+    }
+
+    /// Layer norm of each row of `weight.len()` elements from `x` into `out`; without a bias where that is empty.
+    pub fn layer_norm(
+        &mut self,
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        eps: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let width = weight.len();
+        let fits = x.len() == out.len() && width > 0 && x.len().is_multiple_of(width);
+        if !fits || !(bias.is_empty() || bias.len() == width) {
+            return Err(KernelError::shape(format!(
+                "layer norm of {} into {} by {width}",
+                x.len(),
+                out.len()
+            )));
+        }
+        let isa = self.isa;
+        self.each_row(x.len() / width, width, out, |row, out| {
+            dispatch!(isa, layer_norm(&x[row * width..(row + 1) * width], weight, bias, eps, out));
+        })
+    }
+
+    /// The activation function of each element, in place; `width` elements a row.
+    pub fn activate(&mut self, kind: Activation, x: &mut [f32], width: usize) -> Result<(), KernelError> {
+        if width == 0 || !x.len().is_multiple_of(width) {
+            return Err(KernelError::shape(format!("activation of {} by {width}", x.len())));
+        }
+        let isa = self.isa;
+        self.each_row(x.len() / width, width, x, |_, row| dispatch!(isa, activate(kind, row)))
+    }
+
+    /// `out = activation(input) · gate`, where each row of `both` has `width` inputs and then `width` gates.
+    pub fn activate_gated(
+        &mut self,
+        kind: Activation,
+        both: &[f32],
+        width: usize,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if width == 0 || both.len() != out.len() * 2 || !out.len().is_multiple_of(width) {
+            let (both, out) = (both.len(), out.len());
+            return Err(KernelError::shape(format!("gated activation of {both} into {out} by {width}")));
+        }
+        let isa = self.isa;
+        self.each_row(out.len() / width, width, out, |row, out| {
+            let (x, gates) = both[2 * row * width..2 * (row + 1) * width].split_at(width);
+            dispatch!(isa, activate_gated(kind, x, gates, out));
         })
     }
 
