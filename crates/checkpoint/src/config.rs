@@ -114,8 +114,16 @@ impl ModelConfig {
     }
 
     fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {
+        let architecture = architecture(&Fields::new(CONFIG_FILE, members))?;
+        Self::read_as(architecture, members)
+    }
+
+    /// The same for whoever knows the architecture, whatever name it goes by.
+    pub(crate) fn read_as(
+        architecture: Architecture,
+        members: &Map<String, Value>,
+    ) -> Result<Self, CheckpointError> {
         let fields = Fields::new(CONFIG_FILE, members);
-        let architecture = architecture(&fields)?;
         refuse_unsupported(&fields)?;
         let hidden_size = fields.required_count("hidden_size", 1..=limits::MAX_HIDDEN_SIZE)?;
         let layers = fields.required_count("num_hidden_layers", 1..=limits::MAX_LAYERS)?;
@@ -249,15 +257,21 @@ fn rms_norm_eps(fields: &Fields<'_>) -> Result<f32, CheckpointError> {
 
 /// Everything that any of the supported classes would honour and that is not implemented here.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), CheckpointError> {
-    for field in ["quantization_config", "compression_config"] {
-        if let Some(value) = fields.get(field) {
-            return Err(fields.unsupported(field, value, "weights stored as F32, F16 or BF16 are"));
-        }
-    }
+    refuse_formats(fields)?;
     if let Some(activation) = fields.get("hidden_act")
         && activation.as_str() != Some("silu")
     {
         return Err(fields.unsupported("hidden_act", activation, "\"silu\" is"));
+    }
+    Ok(())
+}
+
+/// Weights stored in a way that is not read here.
+pub(crate) fn refuse_formats(fields: &Fields<'_>) -> Result<(), CheckpointError> {
+    for field in ["quantization_config", "compression_config"] {
+        if let Some(value) = fields.get(field) {
+            return Err(fields.unsupported(field, value, "weights stored as F32, F16 or BF16 are"));
+        }
     }
     for field in ["dtype", "torch_dtype"] {
         if let Some(dtype) = fields.get(field)

@@ -47,7 +47,11 @@ pub(crate) fn wording(source: &mut Source) -> Result<(Sizes, Texts, Identity), C
     Ok((sizes, texts, identity))
 }
 
-fn texts(source: &mut Source, vocab_size: usize, identity: &mut Identity) -> Result<Texts, CheckpointError> {
+pub(crate) fn texts(
+    source: &mut Source,
+    vocab_size: usize,
+    identity: &mut Identity,
+) -> Result<Texts, CheckpointError> {
     let generation = match source.read(GENERATION_FILE, limits::MAX_GENERATION_CONFIG_BYTES)? {
         Some(bytes) => {
             identity.add(GENERATION_FILE, &bytes);
@@ -61,7 +65,11 @@ fn texts(source: &mut Source, vocab_size: usize, identity: &mut Identity) -> Res
     Ok(Texts { generation, tokenizer_json, tokenizer_config, templates })
 }
 
-fn needed(source: &mut Source, name: &str, limit_bytes: u64) -> Result<Cow<'static, [u8]>, CheckpointError> {
+pub(crate) fn needed(
+    source: &mut Source,
+    name: &str,
+    limit_bytes: u64,
+) -> Result<Cow<'static, [u8]>, CheckpointError> {
     source.read(name, limit_bytes)?.ok_or_else(|| CheckpointError::MissingFile {
         file: name.to_owned(),
         remedy:
@@ -93,7 +101,7 @@ fn tokenizer_config(
     Ok((TokenizerConfig::read(&members)?, templates))
 }
 
-fn weights(source: &mut Source) -> Result<Weights, CheckpointError> {
+pub(crate) fn weights(source: &mut Source) -> Result<Weights, CheckpointError> {
     // The single file wins over an index, as in transformers.
     if source.has(SINGLE_FILE) {
         return single(source, SINGLE_FILE.to_owned());

@@ -109,6 +109,6 @@ pub(crate) fn contradictions(config: &ModelConfig, layer: usize) -> Vec<(String,
         .collect()
 }
 
-fn required<const N: usize>(name: &str, shape: [usize; N], fields: &'static str) -> Required {
+pub(crate) fn required<const N: usize>(name: &str, shape: [usize; N], fields: &'static str) -> Required {
     Required { name: name.to_owned(), shape: shape.to_vec(), fields }
 }

@@ -15,6 +15,25 @@ use crate::limits::MAX_JSON_VALUES;
 /// # Errors
 /// [`CheckpointError::Json`] with the path of the value at fault.
 pub(crate) fn parse_object(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, CheckpointError> {
+    match parse(file, bytes)? {
+        Value::Object(members) => Ok(members),
+        _ => Err(at_the_top(file, "expected an object at the top")),
+    }
+}
+
+/// The same for one JSON array.
+pub(crate) fn parse_array(file: &str, bytes: &[u8]) -> Result<Vec<Value>, CheckpointError> {
+    match parse(file, bytes)? {
+        Value::Array(items) => Ok(items),
+        _ => Err(at_the_top(file, "expected an array at the top")),
+    }
+}
+
+fn at_the_top(file: &str, problem: &str) -> CheckpointError {
+    CheckpointError::Json { file: file.to_owned(), field: String::new(), problem: problem.to_owned() }
+}
+
+fn parse(file: &str, bytes: &[u8]) -> Result<Value, CheckpointError> {
     let progress = Progress::default();
     let refuse =
         |problem: String| CheckpointError::Json { file: file.to_owned(), field: progress.path(), problem };
@@ -23,10 +42,7 @@ pub(crate) fn parse_object(file: &str, bytes: &[u8]) -> Result<Map<String, Value
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = Strict(&progress).deserialize(&mut reader).map_err(|error| refuse(shown_reason(&error)))?;
     reader.end().map_err(|error| refuse(shown_reason(&error)))?;
-    match value {
-        Value::Object(members) => Ok(members),
-        _ => Err(refuse("expected an object at the top".to_owned())),
-    }
+    Ok(value)
 }
 
 /// Where the reader is. Steps are popped only on success, so that after an error the path is still there.

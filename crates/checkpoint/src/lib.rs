@@ -5,6 +5,7 @@
 mod checkpoint;
 mod config;
 mod directory;
+mod encoder;
 mod error;
 mod fields;
 mod generation;
@@ -24,6 +25,11 @@ mod wording;
 
 pub use checkpoint::Checkpoint;
 pub use config::{Architecture, ModelConfig};
+pub use encoder::checkpoint::EncoderCheckpoint;
+pub use encoder::config::{
+    BertConfig, EncoderBody, EncoderConfig, HiddenAct, ModernBertConfig, ScoreActivation, ScoreHead,
+};
+pub use encoder::modules::{Modules, Pooling};
 pub use error::CheckpointError;
 pub use generation::GenerationDefaults;
 pub use parts::Format;

@@ -82,5 +82,18 @@ pub const MAX_TEMPERATURE: f64 = 100.0;
 /// Largest default repetition penalty.
 pub const MAX_REPETITION_PENALTY: f64 = 100.0;
 
+/// Largest of the small files that sentence-transformers puts beside a model.
+pub const MAX_MODULE_CONFIG_BYTES: u64 = 1 << 20;
+/// Most modules in `modules.json`.
+pub const MAX_MODULES: usize = 16;
+/// Most named prompts of an embedding model.
+pub const MAX_PROMPTS: usize = 256;
+/// Longest such prompt.
+pub const MAX_PROMPT_BYTES: usize = 1 << 14;
+/// Most token types of an encoder.
+pub const MAX_TOKEN_TYPES: usize = 1_024;
+/// Largest `layer_norm_eps`.
+pub const MAX_LAYER_NORM_EPS: f64 = 1.0;
+
 /// Characters of an untrusted name or value that an error message shows.
 pub const MAX_SHOWN_CHARS: usize = 160;

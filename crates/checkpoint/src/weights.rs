@@ -98,7 +98,8 @@ impl Weights {
         Ok(())
     }
 
-    fn check_one(&self, required: &Required) -> Result<(), CheckpointError> {
+    /// Holds one tensor that is called for against what is there.
+    pub(crate) fn check_one(&self, required: &Required) -> Result<(), CheckpointError> {
         let Required { name, shape, fields } = required;
         let by = self.called_for_by;
         let Some(stored) = self.tensors.get(name) else {
@@ -133,6 +134,21 @@ impl Weights {
             _ if !head_fits => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
             _ => Ok(()),
         }
+    }
+
+    /// Gives each tensor another name by which it is asked for, or none for those that go by the one they have.
+    pub(crate) fn rename(&mut self, new_name: impl Fn(&str) -> Option<String>) {
+        let stored = std::mem::take(&mut self.tensors);
+        self.tensors = stored
+            .into_iter()
+            .map(|(name, mut stored)| match new_name(&name) {
+                Some(other) => {
+                    stored.alias.get_or_insert(name);
+                    (other, stored)
+                }
+                None => (name, stored),
+            })
+            .collect();
     }
 
     pub(crate) fn identify(&self, identity: &mut Identity) {

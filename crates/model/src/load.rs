@@ -89,8 +89,8 @@ impl Model {
         let kv = KvStore::new(kv_shape(config), options.kv, options.kv_blocks)?;
         let total = checkpoint.weight_bytes();
         let quantize = options.quantize;
-        let loader = Loader { checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
-        let weights = loader.load()?;
+        let loader = Loader { tensors: checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
+        let weights = loader.load(config)?;
         let shape = ForwardShape {
             vocab: config.vocab_size,
             max_positions,
@@ -99,6 +99,7 @@ impl Model {
             kv_bytes_per_block: kv_bytes_per_block(config, options.kv),
             weight_bytes: weights.bytes(),
         };
-        Ok(Model::new(config.clone(), kernels, weights, kv, rope::table(config, max_positions), shape))
+        let rope = rope::table(&config.rope, config.head_dim, max_positions);
+        Ok(Model::new(config.clone(), kernels, weights, kv, rope, shape))
     }
 }

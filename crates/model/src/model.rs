@@ -22,21 +22,22 @@ pub struct Model {
 }
 
 /// What the arithmetic of a step touches.
-struct Core {
-    kernels: Kernels,
-    weights: Weights,
-    kv: KvStore,
-    rope: RopeTable,
-    scratch: Scratch,
+pub(crate) struct Core {
+    pub(crate) kernels: Kernels,
+    pub(crate) weights: Weights,
+    /// Of as many layers as the model has, or of one, where each step brings whole sequences.
+    pub(crate) kv: KvStore,
+    pub(crate) rope: RopeTable,
+    pub(crate) scratch: Scratch,
 }
 
 /// Activations, reused between steps.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     /// The residual stream, `rows × hidden`.
     stream: Vec<f32>,
     /// Normalized rows, `rows × hidden`.
-    normed: Vec<f32>,
+    pub(crate) normed: Vec<f32>,
     /// Query, key and value heads, `rows × (heads + 2·kv_heads)·head_dim`.
     qkv: Vec<f32>,
     /// Attention's output, `rows × heads·head_dim`.
@@ -84,16 +85,22 @@ impl Forward for Model {
         }
         let (core, config, rows) = (&mut self.core, &self.config, &self.rows);
         core.kernels.pool().begin();
-        let step = catch_unwind(AssertUnwindSafe(|| core.step(config, batch, rows, out)));
+        let step = contained(|| core.step(config, batch, rows, out));
         core.kernels.pool().end();
-        let failed = match step {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(KernelError::Panicked { message })) => ForwardError::Panicked { message },
-            Ok(Err(error)) => ForwardError::Failed { message: error.to_string() },
-            Err(payload) => ForwardError::Panicked { message: panic_message(&*payload) },
-        };
-        out.reset(0, self.shape.vocab);
-        Err(failed)
+        if step.is_err() {
+            out.reset(0, self.shape.vocab);
+        }
+        step
+    }
+}
+
+/// Runs a step; a panic is an error.
+pub(crate) fn contained(step: impl FnOnce() -> Result<(), KernelError>) -> Result<(), ForwardError> {
+    match catch_unwind(AssertUnwindSafe(step)) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(KernelError::Panicked { message })) => Err(ForwardError::Panicked { message }),
+        Ok(Err(error)) => Err(ForwardError::Failed { message: error.to_string() }),
+        Err(payload) => Err(ForwardError::Panicked { message: panic_message(&*payload) }),
     }
 }
 
@@ -104,6 +111,23 @@ impl Core {
         batch: &[SequenceChunk<'_>],
         rows: &Rows,
         out: &mut Logits,
+    ) -> Result<(), KernelError> {
+        self.states(config, batch, rows)?;
+        let wanted = rows.wanted.len();
+        if wanted == 0 {
+            return Ok(());
+        }
+        out.reset(wanted, config.vocab_size);
+        let states = room(&mut self.scratch.normed, wanted * config.hidden_size);
+        self.kernels.matmul(states, wanted, self.weights.head(), out.values_mut(), Write::Set)
+    }
+
+    /// The normalized last hidden states of the rows that are wanted, which it leaves in `scratch.normed`, one below the other.
+    pub(crate) fn states(
+        &mut self,
+        config: &ModelConfig,
+        batch: &[SequenceChunk<'_>],
+        rows: &Rows,
     ) -> Result<(), KernelError> {
         let hidden = config.hidden_size;
         let stream = room(&mut self.scratch.stream, rows.len() * hidden);
@@ -128,13 +152,17 @@ impl Core {
         self.finish_layer(config, last, wanted)?;
         let normed = room(&mut self.scratch.normed, wanted * hidden);
         let stream = room(&mut self.scratch.stream, wanted * hidden);
-        self.kernels.rms_norm(stream, &self.weights.final_norm, config.rms_norm_eps, normed)?;
-        out.reset(wanted, config.vocab_size);
-        self.kernels.matmul(normed, wanted, self.weights.head(), out.values_mut(), Write::Set)
+        self.kernels.rms_norm(stream, &self.weights.final_norm, config.rms_norm_eps, normed)
+    }
+
+    /// The layer of the store that a layer's keys and values are in.
+    fn stored_in(&self, index: usize) -> usize {
+        index % self.kv.shape().layers.max(1)
     }
 
     /// Query, key and value heads of every row, rotated; keys and values are stored.
     fn heads(&mut self, config: &ModelConfig, index: usize, rows: &Rows) -> Result<(), KernelError> {
+        let stored_in = self.stored_in(index);
         let Core { kernels, weights, kv, rope, scratch } = self;
         let Some(layer) = weights.layers.get(index) else { return Ok(()) };
         let count = rows.len();
@@ -154,7 +182,7 @@ impl Core {
             eps: config.rms_norm_eps,
         };
         kernels.rope(qkv, shape, &rows.positions, rope)?;
-        kernels.store_kv(kv, index, qkv, config.heads * config.head_dim, &rows.slots)
+        kernels.store_kv(kv, stored_in, qkv, config.heads * config.head_dim, &rows.slots)
     }
 
     /// Attention of `spans`, over `count` rows of heads.
@@ -166,6 +194,7 @@ impl Core {
         spans: &[Span<'_>],
     ) -> Result<(), KernelError> {
         let stride = (config.heads + 2 * config.kv_heads) * config.head_dim;
+        let stored_in = self.stored_in(index);
         let queries = Queries {
             rows: room(&mut self.scratch.qkv, count * stride),
             stride,
@@ -173,7 +202,7 @@ impl Core {
             scale: 1.0 / (config.head_dim as f32).sqrt(),
         };
         let attended = room(&mut self.scratch.attended, count * config.heads * config.head_dim);
-        self.kernels.attention(&self.kv, index, queries, spans, attended)
+        self.kernels.attention(&self.kv, stored_in, queries, spans, attended)
     }
 
     /// The rest of a layer over `count` rows of the stream: output projection, MLP, both added to the stream.
@@ -194,7 +223,7 @@ impl Core {
 }
 
 /// The first `length` elements, growing the memory where it is too short. They hold whatever was left there.
-fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
+pub(crate) fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if memory.len() < length {
         memory.resize(length, 0.0);
     }

@@ -1,14 +1,14 @@
 //! Tables of the rotary angles, as `transformers.modeling_rope_utils` defines the frequencies.
 //! Must not know: how heads are rotated.
 
-use headrace_checkpoint::{ModelConfig, RopeScaling};
+use headrace_checkpoint::{Rope, RopeScaling};
 use headrace_kernels::{RopeTable, math};
 
 /// cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as the models were trained; cos
 /// and sin are of our own, so that no bit depends on the system's library.
-pub(crate) fn table(config: &ModelConfig, positions: usize) -> RopeTable {
-    let frequencies = frequencies(config);
-    let factor = attention_factor(&config.rope.scaling);
+pub(crate) fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
+    let frequencies = frequencies(rope, head_dim);
+    let factor = attention_factor(&rope.scaling);
     let mut table = RopeTable {
         half: frequencies.len(),
         cos: Vec::with_capacity(frequencies.len().saturating_mul(positions)),
@@ -25,10 +25,10 @@ pub(crate) fn table(config: &ModelConfig, positions: usize) -> RopeTable {
 }
 
 /// Radians a position for each pair of a head: `theta^(−2i / head_dim)`, scaled.
-fn frequencies(config: &ModelConfig) -> Vec<f32> {
-    let head_dim = config.head_dim as f64;
-    let (theta, scaling) = (config.rope.theta, &config.rope.scaling);
-    (0..config.head_dim / 2)
+fn frequencies(rope: &Rope, width: usize) -> Vec<f32> {
+    let head_dim = width as f64;
+    let (theta, scaling) = (rope.theta, &rope.scaling);
+    (0..width / 2)
         .map(|pair| {
             let plain = f64::from(math::pow(theta, -2.0 * pair as f64 / head_dim) as f32);
             scaled(plain, pair, Base { theta, head_dim }, scaling) as f32

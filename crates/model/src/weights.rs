@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use headrace_checkpoint::{Checkpoint, DType, ModelConfig, Tensor};
+use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::pool::Pool;
 use headrace_quant::BlockType;
@@ -95,17 +95,45 @@ pub(crate) struct LayerNames {
 
 impl LayerNames {
     pub(crate) fn weight(&self, part: &str) -> String {
-        format!("model.layers.{}.{part}.weight", self.layer)
+        format!("{}.weight", self.part(part))
     }
 
-    fn bias(&self, part: &str) -> String {
-        format!("model.layers.{}.{part}.bias", self.layer)
+    fn part(&self, part: &str) -> String {
+        format!("model.layers.{}.{part}", self.layer)
+    }
+}
+
+/// Where tensors come from.
+pub(crate) trait Tensors {
+    /// The tensor of that name.
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError>;
+    /// What was read is not needed again soon.
+    fn release_pages(&self);
+}
+
+impl Tensors for Checkpoint {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        Checkpoint::tensor(self, name)
+    }
+
+    fn release_pages(&self) {
+        Checkpoint::release_pages(self);
+    }
+}
+
+impl Tensors for EncoderCheckpoint {
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        EncoderCheckpoint::tensor(self, name)
+    }
+
+    fn release_pages(&self) {
+        EncoderCheckpoint::release_pages(self);
     }
 }
 
 /// Packs a checkpoint's tensors one by one, telling how many of their bytes are done.
 pub(crate) struct Loader<'a> {
-    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) tensors: &'a dyn Tensors,
     pub(crate) pool: &'a mut Pool,
     /// What dense matrices are quantized to.
     pub(crate) quantize: Option<BlockType>,
@@ -114,14 +142,13 @@ pub(crate) struct Loader<'a> {
     pub(crate) progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// A projection to load: its name within the layer, its outputs, whether it has a bias.
-type Projection<'n> = (&'n str, usize, bool);
+/// A projection to load: its name (within the layer, or whole), its outputs, whether it has a bias.
+pub(crate) type Projection<'n> = (&'n str, usize, bool);
 
 impl<'a> Loader<'a> {
     /// Everything. The mapped pages are let go of after each layer, so that there is never a second copy of the whole.
-    pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let checkpoint = self.checkpoint;
-        let config = checkpoint.config();
+    pub(crate) fn load(mut self, config: &ModelConfig) -> Result<Weights, ModelError> {
+        let tensors = self.tensors;
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = self.whole(embedding_name(), embedding_role(config), vocab, hidden)?;
         let head = match config.tie_embeddings {
@@ -129,11 +156,11 @@ impl<'a> Loader<'a> {
             false => Some(self.whole(head_name(), Role::Head, vocab, hidden)?),
         };
         let final_norm = self.vector("model.norm.weight", config.hidden_size)?;
-        checkpoint.release_pages();
+        tensors.release_pages();
         let mut layers = Vec::with_capacity(config.layers);
         for layer in 0..config.layers {
             layers.push(self.layer(config, LayerNames { layer })?);
-            checkpoint.release_pages();
+            tensors.release_pages();
         }
         (self.progress)(self.total, self.total);
         Ok(Weights { embedding, head, final_norm, layers })
@@ -171,7 +198,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn whole(&mut self, name: &str, role: Role, n: usize, k: usize) -> Result<Matrix, ModelError> {
+    pub(crate) fn whole(&mut self, name: &str, role: Role, n: usize, k: usize) -> Result<Matrix, ModelError> {
         let tensor = self.tensor(name, &[n, k])?;
         let (weight_type, bytes) = self.converted(&tensor, role, k)?;
         let part = Part { weight_type, rows: n, bytes: &bytes, bias: None };
@@ -179,10 +206,19 @@ impl<'a> Loader<'a> {
     }
 
     fn fused(&mut self, names: LayerNames, k: usize, of: &[Projection<'_>]) -> Result<Matrix, ModelError> {
+        let whole: Vec<(String, usize, bool)> =
+            of.iter().map(|&(part, rows, bias)| (names.part(part), rows, bias)).collect();
+        let whole: Vec<Projection<'_>> =
+            whole.iter().map(|(name, rows, bias)| (name.as_str(), *rows, *bias)).collect();
+        self.dense(k, &whole)
+    }
+
+    /// Dense layers of the same `k` inputs as one matrix, one below the other; whole names.
+    pub(crate) fn dense(&mut self, k: usize, of: &[Projection<'_>]) -> Result<Matrix, ModelError> {
         let mut tensors = Vec::with_capacity(of.len());
-        for &(part, rows, has_bias) in of {
-            let tensor = self.tensor(&names.weight(part), &[rows, k])?;
-            let bias = has_bias.then(|| self.vector(&names.bias(part), rows)).transpose()?;
+        for &(name, rows, has_bias) in of {
+            let tensor = self.tensor(&format!("{name}.weight"), &[rows, k])?;
+            let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), rows)).transpose()?;
             tensors.push((tensor, rows, bias));
         }
         let mut parts = Vec::with_capacity(tensors.len());
@@ -214,8 +250,13 @@ impl<'a> Loader<'a> {
         Ok((target, bytes))
     }
 
-    fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
-        let tensor = self.tensor(name, &[length])?;
+    pub(crate) fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
+        self.widened(name, &[length])
+    }
+
+    /// All elements of a tensor, row by row.
+    pub(crate) fn widened(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let (tensor, length) = (self.tensor(name, shape)?, shape.iter().product::<usize>());
         let values = weight_type(tensor.dtype).widen(&tensor.bytes);
         if values.len() != length {
             let problem = format!("has {} elements, not {length}", values.len());
@@ -226,7 +267,7 @@ impl<'a> Loader<'a> {
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, ModelError> {
         (self.progress)(self.done, self.total);
-        let tensor = self.checkpoint.tensor(name)?;
+        let tensor = self.tensors.tensor(name)?;
         if tensor.shape != shape {
             let problem = format!("has shape {:?}, not {shape:?}", tensor.shape);
             return Err(ModelError::Tensor { name: name.to_owned(), problem });

@@ -7,6 +7,8 @@ mod configs;
 #[cfg(test)]
 mod directory;
 #[cfg(test)]
+mod encoders;
+#[cfg(test)]
 mod gguf;
 #[cfg(test)]
 mod gguf_hostile;
