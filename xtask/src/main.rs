@@ -10,6 +10,7 @@ mod house;
 mod imports;
 mod licences;
 mod metadata;
+mod peers;
 mod programs;
 mod python;
 mod shell;
@@ -32,6 +33,7 @@ cargo run --release -p xtask -- COMMAND
   rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
   errors               write docs/errors.md anew from the table of refusals (a second)
   generate             write all generated files anew, docs/configuration.md with the release program
+  peers NAME           other people's servers, installed under target/peers and run beside ours (minutes, on demand)
 ";
 
 fn main() -> ExitCode {
@@ -51,6 +53,11 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
         ["test"] => steps::run(&place, steps::Which::All),
         ["test", "--from", step] => steps::run(&place, steps::Which::From(step)),
         ["test", "--only", step] => steps::run(&place, steps::Which::Only(step)),
+        ["peers"] => {
+            print!("{}", peers::list());
+            Ok(())
+        }
+        ["peers", name, more @ ..] => peers::run(&place, name, more),
         ["steps"] => {
             steps::list();
             Ok(())

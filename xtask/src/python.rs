@@ -65,7 +65,8 @@ fn venv(place: &Place) -> PathBuf {
     place.target.join("venv")
 }
 
-fn python(place: &Place) -> PathBuf {
+/// The environment's interpreter.
+pub(crate) fn python(place: &Place) -> PathBuf {
     venv(place).join("bin").join("python")
 }
 

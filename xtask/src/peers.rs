@@ -1,0 +1,27 @@
+//! Other people's servers beside or behind Headrace, on demand: each is a script in `tests/peers` that installs its peer itself.
+//! Knows where the scripts are, never what they check.
+
+use crate::python;
+use crate::shell::{Failure, Place, show};
+
+/// Name, script, and what it shows.
+const PEERS: &[(&str, &str, &str)] =
+    &[("vllm", "tests/peers/vllm.py", "a real vLLM behind Headrace: same ids, its cache, and its death")];
+
+/// Runs one against the release program, which is built first.
+pub(crate) fn run(place: &Place, name: &str, more: &[&str]) -> Result<(), Failure> {
+    let Some((_, script, _)) = PEERS.iter().find(|(peer, ..)| *peer == name) else {
+        return Err(Failure::new(format!("there is no peer `{name}`"), list()));
+    };
+    python::install(place)?;
+    place.cargo(&["build", "--release"], &[])?;
+    let mut command = place.command(python::python(place));
+    command.arg(script).args(more).env("CARGO_TARGET_DIR", &place.target).env("PYTHONDONTWRITEBYTECODE", "1");
+    show(&mut command, &format!("target/venv/bin/python {script} {}", more.join(" ")))
+}
+
+/// What there is, for people.
+pub(crate) fn list() -> String {
+    let rows = PEERS.iter().map(|(name, _, what)| format!("  peers {name:<14} {what}\n"));
+    rows.collect()
+}
