@@ -5,27 +5,9 @@ use std::sync::Arc;
 
 use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
 
+use crate::family::ReplyFamily;
 use crate::hermes::{Hermes, Piece};
 use crate::offered::{CallFault, OfferedTools};
-
-/// How a family of models writes tool calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ReplyFamily {
-    /// It writes none: everything is text.
-    Plain,
-    /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>` (Hermes, Qwen, the demo model).
-    Hermes,
-}
-
-impl ReplyFamily {
-    /// The family that a chat template teaches.
-    pub fn detect(template: &str) -> Self {
-        // Qwen3-Coder puts XML, not JSON, between the same marks.
-        let json = template.contains("\"arguments\"") || template.contains("\\\"arguments\\\"");
-        let marks = template.contains("<tool_call>") && template.contains("</tool_call>");
-        if marks && json && !template.contains("<function=") { Self::Hermes } else { Self::Plain }
-    }
-}
 
 /// Where the ids of tool calls come from: the request, so that a replayed answer has the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +56,8 @@ impl ReplyParser {
     /// cannot be carried out, because there is no such tool or its arguments are not JSON for the tool's schema, is text.
     pub fn new(family: ReplyFamily, choice: u32, call_ids: CallIds, offered: &Arc<OfferedTools>) -> Self {
         let machine = match family {
-            ReplyFamily::Plain => None,
             ReplyFamily::Hermes => Some(Hermes::new(Arc::clone(offered))),
+            _ => None,
         };
         Self { choice, call_ids, machine, finished: false }
     }

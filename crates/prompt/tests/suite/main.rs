@@ -1,6 +1,7 @@
 //! Templates against recorded answers, hostile messages, and replies cut every way.
 
 #[cfg(test)]
+mod grammar;
 mod hostile;
 #[cfg(test)]
 mod oracle;

@@ -1,0 +1,154 @@
+//! Values that a model wrote without quotes, as JSON of their schema: in some families only the schema tells `3` from `"3"`.
+//! Must not know tools or families.
+
+use serde_json::Value;
+
+use crate::python;
+
+/// References that are followed for one value.
+const MOST_REFERENCES: u32 = 16;
+/// The types of JSON, in the order in which they are tried.
+const TYPES: [&str; 7] = ["null", "integer", "number", "boolean", "object", "array", "string"];
+
+/// The types that `schema` lets a value have; `None`: any. `root` is what its references lead into.
+pub(crate) fn types(schema: &Value, root: &Value) -> Option<Vec<&'static str>> {
+    types_within(schema, root, MOST_REFERENCES)
+}
+
+fn types_within(schema: &Value, root: &Value, left: u32) -> Option<Vec<&'static str>> {
+    let left = left.checked_sub(1)?;
+    let schema = schema.as_object()?;
+    let known = |name: &str| TYPES.into_iter().find(|known| *known == name);
+    match schema.get("type") {
+        Some(Value::String(name)) => return known(name).map(|name| vec![name]),
+        Some(Value::Array(names)) => {
+            return names.iter().map(|name| known(name.as_str()?)).collect();
+        }
+        _ => {}
+    }
+    if let Some(Value::String(reference)) = schema.get("$ref") {
+        return types_within(root.pointer(reference.strip_prefix('#')?)?, root, left);
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(all)) = schema.get(key) {
+            let each: Option<Vec<_>> = all.iter().map(|one| types_within(one, root, left)).collect();
+            return each.map(|each| each.concat());
+        }
+    }
+    if let Some(Value::Array(all)) = schema.get("allOf") {
+        return all.iter().find_map(|one| types_within(one, root, left));
+    }
+    let values: Vec<&Value> = match (schema.get("const"), schema.get("enum")) {
+        (Some(one), _) => vec![one],
+        (None, Some(Value::Array(all))) => all.iter().collect(),
+        _ => return None,
+    };
+    Some(values.into_iter().map(type_of).collect())
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// `text` as JSON, as the first of null, integer, number, boolean, object, array and string that its schema allows and that it
+/// can be read as. Where it can be read as none of them it is a string, which then does not fit.
+pub(crate) fn value(text: &str, types: Option<&[&'static str]>) -> String {
+    let read = |name: &str| match name {
+        "null" => matches!(text.trim(), "null" | "None").then(|| "null".to_owned()),
+        "integer" => number(text).filter(|digits| is_integer(digits)).map(str::to_owned),
+        "number" => number(text).map(str::to_owned),
+        "boolean" => match text.trim() {
+            "true" | "True" => Some("true".to_owned()),
+            "false" | "False" => Some("false".to_owned()),
+            _ => None,
+        },
+        "object" => group(text, '{'),
+        "array" => group(text, '['),
+        _ => Some(quoted(text)),
+    };
+    TYPES
+        .into_iter()
+        .filter(|name| types.is_none_or(|types| types.contains(name)))
+        .find_map(read)
+        .unwrap_or_else(|| quoted(text))
+}
+
+/// A text as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A number as JSON writes it and as others can read it.
+fn number(text: &str) -> Option<&str> {
+    let text = text.trim();
+    serde_json::from_str::<serde_json::Number>(text).ok().map(|_| text)
+}
+
+/// Without a fraction, however it is written: 2.0 is one, as in JSON Schema.
+fn is_integer(digits: &str) -> bool {
+    digits.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
+}
+
+/// An object or an array, in JSON or as Python writes it.
+fn group(text: &str, open: char) -> Option<String> {
+    let text = text.trim();
+    if !text.starts_with(open) {
+        return None;
+    }
+    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Ok(_) => Some(text.to_owned()),
+        Err(_) => python::literal(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_schema_says_what_a_value_is() {
+        let any = json!({});
+        for (text, schema, expected) in [
+            ("3", json!({"type": "integer"}), "3"),
+            ("3", json!({"type": "string"}), "\"3\""),
+            ("3", any.clone(), "3"),
+            ("3", json!({"type": ["string", "null"]}), "\"3\""),
+            ("3", json!({"anyOf": [{"type": "string"}, {"type": "integer"}]}), "3"),
+            ("3.5", json!({"type": ["integer", "string"]}), "\"3.5\""),
+            ("2.0", json!({"type": "integer"}), "2.0"),
+            (" 1e3 ", json!({"type": "number"}), "1e3"),
+            // Beyond what can be read as a number.
+            ("1e999", json!({"type": ["number", "string"]}), "\"1e999\""),
+            ("123456789012345678901234567890", json!({"type": "integer"}), "123456789012345678901234567890"),
+            ("007", any.clone(), "\"007\""),
+            ("null", any.clone(), "null"),
+            ("null", json!({"type": "string"}), "\"null\""),
+            ("None", json!({"type": ["null", "string"]}), "null"),
+            ("True", json!({"type": "boolean"}), "true"),
+            ("true", json!({"enum": ["true", "false"]}), "\"true\""),
+            ("yes", json!({"type": "boolean"}), "\"yes\""),
+            ("{\"a\": [1]}", json!({"type": "object"}), "{\"a\": [1]}"),
+            ("{'a': True, 'b': None}", json!({"type": "object"}), "{\"a\": true, \"b\": null}"),
+            ("[1, 2", json!({"type": "array"}), "\"[1, 2\""),
+            ("[1]", json!({"type": "string"}), "\"[1]\""),
+            ("a \"b\"\n\\é\u{1}", json!({"type": "string"}), "\"a \\\"b\\\"\\n\\\\é\\u0001\""),
+            ("5", json!({"$ref": "#/$defs/n"}), "5"),
+            ("5", json!({"$ref": "#/$defs/loop"}), "5"),
+            ("5", json!({"const": "5"}), "\"5\""),
+            ("5", json!({"allOf": [{"minimum": 1}, {"type": "integer"}]}), "5"),
+        ] {
+            let root = json!({"$defs": {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}});
+            assert_eq!(value(text, types(&schema, &root).as_deref()), expected, "{text} {schema}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The families of models by how they write calls of tools: a row for each. Says nothing of how a row is read (`reply`) or
+//! held to (`grammar`), and must not know the tools of any call.
+
+/// How a family of models writes tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReplyFamily {
+    /// It writes none: everything is text.
+    Plain,
+    /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>` (Hermes, Qwen, Granite 4, the demo model).
+    Hermes,
+    /// `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>` (Qwen3-Coder, Nemotron).
+    QwenXml,
+    /// `{"name": …, "parameters": {…}}` as the whole answer (Llama 3).
+    LlamaJson,
+    /// `[NAME(KEY=VALUE, …), …]` in Python's words (Llama 3.2 and 4, LFM2).
+    Pythonic,
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]` (Mistral before its tokenizer 11).
+    MistralArray,
+    /// `[TOOL_CALLS]NAME[ARGS]{…}` (Mistral since).
+    Mistral,
+    /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME` and JSON in a fence (DeepSeek V3, R1).
+    DeepSeekV3,
+    /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>` (DeepSeek V3.1).
+    DeepSeekV31,
+    /// `<｜DSML｜invoke name="NAME">` with a tag for each parameter (DeepSeek V3.2).
+    DeepSeekDsml,
+    /// The same within `<｜DSML｜tool_calls>` (DeepSeek V4).
+    DeepSeekV4,
+    /// Channels and recipients: `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>` (GPT-OSS).
+    Harmony,
+    /// `<|tool_call|>[{"name": …, "arguments": {…}}, …]` (Granite 3).
+    Granite,
+    /// `<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>` (GLM-4.5 and later).
+    Glm,
+    /// `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>` (Kimi K2). Its ids are kept.
+    Kimi,
+    /// `<minimax:tool_call>` with `<invoke name="NAME">` and `<parameter name="KEY">VALUE</parameter>` (MiniMax M2).
+    MiniMax,
+    /// `<start_function_call>call:NAME{KEY:<escape>TEXT<escape>}<end_function_call>` (FunctionGemma).
+    FunctionGemma,
+    /// `<|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>}<tool_call|>` (Gemma 4).
+    Gemma,
+    /// A JSON object of name and arguments, or an array of them, at the beginning of a line.
+    Json,
+}
+
+/// How a family writes calls.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// Marks around all calls of an answer together. A call without them counts all the same.
+    pub(crate) section: Option<(&'static str, &'static str)>,
+    /// What opens a call. The first is how the templates write it. Empty: a call is known by its first character alone, where
+    /// a line begins with that.
+    pub(crate) open: &'static [&'static str],
+    /// What may follow a call's own text, in this order, white space aside; each may be missing.
+    pub(crate) close: &'static [&'static str],
+    /// How templates write it all.
+    pub(crate) written: Written,
+    /// An opening mark ends a thought: it is no word that a model would think of.
+    pub(crate) ends_thought: bool,
+    pub(crate) body: Body,
+}
+
+/// How templates write calls, mark for mark.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    /// Around all calls.
+    pub(crate) all: (&'static str, &'static str),
+    /// Around each.
+    pub(crate) each: (&'static str, &'static str),
+    /// Between two.
+    pub(crate) between: &'static str,
+}
+
+/// How a call is written between its marks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Body {
+    /// A JSON object of a name and arguments; `true`: or an array of them.
+    Object {
+        /// The arguments' key.
+        arguments: &'static str,
+        array: bool,
+    },
+    /// A name, then the arguments as a JSON object.
+    Named(Named),
+    /// A name, then a tag for each argument.
+    Tagged(Tagged),
+    /// Calls as Python writes them, in a list.
+    Pythonic,
+    /// `call:NAME{KEY:VALUE}`, texts between these quotes.
+    Gemma { quote: &'static str },
+}
+
+/// A name between marks, then a JSON object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named {
+    /// What stands before the name.
+    pub(crate) before: &'static str,
+    /// What ends it; the first is how templates write it. An opening brace always does.
+    pub(crate) after: &'static [&'static str],
+    /// What begins an id behind the name.
+    pub(crate) id: &'static str,
+    /// The name is a part of an id: `functions.NAME:0`.
+    pub(crate) in_id: bool,
+    /// An array of objects instead of a name is taken too.
+    pub(crate) or_array: bool,
+}
+
+/// A name, then a tag for each argument.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tagged {
+    /// What ends the name.
+    pub(crate) name_end: &'static str,
+    /// What opens an argument, before its key.
+    pub(crate) key: &'static str,
+    /// What ends the key.
+    pub(crate) key_end: &'static str,
+    /// What opens the value, where something does.
+    pub(crate) value: &'static str,
+    pub(crate) value_end: &'static str,
+    /// What ends the call.
+    pub(crate) end: &'static str,
+    /// A line break after each tag, as templates write them; those around a value are none of its.
+    pub(crate) lines: bool,
+}
+
+const HERMES: Row = Row {
+    section: None,
+    open: &["<tool_call>"],
+    close: &["</tool_call>"],
+    written: Written { all: ("", ""), each: ("<tool_call>\n", "\n</tool_call>"), between: "\n" },
+    ends_thought: false,
+    body: Body::Object { arguments: "arguments", array: false },
+};
+
+const QWEN_XML: Row = Row {
+    section: Some(("<tool_call>", "</tool_call>")),
+    open: &["<function="],
+    close: &[],
+    written: Written { all: ("", ""), each: ("<tool_call>\n<function=", "\n</tool_call>"), between: "\n" },
+    ends_thought: false,
+    body: Body::Tagged(Tagged {
+        name_end: ">",
+        key: "<parameter=",
+        key_end: ">",
+        value: "",
+        value_end: "</parameter>",
+        end: "</function>",
+        lines: true,
+    }),
+};
+
+const LLAMA_JSON: Row = Row {
+    section: None,
+    open: &["<|python_tag|>"],
+    close: &[],
+    written: Written { all: ("", ""), each: ("", ""), between: "; " },
+    ends_thought: false,
+    body: Body::Object { arguments: "parameters", array: false },
+};
+
+const PYTHONIC: Row = Row {
+    section: None,
+    open: &["<|python_start|>", "<|tool_call_start|>", "<|python_tag|>"],
+    close: &["<|python_end|>", "<|tool_call_end|>"],
+    written: Written { all: ("[", "]"), each: ("", ""), between: ", " },
+    ends_thought: false,
+    body: Body::Pythonic,
+};
+
+const MISTRAL: Row = Row {
+    written: Written { all: ("", ""), each: ("[TOOL_CALLS]", ""), between: "" },
+    body: Body::Named(Named {
+        before: "",
+        after: &["[ARGS]"],
+        id: "[CALL_ID]",
+        in_id: false,
+        or_array: true,
+    }),
+    ..MISTRAL_ARRAY
+};
+
+const MISTRAL_ARRAY: Row = Row {
+    section: None,
+    open: &["[TOOL_CALLS]"],
+    close: &["[/TOOL_CALLS]"],
+    written: Written { all: ("[TOOL_CALLS][", "]"), each: ("", ""), between: ", " },
+    ends_thought: true,
+    body: Body::Object { arguments: "arguments", array: true },
+};
+
+const DEEPSEEK_V3: Row = Row {
+    section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
+    open: &["<｜tool▁call▁begin｜>"],
+    close: &["```", "<｜tool▁call▁end｜>"],
+    written: Written {
+        all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        each: ("<｜tool▁call▁begin｜>", "\n```<｜tool▁call▁end｜>"),
+        between: "\n",
+    },
+    ends_thought: true,
+    body: Body::Named(Named {
+        before: "function<｜tool▁sep｜>",
+        after: &["\n```json\n", "\n```\n", "\n"],
+        id: "",
+        in_id: false,
+        or_array: false,
+    }),
+};
+
+const DEEPSEEK_V31: Row = Row {
+    close: &["<｜tool▁call▁end｜>"],
+    written: Written {
+        all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        each: ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        between: "",
+    },
+    body: Body::Named(Named {
+        before: "",
+        after: &["<｜tool▁sep｜>"],
+        id: "",
+        in_id: false,
+        or_array: false,
+    }),
+    ..DEEPSEEK_V3
+};
+
+const DSML: Row = Row {
+    section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
+    open: &["<｜DSML｜invoke name=\""],
+    close: &[],
+    written: Written {
+        all: ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
+        each: ("<｜DSML｜invoke name=\"", ""),
+        between: "\n",
+    },
+    ends_thought: true,
+    body: Body::Tagged(Tagged {
+        name_end: "\">",
+        key: "<｜DSML｜parameter name=\"",
+        key_end: "\"",
+        value: ">",
+        value_end: "</｜DSML｜parameter>",
+        end: "</｜DSML｜invoke>",
+        lines: false,
+    }),
+};
+
+const DEEPSEEK_V4: Row = Row {
+    section: Some(("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
+    written: Written { all: ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"), ..DSML.written },
+    ..DSML
+};
+
+const GRANITE: Row = Row {
+    section: None,
+    open: &["<|tool_call|>", "<tool_call>"],
+    close: &["</tool_call>"],
+    written: Written { all: ("<|tool_call|>[", "]"), each: ("", ""), between: ", " },
+    ends_thought: false,
+    body: Body::Object { arguments: "arguments", array: true },
+};
+
+const GLM: Row = Row {
+    section: None,
+    open: &["<tool_call>"],
+    close: &[],
+    written: Written { all: ("", ""), each: ("<tool_call>", ""), between: "\n" },
+    ends_thought: false,
+    body: Body::Tagged(Tagged {
+        name_end: "\n",
+        key: "<arg_key>",
+        key_end: "</arg_key>",
+        value: "<arg_value>",
+        value_end: "</arg_value>",
+        end: "</tool_call>",
+        lines: false,
+    }),
+};
+
+const KIMI: Row = Row {
+    section: Some(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
+    open: &["<|tool_call_begin|>"],
+    close: &["<|tool_call_end|>"],
+    written: Written {
+        all: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        each: ("<|tool_call_begin|>", "<|tool_call_end|>"),
+        between: "",
+    },
+    ends_thought: true,
+    body: Body::Named(Named {
+        before: "functions.",
+        after: &["<|tool_call_argument_begin|>"],
+        id: "",
+        in_id: true,
+        or_array: false,
+    }),
+};
+
+const MINIMAX: Row = Row {
+    section: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
+    open: &["<invoke name=\""],
+    close: &[],
+    written: Written {
+        all: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
+        each: ("<invoke name=\"", ""),
+        between: "\n",
+    },
+    ends_thought: false,
+    body: Body::Tagged(Tagged {
+        name_end: "\">",
+        key: "<parameter name=\"",
+        key_end: "\">",
+        value: "",
+        value_end: "</parameter>",
+        end: "</invoke>",
+        lines: false,
+    }),
+};
+
+const FUNCTION_GEMMA: Row = Row {
+    section: None,
+    open: &["<start_function_call>"],
+    close: &["<end_function_call>"],
+    written: Written { all: ("", ""), each: ("<start_function_call>", "<end_function_call>"), between: "" },
+    ends_thought: false,
+    body: Body::Gemma { quote: "<escape>" },
+};
+
+const GEMMA: Row = Row {
+    open: &["<|tool_call>"],
+    close: &["<tool_call|>"],
+    written: Written { each: ("<|tool_call>", "<tool_call|>"), ..FUNCTION_GEMMA.written },
+    ends_thought: true,
+    body: Body::Gemma { quote: "<|\"|>" },
+    ..FUNCTION_GEMMA
+};
+
+const JSON: Row = Row {
+    section: None,
+    open: &[],
+    close: &[],
+    written: Written { all: ("", ""), each: ("", ""), between: "\n" },
+    ends_thought: false,
+    body: Body::Object { arguments: "arguments", array: true },
+};
+
+impl ReplyFamily {
+    /// Every family.
+    pub const ALL: [Self; 19] = [
+        Self::Plain,
+        Self::Hermes,
+        Self::QwenXml,
+        Self::LlamaJson,
+        Self::Pythonic,
+        Self::MistralArray,
+        Self::Mistral,
+        Self::DeepSeekV3,
+        Self::DeepSeekV31,
+        Self::DeepSeekDsml,
+        Self::DeepSeekV4,
+        Self::Harmony,
+        Self::Granite,
+        Self::Glm,
+        Self::Kimi,
+        Self::MiniMax,
+        Self::FunctionGemma,
+        Self::Gemma,
+        Self::Json,
+    ];
+
+    /// The name in configuration and listings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Hermes => "hermes",
+            Self::QwenXml => "qwen3_coder",
+            Self::LlamaJson => "llama3_json",
+            Self::Pythonic => "pythonic",
+            Self::MistralArray => "mistral_array",
+            Self::Mistral => "mistral",
+            Self::DeepSeekV3 => "deepseek_v3",
+            Self::DeepSeekV31 => "deepseek_v31",
+            Self::DeepSeekDsml => "deepseek_v32",
+            Self::DeepSeekV4 => "deepseek_v4",
+            Self::Harmony => "harmony",
+            Self::Granite => "granite",
+            Self::Glm => "glm45",
+            Self::Kimi => "kimi_k2",
+            Self::MiniMax => "minimax_m2",
+            Self::FunctionGemma => "functiongemma",
+            Self::Gemma => "gemma4",
+            Self::Json => "json",
+        }
+    }
+
+    /// The family of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.name() == name)
+    }
+
+    /// The family that a chat template teaches: told by the marks that it writes around past calls.
+    pub fn detect(template: &str) -> Self {
+        let has = |text: &str| template.contains(text);
+        let marks = has("<tool_call>") && has("</tool_call>");
+        // The first that fits: a later one's marks may stand in an earlier one's template, but not the other way round.
+        let tests: [(Self, bool); 17] = [
+            (Self::Harmony, has("<|channel|>") && has("to=functions.")),
+            (Self::Kimi, has("<|tool_call_begin|>") && has("<|tool_call_argument_begin|>")),
+            (Self::DeepSeekV4, has("｜DSML｜") && has("｜tool_calls")),
+            (Self::DeepSeekDsml, has("｜DSML｜")),
+            (Self::DeepSeekV3, has("<｜tool▁call▁begin｜>") && has("```json")),
+            (Self::DeepSeekV31, has("<｜tool▁call▁begin｜>")),
+            (Self::MiniMax, has("<minimax:tool_call>")),
+            (Self::FunctionGemma, has("<start_function_call>")),
+            (Self::Gemma, has("<|tool_call>") && has("<tool_call|>")),
+            (Self::Glm, has("<arg_key>") && marks),
+            (Self::QwenXml, has("<function=") && has("<parameter=")),
+            (Self::Hermes, marks && !has("<function=") && (has("\"arguments\"") || has("\\\"arguments\\\""))),
+            (Self::Mistral, has("[TOOL_CALLS]") && has("[ARGS]")),
+            (Self::MistralArray, has("[TOOL_CALLS]")),
+            (Self::Granite, has("<|tool_call|>")),
+            (
+                Self::Pythonic,
+                has("<|python_start|>") || has("<|tool_call_start|>") || has("func_name1(params_name1"),
+            ),
+            (Self::LlamaJson, has("<|python_tag|>") || (has("\"parameters\": ") && has("ipython"))),
+        ];
+        tests.into_iter().find(|(_, fits)| *fits).map_or(Self::Plain, |(family, _)| family)
+    }
+
+    /// How its calls are written; `None` for those that write none, or in a form of its own.
+    pub(crate) const fn row(self) -> Option<&'static Row> {
+        match self {
+            Self::Plain | Self::Harmony => None,
+            Self::Hermes => Some(&HERMES),
+            Self::QwenXml => Some(&QWEN_XML),
+            Self::LlamaJson => Some(&LLAMA_JSON),
+            Self::Pythonic => Some(&PYTHONIC),
+            Self::MistralArray => Some(&MISTRAL_ARRAY),
+            Self::Mistral => Some(&MISTRAL),
+            Self::DeepSeekV3 => Some(&DEEPSEEK_V3),
+            Self::DeepSeekV31 => Some(&DEEPSEEK_V31),
+            Self::DeepSeekDsml => Some(&DSML),
+            Self::DeepSeekV4 => Some(&DEEPSEEK_V4),
+            Self::Granite => Some(&GRANITE),
+            Self::Glm => Some(&GLM),
+            Self::Kimi => Some(&KIMI),
+            Self::MiniMax => Some(&MINIMAX),
+            Self::FunctionGemma => Some(&FUNCTION_GEMMA),
+            Self::Gemma => Some(&GEMMA),
+            Self::Json => Some(&JSON),
+        }
+    }
+}

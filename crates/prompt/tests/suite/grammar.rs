@@ -1,0 +1,272 @@
+//! Grammars of calls: llguidance takes them, they let through what a family's template writes and nothing else, and whatever they
+//! let through is read back as calls of the tools that are offered.
+
+use std::sync::Arc;
+
+use headrace_domain::{Conversation, FinishReason, ReplyEvent, Tool, ToolChoice};
+use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+/// A vocabulary of bytes.
+fn bytes() -> TokEnv {
+    ApproximateTokEnv::single_byte_env()
+}
+
+fn matcher(lark: &str) -> Matcher {
+    let factory = ParserFactory::new(&bytes(), InferenceCapabilities::default(), &[]).unwrap();
+    let parser = factory.create_parser(TopLevelGrammar::from_lark(lark.to_owned()));
+    let matcher = Matcher::new(parser);
+    assert!(!matcher.is_error(), "{:?}\n{lark}", matcher.get_error());
+    matcher
+}
+
+/// Whether a grammar lets `text` through as a whole answer.
+fn takes(lark: &str, text: &str) -> bool {
+    let mut matcher = matcher(lark);
+    let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+    matcher.try_consume_tokens(&ids).unwrap() == ids.len() && matcher.is_accepting().unwrap()
+}
+
+fn tools() -> Vec<Tool> {
+    let weather = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string" },
+            "days": { "type": "integer", "minimum": 1, "maximum": 9 },
+            "unit": { "enum": ["c", "f"] },
+            "exact": { "type": "boolean" },
+        },
+        "required": ["city"],
+        "additionalProperties": false,
+        "x-guidance": { "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " },
+    });
+    vec![Tool::function("get_weather", None, Some(weather)), Tool::function("now", None, None)]
+}
+
+fn asked(tool_choice: ToolChoice, one_call: bool) -> Conversation {
+    Conversation { tools: tools(), tool_choice, one_call, ..Conversation::default() }
+}
+
+fn lark(family: ReplyFamily, conversation: &Conversation) -> String {
+    family.calls_as_grammar(conversation, &|_| None).unwrap()
+}
+
+/// A call of each family: the weather of Lisbon for three days.
+fn written(family: ReplyFamily) -> Option<String> {
+    let json = r#"{"city": "Lisbon", "days": 3}"#;
+    Some(match family {
+        ReplyFamily::Plain => return None,
+        ReplyFamily::Hermes => {
+            format!("<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {json}}}\n</tool_call>")
+        }
+        ReplyFamily::Json => format!("{{\"name\": \"get_weather\", \"arguments\": {json}}}"),
+        ReplyFamily::LlamaJson => format!("{{\"name\": \"get_weather\", \"parameters\": {json}}}"),
+        ReplyFamily::QwenXml => {
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nLisbon\n</parameter>\n\
+             <parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+                .to_owned()
+        }
+        ReplyFamily::Pythonic => r#"[get_weather(city="Lisbon", days=3)]"#.to_owned(),
+        ReplyFamily::MistralArray => {
+            format!("[TOOL_CALLS][{{\"name\": \"get_weather\", \"arguments\": {json}}}]")
+        }
+        ReplyFamily::Mistral => format!("[TOOL_CALLS]get_weather[ARGS]{json}"),
+        ReplyFamily::DeepSeekV3 => format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{json}\n```\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        ReplyFamily::DeepSeekV31 => format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{json}<｜tool▁call▁end｜>\
+             <｜tool▁calls▁end｜>"
+        ),
+        ReplyFamily::DeepSeekDsml | ReplyFamily::DeepSeekV4 => {
+            let all = if family == ReplyFamily::DeepSeekV4 { "tool_calls" } else { "function_calls" };
+            format!(
+                "<｜DSML｜{all}>\n<｜DSML｜invoke name=\"get_weather\">\n\
+                 <｜DSML｜parameter name=\"city\" string=\"true\">Lisbon</｜DSML｜parameter>\n\
+                 <｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n\
+                 </｜DSML｜invoke>\n</｜DSML｜{all}>"
+            )
+        }
+        ReplyFamily::Harmony => format!(
+            "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant<|channel|>commentary \
+             to=functions.get_weather <|constrain|>json<|message|>{json}"
+        ),
+        ReplyFamily::Granite => {
+            format!("<|tool_call|>[{{\"name\": \"get_weather\", \"arguments\": {json}}}]")
+        }
+        ReplyFamily::Glm => {
+            "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Lisbon</arg_value>\n\
+             <arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"
+                .to_owned()
+        }
+        ReplyFamily::Kimi => format!(
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0\
+             <|tool_call_argument_begin|>{json}<|tool_call_end|><|tool_calls_section_end|>"
+        ),
+        ReplyFamily::MiniMax => "<minimax:tool_call>\n<invoke name=\"get_weather\">\n\
+             <parameter name=\"city\">Lisbon</parameter>\n<parameter name=\"days\">3</parameter>\n\
+             </invoke>\n</minimax:tool_call>"
+            .to_owned(),
+        ReplyFamily::FunctionGemma => {
+            "<start_function_call>call:get_weather{city:<escape>Lisbon<escape>,days:3}<end_function_call>"
+                .to_owned()
+        }
+        ReplyFamily::Gemma => {
+            "<|tool_call>call:get_weather{city:<|\"|>Lisbon<|\"|>,days:3}<tool_call|>".to_owned()
+        }
+    })
+}
+
+fn writing() -> impl Iterator<Item = (ReplyFamily, String)> {
+    ReplyFamily::ALL.into_iter().filter_map(|family| Some((family, written(family)?)))
+}
+
+#[test]
+fn a_required_call_is_all_that_passes() {
+    for (family, call) in writing() {
+        let required = lark(family, &asked(ToolChoice::Required, false));
+        assert!(takes(&required, &call), "{family:?}\n{call}\n{required}");
+        for other in [
+            String::new(),
+            "Lisbon is warm.".to_owned(),
+            format!("Let me look. {call}"),
+            call.replace("get_weather", "get_wether"),
+            call.replace("city", "town"),
+            // Ten days are too many, and so is half a call.
+            call.replace('3', "10"),
+            call.chars().take(call.chars().count() / 2).collect(),
+        ] {
+            assert!(!takes(&required, &other), "{family:?} {other}\n{required}");
+        }
+        let named = lark(family, &asked(ToolChoice::Named("get_weather".to_owned()), false));
+        assert!(takes(&named, &call), "{family:?}\n{named}");
+        let now = lark(family, &asked(ToolChoice::Named("now".to_owned()), false));
+        assert!(!takes(&now, &call), "{family:?}\n{now}");
+    }
+}
+
+#[test]
+fn text_is_free_up_to_a_call() {
+    for (family, call) in writing().filter(|(family, _)| *family != ReplyFamily::Harmony) {
+        let names = vec!["get_weather".to_owned()];
+        let auto = lark(family, &asked(ToolChoice::Allowed { names, required: false }, false));
+        assert!(takes(&auto, "Lisbon is warm.\nAnd < sunny > [today]."), "{family:?}\n{auto}");
+        assert!(takes(&auto, &call), "{family:?}\n{auto}");
+        assert!(!takes(&auto, &call.replace("get_weather", "now")), "{family:?}\n{auto}");
+        let bare = matches!(family, ReplyFamily::Json | ReplyFamily::LlamaJson | ReplyFamily::Pythonic);
+        if !bare {
+            assert!(takes(&auto, &format!("Let me look.\n{call}")), "{family:?}\n{auto}");
+        }
+    }
+}
+
+#[test]
+fn at_most_one_call_where_one_is_asked_for() {
+    for (family, call) in writing() {
+        let one = lark(family, &asked(ToolChoice::Required, true));
+        assert!(takes(&one, &call), "{family:?}\n{one}");
+        for between in ["", "\n", "; ", ", "] {
+            assert!(!takes(&one, &format!("{call}{between}{call}")), "{family:?}\n{one}");
+        }
+    }
+    let auto = lark(ReplyFamily::Hermes, &asked(ToolChoice::Auto, true));
+    let call = written(ReplyFamily::Hermes).unwrap();
+    assert!(takes(&auto, &format!("a\n{call}\nb")) && !takes(&auto, &format!("{call}\n{call}")));
+}
+
+#[test]
+fn special_tokens_are_named_by_their_ids() {
+    let conversation = asked(ToolChoice::Required, false);
+    let special = |mark: &str| (mark == "[TOOL_CALLS]").then_some(5);
+    let lark = ReplyFamily::Mistral.calls_as_grammar(&conversation, &special).unwrap();
+    assert!(lark.contains("<[5]>") && !lark.contains("TOOL_CALLS") && lark.contains("\"[ARGS]\""), "{lark}");
+}
+
+#[test]
+fn nothing_is_held_where_nothing_need_be() {
+    for (conversation, held) in [
+        (asked(ToolChoice::Auto, false), false),
+        (asked(ToolChoice::None, true), false),
+        (Conversation { tool_choice: ToolChoice::Required, ..Conversation::default() }, false),
+        (asked(ToolChoice::Auto, true), true),
+    ] {
+        let lark = ReplyFamily::Hermes.calls_as_grammar(&conversation, &|_| None);
+        assert_eq!(lark.is_some(), held, "{conversation:?}");
+    }
+    let mut strict = asked(ToolChoice::Auto, false);
+    strict.tools[0].strict = true;
+    let lark = lark(ReplyFamily::Hermes, &strict);
+    let call = written(ReplyFamily::Hermes).unwrap();
+    assert!(takes(&lark, &call) && !takes(&lark, &call.replace("city", "town")));
+    // The other one takes anything.
+    let now = r#"<tool_call>
+{"name": "now", "arguments": {"a": [1]}}
+</tool_call>"#;
+    assert!(takes(&lark, now), "{lark}");
+}
+
+/// What a grammar lets through when bytes are drawn: sixty bytes of noise at most, then the shortest way to the end.
+fn drawn(lark: &str, seed: u64) -> Option<String> {
+    let mut matcher = matcher(lark);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = Vec::new();
+    let prefer = b"\"}])>\n|";
+    while text.len() < 900 {
+        if matcher.is_accepting().unwrap() && text.len() > 40 {
+            break;
+        }
+        let mask = matcher.compute_mask().unwrap();
+        let allowed: Vec<u32> = (1..256)
+            .filter(|id| mask.is_allowed(*id) && (32..127).contains(id) || (*id == 10 && mask.is_allowed(10)))
+            .collect();
+        let forced = text.len() > 60;
+        let closing = prefer.iter().map(|byte| u32::from(*byte)).find(|id| forced && allowed.contains(id));
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let at = usize::try_from(state >> 33).unwrap() % allowed.len().max(1);
+        let Some(id) = closing.or(allowed.get(at).copied()) else { break };
+        matcher.consume_token(id).unwrap();
+        text.push(u8::try_from(id).unwrap());
+    }
+    matcher.is_accepting().unwrap().then(|| String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn whatever_passes_is_read_back() {
+    let conversation = asked(ToolChoice::Required, true);
+    let offered = Arc::new(OfferedTools::of(&conversation));
+    for (family, _) in writing().filter(|(family, _)| READ.contains(family)) {
+        let lark = lark(family, &conversation);
+        let mut read = 0;
+        for seed in 0..40 {
+            let Some(text) = drawn(&lark, seed) else { continue };
+            let mut parser = ReplyParser::new(family, 0, CallIds::new(1), &offered);
+            let mut events = Vec::new();
+            parser.push(&text, Vec::new(), Vec::new(), &mut events);
+            parser.finish(FinishReason::Stop, &mut events);
+            let mut arguments = String::new();
+            for event in &events {
+                match event {
+                    ReplyEvent::ToolCallStart { index, .. } => assert_eq!(*index, 0),
+                    ReplyEvent::ToolCallArguments { fragment, .. } => arguments += fragment,
+                    ReplyEvent::Finish { reason, .. } => {
+                        assert_eq!(*reason, FinishReason::ToolCalls, "{family:?} {text:?} {events:?}");
+                    }
+                    ReplyEvent::Reasoning { .. } => {}
+                    other => panic!("{family:?} {text:?} {other:?}"),
+                }
+            }
+            assert!(serde_json::from_str::<Value>(&arguments).unwrap().is_object());
+            read += 1;
+        }
+        assert!(read >= 10, "{family:?}: {read}");
+    }
+}
+
+/// Families whose calls are read.
+const READ: [ReplyFamily; 1] = [ReplyFamily::Hermes];
