@@ -60,16 +60,18 @@ impl Talk {
         if let (false, Some(system)) = (anthropic, &self.system) {
             messages.push(json!({"role": "system", "content": system}));
         }
-        for turn in &self.turns {
+        for (number, turn) in self.turns.iter().enumerate() {
+            // Each call has an id of its own.
+            let id = format!("t{number}");
             match turn {
                 Turn::User(text) => messages.push(json!({"role": "user", "content": text})),
                 Turn::Assistant(text) => messages.push(json!({"role": "assistant", "content": text})),
                 Turn::Called { argument, result, then } if anthropic => {
                     let input = json!({"city": argument});
                     messages.extend([
-                        json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "t", "input": input}]}),
+                        json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "t", "input": input}]}),
                         json!({"role": "user", "content": [
-                            {"type": "tool_result", "tool_use_id": "t1", "content": result}, {"type": "text", "text": then}]}),
+                            {"type": "tool_result", "tool_use_id": id, "content": result}, {"type": "text", "text": then}]}),
                     ]);
                 }
                 Turn::Called { argument, result, then } => {
@@ -77,8 +79,8 @@ impl Talk {
                     let function = json!({"name": "t", "arguments": arguments});
                     messages.extend([
                         json!({"role": "assistant", "content": null,
-                            "tool_calls": [{"id": "t1", "type": "function", "function": function}]}),
-                        json!({"role": "tool", "tool_call_id": "t1", "content": result}),
+                            "tool_calls": [{"id": id, "type": "function", "function": function}]}),
+                        json!({"role": "tool", "tool_call_id": id, "content": result}),
                         json!({"role": "user", "content": then}),
                     ]);
                 }

@@ -24,7 +24,7 @@ async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
         (with("temperature", json!("NaN")), 400, "", "temperature", "parse"),
         (with("logit_bias", json!({"2560": 1})), 400, "invalid_value", "logit_bias", "render"),
         (with("chat_template", json!("{% for %}")), 400, "", "chat_template", "parse"),
-        (with("response_format", json!({"type": "json_object"})), 400, "", "response_format", "parse"),
+        (with("response_format", json!({"type": "json_object"})), 400, "", "response_format", "render"),
         (with("min_tokens", json!(11)), 400, "", "min_tokens", "render"),
     ] {
         let answer = world.call(Endpoint::ChatCompletions, body).await;
