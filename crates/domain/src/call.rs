@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conversation, Form, ReasoningWish, SamplingRequest};
+use crate::{Conversation, Form, ReasoningWish, ResponseAsk, SamplingRequest};
 
 /// Whose request and answer shapes are spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,6 +28,8 @@ pub enum Endpoint {
     Completions,
     /// `POST /v1/messages`
     Messages,
+    /// `POST /v1/responses`
+    Responses,
 }
 
 impl Endpoint {
@@ -37,13 +39,14 @@ impl Endpoint {
             Self::ChatCompletions => "chat.completions",
             Self::Completions => "completions",
             Self::Messages => "messages",
+            Self::Responses => "responses",
         }
     }
 
     /// The dialect spoken there.
     pub const fn dialect(self) -> Dialect {
         match self {
-            Self::ChatCompletions | Self::Completions => Dialect::OpenAi,
+            Self::ChatCompletions | Self::Completions | Self::Responses => Dialect::OpenAi,
             Self::Messages => Dialect::Anthropic,
         }
     }
@@ -138,6 +141,8 @@ pub struct Call {
     pub form: Option<Arc<Form>>,
     /// How much it is to think.
     pub reasoning: ReasoningWish,
+    /// What a call of the Responses API says beside that; `None` for every other call.
+    pub response: Option<Arc<ResponseAsk>>,
 }
 
 impl Call {

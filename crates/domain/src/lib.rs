@@ -12,6 +12,7 @@ mod id;
 mod money;
 mod region;
 mod reply;
+mod response;
 pub mod rfc3339;
 mod sampling;
 mod shadow;
@@ -32,6 +33,7 @@ pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, Reques
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
+pub use response::ResponseAsk;
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use shadow::{Compared, ShadowOf, ShadowedCall};
 pub use stage::{Stage, StageSpan};

@@ -50,6 +50,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/chat/completions", Endpoint::ChatCompletions),
     post("/v1/completions", Endpoint::Completions),
     post("/v1/messages", Endpoint::Messages),
+    post("/v1/responses", Endpoint::Responses),
     get("/v1/models", Access::Key, Target::Models),
     get("/v1/models/{*name}", Access::Key, Target::Model),
     get("/v1/requests/{id}", Access::Key, Target::Request),

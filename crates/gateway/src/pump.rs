@@ -325,7 +325,7 @@ impl Carried {
             explained = Some(block);
         }
         if let Some(reply) = &mut self.reply {
-            self.end = Some(reply.finish(&used, explained).await);
+            self.end = Some(reply.finish(&used, explained, self.dossier.clock.now()).await);
         }
         self.dossier.mark(Stage::Deliver);
     }

@@ -17,10 +17,11 @@ const NANO: u32 = 9;
 /// Thousandths to units.
 const MILLI: u32 = 3;
 
-const ENDPOINTS: [&str; 4] = [
+const ENDPOINTS: [&str; 5] = [
     Endpoint::ChatCompletions.name(),
     Endpoint::Completions.name(),
     Endpoint::Messages.name(),
+    Endpoint::Responses.name(),
     // Turned away before its path was known.
     "none",
 ];
@@ -470,7 +471,8 @@ fn endpoint_index(endpoint: Option<Endpoint>) -> usize {
         Some(Endpoint::ChatCompletions) => 0,
         Some(Endpoint::Completions) => 1,
         Some(Endpoint::Messages) => 2,
-        None => 3,
+        Some(Endpoint::Responses) => 3,
+        None => 4,
     }
 }
 

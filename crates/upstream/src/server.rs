@@ -46,6 +46,7 @@ pub(crate) struct Server {
     chat: Url,
     completions: Url,
     messages: Url,
+    responses: Url,
     drained: AtomicBool,
     /// It has no place that generates from ids: it said so.
     lacks_generate: AtomicBool,
@@ -83,6 +84,7 @@ impl Server {
             chat: address.api("chat/completions"),
             completions: address.api("completions"),
             messages: address.api("messages"),
+            responses: address.api("responses"),
             drained: AtomicBool::new(false),
             lacks_generate: AtomicBool::new(false),
             first_label: OnceLock::new(),
@@ -113,6 +115,7 @@ impl Server {
             Endpoint::ChatCompletions => &self.chat,
             Endpoint::Completions => &self.completions,
             Endpoint::Messages => &self.messages,
+            Endpoint::Responses => &self.responses,
         }
     }
 

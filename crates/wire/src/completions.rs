@@ -42,6 +42,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         tier: knobs.tier,
         form: settled.form,
         reasoning: ReasoningWish::default(),
+        response: None,
     })
 }
 

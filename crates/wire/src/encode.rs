@@ -18,10 +18,14 @@ mod equality_tests;
 #[cfg(test)]
 mod golden_tests;
 
-pub use encoder::{ReplyEncoder, ReplyMeta};
+pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
+pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
 pub use frame::named_request;
+pub(crate) use frame::{answer_id, write_explain};
 
 use headrace_domain::{Call, Endpoint};
+
+use crate::responses::{ResponseStream, ResponseWhole};
 
 /// The encoder of `call`'s dialect, endpoint and way of delivery.
 pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
@@ -33,6 +37,8 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
         (Endpoint::ChatCompletions | Endpoint::Completions, false) => {
             Box::new(openai_whole::OpenAiWhole::new(call, meta))
         }
+        (Endpoint::Responses, true) => Box::new(ResponseStream::new(call, meta)),
+        (Endpoint::Responses, false) => Box::new(ResponseWhole::new(call, meta)),
         (Endpoint::Messages, true) => Box::new(anthropic_stream::AnthropicStream::new(call, meta)),
         (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(call, meta)),
     }

@@ -23,10 +23,11 @@ mod params;
 mod refused;
 pub mod relay;
 mod request;
+mod responses;
 mod tools;
 mod wishes;
 
-pub use encode::{ReplyEncoder, ReplyMeta, encoder, named_request};
+pub use encode::{Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
 pub use limits::WireLimits;

@@ -50,6 +50,8 @@ pub struct WireLimits {
     pub max_label_bytes: usize,
     /// Pairs of `metadata`.
     pub max_metadata_pairs: usize,
+    /// Whether tools that run at OpenAI's are left out of a Responses call, and named in its answer; otherwise they are refused.
+    pub skip_hosted_tools: bool,
 }
 
 impl Default for WireLimits {
@@ -76,6 +78,7 @@ impl Default for WireLimits {
             max_output_tokens_per_request: 1_048_576,
             max_label_bytes: 256,
             max_metadata_pairs: 16,
+            skip_hosted_tools: true,
         }
     }
 }

@@ -93,6 +93,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         tier: knobs.tier,
         form: settled.form,
         reasoning: knobs.reasoning,
+        response: None,
     })
 }
 

@@ -16,7 +16,7 @@ use headrace_domain::{Call, Endpoint};
 
 use crate::fault::Read;
 use crate::json::Reader;
-use crate::{BadRequest, WireLimits, chat, completions, messages};
+use crate::{BadRequest, WireLimits, chat, completions, messages, responses};
 
 /// The call that `body`, sent to `endpoint`, stands for.
 ///
@@ -33,6 +33,7 @@ fn read(endpoint: Endpoint, reader: &mut Reader<'_>, limits: &WireLimits) -> Rea
         Endpoint::ChatCompletions => chat::read(reader, limits),
         Endpoint::Completions => completions::read(reader, limits),
         Endpoint::Messages => messages::read(reader, limits),
+        Endpoint::Responses => responses::read(reader, limits),
     }
 }
 

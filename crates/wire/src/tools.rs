@@ -115,7 +115,7 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
 }
 
 /// Adds a tool whose name is not taken.
-fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
+pub(crate) fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
     if tools.iter().any(|other| other.name == tool.name) {
         return Err(Fault::at("name", Code::InvalidValue, "another tool has the same name"));
     }

@@ -2,8 +2,8 @@
 //! cannot differ. Must not know where the events come from.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Continued, ReplyEvent, TokenLogprob, Usage};
-use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
+use headrace_domain::{Call, Continued, ReplyEvent, TokenLogprob, UnixNanos, Usage};
+use headrace_wire::{Chosen, ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
 use crate::delivery::DeliverySender;
 use crate::dossier::Dossier;
@@ -91,6 +91,7 @@ impl Reply {
             model: work.model.name.to_string(),
             system_fingerprint: work.model.lane.numerics().to_owned(),
             tier: work.call.tier,
+            chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
         };
         let (choices, encoder) = (work.choices() as usize, encoder(&work.call, meta));
         Self {
@@ -158,7 +159,15 @@ impl Reply {
     }
 
     /// The end of an answer that ended well; of a whole answer, all of it.
-    pub(super) async fn finish(&mut self, usage: &Usage, explained: Option<serde_json::Value>) -> BytesMut {
+    pub(super) async fn finish(
+        &mut self,
+        usage: &Usage,
+        explained: Option<serde_json::Value>,
+        now: UnixNanos,
+    ) -> BytesMut {
+        if let Some(encoder) = &mut self.encoder {
+            encoder.ended_at(now.seconds());
+        }
         if let Some(end) = self.passed_end.take() {
             self.encoder = None;
             return end;
@@ -341,6 +350,7 @@ mod tests {
             model: "m".to_owned(),
             system_fingerprint: String::new(),
             tier: ServiceTier::Standard,
+            chosen: Chosen::default(),
         };
         let (mut encoder, mut written) = (encoder(&call, meta), Written::of(&call, 2));
         encoder.begin(&Usage::default(), &mut written.bytes);

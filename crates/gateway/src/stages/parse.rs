@@ -89,7 +89,8 @@ impl Named {
     fn goes_as_it_is(&self, catalog: &Catalog, endpoint: Endpoint) -> bool {
         let Some(model) = self.model.as_ref().filter(|model| model.lane.is_messages()) else { return false };
         let own = endpoint.dialect();
-        catalog.judge().is_none()
+        endpoint != Endpoint::Responses
+            && catalog.judge().is_none()
             && catalog.fleet().relays(&model.name).all(|relay| relay.facts().dialect == own)
     }
 }
@@ -112,7 +113,9 @@ fn read(
     limits: &WireLimits,
 ) -> Result<Read, BadRequest> {
     let Named { asked, model } = named;
-    if model.as_ref().is_some_and(|model| model.lane.is_messages()) {
+    let in_messages = model.as_ref().is_some_and(|model| model.lane.is_messages());
+    // A response is always read: what is sent on of it is a chat.
+    if in_messages && endpoint != Endpoint::Responses {
         let call = headrace_wire::relay::skim(endpoint, body, limits)?;
         return Ok(Read { call, asked, model });
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheSalt, Call, Code, ProjectId, Prompt, PromptItem, Sampling, Stage, ToolChoice, UnixNanos,
+    CacheSalt, Call, Code, Endpoint, ProjectId, Prompt, PromptItem, Sampling, Stage, ToolChoice, UnixNanos,
 };
 use headrace_engine_api::Tenant;
 use headrace_fleet::Fleet;
@@ -361,7 +361,11 @@ fn no_tools(model: &ServedModel) -> Why {
 }
 
 fn prompt_param(call: &Call) -> &'static str {
-    if matches!(call.prompt, Prompt::Conversation(_)) { "messages" } else { "prompt" }
+    match (&call.prompt, call.endpoint) {
+        (_, Endpoint::Responses) => "input",
+        (Prompt::Conversation(_), _) => "messages",
+        _ => "prompt",
+    }
 }
 
 fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {

@@ -31,7 +31,7 @@ pub(crate) enum KeysCommand {
         /// A model that it may ask for; several times for several [default: all]
         #[arg(long, value_name = "MODEL")]
         allow: Vec<ModelName>,
-        /// An endpoint that it may call: chat.completions, completions or messages [default: all]
+        /// An endpoint that it may call: chat.completions, completions, messages or responses [default: all]
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
         endpoint: Vec<Endpoint>,
         /// How long it lives, such as 30d [default: until it is revoked]
@@ -144,7 +144,8 @@ pub(crate) enum ProjectsCommand {
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {
-    let all = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
+    let all =
+        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
     let names = all.map(Endpoint::name).join(", ");
     all.into_iter()
         .find(|endpoint| endpoint.name() == text)

@@ -8,7 +8,7 @@ use crate::ErrorFacts;
 use crate::json_out::raw;
 
 /// What an answer says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ReplyMeta {
     /// Which request; the answer's id is made of it.
     pub request_id: RequestId,
@@ -20,6 +20,24 @@ pub struct ReplyMeta {
     pub system_fingerprint: String,
     /// OpenAI's `service_tier`; said where it is not the usual one.
     pub tier: ServiceTier,
+    /// How tokens are chosen where the caller said nothing.
+    pub chosen: Chosen,
+}
+
+/// How tokens are chosen, as far as answers say it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chosen {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 1 keeps all.
+    pub top_p: f32,
+}
+
+impl Default for Chosen {
+    /// Nothing is changed.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0 }
+    }
 }
 
 /// Writes one answer. The order of calls is `begin`, any number of `event` and `keep_alive`, then either `finish` or
@@ -48,17 +66,19 @@ pub trait ReplyEncoder: Send {
             raw(out, "\n\n");
         }
     }
+    /// When all of it was there, in seconds since 1970: said before `finish`, for answers that show it.
+    fn ended_at(&mut self, _unix_s: u64) {}
     /// `text/event-stream` or `application/json`.
     fn content_type(&self) -> &'static str;
 }
 
 /// The content type of a stream.
-pub(super) const EVENT_STREAM: &str = "text/event-stream";
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 /// The content type of a whole answer.
-pub(super) const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// An SSE comment, which every reader skips.
-pub(super) const KEEP_ALIVE: &str = ": keep-alive\n\n";
+pub(crate) const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
 /// What of a call decides which fields its OpenAI answer has.
 #[derive(Debug, Clone, Copy)]

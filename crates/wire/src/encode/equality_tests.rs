@@ -12,7 +12,7 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{ReplyMeta, encoder};
+use super::{Chosen, ReplyMeta, encoder};
 use crate::client::SseReader;
 
 /// What of a call decides the shape of its answer.
@@ -225,6 +225,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
         model: "mödel \"x\"".into(),
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
+        chosen: Chosen::default(),
     };
     let explain = json!({"cost": "1"});
     let mut out = BytesMut::new();

@@ -103,7 +103,7 @@ pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMet
 }
 
 /// The answer's id: the request's digits behind the prefix that each endpoint has.
-pub(super) fn answer_id(endpoint: Endpoint, request_id: RequestId) -> String {
+pub(crate) fn answer_id(endpoint: Endpoint, request_id: RequestId) -> String {
     format!("{}{:032x}", answer_prefix(endpoint), request_id.bits())
 }
 
@@ -112,13 +112,15 @@ const fn answer_prefix(endpoint: Endpoint) -> &'static str {
         Endpoint::ChatCompletions => "chatcmpl-",
         Endpoint::Completions => "cmpl-",
         Endpoint::Messages => "msg_",
+        Endpoint::Responses => "resp_",
     }
 }
 
 /// The request that an id names: its own, from the `x-request-id` header, or its answer's, which is what a caller of
 /// an SDK holds.
 pub fn named_request(id: &str) -> Option<RequestId> {
-    const ANSWERS: [Endpoint; 3] = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
+    const ANSWERS: [Endpoint; 4] =
+        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
     let id = id.trim();
     let digits = ANSWERS.into_iter().find_map(|endpoint| id.strip_prefix(answer_prefix(endpoint)));
     match digits {
@@ -147,7 +149,7 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
 }
 
 /// `,"headrace":…` where asked for.
-pub(super) fn write_explain(out: &mut BytesMut, explain: Option<&serde_json::Value>) {
+pub(crate) fn write_explain(out: &mut BytesMut, explain: Option<&serde_json::Value>) {
     if let Some(explain) = explain {
         raw(out, ",\"headrace\":");
         value(out, explain);
@@ -210,7 +212,9 @@ mod tests {
     #[test]
     fn a_request_is_found_by_its_own_id_and_by_its_answers() {
         let id = RequestId::from_bits(0x0019_aa3b_1c2d);
-        for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages] {
+        for endpoint in
+            [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses]
+        {
             assert_eq!(named_request(&answer_id(endpoint, id)), Some(id), "{endpoint:?}");
         }
         assert_eq!(named_request(&format!(" {id}\n")), Some(id));

@@ -8,7 +8,7 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{ReplyEncoder, ReplyMeta, encoder};
+use super::{Chosen, ReplyEncoder, ReplyMeta, encoder};
 use crate::{ErrorFacts, WireLimits, parse};
 
 const USAGE: Usage =
@@ -32,6 +32,7 @@ fn start(call: &Call) -> Box<dyn ReplyEncoder> {
         model: "m".into(),
         system_fingerprint: "f".into(),
         tier: headrace_domain::ServiceTier::Standard,
+        chosen: Chosen::default(),
     };
     encoder(call, meta)
 }

@@ -5,6 +5,11 @@ use super::{Kind, Reader, plain_run};
 use crate::fault::Read;
 
 impl<'a> Reader<'a> {
+    /// The same text from its beginning, to look for something in it first.
+    pub(crate) const fn again(&self) -> Self {
+        self.inner(self.text)
+    }
+
     /// Reads over a string. Returns how many bytes it has, unescaped.
     pub(crate) fn skip_string(&mut self) -> Read<usize> {
         self.require(Kind::String)?;

@@ -29,7 +29,7 @@ use anthropic::Blocks;
 /// What ends a good stream: the event that some servers leave out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
     match endpoint {
-        Endpoint::ChatCompletions | Endpoint::Completions => b"data: [DONE]\n\n",
+        Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => b"data: [DONE]\n\n",
         Endpoint::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     }
 }
@@ -67,7 +67,7 @@ impl ReplyReader {
         self.delivered(true);
         let mut reading = Reading::new(out);
         match self.endpoint {
-            Endpoint::ChatCompletions | Endpoint::Completions => {
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
                 openai::event(name, data, &mut self.answer, &mut reading)?;
             }
             Endpoint::Messages => {
@@ -90,7 +90,7 @@ impl ReplyReader {
         self.delivered(false);
         let mut reading = Reading::new(out);
         match self.endpoint {
-            Endpoint::ChatCompletions | Endpoint::Completions => {
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
                 openai::whole(body, &mut self.answer, &mut reading)?;
             }
             Endpoint::Messages => anthropic::whole(body, &mut self.answer, &mut reading)?,

@@ -100,7 +100,8 @@ impl Estimate {
             choices: STOP.saturating_mul(stop_bytes).saturating_add(CHOICE).saturating_mul(asked.choices),
             prompt_scores: asked.prompt_scores(),
             prompt_shown: echoed.saturating_add(ids).saturating_mul(asked.shown),
-            output: asked.output(call.stream),
+            // A stream of a response ends with all of it, and so keeps it.
+            output: asked.output(call.stream && call.endpoint != Endpoint::Responses),
         }
     }
 

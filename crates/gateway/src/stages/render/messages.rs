@@ -39,6 +39,13 @@ pub(super) fn prepare(
     max_tokens: u32,
 ) -> Result<Messages, Why> {
     let Prompt::Relayed(relayed) = &call.prompt else {
+        if call.endpoint == Endpoint::Responses {
+            let message = format!(
+                "The upstreams of `{}` are not asked for responses yet. Use /v1/chat/completions or /v1/messages.",
+                model.name
+            );
+            return Err(Why::new(Code::Untranslatable, message));
+        }
         let message = "The call was read for a model that takes tokens, and this one takes messages. Nothing was charged.";
         return Err(Why::new(Code::RenderFailed, message));
     };

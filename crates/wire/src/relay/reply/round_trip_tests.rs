@@ -8,7 +8,7 @@ use headrace_domain::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::encode::{ReplyMeta, encoder};
+use crate::encode::{Chosen, ReplyMeta, encoder};
 use crate::relay::EventSplitter;
 
 fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
@@ -47,6 +47,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> Bytes {
         model: "mödel \"x\"".into(),
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
+        chosen: Chosen::default(),
     };
     let mut out = BytesMut::new();
     let mut encoder = encoder(call, meta);

@@ -112,6 +112,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         tier: knobs.tier,
         form: None,
         reasoning: ReasoningWish::default(),
+        response: None,
     })
 }
 

@@ -27,6 +27,11 @@ fn put(call: &Call, body: &[u8], to: Dialect, edits: &Edits<'_>) -> Read<BytesMu
     let talk = match call.endpoint {
         Endpoint::ChatCompletions => read_chat::read(call, body, to),
         Endpoint::Messages => read_messages::read(call, body, to),
+        Endpoint::Responses => {
+            // It is put into chat before it comes here: `responses::as_chat`.
+            let why = "has no responses; use `POST /v1/chat/completions`";
+            Err(lacks(to, Code::UnsupportedValue, why))
+        }
         Endpoint::Completions => {
             let why = "has only conversations; use `POST /v1/chat/completions`";
             Err(lacks(to, Code::UnsupportedValue, why))

@@ -1,0 +1,318 @@
+//! An answer in the making, as items: what a stream says of each and what a whole answer holds are written from the same. Knows no
+//! events of a stream.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Endpoint, FinishReason, Prompt, ResponseAsk, TokenLogprob, Usage};
+
+use super::sealed::Sealed;
+use crate::ErrorFacts;
+use crate::custom::Unwrap;
+use crate::encode::{ReplyMeta, answer_id, write_explain};
+use crate::json_out::{chat_logprobs, list, raw, value};
+
+/// The items so far, and what is said of the answer as a whole.
+pub(super) struct Answer {
+    meta: ReplyMeta,
+    ask: Arc<ResponseAsk>,
+    /// What stands between the output and the usage: constant.
+    sampling: String,
+    custom_tools: BTreeSet<String>,
+    pub(super) items: Vec<Item>,
+    pub(super) reason: Option<FinishReason>,
+    completed_at: Option<u64>,
+}
+
+/// One item of the output.
+pub(super) struct Item {
+    pub(super) id: String,
+    pub(super) body: Body,
+    pub(super) status: Status,
+}
+
+/// How far an item, or an answer, has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    InProgress,
+    Completed,
+    Incomplete,
+    Failed,
+}
+
+impl Status {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What an item holds.
+pub(super) enum Body {
+    Message { text: String, logprobs: Vec<TokenLogprob> },
+    Reasoning { text: String, foreign: Option<String> },
+    Call(ToolCall),
+}
+
+/// A call of a tool.
+pub(super) struct ToolCall {
+    pub(super) index: u32,
+    pub(super) call_id: String,
+    pub(super) name: String,
+    /// JSON, or the text that a tool of text takes.
+    pub(super) arguments: String,
+    /// Takes the text out of what a model writes for a tool of text; `None`: its tool takes JSON.
+    pub(super) text: Option<Unwrap>,
+}
+
+impl ToolCall {
+    /// Takes in more of what the model wrote; returns what it adds to the arguments.
+    pub(super) fn push<'f>(&mut self, fragment: &'f str) -> Cow<'f, str> {
+        let piece = match &mut self.text {
+            Some(text) => Cow::Owned(text.push(fragment)),
+            None => Cow::Borrowed(fragment),
+        };
+        self.arguments.push_str(&piece);
+        piece
+    }
+
+    /// The model wrote all of it: what was held back.
+    pub(super) fn finish(&mut self) -> String {
+        let left = self.text.as_mut().map(Unwrap::finish).unwrap_or_default();
+        self.arguments.push_str(&left);
+        left
+    }
+
+    pub(super) const fn is_custom(&self) -> bool {
+        self.text.is_some()
+    }
+}
+
+impl Answer {
+    pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
+        let sampling = &call.sampling;
+        let shown = format!(
+            "\"temperature\":{},\"top_p\":{},\"presence_penalty\":{},\"frequency_penalty\":{},",
+            sampling.temperature.unwrap_or(meta.chosen.temperature),
+            sampling.top_p.unwrap_or(meta.chosen.top_p),
+            sampling.presence_penalty.unwrap_or(0.0),
+            sampling.frequency_penalty.unwrap_or(0.0),
+        );
+        let custom_tools = match &call.prompt {
+            Prompt::Conversation(conversation) => {
+                let custom = conversation.tools.iter().filter(|tool| tool.custom.is_some());
+                custom.map(|tool| tool.name.clone()).collect()
+            }
+            Prompt::Raw(_) | Prompt::Relayed(_) => BTreeSet::new(),
+        };
+        Self {
+            meta,
+            ask: call.response.clone().unwrap_or_default(),
+            sampling: shown,
+            custom_tools,
+            items: Vec::new(),
+            reason: None,
+            completed_at: None,
+        }
+    }
+
+    pub(super) fn ask(&self) -> &ResponseAsk {
+        &self.ask
+    }
+
+    pub(super) fn ended_at(&mut self, unix_s: u64) {
+        self.completed_at = Some(unix_s);
+    }
+
+    /// A new item. Its id says whose answer it is of, and its place there.
+    pub(super) fn push(&mut self, body: Body) -> usize {
+        let prefix = match &body {
+            Body::Message { .. } => "msg",
+            Body::Reasoning { .. } => "rs",
+            Body::Call(call) if call.is_custom() => "ctc",
+            Body::Call(_) => "fc",
+        };
+        let place = self.items.len();
+        let id = format!("{prefix}_{:032x}{place:04x}", self.meta.request_id.bits());
+        self.items.push(Item { id, body, status: Status::InProgress });
+        place
+    }
+
+    pub(super) fn call(&self, index: u32, call_id: &str, name: &str) -> Body {
+        let text = self.custom_tools.contains(name).then(Unwrap::default);
+        let (call_id, name) = (call_id.to_owned(), name.to_owned());
+        Body::Call(ToolCall { index, call_id, name, arguments: String::new(), text })
+    }
+
+    /// How an item ends where the answer ends with it.
+    pub(super) fn last_status(&self) -> Status {
+        match self.reason {
+            Some(FinishReason::Length | FinishReason::ContentFilter) => Status::Incomplete,
+            _ => Status::Completed,
+        }
+    }
+
+    /// Why the answer is not whole.
+    fn incomplete(&self) -> Option<&'static str> {
+        match self.reason {
+            Some(FinishReason::Length) => Some("max_output_tokens"),
+            Some(FinishReason::ContentFilter) => Some("content_filter"),
+            _ => None,
+        }
+    }
+
+    /// The response as an object.
+    pub(super) fn write(&self, status: Status, end: &End<'_>, out: &mut BytesMut) {
+        raw(out, "{\"id\":");
+        value(out, &answer_id(Endpoint::Responses, self.meta.request_id));
+        raw(out, ",\"object\":\"response\",\"created_at\":");
+        value(out, &self.meta.created_unix_s);
+        raw(out, ",\"completed_at\":");
+        value(out, &self.completed_at.filter(|_| status == Status::Completed));
+        raw(out, ",\"status\":");
+        value(out, status.name());
+        raw(out, ",\"error\":");
+        match end.failed {
+            Some(facts) => write_failure(out, facts),
+            None => raw(out, "null"),
+        }
+        raw(out, ",\"incomplete_details\":");
+        match self.incomplete().filter(|_| status == Status::Incomplete) {
+            Some(reason) => {
+                raw(out, "{\"reason\":");
+                value(out, reason);
+                raw(out, "}");
+            }
+            None => raw(out, "null"),
+        }
+        raw(out, ",\"model\":");
+        value(out, &self.meta.model);
+        raw(out, ",\"output\":[");
+        list(out, &self.items, |out, item| self.write_item(item, out));
+        raw(out, "],");
+        raw(out, &self.sampling);
+        raw(out, &self.ask.echo);
+        raw(out, "\"usage\":");
+        match end.usage {
+            Some(usage) => write_usage(out, usage),
+            None => raw(out, "null"),
+        }
+        if !self.ask.skipped_tools.is_empty() {
+            raw(out, ",\"skipped_tools\":");
+            value(out, &self.ask.skipped_tools);
+        }
+        write_explain(out, end.explain);
+        raw(out, "}");
+    }
+
+    pub(super) fn write_item(&self, item: &Item, out: &mut BytesMut) {
+        raw(out, "{\"id\":");
+        value(out, &item.id);
+        let begun = item.status != Status::InProgress;
+        match &item.body {
+            Body::Message { text, logprobs } => {
+                raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+                if begun {
+                    write_text(out, text, logprobs);
+                }
+                raw(out, "]");
+            }
+            Body::Reasoning { text, foreign } => self.write_reasoning(out, begun, text, foreign.as_deref()),
+            Body::Call(call) => write_call(out, call, begun),
+        }
+        raw(out, ",\"status\":");
+        value(out, item.status.name());
+        raw(out, "}");
+    }
+
+    fn write_reasoning(&self, out: &mut BytesMut, begun: bool, text: &str, foreign: Option<&str>) {
+        raw(out, ",\"type\":\"reasoning\",\"summary\":[");
+        let shown = begun && !text.is_empty();
+        if shown && self.ask.reasoning_summary {
+            write_part(out, "summary_text", text);
+        }
+        raw(out, "],\"content\":[");
+        if shown && !self.ask.reasoning_summary {
+            write_part(out, "reasoning_text", text);
+        }
+        raw(out, "]");
+        let sealed = match foreign {
+            Some(data) => Some(Sealed::Foreign(data.to_owned())),
+            None => (begun && self.ask.sealed_reasoning).then(|| Sealed::Text(text.to_owned())),
+        };
+        raw(out, ",\"encrypted_content\":");
+        value(out, &sealed.map(|sealed| sealed.to_field()));
+    }
+}
+
+/// What is said at the end of an answer.
+#[derive(Default)]
+pub(super) struct End<'a> {
+    pub(super) usage: Option<&'a Usage>,
+    pub(super) failed: Option<&'a ErrorFacts>,
+    pub(super) explain: Option<&'a serde_json::Value>,
+}
+
+/// A part of text.
+pub(super) fn write_text(out: &mut BytesMut, text: &str, logprobs: &[TokenLogprob]) {
+    raw(out, "{\"type\":\"output_text\",\"text\":");
+    value(out, text);
+    raw(out, ",\"annotations\":[],\"logprobs\":[");
+    chat_logprobs(out, logprobs);
+    raw(out, "]}");
+}
+
+/// A part that has nothing but its text.
+pub(super) fn write_part(out: &mut BytesMut, kind: &str, text: &str) {
+    raw(out, "{\"type\":");
+    value(out, kind);
+    raw(out, ",\"text\":");
+    value(out, text);
+    raw(out, "}");
+}
+
+fn write_call(out: &mut BytesMut, call: &ToolCall, begun: bool) {
+    raw(out, if call.is_custom() { ",\"type\":\"custom_tool_call\"" } else { ",\"type\":\"function_call\"" });
+    raw(out, ",\"call_id\":");
+    value(out, &call.call_id);
+    raw(out, ",\"name\":");
+    value(out, &call.name);
+    raw(out, if call.is_custom() { ",\"input\":" } else { ",\"arguments\":" });
+    value(out, if begun { call.arguments.as_str() } else { "" });
+}
+
+/// `{"code":…,"message":…}`: OpenAI's two words for what is not the caller's doing, and ours for the rest.
+fn write_failure(out: &mut BytesMut, facts: &ErrorFacts) {
+    let code = match facts.status {
+        429 => "rate_limit_exceeded",
+        status if status >= 500 => "server_error",
+        _ => facts.code.name(),
+    };
+    raw(out, "{\"code\":");
+    value(out, code);
+    raw(out, ",\"message\":");
+    value(out, &format!("{} ({})", facts.message, facts.code.name()));
+    raw(out, "}");
+}
+
+fn write_usage(out: &mut BytesMut, usage: &Usage) {
+    raw(out, "{\"input_tokens\":");
+    value(out, &usage.prompt_tokens());
+    raw(out, ",\"input_tokens_details\":{\"cached_tokens\":");
+    value(out, &usage.cached_input);
+    raw(out, ",\"cache_write_tokens\":");
+    value(out, &usage.cache_writes());
+    raw(out, "},\"output_tokens\":");
+    value(out, &usage.completion_tokens());
+    raw(out, ",\"output_tokens_details\":{\"reasoning_tokens\":");
+    value(out, &usage.reasoning);
+    raw(out, "},\"total_tokens\":");
+    value(out, &usage.total());
+    raw(out, "}");
+}

@@ -1,0 +1,111 @@
+//! The parameters that an answer repeats, every one of them: clients look for the keys. Knows no answers.
+
+use bytes::BytesMut;
+use headrace_domain::{ResponseAsk, SamplingRequest, ServiceTier};
+
+use crate::json_out::{raw, value};
+
+/// What was asked for, as it is repeated.
+#[derive(Debug, Default)]
+pub(super) struct Echo {
+    /// As it was sent.
+    pub(super) tool_choice: Option<String>,
+    /// A JSON list, without brackets.
+    pub(super) tools: BytesMut,
+    pub(super) instructions: Option<String>,
+    pub(super) one_call: bool,
+    pub(super) max_tool_calls: Option<u32>,
+    /// An object, as it was sent.
+    pub(super) metadata: Option<String>,
+    pub(super) safety_identifier: Option<String>,
+    pub(super) prompt_cache_key: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) effort: Option<String>,
+    pub(super) summary: Option<String>,
+    /// An object; `None`: text.
+    pub(super) format: Option<String>,
+    pub(super) top_logprobs: u32,
+}
+
+impl Echo {
+    /// A `text.format` with a schema.
+    pub(super) fn json_schema(
+        &mut self,
+        name: &str,
+        description: Option<&str>,
+        schema: &str,
+        strict: Option<bool>,
+    ) {
+        let mut out = BytesMut::new();
+        raw(&mut out, "{\"type\":\"json_schema\",\"name\":");
+        value(&mut out, name);
+        raw(&mut out, ",\"description\":");
+        value(&mut out, &description);
+        raw(&mut out, ",\"schema\":");
+        raw(&mut out, schema);
+        raw(&mut out, ",\"strict\":");
+        value(&mut out, &strict.unwrap_or(false));
+        raw(&mut out, "}");
+        self.format = Some(text_of(out));
+    }
+
+    /// Fields with their commas behind them.
+    pub(super) fn written(self, ask: &ResponseAsk, sampling: &SamplingRequest, tier: ServiceTier) -> String {
+        let mut out = BytesMut::with_capacity(512 + self.tools.len());
+        let out = &mut out;
+        field(out, "instructions", &self.instructions);
+        field(out, "max_output_tokens", &sampling.max_tokens);
+        field(out, "max_tool_calls", &self.max_tool_calls);
+        json(out, "metadata", self.metadata.as_deref().unwrap_or("{}"));
+        field(out, "parallel_tool_calls", &!self.one_call);
+        field(out, "previous_response_id", &ask.previous);
+        if let Some(id) = &ask.conversation {
+            raw(out, "\"conversation\":{\"id\":");
+            value(out, id);
+            raw(out, "},");
+        }
+        field(out, "prompt_cache_key", &self.prompt_cache_key);
+        raw(out, "\"reasoning\":{\"effort\":");
+        value(out, &self.effort);
+        raw(out, ",\"summary\":");
+        value(out, &self.summary);
+        raw(out, "},");
+        field(out, "safety_identifier", &self.safety_identifier);
+        let tier = if tier == ServiceTier::Flex { "flex" } else { "default" };
+        field(out, "service_tier", tier);
+        field(out, "store", &ask.store);
+        field(out, "background", &ask.background);
+        raw(out, "\"text\":{\"format\":");
+        raw(out, self.format.as_deref().unwrap_or(r#"{"type":"text"}"#));
+        raw(out, ",\"verbosity\":\"medium\"},");
+        json(out, "tool_choice", self.tool_choice.as_deref().unwrap_or("\"auto\""));
+        raw(out, "\"tools\":[");
+        out.extend_from_slice(&self.tools);
+        raw(out, "],");
+        field(out, "top_logprobs", &self.top_logprobs);
+        raw(out, "\"truncation\":\"disabled\",");
+        field(out, "user", &self.user);
+        text_of(std::mem::take(out))
+    }
+}
+
+fn field<T: serde::Serialize + ?Sized>(out: &mut BytesMut, name: &str, field: &T) {
+    raw(out, "\"");
+    raw(out, name);
+    raw(out, "\":");
+    value(out, field);
+    raw(out, ",");
+}
+
+fn json(out: &mut BytesMut, name: &str, text: &str) {
+    raw(out, "\"");
+    raw(out, name);
+    raw(out, "\":");
+    raw(out, text);
+    raw(out, ",");
+}
+
+/// What was written is text: pieces of the body, which was, and what serde wrote.
+pub(super) fn text_of(out: BytesMut) -> String {
+    String::from_utf8(out.to_vec()).unwrap_or_default()
+}

@@ -1,0 +1,98 @@
+//! Events of an answer to its items. Knows no JSON.
+
+use std::borrow::Cow;
+
+use headrace_domain::ReplyEvent;
+
+use super::answer::{Answer, Body, Item, Status};
+
+/// What an event became.
+pub(super) struct Taken<'e> {
+    /// The item that it belongs to.
+    pub(super) at: usize,
+    /// It is the item's first.
+    pub(super) new: bool,
+    /// What it adds to the item's text.
+    pub(super) delta: Cow<'e, str>,
+}
+
+impl Answer {
+    /// Takes an event in. `None`: it belongs to no item.
+    pub(super) fn take<'e>(&mut self, event: &'e ReplyEvent) -> Option<Taken<'e>> {
+        match event {
+            ReplyEvent::Text { text, logprobs, .. } => {
+                let taken = self.text(text, |body| matches!(body, Body::Message { .. }), || Body::Message {
+                    text: String::new(),
+                    logprobs: Vec::new(),
+                })?;
+                if let Some(Body::Message { text: all, logprobs: scores }) = self.body(taken.at) {
+                    all.push_str(text);
+                    scores.extend_from_slice(logprobs);
+                }
+                Some(taken)
+            }
+            ReplyEvent::Reasoning { text, .. } => {
+                let fits = |body: &Body| matches!(body, Body::Reasoning { foreign: None, .. });
+                let taken =
+                    self.text(text, fits, || Body::Reasoning { text: String::new(), foreign: None })?;
+                if let Some(Body::Reasoning { text: all, .. }) = self.body(taken.at) {
+                    all.push_str(text);
+                }
+                Some(taken)
+            }
+            // What vouches for a thought at somebody else's goes back through their own dialect only.
+            ReplyEvent::Prompt { .. } | ReplyEvent::ReasoningSignature { .. } => None,
+            ReplyEvent::RedactedReasoning { data, .. } => {
+                let foreign = Some(data.clone());
+                Some(self.begin(Body::Reasoning { text: String::new(), foreign }))
+            }
+            ReplyEvent::ToolCallStart { index, id, name, .. } => {
+                let body = self.call(*index, id, name);
+                Some(self.begin(body))
+            }
+            ReplyEvent::ToolCallArguments { index, fragment, .. } => {
+                let is_it = |item: &Item| matches!(&item.body, Body::Call(call) if call.index == *index);
+                let at = self.items.iter().rposition(is_it)?;
+                let Some(Body::Call(call)) = self.body(at) else { return None };
+                Some(Taken { at, new: false, delta: call.push(fragment) })
+            }
+            ReplyEvent::Finish { reason, .. } => {
+                self.reason = Some(reason.clone());
+                None
+            }
+        }
+    }
+
+    /// An item is over. Returns what it had held back.
+    pub(super) fn end(&mut self, at: usize, status: Status) -> String {
+        let Some(item) = self.items.get_mut(at) else { return String::new() };
+        item.status = status;
+        match &mut item.body {
+            Body::Call(call) => call.finish(),
+            Body::Message { .. } | Body::Reasoning { .. } => String::new(),
+        }
+    }
+
+    /// Where a text belongs: to the last item, if that is still open and of its kind, else to a new one.
+    fn text<'e>(
+        &mut self,
+        text: &'e str,
+        fits: impl FnOnce(&Body) -> bool,
+        new: impl FnOnce() -> Body,
+    ) -> Option<Taken<'e>> {
+        let last = self.items.last().filter(|item| item.status == Status::InProgress && fits(&item.body));
+        match (last, self.items.len().checked_sub(1)) {
+            (Some(_), Some(at)) => Some(Taken { at, new: false, delta: Cow::Borrowed(text) }),
+            _ if text.is_empty() => None,
+            _ => Some(Taken { delta: Cow::Borrowed(text), ..self.begin(new()) }),
+        }
+    }
+
+    fn begin<'e>(&mut self, body: Body) -> Taken<'e> {
+        Taken { at: self.push(body), new: true, delta: Cow::Borrowed("") }
+    }
+
+    fn body(&mut self, at: usize) -> Option<&mut Body> {
+        self.items.get_mut(at).map(|item| &mut item.body)
+    }
+}

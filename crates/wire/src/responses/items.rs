@@ -1,0 +1,287 @@
+//! Items of an input to messages of a conversation: what a turn of the assistant said, thought and called is one message.
+//! Knows no parameters beside the input.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use headrace_domain::{Code, Conversation, Message, MessageOrigin, Role, ToolCall};
+
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::params::label;
+use crate::tools::{MAX_TOOL_NAME_BYTES, tool_name};
+use crate::{WireLimits, custom};
+
+use super::parts;
+use super::sealed::Sealed;
+
+/// What stands before what is left of turns that were compacted.
+const COMPACTED: &str = "What was said before, in short:\n";
+
+/// The messages that items become, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    pub(super) messages: Vec<Message>,
+    pub(super) origins: Vec<MessageOrigin>,
+}
+
+/// An item's fields, whatever its type.
+#[derive(Default)]
+struct Draft {
+    role: Option<Role>,
+    content: Option<String>,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    input: Option<String>,
+    output: Option<String>,
+    summary: Option<String>,
+    sealed: Option<String>,
+}
+
+/// Types of items that are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kinds {
+    Message,
+    Call,
+    CallOutput,
+    CustomCall,
+    CustomOutput,
+    Reasoning,
+    Compaction,
+}
+
+impl Turns {
+    /// An `input`: a text, or a list of items.
+    pub(super) fn input(&mut self, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+        match r.kind()? {
+            Kind::String => {
+                let text = r.string()?.into_owned();
+                self.push(Message::text(Role::User, text), 0);
+                Ok(())
+            }
+            Kind::Array => r.array(limits.max_messages, |r, index| {
+                let text = r.raw()?;
+                self.item(r.inner(text), index, limits)
+            }),
+            _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of items")),
+        }
+    }
+
+    fn item(&mut self, mut r: Reader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
+        let kind = kind_of(&r)?;
+        let draft = Draft::read(&mut r, kind, limits)?;
+        self.take(kind, draft, index)
+    }
+
+    fn take(&mut self, kind: Kinds, draft: Draft, index: usize) -> Read<()> {
+        let missing = |key: &'static str| move || Fault::missing(key);
+        match kind {
+            Kinds::Message => {
+                let content = draft.content.ok_or_else(missing("content"))?;
+                match draft.role.ok_or_else(missing("role"))? {
+                    Role::Assistant => self.said(content, index),
+                    role => self.push(Message::text(role, content), index),
+                }
+            }
+            Kinds::Call => self.called(
+                ToolCall {
+                    id: draft.call_id.ok_or_else(missing("call_id"))?,
+                    name: draft.name.ok_or_else(missing("name"))?,
+                    arguments: draft.arguments.ok_or_else(missing("arguments"))?,
+                },
+                index,
+            ),
+            Kinds::CustomCall => self.called(
+                ToolCall {
+                    id: draft.call_id.ok_or_else(missing("call_id"))?,
+                    name: draft.name.ok_or_else(missing("name"))?,
+                    arguments: custom::arguments(&draft.input.ok_or_else(missing("input"))?),
+                },
+                index,
+            ),
+            Kinds::CallOutput | Kinds::CustomOutput => {
+                let mut message =
+                    Message::text(Role::Tool, draft.output.ok_or_else(missing("output"))?);
+                message.tool_call_id = Some(draft.call_id.ok_or_else(missing("call_id"))?);
+                self.push(message, index);
+            }
+            Kinds::Reasoning => self.thought(draft, index),
+            Kinds::Compaction => {
+                let field = draft.sealed.ok_or_else(missing("encrypted_content"))?;
+                let Some(Sealed::Text(text)) = Sealed::of_field(&field) else {
+                    let message = "it was not compacted here: send what it stands for";
+                    return Err(Fault::at("encrypted_content", Code::InvalidValue, message));
+                };
+                self.push(Message::text(Role::System, format!("{COMPACTED}{text}")), index);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, message: Message, index: usize) {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        self.messages.push(message);
+        self.origins.push(MessageOrigin::Message { index, block: None });
+    }
+
+    /// The assistant's turn that is under way, unless it has what cannot be added to.
+    fn open(&mut self, fits: impl FnOnce(&Message) -> bool) -> Option<&mut Message> {
+        self.messages.last_mut().filter(|last| last.role == Role::Assistant && fits(last))
+    }
+
+    fn said(&mut self, text: String, index: usize) {
+        match self.open(|last| last.content.is_none() && last.tool_calls.is_empty()) {
+            Some(last) => last.content = Some(text),
+            None => self.push(Message::text(Role::Assistant, text), index),
+        }
+    }
+
+    fn called(&mut self, call: ToolCall, index: usize) {
+        match self.open(|_| true) {
+            Some(last) => last.tool_calls.push(call),
+            None => {
+                let mut message = Message::text(Role::Assistant, "");
+                (message.content, message.tool_calls) = (None, vec![call]);
+                self.push(message, index);
+            }
+        }
+    }
+
+    fn thought(&mut self, draft: Draft, index: usize) {
+        let sealed = draft.sealed.as_deref().and_then(Sealed::of_field);
+        let text = match (draft.content, sealed) {
+            (Some(text), _) if !text.is_empty() => text,
+            (_, Some(Sealed::Text(text))) => text,
+            // What somebody else sealed, and no more than its summary is here.
+            _ => draft.summary.unwrap_or_default(),
+        };
+        if text.is_empty() {
+            return;
+        }
+        match self.open(|last| last.content.is_none() && last.tool_calls.is_empty()) {
+            Some(last) => last.reasoning.get_or_insert_default().push_str(&text),
+            None => {
+                let mut message = Message::text(Role::Assistant, "");
+                (message.content, message.reasoning) = (None, Some(text));
+                self.push(message, index);
+            }
+        }
+    }
+
+    /// A turn that was only thought has no text, and must have some.
+    pub(super) fn finish(&mut self) {
+        for message in &mut self.messages {
+            if message.content.is_none() && message.tool_calls.is_empty() {
+                message.content = Some(String::new());
+            }
+        }
+    }
+}
+
+/// Which type of item it is: the field may stand anywhere in it.
+fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
+    let mut r = r.again();
+    let (mut kind, mut has_role) = (None, false);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = r.optional(Reader::string)?,
+            "role" => {
+                has_role = true;
+                r.skip()?;
+            }
+            _ => r.skip()?,
+        }
+        Ok(())
+    })?;
+    let unsupported = |message: &str| Err(Fault::at("type", Code::UnsupportedContent, message));
+    match kind.as_deref() {
+        Some("message") => Ok(Kinds::Message),
+        None if has_role => Ok(Kinds::Message),
+        None => Err(Fault::missing("type")),
+        Some("function_call") => Ok(Kinds::Call),
+        Some("function_call_output") => Ok(Kinds::CallOutput),
+        Some("custom_tool_call") => Ok(Kinds::CustomCall),
+        Some("custom_tool_call_output") => Ok(Kinds::CustomOutput),
+        Some("reasoning") => Ok(Kinds::Reasoning),
+        Some("compaction" | "compaction_summary") => Ok(Kinds::Compaction),
+        Some("item_reference") => {
+            unsupported("items cannot be referred to; send the item, or `previous_response_id`")
+        }
+        Some(_) => unsupported(
+            "only messages, reasoning, compactions, and calls of functions and custom tools with their outputs are taken; \
+             leave it out, or say what it holds in a message",
+        ),
+    }
+}
+
+impl Draft {
+    fn read(r: &mut Reader<'_>, kind: Kinds, limits: &WireLimits) -> Read<Self> {
+        let mut draft = Self::default();
+        r.object(|r, key| {
+            match (key.as_ref(), kind) {
+                ("type", _) => r.skip()?,
+                // What items of answers have, and what says nothing of what the model is to see.
+                ("id" | "status" | "phase" | "created_by", _) => r.optional(|r| label(r, limits)).map(drop)?,
+                ("role", Kinds::Message) => draft.role = Some(role(r)?),
+                ("content", Kinds::Message) => draft.content = Some(parts::text(r, limits)?),
+                ("content", Kinds::Reasoning) => {
+                    draft.content = r.optional(|r| parts::list(r, limits, ""))?;
+                }
+                ("summary", Kinds::Reasoning) => {
+                    draft.summary = r.optional(|r| parts::list(r, limits, "\n\n"))?;
+                }
+                ("encrypted_content", Kinds::Reasoning | Kinds::Compaction) => {
+                    draft.sealed = r.optional(Reader::string)?.map(Cow::into_owned);
+                }
+                ("call_id", Kinds::Call | Kinds::CallOutput | Kinds::CustomCall | Kinds::CustomOutput) => {
+                    draft.call_id = Some(label(r, limits)?);
+                }
+                ("name", Kinds::Call | Kinds::CustomCall) => draft.name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+                ("arguments", Kinds::Call) => draft.arguments = Some(crate::tools::arguments_text(r)?),
+                ("input", Kinds::CustomCall) => draft.input = Some(r.string()?.into_owned()),
+                ("output", Kinds::CallOutput | Kinds::CustomOutput) => {
+                    draft.output = Some(parts::text(r, limits)?);
+                }
+                ("name", Kinds::CallOutput | Kinds::CustomOutput) | ("caller" | "namespace", _) => {
+                    r.optional(|r| r.skip()).map(drop)?;
+                }
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })?;
+        Ok(draft)
+    }
+}
+
+fn role(r: &mut Reader<'_>) -> Read<Role> {
+    match r.string()?.as_ref() {
+        "system" | "developer" => Ok(Role::System),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        _ => Err(Fault::new(
+            Code::InvalidValue,
+            "it must be `user`, `assistant`, `system` or `developer`; results of tools are items of their own",
+        )),
+    }
+}
+
+/// Whether every result names a call that stands before it, so that the model can tell what it is of.
+///
+/// # Errors
+/// The first that does not.
+pub(super) fn check(conversation: &Conversation) -> Read<()> {
+    let mut called: HashSet<&str> = HashSet::new();
+    for message in &conversation.messages {
+        called.extend(message.tool_calls.iter().map(|call| call.id.as_str()));
+        if message.tool_call_id.as_deref().is_some_and(|id| !called.contains(id)) {
+            let message = "an output names a call that is not before it; send the call too, or the response that it was in as \
+                           `previous_response_id`";
+            return Err(Fault::at("input", Code::InvalidValue, message));
+        }
+    }
+    if conversation.messages.is_empty() {
+        return Err(Fault::missing("input"));
+    }
+    Ok(())
+}

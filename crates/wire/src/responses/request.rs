@@ -1,0 +1,424 @@
+//! The body of `POST /v1/responses` to a call. Knows nothing of how a conversation is rendered, and of no store.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use headrace_domain::{
+    Call, Code, Conversation, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish,
+    ResponseAsk, Role,
+};
+
+use crate::WireLimits;
+use crate::fault::{Fault, Read};
+use crate::form::{json_form, schema_name};
+use crate::json::{Kind, Reader};
+use crate::params::{Knobs, integer, label};
+use crate::refused::Accept::{self, Empty, Nothing, Words};
+use crate::refused::neutral;
+
+use super::echo::Echo;
+use super::items::{self, Turns};
+use super::tools::{self, Tools};
+
+/// Parameters that change nothing in the answer, or are taken where they ask for what happens anyway.
+const KNOWN: &[(&str, Accept, &str)] = &[
+    (
+        "prompt_cache_retention",
+        Words(&["in_memory", "in-memory"]),
+        "cached prompts stay in memory only; leave it out",
+    ),
+    ("prompt", Nothing, "prompts are not kept here; send the text"),
+    ("context_management", Empty, "turns are compacted when asked to: `POST /v1/responses/compact`"),
+    ("moderation", Nothing, "it is not supported; leave it out"),
+    ("prompt_cache_options", Nothing, "prompts are cached by content; leave it out"),
+    ("background_options", Nothing, "it is not supported; leave it out"),
+    ("access_programs", Nothing, "it is not supported; leave it out"),
+    ("verbosity", Nothing, "use `text.verbosity`"),
+    ("response_format", Nothing, "use `text.format`"),
+    ("reasoning_effort", Nothing, "use `reasoning.effort`"),
+    ("max_tokens", Nothing, "use `max_output_tokens`"),
+    ("max_completion_tokens", Nothing, "use `max_output_tokens`"),
+    ("messages", Nothing, "use `input`, or `POST /v1/chat/completions`"),
+    ("n", Nothing, "an answer is one; send several requests"),
+];
+
+/// Parameters of the other endpoints' that mean the same here.
+const SHARED: &[&str] = &[
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "stop",
+    "stop_token_ids",
+    "min_tokens",
+    "ignore_eos",
+    "service_tier",
+    "model",
+    "stream",
+    "top_k",
+    "seed",
+    "headrace",
+    "timeout",
+    "cache_salt",
+];
+
+/// What `include` may name.
+const INCLUDES: &[&str] = &[
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+];
+
+/// The body as read so far.
+#[derive(Default)]
+struct Draft {
+    turns: Option<Turns>,
+    input: String,
+    instructions: Option<String>,
+    tools: Tools,
+    choice: headrace_domain::ToolChoice,
+    one_call: bool,
+    form: Option<Form>,
+    reasoning: ReasoningWish,
+    ask: ResponseAsk,
+    logprobs: bool,
+    top_logprobs: Option<u32>,
+    echo: Echo,
+}
+
+/// Reads the whole body.
+pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = Knobs::new(Endpoint::Responses, limits);
+    let mut draft = Draft { ask: ResponseAsk { store: true, ..ResponseAsk::default() }, ..Draft::default() };
+    r.object(|r, key| {
+        let key = key.as_ref();
+        if SHARED.contains(&key) {
+            return knobs.take_openai(key, r).map(drop);
+        }
+        if draft.take_prompt(key, r, limits)? || draft.take_state(key, r, limits)? {
+            return Ok(());
+        }
+        draft.take_answer(key, r, limits, &mut knobs)
+    })?;
+    r.end()?;
+    draft.finish(knobs)
+}
+
+impl Draft {
+    /// What the model is shown. `false`: `key` is none of it, and nothing was read.
+    fn take_prompt(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+        match key {
+            "input" => {
+                let text = r.raw()?;
+                let mut turns = Turns::default();
+                turns.input(&mut r.inner(text), limits)?;
+                turns.finish();
+                (self.turns, self.input) = (Some(turns), text.to_owned());
+            }
+            "instructions" => self.instructions = r.optional(Reader::string)?.map(Cow::into_owned),
+            "tools" => self.tools = r.optional(|r| Tools::read(r, limits))?.unwrap_or_default(),
+            "tool_choice" => {
+                if let Some(text) = r.optional(Reader::raw)? {
+                    self.choice = tools::choice(&mut r.inner(text), limits)?;
+                    self.echo.tool_choice = Some(text.to_owned());
+                }
+            }
+            "parallel_tool_calls" => self.one_call = r.optional(Reader::bool)? == Some(false),
+            "max_tool_calls" => {
+                // It bounds calls of tools that run on the server, of which there are none.
+                self.echo.max_tool_calls = r.optional(|r| integer(r, 1, u32::MAX))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What becomes of the answer, and what it goes on from.
+    fn take_state(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+        let ask = &mut self.ask;
+        match key {
+            "store" => ask.store = r.optional(Reader::bool)?.unwrap_or(true),
+            "background" => ask.background = r.optional(Reader::bool)?.unwrap_or(false),
+            "previous_response_id" => ask.previous = r.optional(|r| label(r, limits))?,
+            "conversation" => ask.conversation = r.optional(|r| conversation(r, limits))?,
+            "metadata" => self.echo.metadata = r.optional(|r| metadata(r, limits))?,
+            "safety_identifier" => self.echo.safety_identifier = r.optional(|r| label(r, limits))?,
+            "prompt_cache_key" => self.echo.prompt_cache_key = r.optional(|r| label(r, limits))?,
+            "user" => self.echo.user = r.optional(|r| label(r, limits))?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// How the answer is made and shown.
+    fn take_answer(
+        &mut self,
+        key: &str,
+        r: &mut Reader<'_>,
+        limits: &WireLimits,
+        knobs: &mut Knobs<'_>,
+    ) -> Read<()> {
+        match key {
+            "max_output_tokens" => {
+                let cap = limits.max_output_tokens_per_request;
+                knobs.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
+            }
+            "top_logprobs" => {
+                let most = u32::from(limits.max_logprobs);
+                self.top_logprobs = r.optional(|r| integer(r, 0, most))?;
+            }
+            "include" => r.optional(|r| self.include(r)).map(drop)?,
+            "text" => r.optional(|r| self.text(r)).map(drop)?,
+            "reasoning" => r.optional(|r| self.reason(r)).map(drop)?,
+            "truncation" => {
+                let cut = r.optional(|r| Ok(r.string()? != "disabled"))?;
+                if cut == Some(true) {
+                    let message = "a conversation is never cut; shorten it, or compact it with `POST /v1/responses/compact`";
+                    return Err(Fault::new(Code::UnsupportedValue, message));
+                }
+            }
+            "stream_options" => r.optional(stream_options).map(drop)?,
+            _ => return known(key, r, limits),
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        r.array(INCLUDES.len() + 2, |r, _| {
+            match r.string()?.as_ref() {
+                "message.output_text.logprobs" => self.logprobs = true,
+                "reasoning.encrypted_content" => self.ask.sealed_reasoning = true,
+                name if INCLUDES.contains(&name) => {}
+                _ => return Err(Fault::new(Code::InvalidValue, "there is no such thing to include")),
+            }
+            Ok(())
+        })
+    }
+
+    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        r.object(|r, key| {
+            match key.as_ref() {
+                "format" => {
+                    if let Some(text) = r.optional(Reader::raw)? {
+                        self.form = format(&mut r.inner(text), &mut self.echo)?;
+                    }
+                }
+                "verbosity" => match r.optional(Reader::string)?.as_deref() {
+                    None | Some("medium") => {}
+                    Some(_) => {
+                        let message = "only `medium` is there; ask for a shorter or longer answer in the instructions";
+                        return Err(Fault::new(Code::UnsupportedValue, message));
+                    }
+                },
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })
+    }
+
+    fn reason(&mut self, r: &mut Reader<'_>) -> Read<()> {
+        r.object(|r, key| {
+            match key.as_ref() {
+                "effort" => {
+                    let effort = r.optional(Reader::string)?.map(Cow::into_owned);
+                    if effort.as_deref().is_some_and(|effort| !EFFORTS.contains(&effort)) {
+                        let message = "it must be `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`";
+                        return Err(Fault::new(Code::InvalidValue, message));
+                    }
+                    self.echo.effort.clone_from(&effort);
+                    self.reasoning.enabled = effort.as_deref().map(|effort| effort != "none");
+                    self.reasoning.effort = effort.filter(|effort| effort != "none");
+                }
+                // The second is the first one's former name.
+                "summary" | "generate_summary" => {
+                    let summary = r.optional(Reader::string)?.map(Cow::into_owned);
+                    if summary.as_deref().is_some_and(|word| !SUMMARIES.contains(&word)) {
+                        return Err(Fault::new(
+                            Code::InvalidValue,
+                            "it must be `auto`, `concise` or `detailed`",
+                        ));
+                    }
+                    self.ask.reasoning_summary |= summary.is_some();
+                    self.echo.summary = summary.or(self.echo.summary.take());
+                }
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
+        tools::check(&self.choice, &self.tools.tools)?;
+        if self.ask.previous.is_some() && self.ask.conversation.is_some() {
+            let message = "it goes on from its conversation; send one of the two";
+            return Err(Fault::at("previous_response_id", Code::InvalidValue, message));
+        }
+        if self.ask.background && !self.ask.store {
+            let message = "it needs `store: true`: nobody could ask for the answer otherwise";
+            return Err(Fault::at("background", Code::InvalidValue, message));
+        }
+        if self.logprobs || self.top_logprobs.is_some_and(|top| top > 0) {
+            let top = self.top_logprobs.unwrap_or(0);
+            knobs.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));
+        }
+        self.echo.top_logprobs = self.top_logprobs.unwrap_or(0);
+        let settled = knobs.settle(1)?;
+        let Self { turns, input, instructions, tools, choice, one_call, form, reasoning, mut ask, mut echo, .. } = self;
+        (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
+        ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
+        let Turns { mut messages, mut origins } = turns.unwrap_or_default();
+        if let Some(instructions) = instructions {
+            messages.insert(0, Message::text(Role::System, instructions));
+            origins.insert(0, MessageOrigin::System);
+        }
+        if ask.store || ask.conversation.is_some() {
+            ask.input = input;
+        }
+        ask.skipped_tools = tools.skipped;
+        let conversation = Conversation {
+            messages,
+            tools: tools.tools,
+            tool_choice: choice,
+            one_call,
+            ..Conversation::default()
+        };
+        // What it goes on from may hold the calls that its outputs name.
+        if ask.previous.is_none() && ask.conversation.is_none() {
+            items::check(&conversation)?;
+        }
+        Ok(Call {
+            endpoint: Endpoint::Responses,
+            model: settled.model,
+            prompt: Prompt::Conversation(conversation),
+            origins,
+            sampling: settled.sampling,
+            stream: knobs.stream,
+            include_usage: true,
+            return_token_ids: false,
+            echo: false,
+            explain: knobs.explain,
+            cache_salt: knobs.cache_salt,
+            timeout: knobs.timeout,
+            tier: knobs.tier,
+            form: form.map(Arc::new),
+            reasoning,
+            response: Some(Arc::new(ask)),
+        })
+    }
+}
+
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+const SUMMARIES: &[&str] = &["auto", "concise", "detailed"];
+
+fn known(key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    let Some((_, accept, why)) = KNOWN.iter().find(|(name, ..)| *name == key) else {
+        return Err(Fault::unknown());
+    };
+    match r.optional(|r| neutral(accept, r, limits))? {
+        None | Some(true) => Ok(()),
+        Some(false) => Err(Fault::new(Code::UnsupportedParameter, *why)),
+    }
+}
+
+/// What the answer's text is held to; `None`: to nothing.
+fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
+    let (mut kind, mut name, mut description, mut schema, mut strict) = (None, None, None, None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "name" => name = Some(schema_name(r)?),
+            "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+            "schema" => {
+                r.require(Kind::Object)?;
+                schema = Some(r.raw()?);
+            }
+            "strict" => strict = r.optional(Reader::bool)?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    match kind.as_deref() {
+        Some("text") => Ok(None),
+        Some("json_object") => {
+            echo.format = Some(r#"{"type":"json_object"}"#.to_owned());
+            Ok(Some(Form::JsonObject))
+        }
+        Some("json_schema") => {
+            let name = name.ok_or_else(|| Fault::missing("name"))?;
+            let text = schema.ok_or_else(|| Fault::missing("schema"))?;
+            echo.json_schema(&name, description.as_deref(), text, strict);
+            // It was read before, and so is JSON; its keys stay in the order in which they were sent.
+            let schema = serde_json::from_str(text)
+                .map_err(|_| Fault::at("schema", Code::InvalidValue, "a number in it is too large"))?;
+            let strict = strict == Some(true);
+            Ok(Some(Form::JsonSchema(json_form(Some(name), schema, strict))))
+        }
+        Some(_) => {
+            let message = "it must be `text`, `json_object` or `json_schema`";
+            Err(Fault::at("type", Code::InvalidValue, message))
+        }
+        None => Err(Fault::missing("type")),
+    }
+}
+
+/// An id, or an object that has it.
+fn conversation(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+    if r.kind()? == Kind::String {
+        return label(r, limits);
+    }
+    let mut id = None;
+    r.object(|r, key| match key.as_ref() {
+        "id" => {
+            id = Some(label(r, limits)?);
+            Ok(())
+        }
+        _ => Err(Fault::unknown()),
+    })?;
+    id.ok_or_else(|| Fault::missing("id"))
+}
+
+/// OpenAI's bounds on an entry of `metadata`, in characters.
+const MAX_METADATA_KEY: usize = 64;
+/// As [`MAX_METADATA_KEY`], of its text.
+const MAX_METADATA_VALUE: usize = 512;
+
+/// Up to 16 pairs of short strings, as they were sent.
+pub(super) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+    let text = r.raw()?;
+    let mut pairs = 0;
+    r.inner(text).object(|r, key| {
+        pairs += 1;
+        if pairs > limits.max_metadata_pairs {
+            let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
+            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
+        }
+        if key.chars().count() > MAX_METADATA_KEY {
+            let message = format!("a key may have at most {MAX_METADATA_KEY} characters");
+            return Err(Fault::new(Code::StringAboveMaxLength, message).of_parent());
+        }
+        if r.string()?.chars().count() > MAX_METADATA_VALUE {
+            let message = format!("it may have at most {MAX_METADATA_VALUE} characters");
+            return Err(Fault::new(Code::StringAboveMaxLength, message));
+        }
+        Ok(())
+    })?;
+    Ok(text.to_owned())
+}
+
+fn stream_options(r: &mut Reader<'_>) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "include_obfuscation" => match r.optional(Reader::bool)? {
+            Some(true) => {
+                Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
+            }
+            _ => Ok(()),
+        },
+        _ => Err(Fault::unknown()),
+    })
+}

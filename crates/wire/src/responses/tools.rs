@@ -1,0 +1,215 @@
+//! Tools of a Responses call, and which of them may or must be called. Tools that run at OpenAI's are not here: what becomes of
+//! them is the operator's to say.
+
+use std::borrow::Cow;
+
+use bytes::BytesMut;
+use headrace_domain::{Code, CustomInput, Tool, ToolChoice};
+
+use crate::choice::tool_names;
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::json_out::{raw, value};
+use crate::tools::{MAX_TOOL_NAME_BYTES, push_tool, schema, tool_name};
+use crate::{WireLimits, custom};
+
+/// The tools of a call.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    pub(super) tools: Vec<Tool>,
+    /// The same as the answer repeats them: a JSON list.
+    pub(super) echo: BytesMut,
+    /// Types of those that were left out.
+    pub(super) skipped: Vec<String>,
+}
+
+/// The fields of a tool, whatever its type.
+#[derive(Default)]
+struct Draft<'a> {
+    name: Option<String>,
+    description: Option<String>,
+    /// As it was sent, and as it is.
+    parameters: Option<(&'a str, serde_json::Value)>,
+    strict: Option<bool>,
+    format: Option<CustomInput>,
+}
+
+impl Tools {
+    pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Self> {
+        let mut all = Self::default();
+        r.array(limits.max_tools, |r, _| {
+            let text = r.raw()?;
+            all.tool(r.inner(text), text, limits)
+        })?;
+        Ok(all)
+    }
+
+    fn tool(&mut self, r: Reader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
+        let kind = type_of(&r)?;
+        match kind.as_ref() {
+            "function" => self.function(r, limits),
+            "custom" => self.custom(r, text, limits),
+            _ if limits.skip_hosted_tools => {
+                // A name of OpenAI's, not the caller's words: whatever else it is, it is not repeated.
+                let known = HOSTED.iter().find(|hosted| **hosted == kind.as_ref());
+                let name = (*known.unwrap_or(&"other")).to_owned();
+                if !self.skipped.contains(&name) {
+                    self.skipped.push(name);
+                }
+                Ok(())
+            }
+            _ => Err(Fault::at("type", Code::UnsupportedValue, NOT_HERE)),
+        }
+    }
+
+    fn function(&mut self, mut r: Reader<'_>, limits: &WireLimits) -> Read<()> {
+        let draft = Draft::read(&mut r, false, limits)?;
+        let name = draft.name.ok_or_else(|| Fault::missing("name"))?;
+        self.comma();
+        let out = &mut self.echo;
+        raw(out, "{\"type\":\"function\",\"name\":");
+        value(out, &name);
+        raw(out, ",\"description\":");
+        value(out, &draft.description);
+        raw(out, ",\"parameters\":");
+        raw(out, draft.parameters.as_ref().map_or("null", |(text, _)| text));
+        raw(out, ",\"strict\":");
+        value(out, &draft.strict);
+        raw(out, "}");
+        let mut tool = Tool::function(name, draft.description, draft.parameters.map(|(_, schema)| schema));
+        tool.strict = draft.strict == Some(true);
+        push_tool(&mut self.tools, tool)
+    }
+
+    fn custom(&mut self, mut r: Reader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
+        let draft = Draft::read(&mut r, true, limits)?;
+        let name = draft.name.ok_or_else(|| Fault::missing("name"))?;
+        self.comma();
+        raw(&mut self.echo, text);
+        let input = draft.format.unwrap_or(CustomInput::Text);
+        push_tool(&mut self.tools, custom::tool(name, draft.description, input))
+    }
+
+    fn comma(&mut self) {
+        if !self.tools.is_empty() {
+            raw(&mut self.echo, ",");
+        }
+    }
+}
+
+/// Types of tools that run at OpenAI's, or that only its clients know.
+const HOSTED: &[&str] = &[
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+    "web_search_preview",
+];
+
+const NOT_HERE: &str = "only tools of type `function` and `custom` are here: those that you run yourself. Leave it out, or ask the \
+                        operator to have others skipped (`wire.skip_hosted_tools`)";
+
+fn type_of<'a>(r: &Reader<'a>) -> Read<Cow<'a, str>> {
+    let mut r = r.again();
+    let mut kind = None;
+    r.object(|r, key| {
+        if key.as_ref() == "type" {
+            kind = Some(r.string()?);
+            return Ok(());
+        }
+        r.skip()
+    })?;
+    kind.ok_or_else(|| Fault::missing("type"))
+}
+
+impl<'a> Draft<'a> {
+    fn read(r: &mut Reader<'a>, is_custom: bool, limits: &WireLimits) -> Read<Self> {
+        let mut draft = Self::default();
+        r.object(|r, key| {
+            match key.as_ref() {
+                "type" => r.skip()?,
+                "name" => draft.name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+                "description" => draft.description = r.optional(Reader::string)?.map(Cow::into_owned),
+                "parameters" if !is_custom => {
+                    draft.parameters = r.optional(|r| {
+                        let text = r.raw()?;
+                        Ok((text, schema(&mut r.inner(text))?))
+                    })?;
+                }
+                "strict" if !is_custom => draft.strict = r.optional(Reader::bool)?,
+                "format" if is_custom => draft.format = r.optional(|r| custom::format(r, limits))?,
+                // Neither changes what the model may do with a tool that stands in its prompt anyway.
+                "defer_loading" | "allowed_callers" => r.skip()?,
+                _ => return Err(Fault::unknown()),
+            }
+            Ok(())
+        })?;
+        Ok(draft)
+    }
+}
+
+const CHOICES: &str = "it must be `auto`, `none`, `required`, a function or custom tool by its name, or `allowed_tools`";
+
+/// Which tools may or must be called.
+pub(super) fn choice(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+    match r.kind()? {
+        Kind::String => match r.string()?.as_ref() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => Ok(ToolChoice::Required),
+            _ => Err(Fault::new(Code::InvalidValue, CHOICES)),
+        },
+        Kind::Object => object(r, limits),
+        _ => Err(Fault::new(Code::InvalidType, CHOICES)),
+    }
+}
+
+fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+    let (mut kind, mut name, mut mode, mut names) = (None, None, None, Vec::new());
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => kind = Some(r.string()?),
+            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "mode" => mode = Some(r.string()?),
+            "tools" => names = tool_names(r, limits)?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    match kind.as_deref() {
+        Some("function" | "custom") => Ok(ToolChoice::Named(name.ok_or_else(|| Fault::missing("name"))?)),
+        Some("allowed_tools") => match mode.as_deref() {
+            // With nothing but what it names, as `auto` has it.
+            None | Some("auto") => Ok(ToolChoice::Allowed { names, required: false }),
+            Some("required") => Ok(ToolChoice::Allowed { names, required: true }),
+            Some("none") => Ok(ToolChoice::None),
+            Some(_) => Err(Fault::at("mode", Code::InvalidValue, "it must be `auto` or `required`")),
+        },
+        Some(_) => Err(Fault::at("type", Code::UnsupportedValue, CHOICES)),
+        None => Err(Fault::missing("type")),
+    }
+}
+
+/// Whether the tools that a choice names are there.
+pub(super) fn check(choice: &ToolChoice, tools: &[Tool]) -> Read<()> {
+    let there = |name: &String| tools.iter().any(|tool| tool.name == *name);
+    let fits = match choice {
+        ToolChoice::Auto | ToolChoice::None => true,
+        ToolChoice::Required => !tools.is_empty(),
+        ToolChoice::Named(name) => there(name),
+        ToolChoice::Allowed { names, .. } => !names.is_empty() && names.iter().all(there),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(Fault::at("tool_choice", Code::InvalidValue, "it names a tool that is not in `tools`"))
+}

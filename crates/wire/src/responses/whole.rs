@@ -1,0 +1,68 @@
+//! The whole response: events are gathered into items and written at the end.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Dialect, ReplyEvent, Usage};
+
+use super::answer::{Answer, End, Status};
+use crate::ErrorFacts;
+use crate::encode::{JSON, ReplyEncoder, ReplyMeta};
+use crate::error::write_error;
+
+/// See the top of the file.
+pub(crate) struct ResponseWhole {
+    answer: Answer,
+    over: bool,
+}
+
+impl ResponseWhole {
+    /// The encoder of a call's answer.
+    pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
+        Self { answer: Answer::new(call, meta), over: false }
+    }
+}
+
+impl ReplyEncoder for ResponseWhole {
+    fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
+
+    fn event(&mut self, event: &ReplyEvent, _out: &mut BytesMut) {
+        if self.over {
+            return;
+        }
+        let answer = &mut self.answer;
+        let before = answer.items.len();
+        if answer.take(event).is_some_and(|taken| taken.new)
+            && let Some(former) = before.checked_sub(1)
+        {
+            answer.end(former, Status::Completed);
+        }
+        if matches!(event, ReplyEvent::Finish { .. })
+            && let Some(last) = answer.items.len().checked_sub(1)
+        {
+            answer.end(last, answer.last_status());
+        }
+    }
+
+    fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let end = End { usage: Some(usage), failed: None, explain };
+        self.answer.write(self.answer.last_status(), &end, out);
+    }
+
+    fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.over, true) {
+            write_error(Dialect::OpenAi, facts, out);
+        }
+    }
+
+    fn keep_alive(&mut self, _out: &mut BytesMut) {}
+
+    fn ended_at(&mut self, unix_s: u64) {
+        self.answer.ended_at(unix_s);
+    }
+
+    fn content_type(&self) -> &'static str {
+        JSON
+    }
+}
