@@ -70,6 +70,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
         form: None,
+        response: None,
         reasoning: Default::default(),
     }
 }

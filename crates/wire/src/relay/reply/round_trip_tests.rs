@@ -33,6 +33,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
         form: None,
+        response: None,
         reasoning: Default::default(),
     }
 }
