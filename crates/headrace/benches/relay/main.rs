@@ -4,7 +4,12 @@
 //! `cargo bench -p headrace --bench relay`. The server is a process of its own on the second core, with one worker thread and
 //! everything that it starts; load and upstream are one spinning thread on the first. Latencies count from the moment a request
 //! was due, so that a slow answer delays none of the measurements that follow it.
+//!
+//! `HEADRACE_BENCH_ONLY` names what is run of it, separated by commas: parts of cells' names, `shadow`, `frontier`, `connections`,
+//! and `flat`, a million calls, which is left out unless it is named.
 
+mod flat;
+mod frontier;
 #[path = "../common/house.rs"]
 mod house;
 #[path = "../common/load.rs"]
@@ -97,7 +102,8 @@ fn report() -> Result<(), Failure> {
         "| cell | relay | calls/s saturated | of plain | CPU/call | p50 | p99 | added p50 | added p99 | events/s |"
     );
     println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for cell in &cells {
+    let only = Only::asked();
+    for cell in cells.iter().filter(|cell| only.has(cell.name)) {
         // The dearest first: half of what it takes is the rate at which all are compared.
         let sqlite = measure(cell, "sqlite", length, None)?;
         let rate = sqlite.saturated.per_second() / 2.0;
@@ -109,11 +115,46 @@ fn report() -> Result<(), Failure> {
             tell(cell, name, row, &plain);
         }
     }
-    if let Some(cell) = cells.first() {
-        shadowed(cell, length)?;
+    for bytes in [4_000, 40_000, 400_000] {
+        println!("A memcpy and a BLAKE3 hash of {bytes} bytes here: {:.1} us", copy_and_hash_us(bytes));
     }
-    println!("\nA memcpy and a BLAKE3 hash of 400 kB here: {:.0} us", copy_and_hash_us(400_000));
-    memory_of_connections()
+    let [instant, stream, ..] = &cells;
+    if only.has("shadow") {
+        shadowed(instant, length)?;
+    }
+    if only.has("frontier") {
+        println!("\n| cell | relay | CPU/call | calls/s at p99 <= 1 ms | 5 ms | 10 ms | 50 ms | saturated |");
+        println!("|---|---|---:|---:|---:|---:|---:|---:|");
+        for cell in [instant, stream] {
+            for (kind, name) in
+                [("plain", "plain"), ("memory", "governed, memory journal"), ("sqlite", "governed, SQLite")]
+            {
+                frontier::print(cell, kind, name, Duration::from_secs(1))?;
+            }
+        }
+    }
+    if only.is_named("flat") {
+        flat::print(instant)?;
+    }
+    if only.has("connections") { memory_of_connections() } else { Ok(()) }
+}
+
+/// What is run.
+struct Only(Option<String>);
+
+impl Only {
+    fn asked() -> Self {
+        Self(std::env::var("HEADRACE_BENCH_ONLY").ok())
+    }
+
+    /// Whether it is named, or nothing is.
+    fn has(&self, name: &str) -> bool {
+        self.0.is_none() || self.is_named(name)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.0.as_deref().is_some_and(|only| only.split(',').any(|part| name.contains(part)))
+    }
 }
 
 /// What a copy of each call adds to the calls, at a rate at which all of them have room: they are twice as many.
