@@ -1,4 +1,5 @@
 //! The promise that a batch is on the disk: a future that can also be waited for, one group of batches at a time.
+//! Whoever writes is woken for those who wait, and not for each batch: a wake costs as much as deciding several.
 //! Knows nothing of what the batches hold.
 
 use std::fmt;
@@ -24,14 +25,26 @@ impl fmt::Display for JournalFailed {
 
 impl std::error::Error for JournalFailed {}
 
+/// Whoever writes groups.
+pub(crate) trait Scribe: Send + Sync {
+    /// Somebody waits. To call it twice costs little.
+    fn call(&self);
+}
+
 /// Resolves when a batch is on the disk. Cheap to clone; every clone resolves alike.
-#[derive(Debug)]
+///
+/// A future that is asked for the first time lets everybody else have a turn before it wakes the writer: what they add meanwhile
+/// is written with it. Dropped unasked, it wakes the writer then.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
 pub struct Durable {
     /// `None`: nothing to wait for.
     group: Option<Arc<Group>>,
     /// Where this future's waker stands in the group's list.
     slot: Option<usize>,
+    /// Others had their turn.
+    stood_back: bool,
+    /// `None`: it knows that somebody waits, or it is done.
+    scribe: Option<Arc<dyn Scribe>>,
 }
 
 /// Batches that one append makes durable together.
@@ -68,19 +81,27 @@ impl Group {
 impl Durable {
     /// Already on the disk.
     pub const fn now() -> Self {
-        Self { group: None, slot: None }
+        Self { group: None, slot: None, stood_back: false, scribe: None }
     }
 
-    pub(crate) const fn of(group: Arc<Group>) -> Self {
-        Self { group: Some(group), slot: None }
+    /// With a group that `scribe` writes.
+    pub(crate) fn of(group: Arc<Group>, scribe: Arc<dyn Scribe>) -> Self {
+        Self { group: Some(group), slot: None, stood_back: false, scribe: Some(scribe) }
+    }
+
+    fn call(&mut self) {
+        if let Some(scribe) = self.scribe.take() {
+            scribe.call();
+        }
     }
 
     /// Blocks until the batch is on the disk. Not for asynchronous code, which awaits instead.
     ///
     /// # Errors
     /// When the journal failed: the batch did not happen.
-    pub fn wait(self) -> Result<(), JournalFailed> {
-        let Some(group) = self.group else { return Ok(()) };
+    pub fn wait(mut self) -> Result<(), JournalFailed> {
+        self.call();
+        let Some(group) = self.group.take() else { return Ok(()) };
         let mut state = group.state.lock();
         loop {
             if let Some(result) = &state.result {
@@ -93,7 +114,19 @@ impl Durable {
 
 impl Clone for Durable {
     fn clone(&self) -> Self {
-        Self { group: self.group.clone(), slot: None }
+        Self { group: self.group.clone(), slot: None, stood_back: false, scribe: self.scribe.clone() }
+    }
+}
+
+impl Drop for Durable {
+    fn drop(&mut self) {
+        self.call();
+    }
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
@@ -104,6 +137,7 @@ impl Future for Durable {
         let Some(group) = self.group.clone() else { return Poll::Ready(Ok(())) };
         let mut state = group.state.lock();
         if let Some(result) = &state.result {
+            self.scribe = None;
             return Poll::Ready(result.clone());
         }
         match self.slot.and_then(|slot| state.wakers.get_mut(slot)) {
@@ -111,6 +145,14 @@ impl Future for Durable {
             None => {
                 self.slot = Some(state.wakers.len());
                 state.wakers.push(context.waker().clone());
+            }
+        }
+        drop(state);
+        if self.scribe.is_some() {
+            if std::mem::replace(&mut self.stood_back, true) {
+                self.call();
+            } else {
+                context.waker().wake_by_ref();
             }
         }
         Poll::Pending

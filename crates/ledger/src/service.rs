@@ -3,7 +3,8 @@
 //!
 //! **Two states.** `transact` decides on the *live* state and queues the transactions; the journal thread appends them
 //! and, once they are on the disk, applies them to a *durable* state of its own. Batches that arrive while an append
-//! is under way form the next group: one row, one fsync.
+//! is under way form the next group: one row, one fsync. An idle journal thread is woken by those who wait for a batch
+//! ([`Durable`]), once for all that was decided by then.
 //!
 //! **When an append fails**, everything queued was decided on a state that the disk may not have. Under the lock, the
 //! live state becomes a copy of the durable one, every batch of the failed group and of those queued behind it
@@ -167,6 +168,7 @@ impl Ledger {
             in_flight: None,
             status: Status::Up,
             health: Health { sequence: replayed.sequence, ..Health::default() },
+            writer_sleeps: false,
         };
         let shared = Arc::new(Shared { inner: Mutex::new(inner), work: Condvar::new() });
         let writer = Writer::new(Arc::clone(&shared), journal, replayed, options);
@@ -205,17 +207,14 @@ impl Ledger {
             verdicts.resize(batch.len(), Verdict::Refused(refusal));
             return Transacted { verdicts, durable: Durable::now() };
         }
-        let was_idle = inner.forming.transactions.is_empty();
         for command in batch {
             let verdict = inner.decide(command, now, &self.handle.options);
             verdicts.push(verdict.map_or_else(Verdict::Refused, Verdict::Done));
         }
-        let has_work = !inner.forming.transactions.is_empty();
-        let durable = inner.durable();
+        let awaited = inner.awaited();
         drop(inner);
-        if was_idle && has_work {
-            self.handle.shared.work.notify_one();
-        }
+        let durable = awaited
+            .map_or_else(Durable::now, |group| Durable::of(group, Arc::<Shared>::clone(&self.handle.shared)));
         Transacted { verdicts, durable }
     }
 

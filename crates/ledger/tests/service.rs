@@ -46,7 +46,7 @@ fn with_money(journal: &MemoryJournal, amount: i64) -> Ledger {
     ledger
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
@@ -96,6 +96,8 @@ fn batches_that_arrive_during_a_write_share_the_next_one() {
             let done = ledger.transact(vec![hold(n, 1)], at(0));
             assert!(done.verdicts[0].is_done(), "the verdict does not wait for the disk");
             if n == 0 {
+                // Somebody waits for it: it is being written while the others come.
+                drop(done.durable.clone());
                 std::thread::sleep(Duration::from_millis(20));
             }
             done.durable
@@ -121,14 +123,43 @@ fn poll_once(future: &mut (impl Future + Unpin)) -> Poll<()> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|_| ())
 }
 
+/// Counts how often it is woken.
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_waits_lets_others_have_a_turn_before_the_writer_is_woken() {
+    let inner = MemoryJournal::new();
+    drop(with_money(&inner, 1000));
+    let (permit, permits) = mpsc::channel();
+    let appends = Arc::new(AtomicU64::new(0));
+    let journal = GatedJournal { inner, permits, appends: Arc::clone(&appends) };
+    let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
+    (0..3).for_each(|_| permit.send(()).unwrap());
+    let told = Arc::new(Count(0.into()));
+    let waker = Waker::from(Arc::clone(&told));
+    let mut first = ledger.transact(vec![hold(1, 1)], at(0)).durable;
+    let mut ask = || std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+    assert!(ask().is_pending());
+    assert_eq!(told.0.load(Ordering::SeqCst), 1, "it comes back by itself");
+    let second = ledger.transact(vec![hold(2, 1)], at(0)).durable;
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(appends.load(Ordering::SeqCst), 0, "nobody has woken the writer");
+    assert!(ask().is_pending() || appends.load(Ordering::SeqCst) == 1);
+    until("both are written", || ask().is_ready());
+    second.wait().unwrap();
+    assert_eq!(appends.load(Ordering::SeqCst), 1, "both in one write");
+    drop(ledger.transact(vec![hold(3, 1)], at(0)).durable);
+    until("what nobody waits for is written, too", || appends.load(Ordering::SeqCst) == 2);
+}
+
 #[test]
 fn a_durable_future_wakes_its_last_waker() {
-    struct Count(AtomicU64);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let inner = MemoryJournal::new();
     drop(with_money(&inner, 1000));
     let (permit, permits) = mpsc::channel();
@@ -136,6 +167,7 @@ fn a_durable_future_wakes_its_last_waker() {
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
     let mut durable = ledger.transact(vec![hold(1, 1)], at(0)).durable;
     let (old, new) = (Arc::new(Count(0.into())), Arc::new(Count(0.into())));
+    assert!(poll_once(&mut durable).is_pending(), "others have their turn first");
     for waker in [&old, &new] {
         let waker = Waker::from(Arc::clone(waker));
         assert!(std::pin::Pin::new(&mut durable).poll(&mut Context::from_waker(&waker)).is_pending());

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::command::{Command, Receipt};
 use crate::core::Core;
-use crate::durable::{Durable, Group, JournalFailed};
+use crate::durable::{Group, JournalFailed, Scribe};
 use crate::refusal::LedgerRefusal;
 use crate::transaction::{Event, Transaction};
 
@@ -78,6 +78,8 @@ pub(super) struct Inner {
     pub(super) in_flight: Option<Arc<Group>>,
     pub(super) status: Status,
     pub(super) health: Health,
+    /// The journal thread waits to be woken, and nobody has.
+    pub(super) writer_sleeps: bool,
 }
 
 /// What the next append will write.
@@ -97,6 +99,18 @@ pub(super) enum Status {
     Closing,
     /// The journal thread has ended.
     Closed,
+}
+
+impl Scribe for Shared {
+    fn call(&self) {
+        let mut inner = self.inner.lock();
+        let wakes = inner.writer_sleeps && !inner.forming.transactions.is_empty();
+        inner.writer_sleeps &= !wakes;
+        drop(inner);
+        if wakes {
+            self.work.notify_one();
+        }
+    }
 }
 
 impl Shared {
@@ -162,11 +176,11 @@ impl Inner {
     }
 
     /// What a batch decided now waits for: the group being formed, or else the one being written.
-    pub(super) fn durable(&self) -> Durable {
+    pub(super) fn awaited(&self) -> Option<Arc<Group>> {
         if !self.forming.transactions.is_empty() {
-            return Durable::of(Arc::clone(&self.forming.group));
+            return Some(Arc::clone(&self.forming.group));
         }
-        self.in_flight.clone().map_or_else(Durable::now, Durable::of)
+        self.in_flight.clone()
     }
 
     /// Takes the live state back to `core` and tells everyone whose batch is lost.

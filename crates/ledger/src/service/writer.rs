@@ -135,7 +135,10 @@ impl Writer {
             if let Some(work) = inner.work() {
                 return work;
             }
-            if self.shared.work.wait_for(&mut inner, CHECK_EVERY).timed_out() {
+            inner.writer_sleeps = true;
+            let waited = self.shared.work.wait_for(&mut inner, CHECK_EVERY);
+            inner.writer_sleeps = false;
+            if waited.timed_out() {
                 return Work::Check;
             }
         }
