@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::fast::RandomState;
 use headrace_domain::KeyId;
 use parking_lot::Mutex;
 
@@ -25,7 +26,7 @@ struct Shared {
 struct Taken {
     all: u64,
     /// Only keys that have something.
-    of_key: HashMap<KeyId, u64>,
+    of_key: HashMap<KeyId, u64, RandomState>,
 }
 
 /// What one call has taken: given back when dropped.

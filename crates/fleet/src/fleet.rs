@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use headrace_domain::{Clock, ModelName, PrefixKeys, Region, Residency, SystemClock};
 use headrace_engine_api::{Health, SharedRelay};
 use smallvec::SmallVec;
@@ -22,7 +23,7 @@ use crate::worker::Worker;
 /// See the top of the file.
 #[derive(Debug)]
 pub struct Fleet {
-    by_model: HashMap<ModelName, Group>,
+    by_model: HashMap<ModelName, Group, RandomState>,
     chance: Arc<Chance>,
 }
 
@@ -63,7 +64,7 @@ impl Fleet {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Self {
-        let mut by_model: HashMap<ModelName, Group> = HashMap::new();
+        let mut by_model = HashMap::<ModelName, Group, RandomState>::default();
         for worker in workers {
             let worker = worker.into();
             by_model.entry(worker.model().clone()).or_default().workers.push(worker);

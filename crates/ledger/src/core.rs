@@ -2,7 +2,6 @@
 //! Synchronous and deterministic: no clock, no randomness, no I/O. What it decides is in memory only; `service`
 //! makes it durable.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::command::{
 };
 use crate::refusal::LedgerRefusal;
 use crate::standing::{HoldView, Standing, Totals, resets};
-use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, State};
+use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, State};
 use crate::transaction::{Event, Held, Settled, Transaction};
 
 /// Longest idempotency key, in bytes.
@@ -32,7 +31,7 @@ pub struct Core {
     /// Holds whose owner said that it is still at work, and until when they do not expire for that. Of no meaning to
     /// another process, which releases the holds of this one at its start; so it is in no journal. It stands beside the
     /// state, because a hold that was ended may be open again when a write has failed.
-    kept: HashMap<HoldId, UnixNanos>,
+    kept: Map<HoldId, UnixNanos>,
 }
 
 /// A command that was done.
@@ -67,7 +66,7 @@ impl Core {
     }
 
     pub(crate) fn over(state: State) -> Self {
-        Self { latest: state.time, state, kept: HashMap::new() }
+        Self { latest: state.time, state, kept: Map::default() }
     }
 
     /// Puts another state in place of this one, as after a failed write. Ledger time stays where it was.

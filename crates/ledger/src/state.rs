@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::calendar::Month;
@@ -42,6 +43,9 @@ impl Breach {
     }
 }
 
+/// By what is named on this side. Callers choose none of these keys, so that they need no hash that withstands them.
+pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
+
 /// Everything that the transactions so far amount to.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
@@ -50,11 +54,11 @@ pub(crate) struct State {
     pub(crate) house: House,
     pub(crate) available_total: i64,
     pub(crate) held_total: i64,
-    pub(crate) orgs: HashMap<OrgId, Org>,
-    pub(crate) projects: HashMap<ProjectId, Project>,
-    pub(crate) open: HashMap<HoldId, Held>,
+    pub(crate) orgs: Map<OrgId, Org>,
+    pub(crate) projects: Map<ProjectId, Project>,
+    pub(crate) open: Map<HoldId, Held>,
     pub(crate) expiries: BTreeSet<(UnixNanos, HoldId)>,
-    pub(crate) resolved: HashMap<HoldId, Resolution>,
+    pub(crate) resolved: Map<HoldId, Resolution>,
     pub(crate) resolved_order: VecDeque<HoldId>,
     /// Keys of finished calls, oldest first.
     pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,

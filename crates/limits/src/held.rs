@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::fast::RandomState;
 use headrace_domain::{RequestId, UnixNanos};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -62,10 +63,13 @@ impl Held {
     }
 }
 
+/// By their numbers, which are given out here.
+type Shard = HashMap<u64, Arc<Held>, RandomState>;
+
 /// All open leases, so that those whose owner never ends them expire.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    shards: [Mutex<HashMap<u64, Arc<Held>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     next: AtomicU64,
 }
 
@@ -111,7 +115,7 @@ impl Leases {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, Arc<Held>>> {
+    fn shard(&self, number: u64) -> &Mutex<Shard> {
         let [first, ..] = &self.shards;
         self.shards.get(usize::try_from(number % SHARDS as u64).unwrap_or(0)).unwrap_or(first)
     }

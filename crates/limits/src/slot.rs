@@ -2,10 +2,11 @@
 //! Knows how a slot comes and goes; what is charged when is decided by its callers.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::fast::RandomState;
 use headrace_domain::UnixNanos;
 use parking_lot::{Mutex, RwLock};
 
@@ -49,17 +50,20 @@ impl Counters {
     }
 }
 
+/// Operators choose the names of scopes, so that they need no hash that withstands callers.
+type Shard = HashMap<Scope, Arc<Slot>, RandomState>;
+
 /// All slots, by scope.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    shards: [RwLock<HashMap<Scope, Arc<Slot>>>; SHARDS],
+    shards: [RwLock<Shard>; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
 }
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new(), next: AtomicU64::new(0) }
+        Self { shards: Default::default(), hasher: RandomState::default(), next: AtomicU64::new(0) }
     }
 
     /// The slot of `scope`, made if there is none.
@@ -100,7 +104,7 @@ impl Slots {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    fn shard(&self, scope: &Scope) -> &RwLock<HashMap<Scope, Arc<Slot>>> {
+    fn shard(&self, scope: &Scope) -> &RwLock<Shard> {
         let [first, ..] = &self.shards;
         let hash = usize::try_from(self.hasher.hash_one(scope) % SHARDS as u64).unwrap_or(0);
         self.shards.get(hash).unwrap_or(first)
