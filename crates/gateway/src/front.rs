@@ -27,7 +27,8 @@ impl Front for Gateway {
     }
 
     async fn call<B: BodySource>(self: &Arc<Self>, entered: Entered, body: B) -> Answer {
-        stages::travel(self, entered, body).await
+        // Apart: a connection keeps room for what it awaits, for as long as it is open.
+        Box::pin(stages::travel(self, entered, body)).await
     }
 
     fn knows(&self, credentials: &Credentials) -> bool {

@@ -119,11 +119,12 @@ pub(crate) async fn carry(
     funded: Funded,
     head: oneshot::Sender<Answer>,
 ) -> Option<Box<shadows::Copy>> {
-    let mut call = Carried::new(&gateway, dossier, funded, head);
+    // Apart, so that it is copied by nobody who takes it over.
+    let mut call = Box::new(Carried::new(&gateway, dossier, funded, head));
     let hold = call.settlement.hold();
     let whole = async {
         if guarded(call.travel(&gateway)).await.is_none() {
-            call.salvage(&gateway).await;
+            Box::pin(call.salvage(&gateway)).await;
         }
         call.close(&gateway).await
     };
@@ -151,7 +152,6 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
-        let work = Arc::new(work);
         let line = Line::new(gateway.config(), head, headers, &work);
         if let Some(kept) = dossier.shadow.as_deref().and_then(Shadow::keeps) {
             line.sender.keep(kept);
@@ -205,7 +205,7 @@ impl Carried {
                 break ending;
             }
             self.round.source.cancel().await;
-            if !self.falls_back(gateway, &ending).await {
+            if !Box::pin(self.falls_back(gateway, &ending)).await {
                 break ending;
             }
         };
@@ -405,8 +405,8 @@ impl Carried {
 
     /// Writes the trace, and stays until the client has taken its last byte and the disk the settlement. Returns the copy that is
     /// to be made of the call.
-    async fn close(self, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
-        let Self { mut dossier, mut settlement, mut line, ended, reply, round, .. } = self;
+    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
+        let Self { mut dossier, mut settlement, mut line, ended, reply, round, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
@@ -418,7 +418,12 @@ impl Carried {
         }
         let (shadow, kept) = (dossier.shadow.take(), line.sender.kept());
         let copying = (gateway.is_draining(), gateway.parts().cache_secret);
-        let copy = guarded(shadows::ended(copying, shadow, kept, &mut dossier.record)).await.flatten();
+        let copy = match shadow {
+            None => None,
+            Some(_) => {
+                Box::pin(guarded(shadows::ended(copying, shadow, kept, &mut dossier.record))).await.flatten()
+            }
+        };
         if attempt(|| traces.record(dossier.record)).is_none() {
             attempt(|| traces.record(stub.panicked(clock)));
         }

@@ -18,7 +18,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::dossier::{Dossier, Stub};
 use crate::refused::Why;
 use crate::shadows::{self, CopyLane, Shadow};
-use crate::state::{Admitted, Arrived, Rendered};
+use crate::state::{Admitted, Arrived, Keyed};
 use crate::{Answer, AnswerBody, Gateway, pump};
 
 // In the order of the path.
@@ -93,7 +93,7 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
     let Entered { admitted, mut dossier, stub, counted } = entered;
     let travel = async {
         match decide(gateway, admitted, body, &mut dossier).await {
-            Ok(rendered) => dispatch(gateway, dossier, rendered, counted).await,
+            Ok(keyed) => dispatch(gateway, dossier, keyed, counted).await,
             Err(why) => refuse(gateway, dossier, &why),
         }
     };
@@ -143,8 +143,8 @@ pub(crate) async fn decide(
     admitted: Admitted,
     body: impl BodySource,
     dossier: &mut Dossier,
-) -> Result<Rendered, Why> {
-    let rendered = admitted
+) -> Result<Keyed, Why> {
+    let keyed = admitted
         // The body: only a caller who is known, and could pay, fills memory with it.
         .receive(gateway, body, dossier)
         .await?
@@ -164,18 +164,18 @@ pub(crate) async fn decide(
         .await?
         // By what cached prefixes are found: hashed once, before anything is taken.
         .cache(dossier);
-    Ok(rendered)
+    Ok(keyed)
 }
 
 async fn dispatch(
     gateway: &Arc<Gateway>,
     dossier: Dossier,
-    rendered: Rendered,
+    keyed: Keyed,
     counted: TaskTrackerToken,
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
     let (head, answer) = oneshot::channel();
-    tokio::spawn(own(Arc::clone(gateway), dossier, rendered, head, counted));
+    tokio::spawn(own(Arc::clone(gateway), dossier, keyed, head, counted));
     answer.await.unwrap_or_else(|_| internal_error(id, dialect))
 }
 
@@ -184,7 +184,7 @@ async fn dispatch(
 async fn own(
     gateway: Arc<Gateway>,
     mut dossier: Dossier,
-    rendered: Rendered,
+    keyed: Keyed,
     head: oneshot::Sender<Answer>,
     _counted: TaskTrackerToken,
 ) {
@@ -192,7 +192,7 @@ async fn own(
     let taken = async {
         dossier.mark(Stage::Handover);
         // Limits and money, all or nothing; what has them is settled whatever happens.
-        match rendered.hold(&gateway, &mut dossier).await {
+        match keyed.hold(&gateway, &mut dossier).await {
             Ok(funded) => Some((dossier, funded, head)),
             Err(why) => {
                 // A listener that is gone needs no answer.

@@ -148,9 +148,15 @@ pub(crate) struct Messages {
     pub(crate) translated: Option<Result<Call, BadRequest>>,
 }
 
+/// The keys of its prompts are known. From here on its work stands apart: handing it on copies nothing of it.
+pub(crate) struct Keyed {
+    pub(crate) principal: Caller,
+    pub(crate) work: Arc<Work>,
+}
+
 /// Its limits and its money are taken.
 pub(crate) struct Funded {
-    pub(crate) work: Work,
+    pub(crate) work: Arc<Work>,
     pub(crate) settlement: Settlement,
     /// `x-ratelimit-*`
     pub(crate) headers: Vec<(&'static str, String)>,

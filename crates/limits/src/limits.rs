@@ -109,25 +109,14 @@ impl Limits {
 
     /// What is left at `now`.
     pub fn standing(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> RateStanding {
-        let mut requests = None;
-        let mut tokens = None;
+        let mut tightest = Tightest::default();
         for (scope, spec) in scopes.iter().filter(|(_, spec)| !spec.is_unlimited()) {
-            let slot = self.inner.slots.find(scope);
-            let counters = slot.as_ref().map(|slot| slot.counters.lock());
-            let fresh = Counters::default();
-            let counters = counters.as_deref().unwrap_or(&fresh);
-            let limit = spec.requests_per_minute.map(u64::from);
-            requests = Left::tightest(requests, Left::of(&counters.requests, limit, now));
-            tokens = Left::tightest(tokens, Left::of(&counters.tokens, spec.tokens_per_minute, now));
+            match self.inner.slots.find(scope) {
+                Some(slot) => tightest.see(&slot.counters.lock(), spec, now),
+                None => tightest.see(&Counters::default(), spec, now),
+            }
         }
-        RateStanding {
-            limit_requests: requests.map(|left| left.limit),
-            remaining_requests: requests.map(|left| left.remaining),
-            reset_requests: requests.map_or(Duration::ZERO, |left| left.reset),
-            limit_tokens: tokens.map(|left| left.limit),
-            remaining_tokens: tokens.map(|left| left.remaining),
-            reset_tokens: tokens.map_or(Duration::ZERO, |left| left.reset),
-        }
+        tightest.standing()
     }
 
     /// Ends expired leases and forgets scopes that are back at rest. Call it every few seconds.
@@ -155,6 +144,15 @@ impl Limits {
 }
 
 impl Lease {
+    /// What is left at `now` in the scopes that it has entered: as [`Limits::standing`] says it, without looking for them.
+    pub fn standing(&self, now: UnixNanos) -> RateStanding {
+        let mut tightest = Tightest::default();
+        for share in &self.held.taken.lock().shares {
+            tightest.see(&share.slot.counters.lock(), &share.spec, now);
+        }
+        tightest.standing()
+    }
+
     /// Takes `tokens` tokens from every scope that the lease has entered, and a request, a place and as many tokens from
     /// each of `more`; or nothing of all this. A scope of `more` that was entered already is not entered again.
     ///
@@ -367,6 +365,33 @@ impl Worst {
         if self.0.as_ref().is_none_or(|(known, _)| rank > *known) {
             let scope = pick.slot.scope.clone();
             self.0 = Some((rank, LimitRefusal { scope, rule, limit, used, requested, retry_after }));
+        }
+    }
+}
+
+/// The scopes with the least left.
+#[derive(Default)]
+struct Tightest {
+    requests: Option<Left>,
+    tokens: Option<Left>,
+}
+
+impl Tightest {
+    fn see(&mut self, counters: &Counters, spec: &LimitSpec, now: UnixNanos) {
+        let limit = spec.requests_per_minute.map(u64::from);
+        self.requests = Left::tightest(self.requests, Left::of(&counters.requests, limit, now));
+        self.tokens = Left::tightest(self.tokens, Left::of(&counters.tokens, spec.tokens_per_minute, now));
+    }
+
+    fn standing(self) -> RateStanding {
+        let Self { requests, tokens } = self;
+        RateStanding {
+            limit_requests: requests.map(|left| left.limit),
+            remaining_requests: requests.map(|left| left.remaining),
+            reset_requests: requests.map_or(Duration::ZERO, |left| left.reset),
+            limit_tokens: tokens.map(|left| left.limit),
+            remaining_tokens: tokens.map(|left| left.remaining),
+            reset_tokens: tokens.map_or(Duration::ZERO, |left| left.reset),
         }
     }
 }

@@ -38,7 +38,7 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let ending = call.round(&gateway).await;
     call.finish(&gateway, ending).await;
 
-    let (text, _) = tokio::join!(async { read(answer.await.unwrap()).await }, call.close(&gateway));
+    let (text, _) = tokio::join!(async { read(answer.await.unwrap()).await }, Box::new(call).close(&gateway));
     assert_eq!(text.matches("ha ").count(), 8, "one answer says what both rounds gave: {text}");
     let balance = world.balance_when_idle().await;
     let totals = world.ledger.totals();

@@ -14,9 +14,9 @@ use crate::pump::settle::Settlement;
 use crate::rates::rate_headers;
 use crate::refused::Why;
 use crate::shadows::Shadow;
-use crate::state::{Funded, Rendered, Work, caller_scopes};
+use crate::state::{Funded, Keyed, Work, caller_scopes};
 
-impl Rendered {
+impl Keyed {
     /// The books may take their time, and a hold that nobody waits for would stay: only a task that nobody drops calls this.
     pub(crate) async fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Funded, Why> {
         let parts = gateway.parts();
@@ -36,11 +36,13 @@ impl Rendered {
         };
 
         // Limits first: the lease that was taken at the door gets its tokens; a refusal by the ledger returns them.
-        let [key, project, org] = caller_scopes(&self.principal);
-        let scopes = [key, project, org, (Scope::Model(model.name.clone()), model.limits)];
         let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
-        let (_, model_scope) = scopes.split_at(3);
-        if !is_copy && let Err(refusal) = self.principal.lease.take(model_scope, tokens, now) {
+        let model_scope = (Scope::Model(model.name.clone()), model.limits);
+        if !is_copy
+            && let Err(refusal) = self.principal.lease.take(std::slice::from_ref(&model_scope), tokens, now)
+        {
+            let [key, project, org] = caller_scopes(&self.principal);
+            let scopes = [key, project, org, model_scope];
             return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now)));
         }
         let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
@@ -53,7 +55,7 @@ impl Rendered {
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: None,
         };
-        let mut headers = rate_headers(&parts.limits.standing(&scopes, now));
+        let mut headers = rate_headers(&self.principal.lease.standing(now));
         headers.extend(self.work.told(dossier));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
