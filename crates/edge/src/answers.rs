@@ -58,14 +58,35 @@ pub(crate) fn response<S: Frames>(
         headers.insert(header::CONTENT_LENGTH, length);
     }
     for (name, value) in answer.headers {
-        match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value)) {
-            (Ok(name), Ok(value)) => {
+        match (named(name), HeaderValue::try_from(value)) {
+            (Some(name), Ok(value)) => {
                 headers.insert(name, value);
             }
             _ => tracing::error!(name, "a header of an answer is not one and was left out"),
         }
     }
     response
+}
+
+/// Headers of nearly all answers: a name that stands here is neither read nor copied.
+static USUAL: [HeaderName; 11] = [
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("request-id"),
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+    HeaderName::from_static("x-headrace-model"),
+    HeaderName::from_static("x-headrace-upstream"),
+    header::CACHE_CONTROL,
+];
+
+/// `None`: it is no name of a header.
+fn named(name: &str) -> Option<HeaderName> {
+    let usual = USUAL.iter().find(|usual| usual.as_str() == name);
+    usual.cloned().or_else(|| HeaderName::from_bytes(name.as_bytes()).ok())
 }
 
 /// An answer as the bytes of an HTTP/1.1 response, after which the connection ends.

@@ -7,7 +7,8 @@ use headrace_limits::RateStanding;
 /// OpenAI's rate-limit headers for the tightest scope; absent where nothing is limited.
 pub(crate) fn rate_headers(standing: &RateStanding) -> Vec<(&'static str, String)> {
     let mut headers = Vec::with_capacity(6);
-    let seconds = |wait: Duration| format!("{}s", wait.as_secs_f64().ceil());
+    // Whole seconds, rounded up.
+    let seconds = |wait: Duration| format!("{}s", wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
     if let (Some(limit), Some(left)) = (standing.limit_requests, standing.remaining_requests) {
         headers.push(("x-ratelimit-limit-requests", limit.to_string()));
         headers.push(("x-ratelimit-remaining-requests", left.to_string()));

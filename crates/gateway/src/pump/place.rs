@@ -280,9 +280,9 @@ impl Placing<'_> {
 
     /// Asks the target that suits a call in messages best. Whether it answers shows later.
     fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
-        let work = self.work;
+        let (work, nobody_yet) = (self.work, Tried::default());
         loop {
-            let tried = &*self.tries.of(0);
+            let tried = self.tries.in_vain.get(&0).map_or(&nobody_yet, |in_vain| &in_vain.tried);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = Trail { marks: &messages.trail, tokens };
             let Some(placement) =

@@ -213,13 +213,31 @@ impl MessageSource {
     /// Waits for the next thing that the server says and takes it in. Waiting may be given up at any time. What goes out as it is
     /// and is here already goes out together: each piece by itself would be a wake and a write.
     pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
-        let mut passed = match self.step(dossier, events).await {
-            Said::Passed(passed) if !passed.last => passed,
-            said => return said,
-        };
+        // Read once for all that came together: a reading of the clock costs as much as looking at a short event.
+        let mut from = None;
+        let mut said = self.step(dossier, events, &mut from).await;
+        if let Said::Passed(passed) = &mut said
+            && !passed.last
+        {
+            self.together(passed, dossier, events, &mut from);
+        }
+        let to = dossier.clock.monotonic_nanos();
+        self.postprocess_ns += from.map_or(0, |from| to.saturating_sub(from));
+        said.is_here_at(to);
+        said
+    }
+
+    /// Adds what is here already.
+    fn together(
+        &mut self,
+        passed: &mut Passed,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+        from: &mut Option<u64>,
+    ) {
         let mut pieces = BytesMut::new();
         while passed.bytes.len().max(pieces.len()) < TOGETHER {
-            let next = self.step(dossier, events).now_or_never();
+            let next = self.step(dossier, events, from).now_or_never();
             let Some(Said::Passed(more)) = next else {
                 self.kept = next;
                 break;
@@ -238,10 +256,15 @@ impl MessageSource {
         if !pieces.is_empty() {
             passed.bytes = pieces.freeze();
         }
-        Said::Passed(passed)
     }
 
-    async fn step(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+    /// The next thing; `from` is when the first thing was here, unless it is known.
+    async fn step(
+        &mut self,
+        dossier: &Dossier,
+        events: &mut Vec<ReplyEvent>,
+        from: &mut Option<u64>,
+    ) -> Said {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
@@ -251,12 +274,13 @@ impl MessageSource {
         loop {
             let Some(asked) = &mut self.asked else { return Said::Over };
             let came = asked.next().await;
-            let from = dossier.clock.monotonic_nanos();
-            let said = self.take(came, dossier, events);
-            self.postprocess_ns += dossier.clock.monotonic_nanos().saturating_sub(from);
-            if let Some(said) = said {
+            let here_ns = *from.get_or_insert_with(|| dossier.clock.monotonic_nanos());
+            if let Some(said) = self.take(came, dossier, events) {
                 return said;
             }
+            // What is waited for from here on is nobody's work.
+            self.postprocess_ns += dossier.clock.monotonic_nanos().saturating_sub(here_ns);
+            *from = None;
         }
     }
 
@@ -365,7 +389,6 @@ impl MessageSource {
 
     /// What the client gets of it.
     fn told(&mut self, facts: &EventFacts, bytes: Bytes, dossier: &Dossier) -> Option<Said> {
-        let at_ns = dossier.clock.monotonic_nanos();
         let meaningful = facts.meaningful;
         if meaningful && self.first_token_ns.is_none() {
             self.first_token_ns = Some(dossier.elapsed_ns());
@@ -384,7 +407,7 @@ impl MessageSource {
             }
             asked.shown |= !last;
             let bytes = asked.with_opening(bytes);
-            return Some(Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns }));
+            return Some(Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns: 0 }));
         }
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
@@ -392,7 +415,7 @@ impl MessageSource {
             Usage { output: 0, reasoning: 0, ..known }
         });
         let tokens = Some(self.generated());
-        Some(Said::More(More { prompt, tokens, meaningful, at_ns }))
+        Some(Said::More(More { prompt, tokens, meaningful, at_ns: 0 }))
     }
 
     /// The transport has ended, and so has the answer.
@@ -404,8 +427,7 @@ impl MessageSource {
         asked.ended = true;
         let end = Bytes::from_static(end_of_stream(self.work.call.endpoint));
         let (bytes, tokens) = (asked.with_opening(end), asked.reader.generated());
-        let at_ns = dossier.clock.monotonic_nanos();
-        Said::Passed(Passed { bytes, tokens, last: true, meaningful: false, at_ns })
+        Said::Passed(Passed { bytes, tokens, last: true, meaningful: false, at_ns: 0 })
     }
 
     fn over(&mut self, dossier: &Dossier) -> Said {

@@ -20,6 +20,17 @@ pub(crate) enum Said {
     Over,
 }
 
+impl Said {
+    /// When what is for the client was here.
+    pub(crate) fn is_here_at(&mut self, ns: u64) {
+        match self {
+            Self::More(more) => more.at_ns = ns,
+            Self::Passed(passed) => passed.at_ns = ns,
+            Self::Lost(_) | Self::Outrun(_) | Self::Over => {}
+        }
+    }
+}
+
 /// Who had the call beside another one, and has it no longer.
 pub(crate) struct Outrun {
     pub(crate) placement: Placement,
