@@ -8,6 +8,7 @@ use headrace_domain::{Dialect, RequestId};
 use headrace_engine_api::{RelayError, RelayHead, RelayWait};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body::Body as _;
 use reqwest::{Body, Request, Url};
 use tokio::time::Instant;
 
@@ -75,16 +76,12 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let deadline = started + bound;
     let place = server.gate.enter(post.asker, deadline).await?;
     let (stream, gauge) = (post.stream, Arc::clone(&post.gauge));
-    let request = request(&server, post)?;
+    let headers = headers(&server, &post)?;
     let late = |_| RelayError::Timeout { what: RelayWait::Head, after: bound };
-    let response = tokio::time::timeout_at(deadline, server.client().execute(request)).await.map_err(late)?;
-    let response = response.map_err(|error| {
-        let (timeouts, bounds) = (&server.spec.timeouts, &server.spec.bounds);
-        fault::before_the_head(&error, &server.address.authority(), timeouts.connect, bounds.head_bytes)
-    })?;
+    let response = tokio::time::timeout_at(deadline, sent(&server, post, headers)).await.map_err(late)??;
     server.counters.received(0);
-    let length = response.content_length();
-    let (head, mut body) = http::Response::<Body>::from(response).into_parts();
+    let (head, mut body) = response.into_parts();
+    let length = body.size_hint().exact();
     within_bounds(&head.headers, server.spec.bounds.head_bytes)?;
     refused(&server, head.status, &head.headers, &mut body).await?;
     load::told(&gauge, &server, &head.headers);
@@ -100,10 +97,26 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     Ok(Begun { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
 }
 
-fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
+/// Over one of the connections that are kept here, where the server is reached so; otherwise by the library.
+async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::Response<Body>, RelayError> {
+    let (connect, head_bytes) = (server.spec.timeouts.connect, server.spec.bounds.head_bytes);
+    if let Some(clear) = &server.clear {
+        let response = clear.post(post.url.path(), headers, post.body).await;
+        return response.map(|response| response.map(Body::wrap)).map_err(|error| {
+            fault::before_the_head(&error, &server.address.authority(), connect, head_bytes)
+        });
+    }
     let mut request = Request::new(Method::POST, post.url);
-    let headers = request.headers_mut();
-    *headers = server.headers(post.dialect);
+    *request.headers_mut() = headers;
+    *request.body_mut() = Some(Body::from(post.body));
+    let response = server.client().execute(request).await;
+    response
+        .map(http::Response::<Body>::from)
+        .map_err(|error| fault::before_the_head(&error, &server.address.authority(), connect, head_bytes))
+}
+
+fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
+    let mut headers = server.headers(post.dialect);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("accept-encoding", HeaderValue::from_static("identity"));
     let accept = if post.stream { "text/event-stream, application/json" } else { "application/json" };
@@ -115,19 +128,18 @@ fn request(server: &Server, post: Post) -> Result<Request, RelayError> {
         // Where it is not asked by itself, an answer may say how busy it is.
         headers.insert(load::FORMAT_HEADER, HeaderValue::from_static("JSON"));
     }
-    for (name, value) in post.headers {
+    for (name, value) in &post.headers {
         let unfit =
             |_| RelayError::Connect { why: format!("the header `{name}` of the call cannot be sent") };
         let value = HeaderValue::try_from(value).map_err(|_| unfit(()))?;
-        let header = HeaderName::try_from(name).map_err(|_| unfit(()))?;
+        let header = HeaderName::try_from(*name).map_err(|_| unfit(()))?;
         // Lists of both sides count; of a single value the caller's does.
         match server.has_own(name) {
             true => drop(headers.append(header, value)),
             false => drop(headers.insert(header, value)),
         }
     }
-    *request.body_mut() = Some(Body::from(post.body));
-    Ok(request)
+    Ok(headers)
 }
 
 /// The library stops at a bound of its own, which is larger than any that can be configured.

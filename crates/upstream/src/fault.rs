@@ -1,4 +1,4 @@
-//! What went wrong with a connection, out of the errors of the HTTP library. Knows no configuration beyond the bounds that were
+//! What went wrong with a connection, out of the errors of those who keep it. Knows no configuration beyond the bounds that were
 //! broken, and repeats no address with its query.
 
 use std::error::Error;
@@ -7,15 +7,47 @@ use std::time::Duration;
 
 use headrace_engine_api::{RelayError, RelayWait};
 
+use crate::clear::ClearError;
+
+/// An error of whoever keeps the connections.
+pub(crate) struct Broken<'a> {
+    /// There was no connection yet.
+    connecting: bool,
+    timed_out: bool,
+    /// The name of the server has no address.
+    unresolved: bool,
+    /// What it came from. Its own text only repeats the address.
+    cause: Option<&'a (dyn Error + 'static)>,
+}
+
+impl<'a> From<&'a reqwest::Error> for Broken<'a> {
+    fn from(error: &'a reqwest::Error) -> Self {
+        let (connecting, timed_out) = (error.is_connect(), error.is_timeout());
+        Self { connecting, timed_out, unresolved: error.is_dns(), cause: error.source() }
+    }
+}
+
+impl<'a> From<&'a ClearError> for Broken<'a> {
+    fn from(error: &'a ClearError) -> Self {
+        let (connecting, timed_out, unresolved) = match error {
+            ClearError::Late => (true, true, false),
+            ClearError::Connect { unresolved, .. } => (true, false, *unresolved),
+            ClearError::Http(_) => (false, false, false),
+        };
+        Self { connecting, timed_out, unresolved, cause: error.source() }
+    }
+}
+
 /// Why a request brought no head of an answer. `at` is host and port.
-pub(crate) fn before_the_head(
-    error: &reqwest::Error,
+pub(crate) fn before_the_head<'a>(
+    error: impl Into<Broken<'a>>,
     at: &str,
     connect: Duration,
     head_bytes: usize,
 ) -> RelayError {
-    if error.is_connect() {
-        return match error.is_timeout() || io_kind(error) == Some(ErrorKind::TimedOut) {
+    let error = &error.into();
+    if error.connecting {
+        return match error.timed_out || io_kind(error) == Some(ErrorKind::TimedOut) {
             true => RelayError::Timeout { what: RelayWait::Connect, after: connect },
             false => RelayError::Connect { why: unreachable(error, at) },
         };
@@ -36,11 +68,11 @@ pub(crate) fn before_the_head(
 
 /// Why an answer that had begun does not go on.
 pub(crate) fn within_the_body(error: &reqwest::Error) -> RelayError {
-    RelayError::Cut { why: broken(error) }
+    RelayError::Cut { why: broken(&error.into()) }
 }
 
-fn unreachable(error: &reqwest::Error, at: &str) -> String {
-    if error.is_dns() {
+fn unreachable(error: &Broken<'_>, at: &str) -> String {
+    if error.unresolved {
         return format!("the name of {at} cannot be resolved ({})", innermost(error));
     }
     match io_kind(error) {
@@ -57,7 +89,7 @@ fn unreachable(error: &reqwest::Error, at: &str) -> String {
     }
 }
 
-fn broken(error: &reqwest::Error) -> String {
+fn broken(error: &Broken<'_>) -> String {
     match io_kind(error) {
         Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted) => {
             "the connection was reset".to_owned()
@@ -70,8 +102,8 @@ fn broken(error: &reqwest::Error) -> String {
     }
 }
 
-/// The causes of an error of the library, outermost first. Its own text only repeats the address.
-fn causes(error: &reqwest::Error) -> String {
+/// The causes of an error, outermost first.
+fn causes(error: &Broken<'_>) -> String {
     let mut parts: Vec<String> = Vec::new();
     for text in sources(error).map(ToString::to_string) {
         if parts.last().is_none_or(|last| !last.contains(&text)) {
@@ -81,12 +113,12 @@ fn causes(error: &reqwest::Error) -> String {
     if parts.is_empty() { "the HTTP library gave up".to_owned() } else { parts.join(": ") }
 }
 
-fn innermost(error: &reqwest::Error) -> String {
+fn innermost(error: &Broken<'_>) -> String {
     sources(error).last().map_or_else(|| "no reason given".to_owned(), ToString::to_string)
 }
 
-fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    let mut next = error.source();
+fn sources<'a>(error: &Broken<'a>) -> impl Iterator<Item = &'a (dyn Error + 'static)> + use<'a> {
+    let mut next = error.cause;
     std::iter::from_fn(move || {
         let cause = next?;
         next = cause.source();
@@ -94,10 +126,10 @@ fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error
     })
 }
 
-fn find<E: Error + 'static>(error: &reqwest::Error) -> Option<&E> {
+fn find<'a, E: Error + 'static>(error: &Broken<'a>) -> Option<&'a E> {
     sources(error).find_map(|cause| cause.downcast_ref())
 }
 
-fn io_kind(error: &reqwest::Error) -> Option<ErrorKind> {
+fn io_kind(error: &Broken<'_>) -> Option<ErrorKind> {
     find::<std::io::Error>(error).map(std::io::Error::kind)
 }

@@ -6,6 +6,7 @@ mod answer;
 mod ask;
 mod body;
 mod cache;
+mod clear;
 mod client;
 mod fault;
 mod figures;

@@ -15,6 +15,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::address::Address;
+use crate::clear::Clear;
 use crate::client::client;
 use crate::figures::Counters;
 use crate::gate::Gate;
@@ -31,6 +32,8 @@ const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 pub(crate) struct Server {
     pub(crate) spec: UpstreamSpec,
     client: ArcSwap<reqwest::Client>,
+    /// What calls go over, where it is reached in clear.
+    pub(crate) clear: Option<Arc<Clear>>,
     pub(crate) address: Address,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Counters,
@@ -74,6 +77,7 @@ impl Server {
         let secrets = spec.key.iter().chain(spec.headers.iter().map(|(_, value)| value)).cloned();
         Ok(Self {
             client: ArcSwap::from_pointee(client),
+            clear: Clear::of(&spec, &address),
             gate: Arc::new(Gate::new(spec.queue)),
             counters: Counters::new(),
             redactor: Redactor::new(secrets),
@@ -101,6 +105,9 @@ impl Server {
 
     /// Has new calls sent over new connections. Those that are open end with their calls.
     pub(crate) fn renew_clients(&self) {
+        if let Some(clear) = &self.clear {
+            clear.renew();
+        }
         // What could be built once can be built again; where not, the former goes on.
         if let Ok(client) = client(&self.spec, self.address.is_tls()) {
             self.client.store(Arc::new(client));

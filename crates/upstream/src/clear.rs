@@ -1,0 +1,381 @@
+//! Connections to a server that is reached in clear, by HTTP/1.1 and without a proxy, kept and used again: most servers of one's own
+//! are reached so, and at a few hundred thousand events a second the layers of a client for everything cost more than the call.
+//! Knows no call and no dialect.
+
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HOST, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+use tower_service::Service;
+
+use crate::address::Address;
+use crate::spec::{UpstreamSpec, UseHttp2};
+
+/// See the top of the file.
+pub(crate) struct Clear {
+    /// Where a connection leads: scheme, host and port.
+    to: Uri,
+    host: HeaderValue,
+    connector: HttpConnector,
+    connect_within: Duration,
+    most_idle: usize,
+    idle_for: Duration,
+    kept: Mutex<Kept>,
+    own: Weak<Self>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The one that was used last stands last.
+    idle: Vec<Idle>,
+    /// Somebody looks after those that nobody wants.
+    is_swept: bool,
+    /// How often all that were open became those of before.
+    renewed: u64,
+}
+
+struct Idle {
+    line: Line,
+    since: Instant,
+}
+
+/// One connection.
+type Line = SendRequest<Full<Bytes>>;
+
+/// Why a request brought no head of an answer.
+#[derive(Debug)]
+pub(crate) enum ClearError {
+    /// No connection in the time for it.
+    Late,
+    /// No connection. `unresolved`: its name has no address.
+    Connect { unresolved: bool, cause: Box<dyn Error + Send + Sync> },
+    /// There was one, and it broke, or what came over it was no HTTP.
+    Http(hyper::Error),
+}
+
+impl fmt::Display for ClearError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Late => "no connection in time",
+            Self::Connect { .. } => "no connection",
+            Self::Http(_) => "the connection broke",
+        })
+    }
+}
+
+impl Error for ClearError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Late => None,
+            Self::Connect { cause, .. } => Some(&**cause),
+            Self::Http(error) => Some(error),
+        }
+    }
+}
+
+impl Clear {
+    /// Those to the server of a spec; `None`: it is to be reached in another way.
+    pub(crate) fn of(spec: &UpstreamSpec, address: &Address) -> Option<Arc<Self>> {
+        if address.is_tls() || spec.proxy.is_some() || spec.http2.when == UseHttp2::Always {
+            return None;
+        }
+        let authority = address.authority();
+        let to = Uri::try_from(format!("http://{authority}")).ok()?;
+        // As others write it: without the port that everybody knows.
+        let host = HeaderValue::try_from(authority.strip_suffix(":80").unwrap_or(&authority)).ok()?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(spec.timeouts.connect));
+        Some(Arc::new_cyclic(|own| Self {
+            to,
+            host,
+            connector,
+            connect_within: spec.timeouts.connect,
+            most_idle: spec.pool.idle_connections,
+            idle_for: spec.pool.idle_for.unwrap_or_else(|| spec.kind.pool_idle()),
+            kept: Mutex::default(),
+            own: own.clone(),
+        }))
+    }
+
+    /// Posts a body to a path and waits for the head of the answer. A connection that turns out to have been closed before anything
+    /// was sent is passed over for the next.
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Answering>, ClearError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
+        *request.headers_mut() = headers;
+        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        loop {
+            let (idle, renewed) = self.idle_line();
+            let (mut line, is_fresh) = match idle {
+                Some(line) => (line, false),
+                None => (self.connect().await?, true),
+            };
+            match line.try_send_request(request).await {
+                Ok(response) => {
+                    let back = self.own.upgrade().map(|pool| Back { line, renewed, pool });
+                    return Ok(response.map(|incoming| Answering { incoming, back }));
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !is_fresh => request = unsent,
+                    _ => return Err(ClearError::Http(failed.into_error())),
+                },
+            }
+        }
+    }
+
+    /// From now on calls take new connections: those that are open lead where nobody wants to go any more.
+    pub(crate) fn renew(&self) {
+        let mut kept = self.kept.lock();
+        kept.renewed += 1;
+        kept.idle.clear();
+    }
+
+    /// One that waits to be used, and how often all were renewed by now. Those that were closed meanwhile, or have waited for too
+    /// long, are let go.
+    fn idle_line(&self) -> (Option<Line>, u64) {
+        let now = Instant::now();
+        let mut kept = self.kept.lock();
+        let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= self.idle_for;
+        let mut busy = Vec::new();
+        let mut found = None;
+        while let Some(idle) = kept.idle.pop() {
+            if idle.line.is_closed() || is_old(&idle) {
+                continue;
+            }
+            if idle.line.is_ready() {
+                found = Some(idle.line);
+                break;
+            }
+            // It has not done with its last call, and will in a moment.
+            busy.push(idle);
+        }
+        kept.idle.extend(busy.into_iter().rev());
+        (found, kept.renewed)
+    }
+
+    async fn connect(&self) -> Result<Line, ClearError> {
+        let broken = |cause: Box<dyn Error + Send + Sync>| {
+            let unresolved = cause.to_string().contains("dns");
+            ClearError::Connect { unresolved, cause }
+        };
+        let mut connector = self.connector.clone();
+        let connecting = async {
+            poll_fn(|cx| connector.poll_ready(cx)).await.map_err(|error| broken(error.into()))?;
+            connector.call(self.to.clone()).await.map_err(|error| broken(error.into()))
+        };
+        let io = timeout(self.connect_within, connecting).await.map_err(|_| ClearError::Late)??;
+        let (line, connection) = http1::handshake(io).await.map_err(ClearError::Http)?;
+        // It ends with its line, or when the server closes it.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(line)
+    }
+
+    fn keep(self: Arc<Self>, line: Line, renewed: u64) {
+        if line.is_closed() {
+            return;
+        }
+        let mut kept = self.kept.lock();
+        if kept.idle.len() >= self.most_idle || kept.renewed != renewed {
+            return;
+        }
+        kept.idle.push(Idle { line, since: Instant::now() });
+        if !std::mem::replace(&mut kept.is_swept, true) {
+            drop(kept);
+            self.sweep();
+        }
+    }
+
+    /// Lets go of what nobody wants, for as long as anything is kept.
+    fn sweep(self: Arc<Self>) {
+        let (own, every) = (Arc::downgrade(&self), self.idle_for.max(Duration::from_millis(100)));
+        let sweeping = async move {
+            loop {
+                tokio::time::sleep(every).await;
+                let Some(pool) = own.upgrade() else { return };
+                let now = Instant::now();
+                let mut kept = pool.kept.lock();
+                let fresh = |idle: &Idle| {
+                    now.saturating_duration_since(idle.since) < pool.idle_for && !idle.line.is_closed()
+                };
+                kept.idle.retain(fresh);
+                kept.is_swept = !kept.idle.is_empty();
+                if !kept.is_swept {
+                    return;
+                }
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(sweeping)),
+            Err(_) => self.kept.lock().is_swept = false,
+        }
+    }
+}
+
+/// The body of an answer. Its connection serves the next call once it is read to its end; dropped before, it is closed.
+pub(crate) struct Answering {
+    incoming: Incoming,
+    back: Option<Back>,
+}
+
+struct Back {
+    line: Line,
+    /// How often all connections had been renewed when it was taken.
+    renewed: u64,
+    pool: Arc<Clear>,
+}
+
+impl Body for Answering {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        match &polled {
+            Poll::Ready(None) => self.is_over(),
+            // Where the length is known, nobody may ask for the end that follows the last byte.
+            Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.is_over(),
+            Poll::Ready(Some(Err(_))) => self.back = None,
+            _ => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Answering {
+    fn is_over(&mut self) {
+        if let Some(Back { line, renewed, pool }) = self.back.take() {
+            pool.keep(line, renewed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::kind::Kind;
+
+    /// A server that answers so many requests on a connection and then closes it; how many connections were made to it.
+    async fn served(answers: usize) -> (Arc<Clear>, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (at, made) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&made);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut bytes = [0; 4096];
+                    for _ in 0..answers {
+                        if stream.read(&mut bytes).await.unwrap() == 0 {
+                            return;
+                        }
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                    }
+                });
+            }
+        });
+        let mut spec = UpstreamSpec::new("near", Kind::OpenAi, &format!("http://{at}"));
+        spec.pool.idle_for = Some(Duration::from_millis(400));
+        let address = Address::parse(&spec.url).unwrap();
+        (Clear::of(&spec, &address).unwrap(), made)
+    }
+
+    async fn call(clear: &Clear) {
+        let answer = clear.post("/v1/x", HeaderMap::new(), Bytes::from_static(b"{}")).await.unwrap();
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
+        // The connection needs its turn to see that it has done.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_call_after_call_until_it_is_old_or_renewed() {
+        let (clear, made) = served(usize::MAX).await;
+        for _ in 0..5 {
+            call(&clear).await;
+        }
+        assert_eq!(made.load(Ordering::SeqCst), 1);
+        clear.renew();
+        call(&clear).await;
+        assert_eq!(made.load(Ordering::SeqCst), 2);
+        let answer = clear.post("/", HeaderMap::new(), Bytes::new()).await.unwrap();
+        clear.renew();
+        answer.into_body().collect().await.unwrap();
+        assert!(clear.kept.lock().idle.is_empty(), "one that was under way is not kept either");
+        call(&clear).await;
+        assert_eq!(made.load(Ordering::SeqCst), 3);
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert!(clear.kept.lock().idle.is_empty(), "nobody wanted it for too long");
+    }
+
+    #[tokio::test]
+    async fn one_that_the_server_closed_is_passed_over_and_one_that_is_not_read_to_its_end_is_not_kept() {
+        let (clear, made) = served(1).await;
+        for _ in 0..3 {
+            call(&clear).await;
+        }
+        assert_eq!(made.load(Ordering::SeqCst), 3);
+        let (clear, made) = served(usize::MAX).await;
+        drop(clear.post("/", HeaderMap::new(), Bytes::new()).await.unwrap());
+        call(&clear).await;
+        assert_eq!(made.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn who_is_not_there_is_told_as_no_connection() {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let spec = UpstreamSpec::new("none", Kind::OpenAi, &format!("http://{free}"));
+        let clear = Clear::of(&spec, &Address::parse(&spec.url).unwrap()).unwrap();
+        let failed = clear.post("/", HeaderMap::new(), Bytes::new()).await;
+        assert!(matches!(failed.err(), Some(ClearError::Connect { unresolved: false, .. })));
+    }
+
+    #[test]
+    fn only_what_is_reached_in_clear_and_directly_is_reached_so() {
+        let of = |url: &str, change: fn(&mut UpstreamSpec)| {
+            let mut spec = UpstreamSpec::new("x", Kind::OpenAi, url);
+            change(&mut spec);
+            Clear::of(&spec, &Address::parse(url).unwrap()).is_some()
+        };
+        assert!(of("http://10.0.0.1:8000", |_| ()));
+        assert!(!of("https://10.0.0.1:8000", |_| ()));
+        assert!(!of("http://10.0.0.1:8000", |spec| spec.http2.when = UseHttp2::Always));
+        assert!(!of("http://10.0.0.1:8000", |spec| spec.proxy = Some("http://10.0.0.2".into())));
+    }
+}
