@@ -8,6 +8,7 @@ use headrace_domain::{
     CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
 };
 
+use crate::grammar::SharedGrammar;
 use crate::load::SubmitRefusal;
 
 /// Who the engine shares itself between. It is a number: the engine learns no names.
@@ -38,6 +39,8 @@ pub struct Job {
     pub generated: u32,
     /// How tokens are chosen. Choice `first_choice + i` draws its numbers from (seed, first_choice + i, position).
     pub sampling: Sampling,
+    /// What each choice is held to; `None`: to nothing. Only for engines that say [`crate::Capabilities::grammars`].
+    pub grammar: Option<SharedGrammar>,
     /// Separates prefix caches.
     pub salt: CacheSalt,
     /// The keys of the prompt's blocks, where they are known already: hashing is what looking them up costs.
@@ -167,6 +170,11 @@ pub enum JobError {
         /// At which position.
         position: usize,
     },
+    /// What the answer is held to could not be followed any further.
+    Form {
+        /// Why, for the log.
+        why: String,
+    },
     /// The engine is shutting down.
     ShuttingDown,
     /// An engine on another host turned it away after it had been sent there.
@@ -187,6 +195,7 @@ impl fmt::Display for JobError {
             Self::NotFinite { position } => {
                 write!(f, "the model gave values that are not numbers at position {position}")
             }
+            Self::Form { .. } => f.write_str("the answer could not be held to its form any further"),
             Self::ShuttingDown => f.write_str("the engine is shutting down"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Internal { .. } => f.write_str("the engine failed on this call"),

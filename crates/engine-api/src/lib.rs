@@ -3,6 +3,7 @@
 //! It knows tokens, sampling and deliverable text; nothing of HTTP, keys, limits, money, KV blocks or weights.
 
 mod channel;
+mod grammar;
 mod health;
 mod job;
 mod load;
@@ -11,6 +12,7 @@ mod relay;
 use std::sync::Arc;
 
 pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel};
+pub use grammar::{Grammar, GrammarFailed, GrammarState, SharedGrammar};
 pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};

@@ -26,6 +26,9 @@ pub struct Capabilities {
     /// How it goes on with an answer that another engine began.
     #[serde(default)]
     pub continues: Continues,
+    /// Whether it holds answers to grammars.
+    #[serde(default)]
+    pub grammars: bool,
 }
 
 /// How an engine goes on with an answer that another one began ([`crate::Job::generated`]).

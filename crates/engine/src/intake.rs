@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{
-    Capabilities, Continues, Health, Job, LoadReport, Priority, Reported, SubmitRefusal, Ticket, channel,
+    Capabilities, Continues, GrammarFailed, Health, Job, LoadReport, Priority, Reported, SubmitRefusal,
+    Ticket, channel,
 };
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
@@ -96,6 +97,7 @@ impl Intake {
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
             continues: Continues::Exactly,
+            grammars: true,
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
@@ -130,8 +132,10 @@ impl Intake {
         };
         let waker = Arc::clone(self);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));
-        let mut state = JobState::new(&job, rules, &*self.text, sender, now_ns);
-        if let Some(reason) = state.take_up(generated) {
+        let words = (&*self.text, self.capabilities.vocab);
+        let mut state = JobState::new(&job, rules, words, sender, now_ns);
+        let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
+        if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // Only its end had not been told.
             state.end(0, reason);
             state.close(Times::default(), now_ns);

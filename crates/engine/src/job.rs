@@ -5,13 +5,18 @@ use std::sync::Arc;
 use headrace_domain::{
     BLOCK_TOKENS, CacheMiss, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage,
 };
-use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, PromptScores};
+use headrace_engine_api::{Event, EventSender, GrammarFailed, Job, JobError, JobReport, PromptScores};
 use headrace_scheduler::{SeqId, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
+use crate::held::Held;
+use crate::masks::Masks;
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
 use crate::times::Times;
+
+/// Ids that a form has come next are taken together up to so many.
+const MOST_FORCED: usize = 256;
 
 /// What all choices of a job go by.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(crate) struct Choice {
     pub(crate) generated: u32,
     /// `None` once it has ended.
     pub(crate) seq: Option<SeqId>,
+    /// What it is held to.
+    pub(crate) held: Option<Held>,
     decoder: Box<dyn Decode>,
     stops: StopMatcher,
 }
@@ -45,9 +52,9 @@ pub(crate) enum Still {
 }
 
 /// What one more id of a choice led to.
-pub(crate) struct Accepted {
-    pub(crate) text: String,
-    pub(crate) finish: Option<FinishReason>,
+struct Accepted {
+    text: String,
+    finish: Option<FinishReason>,
 }
 
 /// A job as the engine's thread keeps it. Everything costly in it was made on the caller's thread.
@@ -99,12 +106,19 @@ impl Rules {
 }
 
 impl Choice {
-    fn new(number: u32, seen_prompt: &Arc<[u32]>, rules: &Rules, text: &dyn TextOf) -> Self {
+    fn new(
+        number: u32,
+        seen_prompt: &Arc<[u32]>,
+        rules: &Rules,
+        text: &dyn TextOf,
+        held: Option<Held>,
+    ) -> Self {
         Self {
             number,
             seen: Seen { prompt: Arc::clone(seen_prompt), output: Default::default() },
             generated: 0,
             seq: None,
+            held,
             decoder: text.decoder(),
             stops: StopMatcher::new(&rules.sampling.stop),
         }
@@ -112,24 +126,31 @@ impl Choice {
 
     /// Takes the next id. Text of the first `min_tokens` ids is delivered without a look at stop strings: a stop
     /// string counts only if it lies wholly in the text after them.
-    pub(crate) fn accept(&mut self, id: u32, rules: &Rules) -> Accepted {
+    fn accept(&mut self, id: u32, rules: &Rules) -> Result<Accepted, GrammarFailed> {
         self.generated += 1;
         if penalizes(&rules.sampling) {
             *self.seen.output.entry(id).or_default() += 1;
         }
         let free = self.generated <= rules.sampling.min_tokens;
-        if !free && rules.stop_ids.binary_search(&id).is_ok() {
+        let stops = rules.stop_ids.binary_search(&id).is_ok();
+        // A form that is complete lets nothing come but the end, also where the answer is to be longer.
+        if stops && (!free || self.held.is_some()) {
             let mut text = String::new();
             let matched = self.finish_text(rules, &mut text);
-            return Accepted { text, finish: Some(matched.unwrap_or(FinishReason::Stop)) };
+            return Ok(Accepted { text, finish: Some(matched.unwrap_or(FinishReason::Stop)) });
         }
+        let complete = match &mut self.held {
+            Some(held) => !held.accept(id)?,
+            None => false,
+        };
         let piece = self.decoder.push(id);
         let (mut text, mut finish) = if free { (piece, None) } else { self.deliver(&piece, rules) };
-        if finish.is_none() && self.generated >= rules.limit {
+        if finish.is_none() && (complete || self.generated >= rules.limit) {
             let matched = self.finish_text(rules, &mut text);
-            finish = Some(matched.unwrap_or(FinishReason::Length));
+            let end = if complete { FinishReason::Stop } else { FinishReason::Length };
+            finish = Some(matched.unwrap_or(end));
         }
-        Accepted { text, finish }
+        Ok(Accepted { text, finish })
     }
 
     fn deliver(&mut self, piece: &str, rules: &Rules) -> (String, Option<FinishReason>) {
@@ -152,7 +173,13 @@ impl Choice {
 
 impl JobState {
     /// Prepares a job whose sequences are not known yet.
-    pub(crate) fn new(job: &Job, rules: Rules, text: &dyn TextOf, sender: EventSender, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        job: &Job,
+        rules: Rules,
+        (text, vocab): (&dyn TextOf, u32),
+        sender: EventSender,
+        now_ns: u64,
+    ) -> Self {
         let mut seen: Vec<u32> = Vec::new();
         if rules.sampling.repetition_penalty != 1.0 {
             seen.extend_from_slice(job.parts().0);
@@ -161,7 +188,8 @@ impl JobState {
         }
         let seen: Arc<[u32]> = seen.into();
         let numbers = (0..rules.sampling.n).map(|i| job.first_choice.saturating_add(i));
-        let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text)).collect();
+        let held = || job.grammar.as_ref().map(|grammar| Held::new(&**grammar, vocab));
+        let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, held())).collect();
         let prompt_blocks = usable_blocks(job.prompt.len()) as u32;
         Self {
             request: job.request,
@@ -188,9 +216,26 @@ impl JobState {
     }
 
     /// Takes in what another engine generated of its one choice, and says nothing of it; why that is all, if it is.
-    pub(crate) fn take_up(&mut self, generated: &[u32]) -> Option<FinishReason> {
-        let choice = self.choices.first_mut()?;
-        generated.iter().find_map(|id| choice.accept(*id, &self.rules).finish)
+    ///
+    /// # Errors
+    /// It does not have the form that the job asks for.
+    pub(crate) fn take_up(&mut self, generated: &[u32]) -> Result<Option<FinishReason>, GrammarFailed> {
+        let Some(choice) = self.choices.first_mut() else { return Ok(None) };
+        for id in generated {
+            let finish = choice.accept(*id, &self.rules)?.finish;
+            if finish.is_some() {
+                return Ok(finish);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the masks found of what its choices begin with.
+    pub(crate) fn look_ahead(&mut self, masks: &mut Masks) {
+        self.choices
+            .iter_mut()
+            .filter_map(|choice| choice.held.as_mut())
+            .for_each(|held| held.look_ahead(masks));
     }
 
     /// Whether the caller lost interest.
@@ -274,36 +319,55 @@ impl JobState {
         }
     }
 
-    /// Takes one more id of a choice at `now_ns`; whether the choice goes on.
+    /// Takes one more id of a choice at `now_ns`, and behind it those that its form has come next; whether the choice goes on. What
+    /// came behind it is appended to `further`. With log-probabilities nothing is: each id is taken with its own.
+    ///
+    /// # Errors
+    /// Its form cannot be followed any further.
     pub(crate) fn accept(
         &mut self,
         choice: usize,
         id: u32,
         logprob: Option<TokenLogprob>,
+        further: &mut Vec<u32>,
         now_ns: u64,
-    ) -> bool {
-        let Some(taken) = self.choices.get_mut(choice) else { return false };
-        let accepted = taken.accept(id, &self.rules);
+    ) -> Result<bool, GrammarFailed> {
+        let Some(taken) = self.choices.get_mut(choice) else { return Ok(false) };
+        let Accepted { mut text, mut finish } = taken.accept(id, &self.rules)?;
         let number = taken.number;
-        self.output += 1;
+        let mut ids = vec![id];
+        while finish.is_none() && logprob.is_none() && ids.len() < MOST_FORCED {
+            let next = match &mut taken.held {
+                Some(held) => held.forced()?.first().copied(),
+                None => None,
+            };
+            let Some(next) = next else { break };
+            let accepted = taken.accept(next, &self.rules)?;
+            ids.push(next);
+            text.push_str(&accepted.text);
+            finish = accepted.finish;
+        }
+        further.extend_from_slice(ids.get(1..).unwrap_or_default());
+        self.output += ids.len() as u64;
         let first = *self.first_token_ns.get_or_insert(now_ns);
         self.trace.prefill_ns = first.saturating_sub(self.started_ns.unwrap_or(first));
         self.trace.decode_ns = now_ns.saturating_sub(first);
         let logprobs = logprob.into_iter().collect();
-        self.emit(Event::Tokens { choice: number, ids: vec![id], text: accepted.text, logprobs });
-        match accepted.finish {
+        self.emit(Event::Tokens { choice: number, ids, text, logprobs });
+        Ok(match finish {
             None => true,
             Some(reason) => {
                 self.end(choice, reason);
                 false
             }
-        }
+        })
     }
 
     /// A choice has ended.
     pub(crate) fn end(&mut self, choice: usize, reason: FinishReason) {
         let Some(ended) = self.choices.get_mut(choice) else { return };
         ended.seq = None;
+        ended.held = None;
         let number = ended.number;
         self.emit(Event::Finished { choice: number, reason });
     }

@@ -10,9 +10,11 @@
 
 mod config;
 mod embedded;
+mod held;
 mod intake;
 mod job;
 mod logprobs;
+mod masks;
 mod random;
 mod restarts;
 mod sampler;

@@ -1,7 +1,7 @@
 //! The next token from a row of logits. Knows nothing of sequences, text or time.
 //!
 //! In this order: repetition penalty (over prompt and output), frequency and presence penalties (over the output),
-//! logit bias, stop ids suppressed below `min_tokens`; then greedy, or temperature → min_p → top_k → top_p → the draw.
+//! logit bias, ids that the answer's form forbids, stop ids suppressed below `min_tokens`; then greedy, or temperature → min_p → top_k → top_p → the draw.
 //! The filters act as in vLLM and transformers: top_p is taken of what min_p and top_k left, renormalised, and keeps the
 //! token that crosses the bound. Candidates stand in the order (logit descending, id ascending) throughout.
 
@@ -53,24 +53,24 @@ impl Sampler {
         Self { isa, adjusted: Vec::new(), scaled: Vec::new(), ranked: Vec::new() }
     }
 
-    /// The next token. `row` holds finite numbers; `suppressed` ids are never chosen while another can be; `random`
-    /// is in [0, 1).
+    /// The next token. `row` holds finite numbers; `random` is in [0, 1).
     pub(crate) fn choose(
         &mut self,
         row: &[f32],
         sampling: &Sampling,
         seen: &Seen,
-        suppressed: &[u32],
+        barred: Barred<'_>,
         random: f64,
     ) -> u32 {
-        let plain = !penalizes(sampling) && sampling.logit_bias.is_empty() && suppressed.is_empty();
+        let plain = !penalizes(sampling) && sampling.logit_bias.is_empty() && barred.is_nothing();
         let mut adjusted = std::mem::take(&mut self.adjusted);
         let row = if plain {
             row
         } else {
             adjusted.clear();
             adjusted.extend_from_slice(row);
-            adjust(&mut adjusted, sampling, seen, suppressed);
+            adjust(&mut adjusted, sampling, seen);
+            barred.apply(&mut adjusted);
             &adjusted
         };
         let best = argmax(self.isa, row).unwrap_or(0);
@@ -183,8 +183,67 @@ impl Law<'_> {
     }
 }
 
-/// Penalties, bias, suppression. Each id is touched by itself, so that no order of ids matters.
-fn adjust(row: &mut [f32], sampling: &Sampling, seen: &Seen, suppressed: &[u32]) {
+/// What must not be chosen.
+#[derive(Debug, Default)]
+pub(crate) struct Barred<'a> {
+    /// Ids that are never chosen while another can be.
+    pub(crate) suppressed: &'a [u32],
+    /// The ids that the answer's form allows, one bit each: bit `id % 32` of word `id / 32`.
+    pub(crate) allowed: Option<&'a [u32]>,
+}
+
+impl Barred<'_> {
+    fn is_nothing(&self) -> bool {
+        self.suppressed.is_empty() && self.allowed.is_none()
+    }
+
+    fn apply(self, row: &mut [f32]) {
+        let Some(allowed) = self.allowed else {
+            bar(row, self.suppressed);
+            return;
+        };
+        // An answer that can only end ends, however few tokens it has.
+        let other = |allowed: &[u32]| {
+            let kept = |(at, word): (usize, &u32)| {
+                let of_word = self.suppressed.iter().filter(|id| **id as usize / 32 == at);
+                of_word.fold(*word, |word, id| word & !(1 << (id % 32)))
+            };
+            allowed.iter().enumerate().any(|word| kept(word) != 0)
+        };
+        if !self.suppressed.is_empty() && other(allowed) {
+            bar(row, self.suppressed);
+        }
+        for (ids, word) in row.chunks_mut(32).zip(allowed.iter()) {
+            match *word {
+                u32::MAX => {}
+                0 => ids.fill(f32::NEG_INFINITY),
+                word => {
+                    for (bit, logit) in ids.iter_mut().enumerate() {
+                        if word >> bit & 1 == 0 {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+        // What has no word is not allowed.
+        let known = allowed.len().saturating_mul(32);
+        if let Some(beyond) = row.get_mut(known..) {
+            beyond.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+fn bar(row: &mut [f32], ids: &[u32]) {
+    for &id in ids {
+        if let Some(logit) = row.get_mut(id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// Penalties and bias. Each id is touched by itself, so that no order of ids matters.
+fn adjust(row: &mut [f32], sampling: &Sampling, seen: &Seen) {
     let repetition = sampling.repetition_penalty;
     if repetition != 1.0 {
         let generated = seen.output.keys().filter(|id| seen.prompt.binary_search(id).is_err());
@@ -205,11 +264,6 @@ fn adjust(row: &mut [f32], sampling: &Sampling, seen: &Seen, suppressed: &[u32])
     for &(id, bias) in &sampling.logit_bias {
         if let Some(logit) = row.get_mut(id as usize) {
             *logit += bias;
-        }
-    }
-    for &id in suppressed {
-        if let Some(logit) = row.get_mut(id as usize) {
-            *logit = f32::NEG_INFINITY;
         }
     }
 }

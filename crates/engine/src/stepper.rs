@@ -6,11 +6,12 @@
 //! the new attempt writes again before anything reads them, and no block of it was findable.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{FinishReason, PrefixKeys};
+use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
@@ -18,12 +19,12 @@ use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Desk, Intake, Mode};
 use crate::job::{JobState, Still};
-use crate::logprobs::{all_finite, score, unscored};
-use crate::random::uniform;
-use crate::sampler::{Sampler, is_greedy};
+use crate::masks::Masks;
+use crate::sampler::Sampler;
 use crate::text::TextOf;
 use crate::times::Times;
 
+mod sample;
 mod start_over;
 mod warm_up;
 
@@ -49,6 +50,7 @@ pub struct Stepper {
     pub(crate) intake: Arc<Intake>,
     forward: Box<dyn Forward>,
     sampler: Sampler,
+    masks: Masks,
     jobs: Vec<Option<JobState>>,
     vacant: Vec<usize>,
     /// By the sequence's slot: whose it is, as (sequence, job, choice).
@@ -56,6 +58,10 @@ pub struct Stepper {
     batch: Batch,
     logits: Logits,
     outcomes: Vec<Outcome>,
+    /// Ids that follow those of the outcomes, as a form has them come next.
+    further: Vec<u32>,
+    /// Whose they are: each sequence with the place of its own.
+    followed: Vec<(SeqId, Range<usize>)>,
     /// Jobs to be closed once the step is committed.
     over: Vec<usize>,
     /// Jobs whose standing choices change once the step is committed.
@@ -110,7 +116,7 @@ impl Batch {
     }
 }
 
-fn wanted(need: LogitsNeed) -> LogitsWanted {
+pub(crate) fn wanted(need: LogitsNeed) -> LogitsWanted {
     match need {
         LogitsNeed::None => LogitsWanted::None,
         LogitsNeed::Last => LogitsWanted::Last,
@@ -134,12 +140,15 @@ impl Stepper {
             intake,
             forward,
             sampler,
+            masks: Masks::default(),
             jobs: Vec::new(),
             vacant: Vec::new(),
             owners: Vec::new(),
             batch: Batch::default(),
             logits: Logits::default(),
             outcomes: Vec::new(),
+            further: Vec::new(),
+            followed: Vec::new(),
             over: Vec::new(),
             to_change: Vec::new(),
             steps: 0,
@@ -207,6 +216,7 @@ impl Stepper {
             let mut desk = intake.desk.lock();
             if !self.batch.chunks.is_empty() {
                 desk.scheduler.commit(&self.outcomes, done_ns);
+                self.append_further(&mut desk);
                 let end_ns = intake.config.clock.monotonic_nanos();
                 self.times.step_ns = end_ns.saturating_sub(now_ns);
                 self.all_times.add(self.times);
@@ -266,7 +276,9 @@ impl Stepper {
     }
 
     fn adopt(&mut self, desk: &mut Desk) {
-        for job in desk.inbox.drain(..) {
+        for mut job in desk.inbox.drain(..) {
+            // While the prompt is computed.
+            job.look_ahead(&mut self.masks);
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.jobs.push(None);
                 self.jobs.len() - 1
@@ -331,6 +343,8 @@ impl Stepper {
     /// Computes the batch and fills `outcomes`, one per chunk.
     fn compute(&mut self) {
         self.outcomes.clear();
+        self.further.clear();
+        self.followed.clear();
         let count = self.batch.chunks.len();
         let from_ns = self.now_ns();
         let chunks: Vec<_> = (0..count).map_while(|at| self.batch.chunk(at)).collect();
@@ -395,64 +409,6 @@ impl Stepper {
         Outcome::Failed
     }
 
-    /// [`Self::sample`], where a panic ends that job alone.
-    fn sample_guarded(&mut self, at: usize, row: usize) -> Outcome {
-        match catch_unwind(AssertUnwindSafe(|| self.sample(at, row))) {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => self.blame(at, error),
-            Err(panic) => self.blame(at, JobError::Panicked { detail: panic_message(&*panic) }),
-        }
-    }
-
-    /// What follows from the logits of one chunk, whose rows begin at `row`.
-    fn sample(&mut self, at: usize, row: usize) -> Result<Outcome, JobError> {
-        let missing = || JobError::Internal { detail: "a chunk without its job or its logits".to_owned() };
-        let chunk = *self.batch.chunks.get(at).ok_or_else(missing)?;
-        let (job_at, choice) = self.owner(chunk.seq).ok_or_else(missing)?;
-        let job = self.jobs.get_mut(job_at).and_then(Option::as_mut).ok_or_else(missing)?;
-        if job.failure.is_some() {
-            // Its reader is gone, or another of its choices failed earlier in this step.
-            self.over.push(job_at);
-            return Ok(Outcome::Failed);
-        }
-        let end = chunk.start + chunk.len;
-        let rows = wanted(chunk.logits).rows(chunk.len);
-        for i in 0..rows {
-            if !all_finite(self.logits.row(row + i).ok_or_else(missing)?) {
-                return Err(JobError::NotFinite { position: end - rows + i });
-            }
-        }
-        let (isa, text) = (self.intake.config.isa, &*self.intake.text);
-        if choice == 0
-            && let Some(top) = job.scoring()
-        {
-            score_prompt(job, &chunk, top, |i| self.logits.row(row + i), isa, text);
-        }
-        job.note_computed(end);
-        if !chunk.reaches_end {
-            return Ok(Outcome::Advanced);
-        }
-        if job.rules.limit == 0 {
-            job.end(choice, FinishReason::Length);
-            return Ok(self.ended(job_at));
-        }
-        let last = row + rows.saturating_sub(1);
-        let logits = self.logits.row(last).filter(|_| rows > 0).ok_or_else(missing)?;
-        let taken = job.choices.get(choice).ok_or_else(missing)?;
-        let sampling = &job.rules.sampling;
-        let random =
-            if is_greedy(sampling) { 0.0 } else { uniform(sampling.seed.0, taken.number, end as u64) };
-        let suppressed = job.rules.suppressed(taken.generated);
-        let id = self.sampler.choose(logits, sampling, &taken.seen, suppressed, random);
-        let logprob = sampling.logprobs.map(|top| score(logits, id, top, isa, text));
-        let now_ns = self.intake.config.clock.monotonic_nanos();
-        if job.accept(choice, id, logprob, now_ns) {
-            self.note(job_at);
-            return Ok(Outcome::Token(id));
-        }
-        Ok(self.ended(job_at))
-    }
-
     fn ended(&mut self, job: usize) -> Outcome {
         self.note(job);
         Outcome::Ended
@@ -502,35 +458,6 @@ impl Stepper {
             }
         }
     }
-}
-
-/// Scores the prompt tokens that a chunk's logits predict.
-fn score_prompt<'a>(
-    job: &mut JobState,
-    chunk: &PlannedChunk,
-    top: u8,
-    row: impl Fn(usize) -> Option<&'a [f32]>,
-    isa: headrace_kernels::Isa,
-    text: &dyn TextOf,
-) {
-    let prompt = Arc::clone(&job.prompt);
-    if job.next_score() == 0
-        && let Some(&first) = prompt.first()
-    {
-        job.push_score(unscored(first, text));
-    }
-    if chunk.logits == LogitsNeed::All {
-        for i in 0..chunk.len {
-            let predicts = chunk.start + i + 1;
-            // A recompute after preemption passes over what is scored.
-            if predicts == job.next_score()
-                && let (Some(&id), Some(row)) = (prompt.get(predicts), row(i))
-            {
-                job.push_score(score(row, id, top, isa, text));
-            }
-        }
-    }
-    job.deliver_scores();
 }
 
 /// Computes a batch; a panic becomes an error.

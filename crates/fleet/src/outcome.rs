@@ -86,9 +86,10 @@ impl From<&JobError> for Outcome {
         match error {
             JobError::Cancelled => Self::Cancelled,
             // The call itself may have done it.
-            JobError::Expired { .. } | JobError::Panicked { .. } | JobError::NotFinite { .. } => {
-                Self::CallersFault
-            }
+            JobError::Expired { .. }
+            | JobError::Panicked { .. }
+            | JobError::NotFinite { .. }
+            | JobError::Form { .. } => Self::CallersFault,
             JobError::Refused(refusal) => Self::from(refusal),
             JobError::ShuttingDown => Self::Failed { failure: Failure::Broke, why: error.to_string() },
             JobError::Internal { detail } => Self::Failed { failure: Failure::Broke, why: detail.clone() },

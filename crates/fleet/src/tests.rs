@@ -56,6 +56,7 @@ fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, c
         max_logprobs: 0,
         kv_tokens: 1,
         continues: Continues::Never,
+        grammars: false,
     };
     let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
     let model = ModelName::new("m").unwrap();
@@ -207,6 +208,7 @@ fn fixed() -> Fixed {
         max_logprobs: 0,
         kv_tokens: 1 << 20,
         continues: Continues::Never,
+        grammars: false,
     };
     Fixed { capabilities, load: LoadReport::default(), cached: 0, health: Health::Up }
 }

@@ -345,6 +345,7 @@ impl Why {
             JobError::Expired { .. } => Code::QueueExpired,
             JobError::ShuttingDown => Code::ShuttingDown,
             JobError::NotFinite { .. } => Code::NotFinite,
+            JobError::Form { .. } => Code::FormLost,
             JobError::Cancelled | JobError::Panicked { .. } | JobError::Internal { .. } => Code::EngineFailed,
         };
         let why =

@@ -126,7 +126,7 @@ impl Outlook<'_> {
     }
 
     fn decoding(&self) -> usize {
-        let decodes = |s: &&Sequence| s.remaining() == 1 && s.class != Class::Idle;
+        let decodes = |s: &&Sequence| s.goes_on() && s.class != Class::Idle;
         self.computing().filter(decodes).count()
     }
 
@@ -167,7 +167,7 @@ impl Outlook<'_> {
         for sequence in self.computing() {
             let before = sequence.class > class
                 || (sequence.class == class && self.tenants.counter(sequence.tenant) as f64 <= target);
-            if before && sequence.remaining() > 1 {
+            if before && sequence.remaining() > 0 && !sequence.goes_on() {
                 ahead.tokens += sequence.remaining() as f64;
             }
         }

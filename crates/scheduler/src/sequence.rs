@@ -7,6 +7,9 @@ use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
 
 use crate::nearest::chain_content;
 
+/// Generated tokens that are computed in one step in the place of one.
+const MOST_AT_ONCE: usize = 64;
+
 /// Names a sequence for as long as it lives; a later sequence in the same slot has another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId {
@@ -208,14 +211,20 @@ impl Sequence {
         self.class == Class::Idle
     }
 
-    /// Whether it goes on by one token: the one that was generated last.
+    /// Whether it goes on by what was generated last: one token, or a few that were known together.
     pub(crate) fn decodes(&self) -> bool {
-        self.remaining() == 1 && !self.paused
+        !self.paused && self.goes_on()
     }
 
-    /// Whether several of its known tokens are still to be computed.
+    /// Whether many of its known tokens are still to be computed.
     pub(crate) fn prefills(&self) -> bool {
-        self.remaining() > 1 && !self.paused
+        !self.paused && self.remaining() > 0 && !self.goes_on()
+    }
+
+    /// Whether what is still to be computed of it are tokens just generated.
+    pub(crate) fn goes_on(&self) -> bool {
+        let few = self.computed >= self.prompt.len() && self.remaining() <= MOST_AT_ONCE;
+        self.remaining() == 1 || (few && self.remaining() > 0)
     }
 
     /// Whether a chunk that starts at `start` covers prompt positions whose logits are still wanted: all but the last

@@ -3,8 +3,10 @@
 
 mod forward;
 mod scripted_engine;
+mod toy_grammar;
 mod vocabulary;
 
 pub use forward::{Computed, Fault, Faults, ScriptedForward, Trigger};
 pub use scripted_engine::ScriptedEngine;
+pub use toy_grammar::ToyGrammar;
 pub use vocabulary::ToyVocabulary;

@@ -61,6 +61,7 @@ impl TokenModel {
             kv_tokens: u64::from(model.context_window),
             // Of the others it is not known to be the same, to the token.
             continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
+            grammars: false,
         };
         let server = upstream.server();
         let gauge = server.loads.gauge(&model.model);

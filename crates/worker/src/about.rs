@@ -124,6 +124,7 @@ mod tests {
             max_logprobs: 20,
             kv_tokens: 1000,
             continues: headrace_engine_api::Continues::Exactly,
+            grammars: false,
         };
         let load = LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, ..LoadReport::default() };
         let model = AboutModel {

@@ -165,6 +165,7 @@ impl<'a> Ask<'a> {
             sampling: self.sampling.into_owned(),
             salt: CacheSalt::from_bytes(self.salt),
             keys: None,
+            grammar: None,
             tenant: Tenant(self.tenant),
             weight: self.weight.clamp(1, MAX_WEIGHT),
             priority: if self.is_idle { Priority::Idle } else { Priority::Normal },

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal};
 use headrace_domain::{Clock, KeyId};
-use headrace_engine_api::SubmitRefusal;
+use headrace_engine_api::{Capabilities, SubmitRefusal};
 
 use crate::about::{About, AboutModel};
 use crate::ask::{Ask, AskFault};
@@ -157,7 +157,8 @@ impl Shared {
         let model = |offer: Offer| AboutModel {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
-            capabilities: offer.engine.capabilities().clone(),
+            // A job says nothing of a form yet.
+            capabilities: Capabilities { grammars: false, ..offer.engine.capabilities().clone() },
             created_unix_s: offer.created_unix_s,
             default_max_tokens: offer.default_max_tokens,
             up: offer.engine.health().is_up(),

@@ -81,6 +81,8 @@ pub enum Broken {
     NotFinite(u64),
     /// The worker is shutting down.
     ShuttingDown,
+    /// The answer could not be held to its form any further.
+    Form(String),
     /// Anything else.
     Internal(String),
 }
@@ -105,6 +107,7 @@ impl From<JobError> for Broken {
             }
             JobError::Panicked { detail } => Self::Panicked(said(&detail)),
             JobError::NotFinite { position } => Self::NotFinite(position as u64),
+            JobError::Form { why } => Self::Form(said(&why)),
             JobError::ShuttingDown => Self::ShuttingDown,
             JobError::Internal { detail } => Self::Internal(said(&detail)),
             JobError::Refused(refusal) => Self::Internal(said(&refusal.to_string())),
@@ -127,6 +130,7 @@ impl From<Broken> for JobError {
             Broken::NotFinite(position) => {
                 Self::NotFinite { position: usize::try_from(position).unwrap_or(usize::MAX) }
             }
+            Broken::Form(why) => Self::Form { why: said(&why) },
             Broken::ShuttingDown => Self::ShuttingDown,
             Broken::Internal(detail) => Self::Internal { detail: said(&detail) },
         }

@@ -75,6 +75,7 @@ fn world() -> World {
         max_logprobs: 20,
         kv_tokens: 1_000,
         continues: Continues::Exactly,
+        grammars: false,
     };
     let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
     let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());

@@ -251,6 +251,20 @@ codes! {
         "The model's own template turned the conversation down (roles out of order, for example), or ran past its \
          bounds of work or output."
         "The message has the template's words.";
+    InvalidJsonSchema "invalid_json_schema" Render (400 InvalidRequest)
+        "The schema that the answer is to have is none, is fitted by nothing, breaks a rule of strict schemas, or uses a \
+         keyword that no answer can be held to here."
+        "The message names the keyword, its place in the schema, and what to write instead. Strict schemas have OpenAI's rules, \
+         told in its words.";
+    InvalidGrammar "invalid_grammar" Render (400 InvalidRequest)
+        "The regular expression, list of choices or grammar that the answer is to have cannot be read, or is fitted by nothing."
+        "The message says what is wrong with it.";
+    FormTooCostly "form_too_costly" Render (400 InvalidRequest)
+        "What the answer is to have takes more to compile than may be spent on it: bytes, nesting, memory, or time."
+        "The message has the bound. Fewer alternatives, shorter patterns and lists, and smaller counts take less.";
+    FormsBusy "forms_busy" Render (503 Overloaded)
+        "As many formats of answers are being compiled as are at once."
+        "Try again in a moment. A format that was compiled lately is not compiled again.";
     RenderFailed "render_failed" Render (500 Internal)
         "The prompt could not be rendered for a reason on this side."
         "Nothing was charged.";
@@ -396,6 +410,10 @@ codes! {
         "The model gave values that are not numbers."
         "The call ends, its KV blocks never enter the cache, and what was not delivered is not charged. With one \
          model and prompt it happens again: report the model.";
+    FormLost "form_lost" Decode (500 Internal)
+        "The answer could not be held to its form any further: following the form came to take more work than one token may."
+        "The call ends there, others go on. What was not delivered is not charged. A form with fewer alternatives, shorter \
+         patterns and lists or less ambiguity takes less.";
     InternalError "internal_error" Postprocess (500 Internal)
         "A fault in the gateway itself, on this call alone."
         "What was not delivered is not charged. Report it with the request id.";

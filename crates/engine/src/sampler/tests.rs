@@ -20,7 +20,7 @@ fn with(set: impl FnOnce(&mut Sampling)) -> Sampling {
 }
 
 fn pick(row: &[f32], sampling: &Sampling, seen: &Seen, suppressed: &[u32], random: f64) -> u32 {
-    sampler().choose(row, sampling, seen, suppressed, random)
+    sampler().choose(row, sampling, seen, Barred { suppressed, allowed: None }, random)
 }
 
 /// Sorts the whole row and follows the definition.
@@ -128,7 +128,7 @@ fn frequencies_match_probabilities() {
     let mut counts = [0u32; 4];
     let mut sampler = sampler();
     for i in 0..8000 {
-        let id = sampler.choose(&row, &plain, &Seen::default(), &[], uniform(11, 0, i));
+        let id = sampler.choose(&row, &plain, &Seen::default(), Barred::default(), uniform(11, 0, i));
         counts[id as usize] += 1;
     }
     for (count, expected) in counts.iter().zip([4000.0, 2000.0, 1000.0, 1000.0]) {

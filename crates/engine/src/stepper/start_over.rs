@@ -44,6 +44,8 @@ impl Stepper {
         self.over.clear();
         self.to_change.clear();
         self.outcomes.clear();
+        self.further.clear();
+        self.followed.clear();
         self.batch = Batch::default();
         self.logits = Logits::default();
         self.sampler = Sampler::new(intake.config.isa);

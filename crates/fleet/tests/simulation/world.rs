@@ -137,6 +137,7 @@ impl World {
             max_logprobs: 0,
             kv_tokens: 16_384 * 16,
             continues: Continues::Never,
+            grammars: false,
         };
         let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));

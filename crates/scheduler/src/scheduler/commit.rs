@@ -54,6 +54,20 @@ impl Scheduler {
         }
     }
 
+    /// Further tokens of a sequence that are known without being sampled: they follow those that it has, and are computed with them.
+    /// After a commit in which its chunk reached the end; `false`: it has ended.
+    pub fn append(&mut self, id: SeqId, tokens: &[u32]) -> bool {
+        let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.state == State::Running) else {
+            return false;
+        };
+        tokens.iter().for_each(|token| sequence.append(*token));
+        self.tenants.charge(sequence.tenant, tokens.len() as u64);
+        if sequence.generated() > sequence.max_new as usize {
+            return !self.drop_sequence(id, Gone::Ended);
+        }
+        true
+    }
+
     fn extend(&mut self, id: SeqId, token: u32) {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         if sequence.remaining() > 0 {

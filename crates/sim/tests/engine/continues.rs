@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{FinishReason, Sampling, Seed};
-use headrace_engine_api::{Event, Job, SubmitRefusal};
-use headrace_sim::ToyVocabulary;
+use headrace_engine_api::{Event, Job, SharedGrammar, SubmitRefusal};
+use headrace_sim::{ToyGrammar, ToyVocabulary};
 
 use crate::same_answers::{EOS, Rng, model, some_job};
 use crate::support::{Bench, ChoiceAnswer, job, roomy};
@@ -77,6 +77,8 @@ fn an_answer_cut_anywhere_goes_on_by_the_very_bits() {
         whole.sampling.n = 1;
         whole.sampling.prompt_logprobs = None;
         whole.unread_bytes = usize::MAX;
+        let fine = |_| Arc::new(ToyGrammar::new(seed, 46, EOS)) as SharedGrammar;
+        whole.grammar = whole.grammar.map(fine);
         whole.sampling.max_tokens = whole.sampling.max_tokens.max(1);
         // Any choice of a call may be the one that is cut.
         whole.first_choice = rng.below(4) as u32;

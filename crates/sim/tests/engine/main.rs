@@ -5,6 +5,7 @@
 mod answers;
 mod contained;
 mod continues;
+mod forms;
 mod prefixes;
 mod readers;
 mod same_answers;

@@ -9,7 +9,7 @@ use headrace_domain::{FinishReason, Sampling, Seed};
 use headrace_engine::Progress;
 use headrace_engine_api::{Job, JobError, Priority, SubmitRefusal, Tenant, TicketControl};
 use headrace_scheduler::SchedulerConfig;
-use headrace_sim::{Fault, ScriptedForward, ToyVocabulary, Trigger};
+use headrace_sim::{Fault, ScriptedForward, ToyGrammar, ToyVocabulary, Trigger};
 
 use crate::support::{Answer, Bench, Reader, job, roomy, salt};
 
@@ -77,7 +77,10 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
         prompt_logprobs: if rng.one_in(5) { Some(2) } else { None },
     };
     let tenant = rng.below(3);
+    let fails_at = if rng.one_in(8) { Some(rng.below(20) as usize) } else { None };
+    let grammar = ToyGrammar { fails_at, ..ToyGrammar::new(rng.below(1000), 46, EOS) };
     Job {
+        grammar: if rng.one_in(3) { Some(Arc::new(grammar)) } else { None },
         salt: salt(tenant),
         tenant: Tenant(tenant),
         weight: 1 + rng.below(3) as u32,
@@ -190,7 +193,7 @@ impl World {
             reader.pump();
             let report = reader.report.as_ref().expect("a terminal event");
             preemptions += report.engine.preemptions;
-            let key = format!("{:?} {:?}", job.prompt, job.sampling);
+            let key = format!("{:?} {:?} {:?}", job.prompt, job.sampling, job.grammar);
             let expected = memory.entry(key).or_insert_with(|| alone(job));
             let got = &reader.answer;
             let wanted_error = expected.error.as_ref().map(std::mem::discriminant);

@@ -100,6 +100,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         sampling,
         salt: salt(0),
         keys: None,
+        grammar: None,
         tenant: Tenant(0),
         weight: 1,
         priority: Priority::Normal,

@@ -41,6 +41,7 @@ fn job() -> Job {
         sampling: Sampling { n: 2, logprobs: Some(1), ..Sampling::default() },
         salt: CacheSalt::from_bytes([0; 32]),
         keys: None,
+        grammar: None,
         tenant: Tenant(0),
         weight: 1,
         priority: Priority::Normal,

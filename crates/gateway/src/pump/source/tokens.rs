@@ -399,7 +399,8 @@ fn is_of_the_call(error: &JobError) -> bool {
         JobError::Cancelled
         | JobError::Expired { .. }
         | JobError::Panicked { .. }
-        | JobError::NotFinite { .. } => true,
+        | JobError::NotFinite { .. }
+        | JobError::Form { .. } => true,
         JobError::Refused(SubmitRefusal::Invalid { .. }) => true,
         JobError::Refused(_) | JobError::ShuttingDown | JobError::Internal { .. } => false,
     }

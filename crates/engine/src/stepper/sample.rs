@@ -1,0 +1,143 @@
+//! From the logits of a step to the tokens that come next: prompt scores, the choice of one token, and those that a form has come
+//! behind it. Knows no plan.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use headrace_domain::FinishReason;
+use headrace_engine_api::{GrammarFailed, JobError};
+use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk};
+
+use crate::held::Held;
+use crate::intake::Desk;
+use crate::job::{Choice, JobState, Rules};
+use crate::logprobs::{all_finite, score, unscored};
+use crate::random::uniform;
+use crate::sampler::{Barred, Sampler, is_greedy};
+use crate::stepper::{Stepper, panic_message, wanted};
+use crate::text::TextOf;
+
+impl Stepper {
+    /// [`Self::sample`], where a panic ends that job alone.
+    pub(super) fn sample_guarded(&mut self, at: usize, row: usize) -> Outcome {
+        match catch_unwind(AssertUnwindSafe(|| self.sample(at, row))) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => self.blame(at, error),
+            Err(panic) => self.blame(at, JobError::Panicked { detail: panic_message(&*panic) }),
+        }
+    }
+
+    /// What follows from the logits of one chunk, whose rows begin at `row`.
+    fn sample(&mut self, at: usize, row: usize) -> Result<Outcome, JobError> {
+        let missing = || JobError::Internal { detail: "a chunk without its job or its logits".to_owned() };
+        let chunk = *self.batch.chunks.get(at).ok_or_else(missing)?;
+        let (job_at, choice) = self.owner(chunk.seq).ok_or_else(missing)?;
+        let job = self.jobs.get_mut(job_at).and_then(Option::as_mut).ok_or_else(missing)?;
+        if job.failure.is_some() {
+            // Its reader is gone, or another of its choices failed earlier in this step.
+            self.over.push(job_at);
+            return Ok(Outcome::Failed);
+        }
+        let end = chunk.start + chunk.len;
+        let rows = wanted(chunk.logits).rows(chunk.len);
+        for i in 0..rows {
+            if !all_finite(self.logits.row(row + i).ok_or_else(missing)?) {
+                return Err(JobError::NotFinite { position: end - rows + i });
+            }
+        }
+        let (isa, text) = (self.intake.config.isa, &*self.intake.text);
+        if choice == 0
+            && let Some(top) = job.scoring()
+        {
+            score_prompt(job, &chunk, top, |i| self.logits.row(row + i), isa, text);
+        }
+        job.note_computed(end);
+        if !chunk.reaches_end {
+            return Ok(Outcome::Advanced);
+        }
+        if job.rules.limit == 0 {
+            job.end(choice, FinishReason::Length);
+            return Ok(self.ended(job_at));
+        }
+        let last = row + rows.saturating_sub(1);
+        let logits = self.logits.row(last).filter(|_| rows > 0).ok_or_else(missing)?;
+        let taken = job.choices.get_mut(choice).ok_or_else(missing)?;
+        let id = choose(&mut self.sampler, logits, &job.rules, taken, end as u64).map_err(lost)?;
+        let logprob = job.rules.sampling.logprobs.map(|top| score(logits, id, top, isa, text));
+        let now_ns = self.intake.config.clock.monotonic_nanos();
+        let from = self.further.len();
+        if !job.accept(choice, id, logprob, &mut self.further, now_ns).map_err(lost)? {
+            return Ok(self.ended(job_at));
+        }
+        if let Some(held) = job.choices.get_mut(choice).and_then(|choice| choice.held.as_mut()) {
+            held.look_ahead(&mut self.masks);
+        }
+        if self.further.len() > from {
+            self.followed.push((chunk.seq, from..self.further.len()));
+        }
+        self.note(job_at);
+        Ok(Outcome::Token(id))
+    }
+
+    /// Ids that follow without being sampled are known tokens of their sequences from here on.
+    pub(super) fn append_further(&mut self, desk: &mut Desk) {
+        for (seq, ids) in self.followed.drain(..) {
+            if let Some(ids) = self.further.get(ids) {
+                desk.scheduler.append(seq, ids);
+            }
+        }
+        self.further.clear();
+    }
+}
+
+/// The id that comes next at `position`: what the form has come, or one that it allows.
+fn choose(
+    sampler: &mut Sampler,
+    logits: &[f32],
+    rules: &Rules,
+    choice: &mut Choice,
+    position: u64,
+) -> Result<u32, GrammarFailed> {
+    let forced = choice.held.as_mut().map(Held::forced).transpose()?;
+    if let Some(id) = forced.and_then(<[u32]>::first) {
+        return Ok(*id);
+    }
+    let sampling = &rules.sampling;
+    let random = if is_greedy(sampling) { 0.0 } else { uniform(sampling.seed.0, choice.number, position) };
+    let suppressed = rules.suppressed(choice.generated);
+    let allowed = choice.held.as_mut().map(Held::mask).transpose()?;
+    Ok(sampler.choose(logits, sampling, &choice.seen, Barred { suppressed, allowed }, random))
+}
+
+fn lost(failed: GrammarFailed) -> JobError {
+    JobError::Form { why: failed.why }
+}
+
+/// Scores the prompt tokens that a chunk's logits predict.
+fn score_prompt<'a>(
+    job: &mut JobState,
+    chunk: &PlannedChunk,
+    top: u8,
+    row: impl Fn(usize) -> Option<&'a [f32]>,
+    isa: headrace_kernels::Isa,
+    text: &dyn TextOf,
+) {
+    let prompt = Arc::clone(&job.prompt);
+    if job.next_score() == 0
+        && let Some(&first) = prompt.first()
+    {
+        job.push_score(unscored(first, text));
+    }
+    if chunk.logits == LogitsNeed::All {
+        for i in 0..chunk.len {
+            let predicts = chunk.start + i + 1;
+            // A recompute after preemption passes over what is scored.
+            if predicts == job.next_score()
+                && let (Some(&id), Some(row)) = (prompt.get(predicts), row(i))
+            {
+                job.push_score(score(row, id, top, isa, text));
+            }
+        }
+    }
+    job.deliver_scores();
+}
