@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::SamplingDefaults;
 use headrace_engine_api::Capabilities;
+use headrace_grammar::Compiler;
 use headrace_prompt::{ChatTemplate, ReplyFamily};
 use headrace_tokenizer::Tokenizer;
 
@@ -31,6 +32,8 @@ pub struct TokenLane {
     pub defaults: SamplingDefaults,
     /// What its engines can do.
     pub capabilities: Capabilities,
+    /// Compiles what answers are held to.
+    pub grammars: Arc<Compiler>,
 }
 
 /// What is known of a model that somebody else's server has.

@@ -12,6 +12,7 @@ use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
 use headrace_gateway::{Lane, Policy, ServedModel, TokenLane};
+use headrace_grammar::Compiler;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
@@ -451,7 +452,7 @@ fn run(
     let engine = EngineConfig {
         model: named.name.to_string(),
         compute_mode: model.mode.to_string(),
-        eos,
+        eos: eos.clone(),
         skip_special: true,
         max_choices: config.engine.max_choices,
         isa,
@@ -462,6 +463,7 @@ fn run(
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     let offer = || Offered::new(checkpoint, engine.capabilities(), model.arithmetic);
     let offered = config.worker_secret.is_some().then(offer).transpose()?;
+    let grammars = Compiler::new(Arc::clone(&text.tokenizer), &eos, engine.capabilities().vocab);
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
         name: named.name.clone(),
@@ -471,6 +473,7 @@ fn run(
             family: text.family,
             defaults: recommended_sampling(generation),
             capabilities: engine.capabilities().clone(),
+            grammars: Arc::new(grammars),
         }),
         created_unix_s: model.created_unix_s,
         default_max_tokens: named.default_max_tokens.or(recommended),

@@ -9,6 +9,7 @@ use headrace_checkpoint::Wording;
 use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
 use headrace_gateway::TokenLane;
+use headrace_grammar::Compiler;
 use headrace_prompt::{ChatTemplate, ReplyFamily};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
@@ -28,6 +29,7 @@ pub(crate) struct Wordbook {
     defaults: SamplingDefaults,
     eos: Vec<u32>,
     vocab: u32,
+    grammars: Arc<Compiler>,
     /// Prompt and answer together, as far as its files say.
     pub(crate) context_window: Option<u32>,
     /// Length of an answer that its makers recommend.
@@ -76,13 +78,16 @@ impl Wordbook {
         let config = wording.tokenizer_config();
         let words = Words::read(wording.tokenizer_json(), config, wording.chat_template())?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let vocab = count(wording.vocab_size());
+        let grammars = Compiler::new(Arc::clone(&words.tokenizer), wording.eos(), vocab);
         Ok(Self {
+            grammars: Arc::new(grammars),
             tokenizer: words.tokenizer,
             template: words.template.map(Arc::new),
             family: words.family,
             defaults: recommended_sampling(wording.generation()),
             eos: wording.eos().to_vec(),
-            vocab: count(wording.vocab_size()),
+            vocab,
             context_window: wording.max_positions().map(count),
             default_max_tokens: wording.generation().max_new_tokens.map(count),
             fingerprint: fingerprint.into(),
@@ -123,6 +128,7 @@ impl Wordbook {
                 // Nobody can say whose bits they will be.
                 capabilities.numerics.clear();
             }
+            capabilities.grammars &= engine.grammars;
         }
         Some(TokenLane {
             tokenizer: Arc::clone(&self.tokenizer),
@@ -130,6 +136,7 @@ impl Wordbook {
             family: self.family,
             defaults: self.defaults,
             capabilities,
+            grammars: Arc::clone(&self.grammars),
         })
     }
 }

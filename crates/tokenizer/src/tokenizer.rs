@@ -128,6 +128,12 @@ impl Tokenizer {
         markup.into_iter().map(|(_, token)| token.content.clone()).collect()
     }
 
+    /// Whether a token stands for the same bytes wherever it stands, save at the very beginning of a text: a run of tokens is then the
+    /// run of their bytes.
+    pub fn is_bytewise(&self) -> bool {
+        self.vocabulary.joining != crate::vocabulary::Joining::Window
+    }
+
     /// One past the largest id that has text. A model's own vocabulary may be larger (padded).
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()

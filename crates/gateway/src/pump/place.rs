@@ -424,6 +424,7 @@ impl Placing<'_> {
             prompt: Arc::clone(handing.prompt),
             generated,
             sampling,
+            grammar: work.grammar.clone(),
             salt: work.salt,
             keys,
             tenant: work.tenant,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_domain::{
     CacheSalt, Call, Code, Endpoint, ProjectId, Prompt, PromptItem, Sampling, Stage, ToolChoice, UnixNanos,
 };
-use headrace_engine_api::Tenant;
+use headrace_engine_api::{SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
 use headrace_prompt::RenderOptions;
 
@@ -20,6 +20,7 @@ use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
 pub(super) mod estimate;
 
+mod form;
 mod held;
 mod messages;
 
@@ -48,7 +49,7 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, messages }, sampling) = written;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
@@ -63,6 +64,7 @@ impl Moderated {
             prompts,
             messages,
             text,
+            grammar,
             sampling,
             salt,
             keys,
@@ -94,7 +96,7 @@ impl Work {
         let salt = salt(gateway, project, &model, &self.call);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
         let mut work = Self {
             body_bytes: self.body_bytes,
@@ -103,6 +105,7 @@ impl Work {
             prompts,
             messages,
             text,
+            grammar,
             sampling,
             salt,
             keys: Vec::new(),
@@ -139,7 +142,8 @@ async fn write<T: Send + 'static>(
 ) -> Result<Written<T>, Why> {
     let now = gateway.parts().clock.now();
     let bound = messages::bound(gateway, model);
-    if !long {
+    // What an answer is held to is compiled, which may take as long as a long prompt.
+    if !long && call.form.is_none() {
         let encoded = encode(model, catalog.fleet(), &call, &salt, bound, now);
         return Ok(Written { call, encoded, kept });
     }
@@ -205,6 +209,8 @@ struct Encoded {
     prompts: Vec<Arc<[u32]>>,
     /// A conversation as the template wrote it.
     text: Option<String>,
+    /// What its answers are held to.
+    grammar: Option<SharedGrammar>,
     /// What goes in messages.
     messages: Option<Messages>,
 }
@@ -238,13 +244,14 @@ fn encode(
         Lane::Tokens(lane) => tokens(model, lane, call, now),
         Lane::Messages(_) => {
             let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
-            Ok(Encoded { prompts: Vec::new(), text: None, messages })
+            Ok(Encoded { prompts: Vec::new(), text: None, grammar: None, messages })
         }
     }
 }
 
 fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
     held::check(model, call)?;
+    let grammar = form::grammar(model, lane, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
@@ -269,12 +276,17 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
                 .tokenizer
                 .encode_segments(&rendered.segments(), false)
                 .map_err(|error| failed(&error.to_string()))?;
-            Ok(Encoded { prompts: vec![ids.into()], text: Some(rendered.into_text()), messages: None })
+            Ok(Encoded {
+                prompts: vec![ids.into()],
+                text: Some(rendered.into_text()),
+                grammar,
+                messages: None,
+            })
         }
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
-            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, messages: None })
+            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, grammar, messages: None })
         }
     }
 }

@@ -536,6 +536,7 @@ pub(crate) fn capabilities() -> Capabilities {
         max_logprobs: 20,
         kv_tokens: 4096,
         continues: Continues::Never,
+        grammars: false,
     }
 }
 
@@ -553,6 +554,7 @@ fn served(name: ModelName, template: Option<&str>) -> ServedModel {
                 ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
             )),
             family: ReplyFamily::detect(source),
+            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
             tokenizer,
             defaults: SamplingDefaults::default(),
             capabilities: capabilities(),

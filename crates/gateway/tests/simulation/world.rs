@@ -304,6 +304,7 @@ impl World {
             lane: Lane::Tokens(TokenLane {
                 template: None,
                 family: ReplyFamily::Plain,
+                grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&shared.tokenizer), &[], 2560)),
                 tokenizer: Arc::clone(&shared.tokenizer),
                 defaults: SamplingDefaults::default(),
                 capabilities,
@@ -595,5 +596,6 @@ fn capabilities() -> Capabilities {
         max_logprobs: 20,
         kv_tokens: 4096,
         continues: Continues::Never,
+        grammars: false,
     }
 }

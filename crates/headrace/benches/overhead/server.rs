@@ -162,6 +162,7 @@ fn capabilities() -> Capabilities {
         max_logprobs: 20,
         kv_tokens: 1 << 20,
         continues: Continues::Never,
+        grammars: false,
     }
 }
 
@@ -176,6 +177,7 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
         lane: Lane::Tokens(TokenLane {
             template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
             family: ReplyFamily::detect(source),
+            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
             tokenizer,
             defaults: SamplingDefaults::default(),
             capabilities: capabilities(),

@@ -18,6 +18,8 @@ const CALL: u64 = 36 << 10;
 const CHOICE: u64 = 4 << 10;
 /// Each byte of stop strings in each choice: the string and its table.
 const STOP: u64 = 10;
+/// Each id of the vocabulary in a choice that is held to a form: its bit, here and on its way.
+const MASKED_IDS_PER_BYTE: u64 = 4;
 /// Each prompt token: its id here and with the engine, its part of a block's key.
 const PROMPT_TOKEN: u64 = 16;
 /// Each token that a choice may generate: its id with the engine, what penalties count.
@@ -49,6 +51,7 @@ pub(crate) fn looking(body_bytes: usize) -> u64 {
 pub(crate) struct Estimate {
     text: u64,
     choices: u64,
+    form: u64,
     prompt_scores: u64,
     prompt_shown: u64,
     output: u64,
@@ -98,6 +101,7 @@ impl Estimate {
                 .saturating_add(text)
                 .saturating_add(PROMPT_TOKEN.saturating_mul(asked.prompt_tokens)),
             choices: STOP.saturating_mul(stop_bytes).saturating_add(CHOICE).saturating_mul(asked.choices),
+            form: form_bytes(work).saturating_mul(asked.choices),
             prompt_scores: asked.prompt_scores(),
             prompt_shown: echoed.saturating_add(ids).saturating_mul(asked.shown),
             // A stream of a response ends with all of it, and so keeps it.
@@ -106,8 +110,8 @@ impl Estimate {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let Self { text, choices, prompt_scores, prompt_shown, output } = *self;
-        [choices, prompt_scores, prompt_shown, output].into_iter().fold(text, u64::saturating_add)
+        let Self { text, choices, form, prompt_scores, prompt_shown, output } = *self;
+        [choices, form, prompt_scores, prompt_shown, output].into_iter().fold(text, u64::saturating_add)
     }
 
     /// The refusal of a call for which one may have `bound` bytes: it names the parameter that makes it large.
@@ -133,6 +137,7 @@ impl Estimate {
                 "Ask for fewer answers, or without `echo` and `return_token_ids`",
             ),
             (self.choices, widest("stop"), "Ask for fewer answers or stop strings"),
+            (self.form, widest("response_format"), "Ask for fewer answers, or a simpler format"),
             (self.text, words, "Shorten it"),
         ];
         let (most, param, way_out) =
@@ -167,6 +172,12 @@ impl Asked {
         let waiting = tokens.saturating_mul(event).min(unread);
         kept.saturating_add(waiting).saturating_add(TOKEN.saturating_mul(tokens))
     }
+}
+
+/// What holding one choice to its form takes.
+fn form_bytes(work: &Work) -> u64 {
+    let ids = work.model.lane.tokens().map_or(0, |lane| u64::from(lane.capabilities.vocab));
+    work.grammar.as_ref().map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
 
 /// Bytes of all prompts as text.

@@ -22,9 +22,6 @@ pub(super) fn check(model: &ServedModel, call: &Call) -> Result<(), Why> {
 }
 
 fn unheeded(call: &Call, conversation: Option<&Conversation>) -> Option<(&'static str, &'static str)> {
-    if call.form.is_some() {
-        return Some(("response_format", "cannot be held to a format yet: describe it in the prompt"));
-    }
     // Not to think is what happens where a template knows no thinking; how much of it is shown is decided elsewhere.
     let asked = ReasoningWish { hidden: false, enabled: None, ..call.reasoning.clone() };
     if asked != ReasoningWish::default() || call.reasoning.enabled == Some(true) {

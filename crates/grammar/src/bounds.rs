@@ -1,0 +1,67 @@
+//! How large a form may be, and what compiling and following it may take. Every bound has its unit in its name.
+
+use std::time::Duration;
+
+/// Levels of nesting in a schema, a grammar or a regular expression.
+pub(crate) const MAX_DEPTH_LEVELS: usize = 64;
+/// Sub-schemas in all.
+pub(crate) const MAX_SCHEMA_NODES: usize = 20_000;
+/// Properties of one object.
+pub(crate) const MAX_OBJECT_PROPERTIES: usize = 5_000;
+/// Patterns of property names in one object: they are compared with each other.
+pub(crate) const MAX_NAME_PATTERNS: usize = 8;
+/// Regular expressions in all.
+pub(crate) const MAX_PATTERNS: usize = 500;
+/// One regular expression.
+pub(crate) const MAX_PATTERN_BYTES: usize = 8 << 10;
+/// What a regular expression repeats at most, all its repetitions multiplied.
+pub(crate) const MAX_PATTERN_REPEATS: u64 = 20_000;
+/// Length that a schema may ask of a string, or count that it may ask of a list.
+pub(crate) const MAX_COUNTED: u64 = 100_000;
+/// Texts to choose from.
+pub(crate) const MAX_CHOICES: usize = 10_000;
+/// Tags of a free text, and texts that they begin with.
+pub(crate) const MAX_TAGS: usize = 128;
+/// Units of work on regular expressions while compiling: llguidance does about 50,000 in a millisecond.
+pub(crate) const COMPILE_FUEL_UNITS: u64 = 1_500_000;
+/// The same for one mask: about 14,000 in a millisecond.
+pub(crate) const MASK_FUEL_UNITS: u64 = 100_000;
+/// Items of the parser for one mask: about 20,000 in a millisecond.
+pub(crate) const MASK_ITEMS: usize = 50_000;
+/// States that the lexer of one answer may come to, of 1 to 2 KiB.
+pub(crate) const MAX_LEXER_STATES: usize = 16_000;
+/// Symbols of a compiled grammar.
+pub(crate) const MAX_GRAMMAR_SYMBOLS: usize = 200_000;
+/// The stack of a thread that compiles: what is nested is walked by recursion.
+pub(crate) const STACK_BYTES: usize = 64 << 20;
+/// Threads that compile at once, those included that nobody waits for any more.
+pub(crate) const MAX_COMPILING_THREADS: usize = 4;
+/// How long somebody waits for one of them to be free.
+pub(crate) const MOST_WAIT: Duration = Duration::from_secs(2);
+/// Compiled forms that are kept.
+pub(crate) const CACHE_FORMS: usize = 256;
+/// What they may take in all.
+pub(crate) const CACHE_BYTES: usize = 128 << 20;
+/// Digits of a number's mantissa where a form leaves their number open: as many as a double keeps apart.
+pub(crate) const NUMBER_DIGITS: u32 = 15;
+/// Digits of its exponent: with them every number is a finite double.
+pub(crate) const EXPONENT_DIGITS: u32 = 2;
+/// White space between two parts of a JSON text: a space, or a line's end and its indent.
+pub(crate) const WHITE_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,40}";
+
+/// What one form may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Its text, in bytes.
+    pub form_bytes: usize,
+    /// What the compiled form takes, in bytes.
+    pub compiled_bytes: usize,
+    /// How long somebody waits for it.
+    pub compile_time: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { form_bytes: 256 << 10, compiled_bytes: 32 << 20, compile_time: Duration::from_millis(100) }
+    }
+}

@@ -1,0 +1,209 @@
+//! Forms to compiled grammars, for one vocabulary: within bounds of size, time and memory, and each but once while it is kept.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use headrace_domain::Form;
+use headrace_engine_api::SharedGrammar;
+use headrace_tokenizer::Tokenizer;
+use llguidance::api::ParserLimits;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{InferenceCapabilities, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use parking_lot::{Condvar, Mutex};
+
+use crate::bounds::{
+    Bounds, COMPILE_FUEL_UNITS, MASK_FUEL_UNITS, MASK_ITEMS, MAX_COMPILING_THREADS, MAX_GRAMMAR_SYMBOLS,
+    MAX_LEXER_STATES, MOST_WAIT, STACK_BYTES,
+};
+use crate::cache::{Cache, Key};
+use crate::fault::GrammarFault;
+use crate::forms::{self, Written};
+use crate::numbers::NumberTokens;
+use crate::state::Compiled;
+use crate::vocabulary::Vocabulary;
+
+/// Compiles forms for one model. Cheap to make: what it needs of the vocabulary is read when the first form comes.
+pub struct Compiler(Arc<Inner>);
+
+struct Inner {
+    tokenizer: Arc<Tokenizer>,
+    ends: Vec<u32>,
+    size: u32,
+    read: OnceLock<Result<Read, GrammarFault>>,
+    cache: Mutex<Cache>,
+    /// What is being compiled, each on a thread.
+    compiling: Mutex<Vec<Key>>,
+    /// Signalled when one of them has ended.
+    ended: Condvar,
+}
+
+/// What is known of a vocabulary.
+struct Read {
+    factory: ParserFactory,
+    numbers: Arc<NumberTokens>,
+}
+
+impl std::fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiler").field("ids", &self.0.size).finish_non_exhaustive()
+    }
+}
+
+impl Compiler {
+    /// For a model of `size` ids, of which `ends` end an answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, ends: &[u32], size: u32) -> Self {
+        Self(Arc::new(Inner {
+            tokenizer,
+            ends: ends.to_vec(),
+            size,
+            read: OnceLock::new(),
+            cache: Mutex::default(),
+            compiling: Mutex::default(),
+            ended: Condvar::new(),
+        }))
+    }
+
+    /// The grammar of a form. Takes up to [`Bounds::compile_time`] and somewhat more for the first form of a vocabulary: not to be
+    /// called where others must not wait.
+    ///
+    /// # Errors
+    /// [`GrammarFault`]: why no answer can be held to it.
+    pub fn compile(&self, form: &Arc<Form>, bounds: &Bounds) -> Result<SharedGrammar, GrammarFault> {
+        let key = forms::key(form, bounds)?;
+        if let Some(kept) = self.0.cache.lock().get(&key) {
+            return Ok(kept);
+        }
+        let written = forms::written(form)?;
+        self.0.read_vocabulary()?;
+        let place = Place::take(&self.0, key)?;
+        // Somebody else may have compiled it meanwhile.
+        if let Some(kept) = self.0.cache.lock().get(&key) {
+            return Ok(kept);
+        }
+        let compiled = self.0.compile_within(place, Arc::clone(form), written, bounds)?;
+        Ok(compiled)
+    }
+
+    /// Compiled forms that are kept, and the bytes that they take.
+    pub fn kept(&self) -> (usize, usize) {
+        self.0.cache.lock().size()
+    }
+}
+
+impl Inner {
+    fn read_vocabulary(&self) -> Result<&Read, GrammarFault> {
+        let read = self.read.get_or_init(|| {
+            let read = catch_unwind(AssertUnwindSafe(|| self.read_now()));
+            read.unwrap_or_else(|_| Err(broke("reading the vocabulary panicked")))
+        });
+        read.as_ref().map_err(Clone::clone)
+    }
+
+    fn read_now(&self) -> Result<Read, GrammarFault> {
+        if !self.tokenizer.is_bytewise() {
+            let why = "its tokenizer decides by the tokens beside it what text a token stands for".to_owned();
+            return Err(GrammarFault::Vocabulary { why });
+        }
+        let vocabulary = Vocabulary::new(Arc::clone(&self.tokenizer), &self.ends, self.size);
+        let numbers = Arc::new(NumberTokens::of(&self.tokenizer, self.size));
+        let env: TokEnv = Arc::new(vocabulary);
+        let abilities =
+            InferenceCapabilities { ff_tokens: env.tokenize_is_canonical(), ..Default::default() };
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory =
+            ParserFactory::new(&env, abilities, &slices).map_err(|error| broke(&error.to_string()))?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            initial_lexer_fuel: COMPILE_FUEL_UNITS,
+            step_lexer_fuel: MASK_FUEL_UNITS,
+            step_max_items: MASK_ITEMS,
+            max_lexer_states: MAX_LEXER_STATES,
+            max_grammar_size: MAX_GRAMMAR_SYMBOLS,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(Read { factory, numbers })
+    }
+
+    /// Compiles on a thread of its own, whose stack is deep enough for what the bounds let in. It is not waited for longer than may
+    /// be; then it ends by its fuel, and what it made is not kept.
+    fn compile_within(
+        &self,
+        place: Place,
+        form: Arc<Form>,
+        written: Written,
+        bounds: &Bounds,
+    ) -> Result<Arc<Compiled>, GrammarFault> {
+        let (sender, result) = sync_channel(1);
+        let bytes = bounds.compiled_bytes;
+        let work = move || {
+            let inner = &place.inner;
+            let made = catch_unwind(AssertUnwindSafe(|| inner.make(form, &written, bytes)));
+            let made = made.unwrap_or_else(|_| Err(broke("it panicked")));
+            if let Ok(compiled) = &made {
+                inner.cache.lock().put(place.key, Arc::clone(compiled));
+            }
+            drop(place);
+            // Nobody may wait any more.
+            let _ = sender.send(made);
+        };
+        let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
+        builder.spawn(work).map_err(|error| broke(&error.to_string()))?;
+        let limit = u64::try_from(bounds.compile_time.as_millis()).unwrap_or(u64::MAX);
+        result.recv_timeout(bounds.compile_time).map_err(|error| match error {
+            RecvTimeoutError::Timeout => GrammarFault::TooCostly { what: "ms", limit },
+            RecvTimeoutError::Disconnected => broke("its thread ended"),
+        })?
+    }
+
+    fn make(&self, form: Arc<Form>, written: &Written, bytes: usize) -> Result<Arc<Compiled>, GrammarFault> {
+        let Read { factory, numbers } = self.read_vocabulary()?;
+        let parser = factory.create_parser(written.grammar.clone());
+        let parser = parser.map_err(|error| written.fault(&format!("{error:#}")))?;
+        let taken = parser.parser.lexer_stats().num_bytes;
+        if taken > bytes {
+            return Err(GrammarFault::TooCostly { what: "bytes of memory", limit: bytes as u64 });
+        }
+        let mut first = Matcher::new(Ok(parser));
+        // What an answer begins with is found once, for all of them; and what cannot even begin is refused.
+        let begun = first.compute_mask_or_eos().map(drop);
+        begun.map_err(|error| written.fault(&format!("{error:#}")))?;
+        let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
+        Ok(Arc::new(Compiled::new(form, first, numbers, taken, &self.ends)))
+    }
+}
+
+/// A place among the threads that compile. No two compile the same.
+struct Place {
+    inner: Arc<Inner>,
+    key: Key,
+}
+
+impl Place {
+    /// Waits for one, not for long.
+    fn take(inner: &Arc<Inner>, key: Key) -> Result<Self, GrammarFault> {
+        let until = Instant::now() + MOST_WAIT;
+        let mut compiling = inner.compiling.lock();
+        while compiling.len() >= MAX_COMPILING_THREADS || compiling.contains(&key) {
+            if inner.ended.wait_until(&mut compiling, until).timed_out() {
+                return Err(GrammarFault::Busy);
+            }
+        }
+        compiling.push(key);
+        Ok(Self { inner: Arc::clone(inner), key })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inner.compiling.lock().retain(|key| *key != self.key);
+        self.inner.ended.notify_all();
+    }
+}
+
+fn broke(detail: &str) -> GrammarFault {
+    GrammarFault::Broke { detail: detail.to_owned() }
+}

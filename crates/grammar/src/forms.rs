@@ -1,0 +1,229 @@
+//! What a form says, written as llguidance takes it; and what llguidance says of it, as a fault with a place. Knows no vocabulary.
+
+use std::fmt::Write;
+
+use headrace_domain::{Form, GrammarSyntax, JsonForm, TaggedForm};
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+use crate::bounds::{
+    Bounds, COMPILE_FUEL_UNITS, MAX_CHOICES, MAX_DEPTH_LEVELS, MAX_GRAMMAR_SYMBOLS, MAX_TAGS, WHITE_SPACE,
+};
+use crate::cache::Key;
+use crate::fault::GrammarFault;
+use crate::gbnf;
+use crate::regex;
+use crate::schema::{escaped, prepared};
+
+const CONTEXT: &str = "headrace 2026-11 form v1";
+
+/// What a form is compiled of.
+pub(crate) struct Written {
+    pub(crate) grammar: TopLevelGrammar,
+    /// Its text is JSON whose numbers may be as long as they like.
+    pub(crate) bounds_numbers: bool,
+    /// The schema, for places.
+    schema: Option<Value>,
+}
+
+/// What a form is kept under: its text, every key in its order, as that is the order of the answer's keys.
+///
+/// # Errors
+/// It is longer than what is taken.
+pub(crate) fn key(form: &Form, bounds: &Bounds) -> Result<Key, GrammarFault> {
+    let text = serde_json::to_vec(form).map_err(|error| GrammarFault::invalid("", error.to_string()))?;
+    if text.len() > bounds.form_bytes {
+        return Err(too_large("bytes", text.len(), bounds.form_bytes));
+    }
+    Ok(blake3::derive_key(CONTEXT, &text))
+}
+
+/// Writes a form.
+///
+/// # Errors
+/// What in it cannot be held to.
+pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
+    match form {
+        Form::JsonObject => json_form(&json!({"type": "object"}), false, None),
+        Form::JsonSchema(JsonForm { schema, compact, white_space, .. }) => {
+            json_form(schema, *compact, white_space.as_deref())
+        }
+        Form::Regex(pattern) => {
+            regex::check(pattern, "")?;
+            Ok(plain(TopLevelGrammar::from_regex(pattern)))
+        }
+        Form::Choice(choices) => choice(choices),
+        Form::Grammar { text, syntax } => grammar(text, *syntax),
+        Form::Tags(tagged) => tags(tagged),
+    }
+}
+
+fn plain(grammar: TopLevelGrammar) -> Written {
+    Written { grammar, bounds_numbers: false, schema: None }
+}
+
+fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result<Written, GrammarFault> {
+    let prepared = prepared(schema)?;
+    if let Some(pattern) = white_space {
+        regex::check(pattern, "")?;
+    }
+    if prepared == Value::Bool(false) {
+        return Err(GrammarFault::Unsatisfiable { why: "the schema is `false`".to_owned() });
+    }
+    let prepared = match compact {
+        true => guided(prepared, json!({"whitespace_flexible": false})),
+        false => with_white_space(prepared, white_space.unwrap_or(WHITE_SPACE)),
+    };
+    let grammar = TopLevelGrammar::from_json_schema(prepared);
+    Ok(Written { grammar, bounds_numbers: true, schema: Some(schema.clone()) })
+}
+
+fn with_white_space(schema: Value, pattern: &str) -> Value {
+    guided(schema, json!({ "whitespace_pattern": pattern }))
+}
+
+/// A prepared schema with llguidance's own word on how its JSON is written. Nothing of the caller's is there: it is no keyword.
+fn guided(mut schema: Value, how: Value) -> Value {
+    match &mut schema {
+        Value::Object(map) => {
+            map.insert("x-guidance".to_owned(), how);
+            schema
+        }
+        // Anything fits `true`; `false` is refused before.
+        _ => json!({ "x-guidance": how }),
+    }
+}
+
+fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
+    if choices.is_empty() || choices.iter().any(String::is_empty) {
+        return Err(GrammarFault::invalid("", "there must be a text to choose, and none may be empty"));
+    }
+    if choices.len() > MAX_CHOICES {
+        return Err(too_large("choices", choices.len(), MAX_CHOICES));
+    }
+    // One expression: as texts of their own, one that another begins with would end the answer before it.
+    let each: Vec<String> = choices.iter().map(|choice| regex_syntax::escape(choice)).collect();
+    Ok(plain(TopLevelGrammar::from_regex(&format!("({})", each.join("|")))))
+}
+
+fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {
+    nesting(text)?;
+    let text = match syntax {
+        GrammarSyntax::Gbnf => gbnf::to_lark(text)?,
+        GrammarSyntax::Either if gbnf::is_gbnf(text) => gbnf::to_lark(text)?,
+        GrammarSyntax::Lark | GrammarSyntax::Either => text.to_owned(),
+    };
+    Ok(plain(TopLevelGrammar::from_lark(text)))
+}
+
+/// Free text up to a trigger; then one of the tags that begin with it; and again.
+fn tags(tagged: &TaggedForm) -> Result<Written, GrammarFault> {
+    let TaggedForm { tags, triggers } = tagged;
+    if tags.is_empty() || tags.len() > MAX_TAGS || triggers.len() > MAX_TAGS {
+        return Err(too_large("tags", tags.len().max(triggers.len()), MAX_TAGS));
+    }
+    if triggers.is_empty() || triggers.iter().any(String::is_empty) {
+        return Err(GrammarFault::invalid("/triggers", "there must be a text, and none may be empty"));
+    }
+    let mut rules = String::new();
+    let mut names = Vec::new();
+    for (at, tag) in tags.iter().enumerate() {
+        let path = format!("/structures/{at}");
+        let trigger = triggers.iter().position(|trigger| tag.begin.starts_with(trigger.as_str()));
+        let trigger = trigger
+            .ok_or_else(|| GrammarFault::invalid(&path, "its `begin` begins with none of the triggers"))?;
+        let begin =
+            triggers.get(trigger).and_then(|text| tag.begin.strip_prefix(text.as_str())).unwrap_or_default();
+        let schema = with_white_space(
+            prepared(&tag.schema).map_err(|fault| fault.below(&format!("{path}/schema")))?,
+            WHITE_SPACE,
+        );
+        let (begin, end) = (json!(begin), json!(tag.end));
+        names.push(format!("tag_{at}"));
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(rules, "tag_{at}: trigger_{trigger} {begin} json_{at} {end}\njson_{at}: %json {schema}");
+    }
+    for (at, trigger) in triggers.iter().enumerate() {
+        let _ = writeln!(rules, "trigger_{at}[lazy]: TEXT {}", json!(trigger));
+    }
+    let text = format!("start: ({})* rest\nrest: TEXT\nTEXT: /(?s:.*)/\n{rules}", names.join(" | "));
+    Ok(plain(TopLevelGrammar::from_lark(text)))
+}
+
+/// Refuses a grammar that is nested too deep, before it is read by recursion. What stands in quotes counts, too: nobody needs so many.
+fn nesting(text: &str) -> Result<(), GrammarFault> {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'\n' if deepest <= MAX_DEPTH_LEVELS => {}
+            _ => continue,
+        }
+        deepest = deepest.max(depth);
+    }
+    let limit = MAX_DEPTH_LEVELS * 2;
+    if deepest > limit { Err(too_large("levels of nesting", deepest, limit)) } else { Ok(()) }
+}
+
+fn too_large(what: &'static str, has: usize, limit: usize) -> GrammarFault {
+    GrammarFault::TooLarge { what, has: has as u64, limit: limit as u64, path: String::new() }
+}
+
+impl Written {
+    /// What llguidance said of it.
+    pub(crate) fn fault(&self, said: &str) -> GrammarFault {
+        let first: String = said.lines().next().unwrap_or_default().chars().take(300).collect();
+        let at = |keyword: &str| {
+            self.schema.as_ref().and_then(|schema| place_of(schema, keyword, 0)).unwrap_or_default()
+        };
+        let unsupported = |keyword: &str, why: &str| GrammarFault::unsupported(keyword, &at(keyword), why);
+        if said.contains("Unsatisfiable schema") {
+            let why = first.trim_start_matches("Unsatisfiable schema: ").to_owned();
+            return GrammarFault::Unsatisfiable { why };
+        }
+        if said.contains("oneOf constraints") {
+            return unsupported(
+                "oneOf",
+                "its cases are not known to exclude each other; write them as `anyOf`",
+            );
+        }
+        if said.contains("min/maxProperties only") {
+            let keyword = if at("minProperties").is_empty() { "maxProperties" } else { "minProperties" };
+            return unsupported(keyword, "it needs every name under `properties` to be required");
+        }
+        if said.contains("patternProperty regexes") {
+            return unsupported("patternProperties", "its patterns must not match the same name");
+        }
+        if said.contains("circular references with sibling") {
+            return unsupported("$ref", "a reference that leads back to itself must stand alone");
+        }
+        if said.contains("fuel") || said.contains("too big") || said.contains("too complex") {
+            return GrammarFault::TooCostly { what: "units of work", limit: COMPILE_FUEL_UNITS };
+        }
+        if said.contains("too large") || said.contains("too many") {
+            return GrammarFault::TooCostly { what: "symbols", limit: MAX_GRAMMAR_SYMBOLS as u64 };
+        }
+        if said.starts_with("panic") {
+            return GrammarFault::Broke { detail: first };
+        }
+        GrammarFault::invalid("", first)
+    }
+}
+
+/// The first place of a keyword in a schema.
+fn place_of(schema: &Value, keyword: &str, depth: usize) -> Option<String> {
+    if depth > MAX_DEPTH_LEVELS {
+        return None;
+    }
+    let below = |key: String, value: &Value| Some(format!("/{key}{}", place_of(value, keyword, depth + 1)?));
+    match schema {
+        Value::Object(map) if map.contains_key(keyword) => Some(String::new()),
+        Value::Object(map) => map.iter().find_map(|(key, value)| below(escaped(key), value)),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(index, item)| below(index.to_string(), item))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,20 @@
+//! What an answer must look like, compiled: a form and a vocabulary become masks over token ids, and the ids that must come.
+//! Beside it the checks of schemas (`strict`), and of finished answers (`Checked`).
+//! Must not know engines, requests, or who asked. The arithmetic of grammars is llguidance's.
+
+mod bounds;
+mod cache;
+mod compiler;
+mod fault;
+mod forms;
+mod gbnf;
+mod numbers;
+mod regex;
+mod schema;
+mod state;
+pub mod strict;
+mod vocabulary;
+
+pub use bounds::Bounds;
+pub use compiler::Compiler;
+pub use fault::GrammarFault;

@@ -1,0 +1,129 @@
+//! JSON Schema's keywords: what stands in each, and what is done with it. A table and nothing else.
+
+use serde_json::{Map, Value};
+
+/// What stands in a keyword.
+pub(super) enum Keyword {
+    /// Not one of JSON Schema's: it says nothing.
+    Unknown,
+    /// It says nothing about what fits.
+    Annotation,
+    /// Nothing here can hold an answer to it.
+    Unsupported(&'static str),
+    /// What is compared with.
+    Value,
+    Schema,
+    SchemaOrList,
+    List,
+    /// Schemas by names, or by patterns of names.
+    Map,
+    Reference,
+    Pattern,
+    Format,
+    /// A whole number that something is counted by.
+    Count,
+    Number,
+}
+
+pub(super) fn keyword(name: &str) -> Keyword {
+    match name {
+        "type" | "enum" | "const" | "required" => Keyword::Value,
+        "additionalProperties" | "additionalItems" => Keyword::Schema,
+        "items" => Keyword::SchemaOrList,
+        "anyOf" | "oneOf" | "allOf" | "prefixItems" => Keyword::List,
+        "properties" | "patternProperties" => Keyword::Map,
+        "$ref" => Keyword::Reference,
+        "pattern" => Keyword::Pattern,
+        "format" => Keyword::Format,
+        "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
+            Keyword::Count
+        }
+        "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => Keyword::Number,
+        "not" => Keyword::Unsupported("say what may be, with `anyOf`, `enum` or `type`"),
+        "if" => Keyword::Unsupported("write the cases as `anyOf`"),
+        "then" | "else" => Keyword::Unsupported("it needs `if`"),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => {
+            Keyword::Unsupported("write the cases as `anyOf`")
+        }
+        "contains" | "minContains" | "maxContains" => {
+            Keyword::Unsupported("say with `prefixItems` or `items` what stands where")
+        }
+        "uniqueItems" => Keyword::Unsupported("items are generated one after the other and not compared"),
+        "propertyNames" => Keyword::Unsupported("use `patternProperties` with `additionalProperties: false`"),
+        "unevaluatedItems" | "unevaluatedProperties" => {
+            Keyword::Unsupported("use `items` or `additionalProperties` in each part")
+        }
+        "$dynamicRef" | "$recursiveRef" => Keyword::Unsupported("use `$ref`"),
+        "$defs" | "definitions" | "$schema" | "$id" | "id" | "$anchor" | "$dynamicAnchor"
+        | "$recursiveAnchor" | "$comment" | "$vocabulary" | "title" | "description" | "default"
+        | "examples" | "deprecated" | "readOnly" | "writeOnly" | "contentEncoding" | "contentMediaType"
+        | "contentSchema" => Keyword::Annotation,
+        _ => Keyword::Unknown,
+    }
+}
+
+/// Whether a keyword that is not supported holds for everything here.
+pub(super) fn changes_nothing(name: &str, value: &Value, beside: &Map<String, Value>) -> bool {
+    let is_empty = value.as_object().is_some_and(Map::is_empty);
+    match name {
+        "uniqueItems" => *value == Value::Bool(false),
+        "not" => *value == Value::Bool(false),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => is_empty,
+        "propertyNames" | "unevaluatedItems" | "unevaluatedProperties" => {
+            is_empty || *value == Value::Bool(true)
+        }
+        "then" | "else" => !beside.contains_key("if"),
+        "if" => !beside.contains_key("then") && !beside.contains_key("else"),
+        "minContains" | "maxContains" => !beside.contains_key("contains"),
+        _ => false,
+    }
+}
+
+pub(super) fn is_known_draft(said: &str) -> bool {
+    is_old_draft(said)
+        || matches!(
+            said.trim_end_matches('#'),
+            "https://json-schema.org/draft/2020-12/schema" | "https://json-schema.org/draft/2019-09/schema"
+        )
+}
+
+/// One by which what stands beside a reference counts for nothing.
+pub(super) fn is_old_draft(said: &str) -> bool {
+    matches!(
+        said.trim_end_matches('#'),
+        "http://json-schema.org/draft-07/schema"
+            | "http://json-schema.org/draft-06/schema"
+            | "http://json-schema.org/draft-04/schema"
+    )
+}
+
+/// A day of the calendar, with February as long as it is.
+macro_rules! date {
+    () => {
+        concat!(
+            "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|",
+            "02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|",
+            "(?:[02468][048]|[13579][26])00)-02-29)"
+        )
+    };
+}
+
+/// A time of RFC 3339 without leap seconds, which few readers take.
+macro_rules! time {
+    () => {
+        concat!(
+            "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?",
+            "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+        )
+    };
+}
+
+/// The pattern of a format, where it is narrower here than llguidance's own.
+pub(super) fn format_pattern(format: &str) -> Option<&'static str> {
+    match format {
+        "date" => Some(concat!("^", date!(), "$")),
+        "time" => Some(concat!("^", time!(), "$")),
+        "date-time" => Some(concat!("^", date!(), "T", time!(), "$")),
+        _ => None,
+    }
+}

@@ -1,0 +1,96 @@
+//! Schemas as they are prepared: what is kept, what is refused, and in what words.
+
+use super::*;
+
+fn fault(schema: Value) -> String {
+    prepared(&schema).expect_err("a refusal").to_string()
+}
+
+#[test]
+fn keys_keep_their_order_and_annotations_go() {
+    let schema = json!({
+        "title": "t", "type": "object", "x-guidance": {"lenient": true},
+        "properties": {"b": {"type": "string", "description": "d"}, "a": {"default": 3}},
+        "required": ["b", "a"], "additionalProperties": false,
+    });
+    let expected = json!({
+        "type": "object", "properties": {"b": {"type": "string"}, "a": {}},
+        "required": ["b", "a"], "additionalProperties": false,
+    });
+    assert_eq!(prepared(&schema).unwrap().to_string(), expected.to_string());
+}
+
+#[test]
+fn what_cannot_be_held_to_is_refused_by_name_and_place() {
+    let cases = [
+        (json!({"not": {}}), "`not` is not supported"),
+        (
+            json!({"properties": {"a/b": {"type": "array", "uniqueItems": true}}}),
+            "`uniqueItems` at `/properties/a~1b`",
+        ),
+        (json!({"anyOf": [{"type": "string"}, {"if": {}, "then": {}}]}), "`if` at `/anyOf/1`"),
+        (json!({"items": {"format": "semver"}}), "`format` at `/items`"),
+        (json!({"properties": {"a": {"pattern": "(?=x)"}}}), "`pattern` at `/properties/a/pattern`"),
+        (json!({"$ref": "https://example.com/s.json"}), "`$ref` at `/$ref`"),
+        (json!({"$ref": "#/$defs/a"}), "`/$ref`: `#/$defs/a` refers to nothing"),
+        (json!({"properties": 3}), "at `/properties`: it must be an object"),
+        (json!({"maxLength": -1}), "`/maxLength`"),
+        (json!({"minItems": 200_000}), "200000 as a count at `/minItems`"),
+        (json!([]), "a schema is an object"),
+    ];
+    for (schema, expected) in cases {
+        let told = fault(schema.clone());
+        assert!(told.contains(expected), "{schema}: {told}");
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_left_out() {
+    let schema = json!({"uniqueItems": false, "not": false, "then": {}, "maxContains": 2, "unevaluatedProperties": true, "x": 1});
+    assert_eq!(prepared(&schema).unwrap(), json!({}));
+}
+
+#[test]
+fn references_lead_to_definitions_of_their_own() {
+    let schema = json!({
+        "$defs": {"a b": {"$anchor": "here", "type": "string"}, "c~d": {"$ref": "#here"}},
+        "anyOf": [{"$ref": "#/$defs/a%20b"}, {"$ref": "#/$defs/c~0d"}, {"$ref": "#here"}],
+    });
+    let expected = json!({
+        "anyOf": [{"$ref": "#/$defs/0"}, {"$ref": "#/$defs/1"}, {"$ref": "#/$defs/0"}],
+        "$defs": {"0": {"type": "string"}, "1": {"$ref": "#/$defs/0"}},
+    });
+    assert_eq!(prepared(&schema).unwrap(), expected);
+    let old = json!({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {}}, "$ref": "#/definitions/a", "not": {}});
+    assert_eq!(prepared(&old).unwrap()["$ref"], "#/$defs/0");
+}
+
+#[test]
+fn what_requires_itself_is_refused_and_recursion_that_ends_is_not() {
+    let endless = [
+        json!({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}),
+        json!({"$ref": "#"}),
+        json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
+        json!({"type": "array", "minItems": 1, "items": {"$ref": "#"}}),
+    ];
+    for schema in endless {
+        assert!(matches!(prepared(&schema), Err(GrammarFault::Unsatisfiable { .. })), "{schema}");
+    }
+    let fine = [
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+        json!({"type": "object", "required": ["a"], "properties": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}}),
+        json!({"type": "array", "items": {"$ref": "#"}}),
+    ];
+    for schema in fine {
+        assert!(prepared(&schema).is_ok(), "{schema}");
+    }
+}
+
+#[test]
+fn a_deep_schema_is_refused() {
+    let mut schema = json!({});
+    for _ in 0..100 {
+        schema = json!({"items": schema});
+    }
+    assert!(fault(schema).contains("levels of nesting"));
+}
