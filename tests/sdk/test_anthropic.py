@@ -1,6 +1,7 @@
 """Anthropic's SDK: messages, streamed and not."""
 
 import json
+import urllib.request
 
 import anthropic
 import pytest
@@ -178,9 +179,9 @@ def test_a_tool_round_trip(claude, weather_tool):
 
 BAD = [
     ({"temperature": 2}, "temperature"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
     ({"messages": []}, "messages"),
-    ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     (
         {
             "messages": [
@@ -189,7 +190,7 @@ BAD = [
         },
         "messages[0].content[0]",
     ),
-    ({"messages": [*say("x"), {"role": "assistant", "content": "y"}]}, "messages[1]"),
+    ({"messages": [*say("x"), {"role": "assistant", "content": "y "}]}, "messages[1].content"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"extra_body": {"tempreature": 1}}, "tempreature"),
@@ -228,3 +229,69 @@ def test_a_bearer_token_is_a_key_too(server):
         base_url=server.url, auth_token=server.key, api_key=None, max_retries=0
     ) as claude:
         assert send(claude, max_tokens=2).content
+
+
+def test_a_count_is_that_of_the_call(claude, weather_tool):
+    options = {
+        "messages": [*say("What is the weather in Lisbon?"), {"role": "system", "content": "Be brief."}],
+        "tools": tools([weather_tool]),
+        "system": "You help.",
+    }
+    counted = claude.messages.count_tokens(model=MODEL, **options).input_tokens
+    usage = send(claude, **options, max_tokens=2).usage
+    assert counted == usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    counted = claude.beta.messages.count_tokens(model=MODEL, betas=["token-counting-2024-11-01"], **options)
+    assert counted.input_tokens > 0
+
+
+def test_a_prompt_is_read_ahead(claude):
+    warmed = send(claude, max_tokens=0)
+    assert (warmed.content, warmed.stop_reason, warmed.usage.output_tokens) == ([], "max_tokens", 0)
+    assert send(claude, max_tokens=2).usage.cache_read_input_tokens > 0
+
+
+def test_an_answer_goes_on_where_it_was_begun(claude):
+    whole = send(claude).content[0].text
+    head, tail = whole[:12].rstrip(), whole[len(whole[:12].rstrip()) :]
+    begun = [*say(QUESTION), {"role": "assistant", "content": head}]
+    assert send(claude, messages=begun).content[0].text == tail
+    with claude.messages.stream(**options_of(messages=begun)) as stream:
+        assert stream.get_final_text() == tail
+
+
+def test_what_agents_of_today_send_is_taken(claude):
+    answer = claude.beta.messages.create(
+        model=MODEL,
+        max_tokens=32,
+        betas=["context-management-2025-06-27", "no-such-beta-2031-01-01"],
+        thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        diagnostics={"previous_message_id": None},
+        cache_control={"type": "ephemeral"},
+        metadata={"user_id": "u"},
+        system=[
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch=0;"},
+            {"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        ],
+        messages=[*say("Hello!"), {"role": "system", "content": "Be brief."}],
+    )
+    assert answer.content[0].text
+    assert answer.diagnostics.cache_miss_reason.type == "unavailable"
+
+
+def test_models_have_a_life_and_pages(claude):
+    model = claude.models.retrieve(MODEL)
+    assert (model.lifecycle, model.retires_at, model.deprecated_at) == ("active", None, None)
+    assert model.max_input_tokens == model.max_tokens > 0
+    page = claude.models.list(limit=1)
+    assert len(page.data) == 1 and page.last_id == page.data[0].id
+    assert list(claude.models.list(limit=1000, after_id=sorted(m.id for m in page)[-1])) == []
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        claude.models.list(limit=0)
+    assert raised.value.body["error"]["param"] == "limit"
+
+
+def test_somebody_is_at_home(server):
+    request = urllib.request.Request(server.url + "/", method="HEAD")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200

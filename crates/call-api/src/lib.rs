@@ -6,6 +6,7 @@ mod answer;
 mod arrival;
 mod body;
 mod memory;
+mod question;
 mod refusal;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
 pub use body::{BodyRefusal, BodySource};
 pub use memory::{Memory, NoRoom, Reserved};
+pub use question::Question;
 pub use refusal::EdgeRefusal;
 
 use headrace_domain::{Dialect, Endpoint, KeyId, UnixNanos};
@@ -28,6 +30,9 @@ pub trait Front: Send + Sync + 'static {
     /// A call that was let in. Dropping it says that the client went away, and gives back what it was let in with.
     type Admitted: Admitted;
 
+    /// A question that was let in.
+    type Questioner: Admitted;
+
     /// Decides by its head whether a call comes in. An answer is a refusal: its body is left with the peer.
     fn admit(self: &Arc<Self>, head: Head) -> Result<Self::Admitted, Answer<Self::Stream>>;
 
@@ -39,11 +44,30 @@ pub trait Front: Send + Sync + 'static {
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
+    /// Decides whether a question comes in. An answer is a refusal: its body is left with the peer.
+    fn admit_question(
+        self: &Arc<Self>,
+        question: Question,
+        credentials: &Credentials,
+    ) -> Result<Self::Questioner, Answer<Self::Stream>>;
+
+    /// Answers a question that was let in. Its body is read when it is asked for.
+    fn answer_question<B: BodySource>(
+        self: &Arc<Self>,
+        asked: Self::Questioner,
+        body: B,
+    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
     /// Whether these are a caller's that would be let in.
     fn knows(&self, credentials: &Credentials) -> bool;
 
-    /// `GET /v1/models`
-    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer<Self::Stream>;
+    /// `GET /v1/models`, with the fields of its query, decoded.
+    fn list_models(
+        &self,
+        credentials: &Credentials,
+        dialect: Dialect,
+        query: &[(String, String)],
+    ) -> Answer<Self::Stream>;
 
     /// `GET /v1/models/{name}`
     fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Self::Stream>;
@@ -71,7 +95,7 @@ pub trait Front: Send + Sync + 'static {
     fn drain(&self, within: Duration) -> impl Future<Output = usize> + Send;
 }
 
-/// A call that was let in by its head.
+/// A call or a question that was let in by its head.
 pub trait Admitted: Send {
     /// Whose it is: the bytes of its body count against the share of this key.
     fn payer(&self) -> &KeyId;

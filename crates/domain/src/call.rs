@@ -131,6 +131,8 @@ pub struct Call {
     pub echo: bool,
     /// Whether the answer carries the `headrace` block of stage timings and cost.
     pub explain: bool,
+    /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
+    pub diagnoses: bool,
     /// A caller's own salt: it can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
     /// Within which time of its arrival its first token must come; `None`: whenever it comes.
@@ -146,6 +148,29 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call with nothing said but its prompt.
+    pub fn of_prompt(endpoint: Endpoint, model: String, prompt: Prompt) -> Self {
+        Self {
+            endpoint,
+            model,
+            prompt,
+            origins: Vec::new(),
+            sampling: SamplingRequest::default(),
+            stream: false,
+            include_usage: false,
+            return_token_ids: false,
+            echo: false,
+            explain: false,
+            diagnoses: false,
+            cache_salt: None,
+            timeout: None,
+            tier: ServiceTier::Standard,
+            form: None,
+            reasoning: ReasoningWish::default(),
+            response: None,
+        }
+    }
+
     /// Where message number `at` of the conversation stands in what the caller sent.
     pub fn origin(&self, at: usize) -> MessageOrigin {
         let same = MessageOrigin::Message { index: u32::try_from(at).unwrap_or(u32::MAX), block: None };

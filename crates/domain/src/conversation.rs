@@ -80,7 +80,8 @@ pub struct Tool {
     pub name: String,
     /// What it does, for the model.
     pub description: Option<String>,
-    /// JSON Schema of its arguments, in canonical key order (see `wire::canonical`), or `None` where it takes none.
+    /// JSON Schema of its arguments, keywords in the conventional order and names as they were sent (see
+    /// `wire::canonical`), or `None` where it takes none.
     pub parameters: Option<serde_json::Value>,
     /// Whether the arguments are held to the schema while they are generated.
     pub strict: bool,
@@ -140,6 +141,8 @@ pub struct Conversation {
     pub tools: Vec<Tool>,
     /// Whether they may be called.
     pub tool_choice: ToolChoice,
+    /// The last message is the beginning of the answer, which goes on where it ends.
+    pub continues: bool,
     /// At most one call in an answer (OpenAI's `parallel_tool_calls: false`).
     pub one_call: bool,
     /// Further variables of the chat template (`chat_template_kwargs`), an object or nothing.

@@ -1,5 +1,6 @@
 //! Every path the edge answers, in one table. What is not in it is 404; what needs a credential says so.
 
+use headrace_call_api::Question;
 use headrace_domain::Endpoint;
 
 /// Who may ask.
@@ -18,6 +19,8 @@ pub enum Access {
 pub enum Target {
     /// A call.
     Call(Endpoint),
+    /// A question with a body.
+    Question(Question),
     /// The list of models.
     Models,
     /// One model.
@@ -51,9 +54,14 @@ pub const ROUTES: &[Route] = &[
     post("/v1/completions", Endpoint::Completions),
     post("/v1/messages", Endpoint::Messages),
     post("/v1/responses", Endpoint::Responses),
+    ask("/v1/messages/count_tokens", Question::CountTokens),
+    ask("/tokenize", Question::Tokenize),
+    ask("/detokenize", Question::Detokenize),
     get("/v1/models", Access::Key, Target::Models),
     get("/v1/models/{*name}", Access::Key, Target::Model),
     get("/v1/requests/{id}", Access::Key, Target::Request),
+    // Some clients look there whether anybody is at home.
+    get("/", Access::Public, Target::Health),
     get("/healthz", Access::Public, Target::Health),
     get("/readyz", Access::Public, Target::Ready),
     Route {
@@ -66,6 +74,10 @@ pub const ROUTES: &[Route] = &[
 
 const fn post(path: &'static str, endpoint: Endpoint) -> Route {
     Route { methods: "POST", path, access: Access::Key, target: Target::Call(endpoint) }
+}
+
+const fn ask(path: &'static str, question: Question) -> Route {
+    Route { methods: "POST", path, access: Access::Key, target: Target::Question(question) }
 }
 
 const fn get(path: &'static str, access: Access, target: Target) -> Route {
@@ -115,6 +127,15 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
+/// The fields of a query, decoded; those that are no text are left out.
+pub(crate) fn query_fields(query: Option<&str>) -> Vec<(String, String)> {
+    let field = |field: &str| {
+        let (name, value) = field.split_once('=')?;
+        Some((percent_decoded(name)?, percent_decoded(value)?))
+    };
+    query.unwrap_or_default().split('&').filter_map(field).collect()
+}
+
 /// The model that a query names (`model=NAME`), as far as it can be read.
 pub(crate) fn model_asked(query: Option<&str>) -> Option<String> {
     let mut fields = query?.split('&');
@@ -137,6 +158,7 @@ mod tests {
             ("/v1/chat/completions/", None),
             ("//v1/models", None),
             ("/V1/models", None),
+            ("/", Some(("/", ""))),
             ("/metrics", None),
             ("*", None),
             ("", None),
@@ -159,12 +181,24 @@ mod tests {
             ("/v1/healthz", None),
             ("/healthz/", Some("/healthz")),
             ("/v1/embeddings", None),
-            ("/", None),
+            ("/tokenize/", Some("/tokenize")),
+            ("/v1/messages/count_tokens/", Some("/v1/messages/count_tokens")),
+            ("//", Some("/")),
             ("*", None),
-            ("", None),
         ] {
             assert_eq!(meant(path).as_deref(), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn fields_of_a_query_are_decoded() {
+        let fields =
+            |query| query_fields(query).into_iter().map(|(a, b)| format!("{a}:{b}")).collect::<Vec<_>>();
+        assert_eq!(
+            fields(Some("limit=5&after_id=a%2Fb&beta=true&x&y=%ff&z=")),
+            ["limit:5", "after_id:a/b", "beta:true", "z:"]
+        );
+        assert!(fields(None).is_empty());
     }
 
     #[test]

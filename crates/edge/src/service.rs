@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use headrace_call_api::{
     Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory, Peer,
+    Question,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -123,7 +124,7 @@ impl<F: Front> Asked<'_, F> {
 
     async fn ask_front(&mut self, path: &str) -> Answer<F::Stream> {
         let Some((route, rest)) = routes::find(path) else { return self.not_found() };
-        let takes_get = !matches!(route.target, Target::Call(_));
+        let takes_get = !matches!(route.target, Target::Call(_) | Target::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
             Method::POST => !takes_get || route.target == Target::Annex,
@@ -149,7 +150,11 @@ impl<F: Front> Asked<'_, F> {
         let front = &self.shared.front;
         let reply = match target {
             Target::Call(endpoint) => self.call(endpoint).await,
-            Target::Models => front.list_models(&self.credentials(), self.dialect()),
+            Target::Question(question) => self.question(question).await,
+            Target::Models => {
+                let query = routes::query_fields(self.parts.uri.query());
+                front.list_models(&self.credentials(), self.dialect(), &query)
+            }
             Target::Model => match routes::percent_decoded(rest) {
                 Some(name) => front.show_model(&self.credentials(), &name, self.dialect()),
                 None => return self.not_found(),
@@ -195,6 +200,18 @@ impl<F: Front> Asked<'_, F> {
         let taken = memory.for_call_of(admitted.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
         front.call(admitted, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+    }
+
+    async fn question(&mut self, question: Question) -> Answer<F::Stream> {
+        let Shared { front, limits, memory, stats, .. } = self.shared;
+        let asked = match front.admit_question(question, &self.credentials()) {
+            Ok(asked) => asked,
+            Err(refusal) => return refusal,
+        };
+        self.activity.trust();
+        let taken = memory.for_call_of(asked.payer().clone());
+        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
+        front.answer_question(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
     /// What the annex says, to whom it knows.

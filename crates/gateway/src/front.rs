@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head};
+use headrace_call_api::{BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head, Question};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
 
 use crate::dossier::Dossier;
+use crate::questions::Questioner;
 use crate::refused::Why;
 use crate::stages::{self, Entered};
 use crate::{Answer, Delivery, Gateway};
@@ -21,6 +22,7 @@ impl headrace_call_api::Admitted for Entered {
 impl Front for Gateway {
     type Stream = Delivery;
     type Admitted = Entered;
+    type Questioner = Questioner;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Entered, Answer> {
         stages::enter(self, head, None, |_| ())
@@ -35,8 +37,20 @@ impl Front for Gateway {
         self.would_let_in(credentials)
     }
 
-    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
-        self.models_for(credentials, dialect)
+    fn admit_question(
+        self: &Arc<Self>,
+        question: Question,
+        credentials: &Credentials,
+    ) -> Result<Questioner, Answer> {
+        self.let_ask(question, credentials)
+    }
+
+    async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: Questioner, body: B) -> Answer {
+        self.answer_to(asked, body).await
+    }
+
+    fn list_models(&self, credentials: &Credentials, dialect: Dialect, query: &[(String, String)]) -> Answer {
+        self.models_for(credentials, dialect, query)
     }
 
     fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_call_api::Credentials;
 use headrace_domain::{Code, Dialect, ModelName, RequestId, TraceRecord};
 use headrace_identity::{Principal, credential};
-use headrace_wire::{ModelCard, model_body, models_body, named_request};
+use headrace_wire::{ModelCard, ModelsPage, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
 use crate::catalog::ServedModel;
@@ -25,13 +25,19 @@ const RECORD_WAIT: Duration = Duration::from_millis(500);
 /// How often it looks whether the record is there.
 const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
-type Looked = Result<Answer, Why>;
+pub(crate) type Looked = Result<Answer, Why>;
 
 impl Gateway {
     /// `GET /v1/models`: those that the caller may use, and that are offered where its calls may be worked on.
-    pub(crate) fn models_for(&self, credentials: &Credentials, dialect: Dialect) -> Answer {
+    pub(crate) fn models_for(
+        &self,
+        credentials: &Credentials,
+        dialect: Dialect,
+        query: &[(String, String)],
+    ) -> Answer {
         let (dossier, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
+            let page = ModelsPage::of(query)?;
             let (catalog, now) = (self.catalog(), self.parts().clock.now());
             let mut cards: Vec<ModelCard> = catalog
                 .names()
@@ -44,9 +50,9 @@ impl Gateway {
                 .map(|(name, model, notice)| card(name, model, notice.map(|(_, notice)| notice)))
                 .collect();
             cards.sort_by(|a, b| a.id.cmp(&b.id));
-            Answer::json(200, models_body(&cards, dialect))
+            Ok(Answer::json(200, models_body(&cards, dialect, &page, now)))
         };
-        tell(&dossier, principal.map(list))
+        tell(&dossier, principal.and_then(list))
     }
 
     /// `GET /v1/models/NAME`. A model that the caller may not use is answered as one that does not exist.
@@ -65,7 +71,7 @@ impl Gateway {
                     }
                     notice => {
                         let card = card(&name, model, notice.map(|(_, notice)| notice));
-                        Ok(Answer::json(200, model_body(&card, dialect)))
+                        Ok(Answer::json(200, model_body(&card, dialect, self.parts().clock.now())))
                     }
                 },
                 None => Err(unknown_model(name)),
@@ -115,7 +121,7 @@ impl Gateway {
     }
 
     /// Who asks, counted as a request; and what the answer's headers are made of.
-    fn identify(
+    pub(crate) fn identify(
         &self,
         credentials: &Credentials,
         dialect: Dialect,
@@ -129,7 +135,9 @@ impl Gateway {
                 let scopes = caller_scopes(&principal);
                 match parts.limits.count(&scopes, now) {
                     Ok(()) => Ok(principal),
-                    Err(refusal) => Err(Why::limited(refusal, &parts.limits.standing(&scopes, now))),
+                    Err(refusal) => {
+                        Err(Why::limited(refusal, &parts.limits.standing(&scopes, now), dialect, now))
+                    }
                 }
             }
             Err(refusal) => Err(unauthenticated(&refusal)),
@@ -138,7 +146,7 @@ impl Gateway {
     }
 }
 
-fn tell(dossier: &Dossier, looked: Looked) -> Answer {
+pub(crate) fn tell(dossier: &Dossier, looked: Looked) -> Answer {
     match looked {
         Ok(answer) => answer.with_headers(dossier.id_headers()),
         Err(why) => why.answer(dossier),
@@ -152,6 +160,7 @@ fn card(name: &ModelName, model: &ServedModel, notice: Option<&Notice>) -> Model
         owned_by: "headrace".to_owned(),
         context_window: model.lane.context_window(),
         max_output_tokens: None,
+        deprecated: notice.and_then(|notice| notice.deprecated),
         retires: notice.map(|notice| notice.retires),
         successor: notice.and_then(|notice| notice.successor.as_ref()).map(ToString::to_string),
     }

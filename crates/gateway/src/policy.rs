@@ -1,4 +1,5 @@
-//! What is done where a worker is lost or slow, as far as the operator of a model decides it. Knows no worker and no call.
+//! What the operator of a model decides of its calls: what is done where a worker is lost or slow, and how tools are shown to it.
+//! Knows no worker and no call.
 
 use headrace_fleet::Hedge;
 
@@ -9,6 +10,31 @@ pub struct Policy {
     pub on_break: OnBreak,
     /// When a call that waits for its first word is put to a second worker; `None`: never.
     pub hedge: Option<Hedge>,
+    /// In which order tools' schemas name properties.
+    pub tools_order: ToolsOrder,
+}
+
+/// In which order the schemas of tools name properties, where a model is shown them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolsOrder {
+    /// As their caller sent them.
+    #[default]
+    AsSent,
+    /// Sorted, so that callers who name them in different orders share cached prefixes.
+    Canonical,
+}
+
+impl ToolsOrder {
+    /// Every one, in the order of a list.
+    pub const ALL: [Self; 2] = [Self::AsSent, Self::Canonical];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AsSent => "sent",
+            Self::Canonical => "canonical",
+        }
+    }
 }
 
 /// What follows where an answer breaks in its middle, and nobody can go on with it as if nothing had happened.

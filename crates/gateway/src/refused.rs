@@ -3,7 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use headrace_domain::{Code, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedRefusal};
+use headrace_domain::{
+    Code, Dialect, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedRefusal, UnixNanos,
+};
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::{LimitRefusal, RateStanding};
@@ -169,9 +171,14 @@ fn whole_seconds(wait: Duration) -> u64 {
 
 impl Why {
     /// A limit is reached; the answer says how its counters stand, as a success does.
-    pub(crate) fn limited(refusal: LimitRefusal, standing: &RateStanding) -> Self {
+    pub(crate) fn limited(
+        refusal: LimitRefusal,
+        standing: &RateStanding,
+        dialect: Dialect,
+        now: UnixNanos,
+    ) -> Self {
         let mut why = Self::from(refusal);
-        why.headers = rate_headers(standing);
+        why.headers = rate_headers(standing, dialect, now);
         why
     }
 }

@@ -28,7 +28,7 @@ pub(crate) mod authenticate;
 
 mod receive;
 
-mod parse;
+pub(crate) mod parse;
 
 pub(crate) mod authorize;
 
@@ -36,7 +36,7 @@ pub(crate) mod route;
 
 mod moderate;
 
-mod render;
+pub(crate) mod render;
 
 mod cache;
 

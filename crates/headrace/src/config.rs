@@ -11,6 +11,7 @@ mod prices;
 pub(crate) mod reference;
 pub(crate) mod relayed;
 mod routes;
+mod sections;
 mod shadows;
 pub(crate) mod show;
 mod table;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route};
+use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route, ToolsOrder};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -109,6 +110,8 @@ pub(crate) struct ModelConfig {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) limits: LimitSpec,
     pub(crate) arithmetic: Arithmetic,
+    /// In which order it is shown tools.
+    pub(crate) tools_order: ToolsOrder,
 }
 
 impl ModelConfig {

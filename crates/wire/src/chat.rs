@@ -9,7 +9,7 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
-use crate::{WireLimits, choice, content, tools};
+use crate::{WireLimits, choice, content, tools, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -17,14 +17,17 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut messages = None;
     let mut tools = Vec::new();
     let (mut choice, mut parallel) = (None, None);
+    let mut ending = Ending::default();
     r.object(|r, key| {
         match key.as_ref() {
             "messages" => messages = Some(read_messages(r, limits)?),
             "tools" => tools = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
             "tool_choice" => choice = r.optional(|r| choice::openai(r, limits))?,
             "parallel_tool_calls" => parallel = r.optional(Reader::bool)?,
+            "continue_final_message" => ending.continues = r.optional(Reader::bool)?,
+            "add_generation_prompt" => ending.begins = r.optional(Reader::bool)?,
             key => {
-                if !knobs.take_openai(key, r)? {
+                if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
                     refused::read(Known::Chat, key, r, limits)?;
                 }
             }
@@ -33,6 +36,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let messages = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let continues = ending.settle(&messages)?;
     let tool_choice = choice.unwrap_or_default();
     choice::check(&tool_choice, &tools)?;
     let settled = knobs.settle(1)?;
@@ -43,6 +47,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             messages,
             tools,
             tool_choice,
+            continues,
             one_call: parallel == Some(false),
             template: std::mem::take(&mut knobs.template),
         }),
@@ -53,6 +58,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         return_token_ids: knobs.return_token_ids,
         echo: false,
         explain: knobs.explain,
+        diagnoses: false,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
@@ -62,7 +68,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })
 }
 
-fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
+pub(crate) fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
     let (mut messages, mut ids) = (Vec::new(), CallIds::openai());
     r.array(limits.max_messages, |r, _| {
         let message = read_message(r, limits)?;
@@ -74,6 +80,34 @@ fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> 
         return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok(messages)
+}
+
+/// How a prompt ends: vLLM's two switches, of which one follows from the other.
+#[derive(Default)]
+pub(crate) struct Ending {
+    /// The last message is continued.
+    pub(crate) continues: Option<bool>,
+    /// An answer of the assistant begins.
+    pub(crate) begins: Option<bool>,
+}
+
+impl Ending {
+    /// Whether the last message is continued.
+    pub(crate) fn settle(&self, messages: &[Message]) -> Read<bool> {
+        let continues = self.continues == Some(true);
+        if self.begins == Some(!continues) || self.begins.is_none() {
+            let last = messages.last().filter(|_| continues);
+            return match last {
+                Some(last) if last.role != Role::Assistant || !last.tool_calls.is_empty() => {
+                    let message = "the last message must be text of the assistant";
+                    Err(Fault::at("continue_final_message", Code::InvalidValue, message))
+                }
+                _ => Ok(continues),
+            };
+        }
+        let message = "it is true unless `continue_final_message` is; leave it out";
+        Err(Fault::at("add_generation_prompt", Code::UnsupportedParameter, message))
+    }
 }
 
 /// Calls and results of a message, each in its place.

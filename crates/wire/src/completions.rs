@@ -2,11 +2,11 @@
 
 use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, ReasoningWish};
 
-use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{Knobs, ids, integer};
 use crate::refused::{self, Known};
+use crate::{WireLimits, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -16,7 +16,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         match key.as_ref() {
             "prompt" => prompts = r.optional(|r| read_prompts(r, limits))?,
             key => {
-                if !knobs.take_openai(key, r)? {
+                if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
                     refused::read(Known::Completions, key, r, limits)?;
                 }
             }
@@ -37,6 +37,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         return_token_ids: knobs.return_token_ids,
         echo: knobs.echo,
         explain: knobs.explain,
+        diagnoses: false,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,

@@ -10,7 +10,7 @@ use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::form::form_text;
 use crate::json::Reader;
-use crate::tools::{MAX_TOOL_NAME_BYTES, tool_name};
+use crate::names::tool_name;
 
 /// The one argument of a custom tool, as a model sees it.
 const INPUT: &str = "input";
@@ -20,7 +20,7 @@ pub(crate) fn definition(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tool> 
     let (mut name, mut description, mut input) = (None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "name" => name = Some(tool_name(r)?),
             "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
             "format" => input = r.optional(|r| format(r, limits))?,
             _ => return Err(Fault::unknown()),

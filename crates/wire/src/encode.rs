@@ -18,8 +18,8 @@ mod equality_tests;
 #[cfg(test)]
 mod golden_tests;
 
-pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
 pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
+pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
 pub use frame::named_request;
 pub(crate) use frame::{answer_id, write_explain};
 

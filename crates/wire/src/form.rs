@@ -10,10 +10,8 @@ use crate::WireLimits;
 use crate::canonical::with_inner_schemas;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::names::schema_name;
 use crate::node::Node;
-
-/// Longest name of a schema, in bytes: OpenAI's.
-const MAX_NAME_BYTES: usize = 64;
 
 /// JSON of a schema, with the white space that is usual.
 pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool) -> JsonForm {
@@ -75,19 +73,6 @@ fn json_schema(r: &mut Reader<'_>) -> Read<JsonForm> {
     })?;
     let name = name.ok_or_else(|| Fault::missing("name"))?;
     Ok(json_form(Some(name), schema.ok_or_else(|| Fault::missing("schema"))?, strict))
-}
-
-/// `^[a-zA-Z0-9_-]{1,64}$`
-pub(crate) fn schema_name(r: &mut Reader<'_>) -> Read<String> {
-    let name = r.string()?;
-    let fits = !name.is_empty()
-        && name.len() <= MAX_NAME_BYTES
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    if !fits {
-        let message = "it must be 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`";
-        return Err(Fault::new(Code::InvalidValue, message));
-    }
-    Ok(name.into_owned())
 }
 
 /// A JSON Schema: an object, its keys in the order in which they were sent.

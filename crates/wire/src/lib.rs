@@ -1,6 +1,7 @@
 //! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
 //! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
 
+mod breakpoints;
 mod call_ids;
 pub mod canonical;
 mod chat;
@@ -18,8 +19,10 @@ mod json_out;
 mod limits;
 mod messages;
 mod models;
+mod names;
 mod node;
 mod params;
+mod questions;
 mod refused;
 pub mod relay;
 mod request;
@@ -31,5 +34,9 @@ pub use encode::{Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
 pub use limits::WireLimits;
-pub use models::{ModelCard, model_body, models_body};
+pub use models::{ModelCard, ModelsPage, model_body, models_body};
+pub use questions::{
+    Detokenize, Tokenize, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
+    tokenize_body,
+};
 pub use request::{parse, parse_chat, parse_completions, parse_messages};

@@ -1,55 +1,107 @@
-//! Anthropic's message request: text, tool use and tool results. Knows nothing of how a conversation is rendered.
+//! Anthropic's message request: its parameters. Turns and their blocks are read beside it. Knows nothing of how a conversation is
+//! rendered.
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, ToolCall};
+mod blocks;
+mod turns;
 
-use crate::call_ids::CallIds;
-use crate::content::not_text;
+pub(crate) use blocks::TOOL_ERROR;
+
+use headrace_domain::{
+    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, Tool, ToolChoice,
+};
+
+use blocks::Within;
+use turns::Turns;
+
+use crate::breakpoints::Breakpoints;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::{Knobs, Low, decimal, label, stop};
-use crate::refused::{self, Known, cache_control};
+use crate::params::{Knobs, Low, decimal, integer, stop};
+use crate::refused::{self, Known};
 use crate::{WireLimits, choice, form, tools, wishes};
 
-/// What a failed tool's result is led by in the prompt, so that the model sees `is_error`.
-pub(crate) const TOOL_ERROR: &str = "Error: ";
+/// What the head of a block begins with by which Claude Code says who pays: another one in each request, so that it would take each
+/// prompt its cached prefix. It is no instruction, and a model is not shown it.
+const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
-/// Reads the whole body.
+/// What a body says beside the parameters that all endpoints have.
+#[derive(Default)]
+struct Said {
+    turns: Option<Turns>,
+    system: Option<String>,
+    tools: Vec<Tool>,
+    choice: (ToolChoice, bool),
+    /// Of how many turns of the assistant, from the end, the thinking stays; `None`: of all.
+    keep_thinking: Option<u32>,
+    /// Why a cache was missed is asked for.
+    diagnoses: bool,
+}
+
+/// Reads the whole body of a call.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Messages, limits);
-    let (mut messages, mut system) = (None, None);
-    let mut tools = Vec::new();
-    let mut choice = None;
+    // To have a prompt read ahead of its call.
+    knobs.none_may_come = true;
+    let said = read_body(r, &mut knobs)?;
+    let call = settle(said, &mut knobs)?;
+    let max_tokens = call.sampling.max_tokens.ok_or_else(|| Fault::missing("max_tokens"))?;
+    if call.reasoning.budget_tokens.is_some_and(|budget| budget >= max_tokens) {
+        let message = "it must be less than `max_tokens`, which counts the thinking too";
+        let fault = Fault::at("budget_tokens", Code::IntegerAboveMaxValue, message);
+        return Err(fault.under_key("thinking"));
+    }
+    Ok(call)
+}
+
+/// Reads the whole body of a question how many tokens a prompt has: a call without what says how it is answered.
+pub(crate) fn read_count(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = Knobs::new(Endpoint::Messages, limits);
+    knobs.none_may_come = true;
+    let said = read_body(r, &mut knobs)?;
+    settle(said, &mut knobs)
+}
+
+fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
+    let (limits, breakpoints) = (knobs.limits, &Breakpoints::default());
+    let within = Within { limits, breakpoints };
+    let mut said = Said::default();
     r.object(|r, key| {
         match key.as_ref() {
-            "messages" => messages = Some(read_messages(r, limits)?),
-            "system" => system = r.optional(|r| text_blocks(r, limits))?,
+            "messages" => said.turns = Some(turns::read(r, within)?),
+            "system" => said.system = r.optional(|r| system(r, within))?.flatten(),
             "temperature" => {
                 knobs.sampling.temperature = r.optional(|r| decimal(r, Low::From(0.0), 1.0))?;
             }
             "stop_sequences" => {
-                knobs.sampling.stop = r
-                    .optional(|r| {
-                        r.require(Kind::Array)?;
-                        stop(r, limits, limits.max_stop_strings)
-                    })?
-                    .unwrap_or_default();
+                let stops = |r: &mut Reader<'_>| {
+                    r.require(Kind::Array)?;
+                    stop(r, limits, limits.max_stop_strings)
+                };
+                knobs.sampling.stop = r.optional(stops)?.unwrap_or_default();
             }
-            "tools" => tools = r.optional(|r| tools::anthropic_tools(r, limits))?.unwrap_or_default(),
-            "tool_choice" => choice = r.optional(choice::anthropic)?,
+            "tools" => {
+                let read = |r: &mut Reader<'_>| tools::anthropic_tools(r, limits, breakpoints);
+                said.tools = r.optional(read)?.unwrap_or_default();
+            }
+            "tool_choice" => said.choice = r.optional(choice::anthropic)?.unwrap_or_default(),
             "thinking" => {
                 r.optional(|r| wishes::thinking(r, &mut knobs.reasoning, limits))?;
             }
             "output_config" => {
-                r.optional(|r| output_config(r, &mut knobs))?;
+                r.optional(|r| output_config(r, knobs))?;
             }
             "output_format" => {
                 let form = r.optional(form::anthropic_format)?;
                 knobs.hold_to(form);
             }
+            "context_management" => {
+                r.optional(|r| context_management(r, &mut said, limits))?;
+            }
+            "diagnostics" => said.diagnoses = r.optional(diagnostics)?.is_some(),
             "metadata" => refused::anthropic_metadata(r, limits)?,
-            "cache_control" => cache_control(r)?,
+            "cache_control" => breakpoints.read(r)?,
             key => {
-                if !knobs.take_common(key, r)? {
+                if !knobs.take_common(key, r)? && !wishes::take(knobs, key, r)? {
                     refused::read(Known::Messages, key, r, limits)?;
                 }
             }
@@ -57,20 +109,21 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         Ok(())
     })?;
     r.end()?;
-    let Turns { mut messages, mut origins } = messages.ok_or_else(|| Fault::missing("messages"))?;
+    Ok(said)
+}
+
+fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
+    let Said { turns, system, tools, choice: (tool_choice, one_call), keep_thinking, diagnoses } = said;
+    let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
+    if let Some(most) = keep_thinking {
+        forget_thinking(&mut messages, most);
+    }
     if let Some(system) = system {
         messages.insert(0, Message::text(Role::System, system));
         origins.insert(0, MessageOrigin::System);
     }
-    let (tool_choice, one_call) = choice.unwrap_or_default();
     choice::check(&tool_choice, &tools)?;
     let settled = knobs.settle(1)?;
-    let max_tokens = settled.sampling.max_tokens.ok_or_else(|| Fault::missing("max_tokens"))?;
-    if knobs.reasoning.budget_tokens.is_some_and(|budget| budget >= max_tokens) {
-        let message = "it must be less than `max_tokens`, which counts the thinking too";
-        let fault = Fault::at("budget_tokens", Code::IntegerAboveMaxValue, message);
-        return Err(fault.under_key("thinking"));
-    }
     Ok(Call {
         endpoint: Endpoint::Messages,
         model: settled.model,
@@ -79,6 +132,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             tools,
             tool_choice,
             one_call,
+            continues,
             template: std::mem::take(&mut knobs.template),
         }),
         origins,
@@ -88,13 +142,33 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         return_token_ids: false,
         echo: false,
         explain: knobs.explain,
-        cache_salt: knobs.cache_salt,
+        diagnoses,
+        cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
         tier: knobs.tier,
         form: settled.form,
-        reasoning: knobs.reasoning,
         response: None,
+        reasoning: std::mem::take(&mut knobs.reasoning),
     })
+}
+
+/// The `system` of a call. `None`: nothing but the attribution stood there.
+fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<String>> {
+    let is_text = r.kind()? == Kind::String;
+    let mut texts = blocks::texts(r, within)?;
+    let attributed = texts.first().is_some_and(|text| text.starts_with(ATTRIBUTION));
+    if attributed && is_text {
+        // It is one line, and the instructions stand behind it.
+        let rest = texts.concat().split_once('\n').map(|(_, rest)| rest.to_owned());
+        return Ok(rest.filter(|rest| !rest.is_empty()));
+    }
+    if attributed {
+        texts.remove(0);
+        if texts.is_empty() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(texts.concat()))
 }
 
 /// Effort and format of an answer.
@@ -114,250 +188,76 @@ fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
     })
 }
 
-/// The messages that the turns became, and where each stands in them.
-#[derive(Default)]
-struct Turns {
-    messages: Vec<Message>,
-    origins: Vec<MessageOrigin>,
-}
-
-impl Turns {
-    /// Takes the messages that turn number `index` became, each with the block that it begins with.
-    fn take(&mut self, index: usize, messages: Vec<(usize, Message)>) {
-        let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let several = messages.len() > 1;
-        for (block, message) in messages {
-            let block = several.then(|| number(block));
-            self.origins.push(MessageOrigin::Message { index: number(index), block });
-            self.messages.push(message);
-        }
-    }
-}
-
-fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Turns> {
-    let (mut turns, mut ids) = (Turns::default(), CallIds::anthropic());
-    let mut last = None;
-    r.array(limits.max_messages, |r, index| {
-        let (role, messages) = read_turn(r, limits, &mut ids)?;
-        turns.take(index, messages);
-        last = Some((index, role));
-        Ok(())
-    })?;
-    match last {
-        None => Err(Fault::new(Code::EmptyArray, "it must have at least one message")),
-        Some((index, Role::Assistant)) => {
-            let message = "a last message of the assistant would have to be continued, which is not supported; end \
-                           with a message of the user";
-            Err(Fault::new(Code::UnsupportedValue, message).under_index(index))
-        }
-        Some(_) => Ok(turns),
-    }
-}
-
-/// A turn before its role is known: its blocks in order.
-enum Block {
-    Text(String),
-    Thinking(String),
-    ToolUse(ToolCall),
-    ToolResult { id: String, text: String },
-}
-
-/// Reads one turn into one or more messages, each with the block that it begins with: results of tools become messages of
-/// their own.
-fn read_turn(
-    r: &mut Reader<'_>,
-    limits: &WireLimits,
-    ids: &mut CallIds,
-) -> Read<(Role, Vec<(usize, Message)>)> {
-    let (mut role, mut blocks) = (None, None);
-    r.object(|r, key| {
-        match key.as_ref() {
-            "role" => {
-                role = Some(match r.string()?.as_ref() {
-                    "user" => Role::User,
-                    "assistant" => Role::Assistant,
-                    "system" => {
-                        return Err(Fault::new(Code::UnsupportedValue, "send it as the parameter `system`"));
+/// Edits of the conversation by the server: thinking of earlier turns is left out where it is asked for.
+fn context_management(r: &mut Reader<'_>, said: &mut Said, limits: &WireLimits) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "edits" => r.array(limits.max_content_parts, |r, _| {
+            let (mut known, mut keep) = (false, None);
+            r.object(|r, key| match key.as_ref() {
+                "type" => {
+                    known = r.string()?.starts_with("clear_thinking_");
+                    if known {
+                        return Ok(());
                     }
-                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `user` or `assistant`")),
-                });
-            }
-            "content" => blocks = Some(read_blocks(r, limits)?),
-            _ => return Err(Fault::unknown()),
-        }
-        Ok(())
-    })?;
-    let role = role.ok_or_else(|| Fault::missing("role"))?;
-    let blocks = blocks.ok_or_else(|| Fault::missing("content"))?;
-    let messages = match role {
-        Role::Assistant => assistant(blocks, ids).map(|message| vec![(0, message)]),
-        _ => user(blocks, ids),
-    };
-    Ok((role, messages.map_err(|fault| fault.under_key("content"))?))
-}
-
-fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
-    let mut message = Message { content: None, ..Message::text(Role::Assistant, "") };
-    for (index, block) in blocks.into_iter().enumerate() {
-        match block {
-            Block::Text(text) => message.content.get_or_insert_default().push_str(&text),
-            Block::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
-            Block::ToolUse(call) => {
-                ids.called(&call.id).map_err(|fault| fault.under_key("id").under_index(index))?;
-                message.tool_calls.push(call);
-            }
-            Block::ToolResult { .. } => return Err(misplaced("user").under_index(index)),
-        }
-    }
-    if message.content.is_none() && message.tool_calls.is_empty() {
-        message.content = Some(String::new());
-    }
-    Ok(message)
-}
-
-fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
-    let mut messages = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    let text = |(block, text)| (block, Message::text(Role::User, text));
-    let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
-    for (index, block) in blocks.into_iter().enumerate() {
-        match block {
-            Block::Text(more) => open.get_or_insert_with(|| (index, String::new())).1.push_str(&more),
-            Block::ToolResult { id, text: result } => {
-                ids.answered(&id).map_err(|fault| fault.under_key("tool_use_id").under_index(index))?;
-                messages.extend(open.take().map(text));
-                let message = Message::text(Role::Tool, result);
-                messages.push((index, Message { tool_call_id: Some(id), ..message }));
-            }
-            Block::ToolUse(_) | Block::Thinking(_) => return Err(misplaced("assistant").under_index(index)),
-        }
-    }
-    if only_text {
-        open.get_or_insert_default();
-    }
-    messages.extend(open.map(text));
-    Ok(messages)
-}
-
-fn misplaced(role: &str) -> Fault {
-    Fault::new(Code::InvalidValue, format!("only a message of role `{role}` may hold such a block"))
-}
-
-fn read_blocks(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Block>> {
-    match r.kind()? {
-        Kind::String => Ok(vec![Block::Text(r.string()?.into_owned())]),
-        Kind::Array => {
-            let mut blocks = Vec::new();
-            r.array(limits.max_content_parts, |r, _| {
-                blocks.push(read_block(r, limits)?);
-                Ok(())
-            })?;
-            Ok(blocks)
-        }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of blocks")),
-    }
-}
-
-/// The fields of a block as they come, before its type says which belong.
-#[derive(Default)]
-struct Draft {
-    kind: Option<String>,
-    text: Option<String>,
-    thinking: Option<String>,
-    id: Option<String>,
-    name: Option<String>,
-    input: Option<String>,
-    tool_use_id: Option<String>,
-    content: Option<String>,
-    is_error: bool,
-}
-
-impl Draft {
-    /// A field that a block of this type does not have.
-    fn stray(&self, kind: &str) -> Option<&'static str> {
-        let fields = [
-            ("text", self.text.is_some(), "text"),
-            ("thinking", self.thinking.is_some(), "thinking"),
-            ("id", self.id.is_some(), "tool_use"),
-            ("name", self.name.is_some(), "tool_use"),
-            ("input", self.input.is_some(), "tool_use"),
-            ("tool_use_id", self.tool_use_id.is_some(), "tool_result"),
-            ("content", self.content.is_some(), "tool_result"),
-            ("is_error", self.is_error, "tool_result"),
-        ];
-        fields.iter().find(|(_, present, owner)| *present && *owner != kind).map(|(key, ..)| *key)
-    }
-}
-
-fn read_block(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Block> {
-    let mut draft = Draft::default();
-    r.object(|r, key| {
-        match key.as_ref() {
-            "type" => {
-                let kind = r.string()?;
-                if !matches!(kind.as_ref(), "text" | "thinking" | "tool_use" | "tool_result") {
-                    return Err(not_text().of_parent());
+                    let message =
+                        "only thinking is cleared (`clear_thinking_20251015`); shorten the rest on your side";
+                    Err(Fault::new(Code::UnsupportedValue, message))
                 }
-                draft.kind = Some(kind.into_owned());
+                "keep" => {
+                    keep = kept_turns(r)?;
+                    Ok(())
+                }
+                _ => Err(Fault::unknown()),
+            })?;
+            if !known {
+                return Err(Fault::missing("type"));
             }
-            "text" => draft.text = Some(r.string()?.into_owned()),
-            "thinking" => draft.thinking = Some(r.string()?.into_owned()),
-            // It vouches for Anthropic's own thinking text; ours needs none.
-            "signature" => r.optional(Reader::string).map(drop)?,
-            "citations" => r.optional(|r| r.array(0, |_, _| Ok(()))).map(drop)?,
-            "id" => draft.id = Some(label(r, limits)?),
-            "name" => draft.name = Some(tools::anthropic_tool_name(r)?),
-            "input" => draft.input = Some(tools::arguments_object(r)?.to_owned()),
-            "tool_use_id" => draft.tool_use_id = Some(label(r, limits)?),
-            "content" => draft.content = r.optional(|r| text_blocks(r, limits))?,
-            "is_error" => draft.is_error = r.optional(Reader::bool)?.unwrap_or(false),
-            "cache_control" => cache_control(r)?,
-            // What an image or a document carries its data in: the block is to blame.
-            "source" => return Err(not_text().of_parent()),
-            _ => return Err(Fault::unknown()),
-        }
-        Ok(())
-    })?;
-    finish_block(draft)
-}
-
-fn finish_block(draft: Draft) -> Read<Block> {
-    let kind = draft.kind.as_deref().ok_or_else(|| Fault::missing("type"))?;
-    if let Some(key) = draft.stray(kind) {
-        return Err(Fault::unknown().under_key(key));
-    }
-    let missing = |key: &'static str| move || Fault::missing(key);
-    Ok(match kind {
-        "text" => Block::Text(draft.text.ok_or_else(missing("text"))?),
-        "thinking" => Block::Thinking(draft.thinking.ok_or_else(missing("thinking"))?),
-        "tool_use" => Block::ToolUse(ToolCall {
-            id: draft.id.ok_or_else(missing("id"))?,
-            name: draft.name.ok_or_else(missing("name"))?,
-            arguments: draft.input.ok_or_else(missing("input"))?,
+            said.keep_thinking = keep;
+            Ok(())
         }),
-        _ => {
-            let id = draft.tool_use_id.ok_or_else(missing("tool_use_id"))?;
-            let text = draft.content.unwrap_or_default();
-            Block::ToolResult { id, text: if draft.is_error { format!("{TOOL_ERROR}{text}") } else { text } }
-        }
+        _ => Err(Fault::unknown()),
     })
 }
 
-/// A string or a list of text blocks, joined with nothing between them.
-fn text_blocks(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+/// `"all"`, `{"type": "all"}` or `{"type": "thinking_turns", "value": N}`. `None`: all.
+fn kept_turns(r: &mut Reader<'_>) -> Read<Option<u32>> {
+    let message = "it must be `all`, or `thinking_turns` and how many";
+    let wrong = |code| Fault::new(code, message);
     if r.kind()? == Kind::String {
-        return Ok(r.string()?.into_owned());
+        return if r.string()? == "all" { Ok(None) } else { Err(wrong(Code::InvalidValue)) };
     }
-    if r.kind()? != Kind::Array {
-        return Err(Fault::new(Code::InvalidType, "it must be a string or a list of text blocks"));
-    }
-    let mut joined = String::new();
-    r.array(limits.max_content_parts, |r, _| match read_block(r, limits)? {
-        Block::Text(text) => {
-            joined.push_str(&text);
-            Ok(())
+    let (mut all, mut turns) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => {
+                all = match r.string()?.as_ref() {
+                    "all" => Some(true),
+                    "thinking_turns" => Some(false),
+                    _ => return Err(wrong(Code::InvalidValue)),
+                };
+            }
+            "value" => turns = Some(integer(r, 1, u32::MAX)?),
+            _ => return Err(Fault::unknown()),
         }
-        _ => Err(not_text()),
+        Ok(())
     })?;
-    Ok(joined)
+    match all.ok_or_else(|| Fault::missing("type"))? {
+        true => Ok(None),
+        false => turns.map(Some).ok_or_else(|| Fault::missing("value")),
+    }
+}
+
+/// Leaves out the thinking of all turns of the assistant but the last `most` that have some.
+fn forget_thinking(messages: &mut [Message], most: u32) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let thought = messages.iter_mut().rev().filter(|message| message.reasoning.is_some());
+    thought.skip(most).for_each(|message| message.reasoning = None);
+}
+
+/// The message before, to compare the prompt with.
+fn diagnostics(r: &mut Reader<'_>) -> Read<()> {
+    r.object(|r, key| match key.as_ref() {
+        "previous_message_id" => r.optional(Reader::skip_string).map(drop),
+        _ => Err(Fault::unknown()),
+    })
 }

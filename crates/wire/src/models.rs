@@ -2,8 +2,9 @@
 
 use bytes::BytesMut;
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{Dialect, UnixNanos};
+use headrace_domain::{Code, Dialect, UnixNanos};
 
+use crate::BadRequest;
 use crate::json_out::{list, raw, value};
 
 /// A model as `GET /v1/models` shows it.
@@ -19,20 +20,81 @@ pub struct ModelCard {
     pub context_window: Option<u32>,
     /// Most tokens of one answer, where that is less than the context window.
     pub max_output_tokens: Option<u32>,
+    /// From when on it is not to be used for anything new.
+    pub deprecated: Option<UnixNanos>,
     /// From when on it is no more.
     pub retires: Option<UnixNanos>,
     /// What is to be used instead.
     pub successor: Option<String>,
 }
 
-/// The body of `GET /v1/models`.
-pub fn models_body(models: &[ModelCard], dialect: Dialect) -> Vec<u8> {
+/// Models of a page where its caller names no number: Anthropic's.
+const USUAL_LIMIT: usize = 20;
+/// The most of them.
+const MAX_LIMIT: usize = 1_000;
+
+/// Which of the models a caller asks for, in Anthropic's words. OpenAI's dialect has none: it shows all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelsPage {
+    limit: usize,
+    after: Option<String>,
+    before: Option<String>,
+}
+
+impl ModelsPage {
+    /// Reads it from the fields of a query. Fields that say something else are none of its business.
+    ///
+    /// # Errors
+    /// A limit that is no number from 1 to 1000; both ends at once.
+    pub fn of(query: &[(String, String)]) -> Result<Self, BadRequest> {
+        let field = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let bad = |param: &str, code, message: &str| BadRequest {
+            param: Some(param.to_owned()),
+            code,
+            message: format!("`{param}`: {message}"),
+        };
+        let limit = match field("limit").map(|text| text.parse()) {
+            None => USUAL_LIMIT,
+            Some(Ok(limit)) if (1..=MAX_LIMIT).contains(&limit) => limit,
+            Some(_) => {
+                return Err(bad("limit", Code::InvalidValue, "it must be a whole number from 1 to 1000"));
+            }
+        };
+        let page = Self { limit, after: field("after_id"), before: field("before_id") };
+        if page.after.is_some() && page.before.is_some() {
+            return Err(bad("before_id", Code::InvalidValue, "send it or `after_id`"));
+        }
+        Ok(page)
+    }
+
+    /// The part of the list that it shows, and whether there is more in its direction. An end that is not in the list leaves
+    /// nothing on its side.
+    fn of_list<'m>(&self, models: &'m [ModelCard]) -> (&'m [ModelCard], bool) {
+        let place = |id: &String| models.iter().position(|model| model.id == *id);
+        if let Some(before) = &self.before {
+            let side = place(before).and_then(|at| models.get(..at)).unwrap_or_default();
+            let from = side.len().saturating_sub(self.limit);
+            return (side.get(from..).unwrap_or_default(), from > 0);
+        }
+        let side = match &self.after {
+            None => models,
+            Some(after) => place(after).and_then(|at| models.get(at + 1..)).unwrap_or_default(),
+        };
+        (side.get(..self.limit).unwrap_or(side), side.len() > self.limit)
+    }
+}
+
+/// The body of `GET /v1/models`: of all of them in OpenAI's dialect, of a page in Anthropic's.
+pub fn models_body(models: &[ModelCard], dialect: Dialect, page: &ModelsPage, now: UnixNanos) -> Vec<u8> {
+    let (models, has_more) = if dialect == Dialect::OpenAi { (models, false) } else { page.of_list(models) };
     let mut out = BytesMut::with_capacity(64 + models.len() * 192);
     raw(&mut out, if dialect == Dialect::OpenAi { "{\"object\":\"list\",\"data\":[" } else { "{\"data\":[" });
-    list(&mut out, models, |out, model| write_model(out, model, dialect));
+    list(&mut out, models, |out, model| write_model(out, model, dialect, now));
     raw(&mut out, "]");
     if dialect == Dialect::Anthropic {
-        raw(&mut out, ",\"has_more\":false,\"first_id\":");
+        raw(&mut out, ",\"has_more\":");
+        value(&mut out, &has_more);
+        raw(&mut out, ",\"first_id\":");
         value(&mut out, &models.first().map(|model| &model.id));
         raw(&mut out, ",\"last_id\":");
         value(&mut out, &models.last().map(|model| &model.id));
@@ -42,13 +104,13 @@ pub fn models_body(models: &[ModelCard], dialect: Dialect) -> Vec<u8> {
 }
 
 /// The body of `GET /v1/models/ID`.
-pub fn model_body(model: &ModelCard, dialect: Dialect) -> Vec<u8> {
+pub fn model_body(model: &ModelCard, dialect: Dialect, now: UnixNanos) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(192);
-    write_model(&mut out, model, dialect);
+    write_model(&mut out, model, dialect, now);
     out.to_vec()
 }
 
-fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
+fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: UnixNanos) {
     raw(out, "{\"id\":");
     value(out, &model.id);
     match dialect {
@@ -69,6 +131,7 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
             raw(out, ",\"created_at\":");
             let created = UnixNanos::new(model.created.saturating_mul(1_000_000_000));
             value(out, &Rfc3339(created).to_string());
+            write_lifecycle(out, model, now);
         }
     }
     if let Some(window) = model.context_window {
@@ -91,9 +154,37 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect) {
     raw(out, "}");
 }
 
+/// Where a model stands in its life, and its numbers by Anthropic's names.
+fn write_lifecycle(out: &mut BytesMut, model: &ModelCard, now: UnixNanos) {
+    let since = model.deprecated.or(model.retires);
+    let lifecycle = match (model.retires, since) {
+        (Some(retires), _) if retires <= now => "retired",
+        (Some(_), Some(since)) if since <= now => "deprecated",
+        // Announced, and not to be used for anything new from its end on: that is what deprecated means there.
+        (Some(_), _) if model.deprecated.is_none() => "deprecated",
+        _ => "active",
+    };
+    let date = |time: Option<UnixNanos>| time.map(|time| Rfc3339(time).to_string());
+    let ends = lifecycle != "active";
+    raw(out, ",\"lifecycle\":");
+    value(out, lifecycle);
+    raw(out, ",\"deprecated_at\":");
+    value(out, &date(model.deprecated.filter(|_| ends)));
+    raw(out, ",\"retires_at\":");
+    value(out, &date(model.retires.filter(|_| ends)));
+    raw(out, ",\"max_input_tokens\":");
+    value(out, &model.context_window);
+    raw(out, ",\"max_tokens\":");
+    value(out, &model.max_output_tokens.or(model.context_window));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All of them.
+    const ALL: ModelsPage = ModelsPage { limit: MAX_LIMIT, after: None, before: None };
+    const NOW: UnixNanos = UnixNanos::new(1_750_000_000_000_000_000);
 
     #[test]
     fn golden() {
@@ -103,12 +194,13 @@ mod tests {
             owned_by: "headrace".into(),
             context_window: Some(2048),
             max_output_tokens: None,
+            deprecated: None,
             retires: None,
             successor: None,
         };
         let models = [model.clone(), ModelCard { id: "b".into(), max_output_tokens: Some(9), ..model }];
         assert_eq!(
-            String::from_utf8(models_body(&models, Dialect::OpenAi)).unwrap(),
+            String::from_utf8(models_body(&models, Dialect::OpenAi, &ALL, NOW)).unwrap(),
             concat!(
                 r#"{"object":"list","data":[{"id":"demo","object":"model","created":1700000000,"owned_by":"headrace","#,
                 r#""max_model_len":2048,"context_window":2048},{"id":"b","object":"model","created":1700000000,"#,
@@ -118,18 +210,90 @@ mod tests {
         let retires = Some(UnixNanos::new(1_801_353_600_000_000_000));
         let ends = ModelCard { retires, successor: Some("next".into()), ..models[0].clone() };
         assert_eq!(
-            String::from_utf8(model_body(&ends, Dialect::OpenAi)).unwrap(),
+            String::from_utf8(model_body(&ends, Dialect::OpenAi, NOW)).unwrap(),
             concat!(
                 r#"{"id":"demo","object":"model","created":1700000000,"owned_by":"headrace","max_model_len":2048,"#,
                 r#""context_window":2048,"deprecation":"2027-01-31T00:00:00Z","deprecation_replacement_model":"next"}"#
             )
         );
         assert_eq!(
-            String::from_utf8(models_body(&models[..1], Dialect::Anthropic)).unwrap(),
+            String::from_utf8(models_body(&models[..1], Dialect::Anthropic, &ALL, NOW)).unwrap(),
             concat!(
                 r#"{"data":[{"id":"demo","type":"model","display_name":"demo","created_at":"2023-11-14T22:13:20Z","#,
+                r#""lifecycle":"active","deprecated_at":null,"retires_at":null,"max_input_tokens":2048,"max_tokens":2048,"#,
                 r#""context_window":2048}],"has_more":false,"first_id":"demo","last_id":"demo"}"#
             )
         );
+    }
+
+    #[test]
+    fn a_model_is_deprecated_before_it_retires() {
+        let model = ModelCard {
+            id: "a".into(),
+            created: 0,
+            owned_by: String::new(),
+            context_window: None,
+            max_output_tokens: None,
+            deprecated: None,
+            retires: None,
+            successor: None,
+        };
+        let at = |seconds: u64| Some(UnixNanos::new(seconds * 1_000_000_000));
+        for (deprecated, retires, expected) in [
+            (None, None, "active"),
+            (None, at(2_000_000_000), "deprecated"),
+            (at(1_900_000_000), at(2_000_000_000), "active"),
+            (at(1_700_000_000), at(2_000_000_000), "deprecated"),
+            (at(1_600_000_000), at(1_700_000_000), "retired"),
+        ] {
+            let card = ModelCard { deprecated, retires, ..model.clone() };
+            let body: serde_json::Value =
+                serde_json::from_slice(&model_body(&card, Dialect::Anthropic, NOW)).unwrap();
+            assert_eq!(body["lifecycle"], expected);
+            assert_eq!(body["retires_at"].is_null(), expected == "active");
+        }
+    }
+
+    #[test]
+    fn pages_go_through_the_list_in_either_direction() {
+        let card = |id: usize| ModelCard {
+            id: format!("m{id:02}"),
+            created: 0,
+            owned_by: String::new(),
+            context_window: None,
+            max_output_tokens: None,
+            deprecated: None,
+            retires: None,
+            successor: None,
+        };
+        let models: Vec<ModelCard> = (0..25).map(card).collect();
+        let page = |query: &[(&str, &str)]| {
+            let query: Vec<_> = query.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let page = ModelsPage::of(&query).unwrap();
+            let body = models_body(&models, Dialect::Anthropic, &page, NOW);
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let text = |key: &str| body[key].as_str().unwrap_or("-").to_owned();
+            (
+                body["data"].as_array().unwrap().len(),
+                text("first_id"),
+                text("last_id"),
+                body["has_more"] == true,
+            )
+        };
+        let told =
+            |count: usize, first: &str, last: &str, more| (count, first.to_owned(), last.to_owned(), more);
+        assert_eq!(page(&[("beta", "true")]), told(20, "m00", "m19", true));
+        assert_eq!(page(&[("limit", "1000")]), told(25, "m00", "m24", false));
+        assert_eq!(page(&[("after_id", "m19")]), told(5, "m20", "m24", false));
+        assert_eq!(page(&[("limit", "3"), ("after_id", "m01")]), told(3, "m02", "m04", true));
+        assert_eq!(page(&[("limit", "3"), ("before_id", "m05")]), told(3, "m02", "m04", true));
+        assert_eq!(page(&[("limit", "9"), ("before_id", "m02")]), told(2, "m00", "m01", false));
+        assert_eq!(page(&[("after_id", "no-such")]), told(0, "-", "-", false));
+        for (key, wrong) in [("limit", "0"), ("limit", "1001"), ("limit", "x")] {
+            let query = [(key.to_owned(), wrong.to_owned())];
+            assert_eq!(ModelsPage::of(&query).unwrap_err().param.as_deref(), Some(key));
+        }
+        let both = ["after_id", "before_id"].map(|key| (key.to_owned(), "m01".to_owned()));
+        assert_eq!(ModelsPage::of(&both).unwrap_err().param.as_deref(), Some("before_id"));
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use headrace_domain::{Code, Endpoint, Form, ReasoningWish, SamplingRequest, ServiceTier};
 use serde_json::{Map, Value};
 
+use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::{WireLimits, form, wishes};
 
 /// Stop strings in OpenAI's dialect.
 const MAX_OPENAI_STOP_STRINGS: usize = 4;
@@ -21,7 +21,7 @@ const MOST_TIMEOUT_S: f64 = 86_400.0;
 /// What OpenAI's endpoints and the Messages endpoint have in common, as read so far.
 pub(crate) struct Knobs<'l> {
     pub(crate) limits: &'l WireLimits,
-    endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     model: Option<String>,
     pub(crate) sampling: SamplingRequest,
     n: Option<u32>,
@@ -121,10 +121,6 @@ impl<'l> Knobs<'l> {
                 let seconds = r.optional(|r| decimal(r, Low::Above(0.0), MOST_TIMEOUT_S))?;
                 self.timeout = seconds.map(Duration::from_secs_f32);
             }
-            "chat_template_kwargs" if self.endpoint != Endpoint::Completions => {
-                let variables = r.optional(|r| wishes::template(r, &mut self.reasoning))?;
-                self.template = variables.unwrap_or_default();
-            }
             "cache_salt" => self.cache_salt = r.optional(|r| label(r, limits))?,
             _ => return Ok(false),
         }
@@ -183,36 +179,7 @@ impl<'l> Knobs<'l> {
             "echo" if self.endpoint == Endpoint::Completions => {
                 self.echo = r.optional(Reader::bool)?.unwrap_or(false);
             }
-            _ => return Ok(self.take_wish(key, r)? || self.take_common(key, r)?),
-        }
-        Ok(true)
-    }
-
-    /// Reads what an answer is held to and what is wished of it, in OpenAI's and vLLM's words. `false`: `key` is none of it.
-    fn take_wish(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
-        let limits = self.limits;
-        let chat = self.endpoint == Endpoint::ChatCompletions;
-        match key {
-            "response_format" => {
-                let form = r.optional(|r| form::response_format(r, limits))?.flatten();
-                self.hold_to(form);
-            }
-            "structured_outputs" => {
-                let form = r.optional(|r| form::structured_outputs(r, limits))?;
-                self.hold_to(form);
-            }
-            "reasoning_effort" if chat => wishes::effort(r, &mut self.reasoning)?,
-            "include_reasoning" if chat => {
-                self.reasoning.hidden = r.optional(Reader::bool)? == Some(false);
-            }
-            "enable_thinking" if chat => {
-                self.reasoning.enabled = r.optional(Reader::bool)?.or(self.reasoning.enabled);
-            }
-            "thinking_token_budget" if chat => {
-                let cap = limits.max_output_tokens_per_request;
-                self.reasoning.budget_tokens = r.optional(|r| integer(r, 0, cap))?;
-            }
-            _ => return Ok(false),
+            _ => return self.take_common(key, r),
         }
         Ok(true)
     }

@@ -32,7 +32,8 @@ pub(crate) enum Accept {
 
 use Accept::{Bool, Empty, Hint, Label, Labels, Nothing, Number, Only, Words};
 
-type Row = (&'static str, Accept, &'static str);
+/// A parameter, what of it asks for nothing, and why the rest is refused.
+pub(crate) type Row = (&'static str, Accept, &'static str);
 
 const GUIDED: &str = "use `structured_outputs`";
 const TEMPLATE: &str =
@@ -48,8 +49,6 @@ const TEMPLATES: &[Row] = &[
     ("chat_template_content_format", Nothing, TEMPLATE),
     ("template", Nothing, TEMPLATE),
     ("documents", Nothing, TEMPLATE),
-    ("add_generation_prompt", Bool(true), TEMPLATE),
-    ("continue_final_message", Bool(false), TEMPLATE),
     ("add_special_tokens", Nothing, TEMPLATE),
 ];
 
@@ -97,6 +96,10 @@ const OPENAI: &[Row] = &[
     ("mm_processor_kwargs", Nothing, MEDIA),
     ("kv_transfer_params", Nothing, LATER),
     ("vllm_xargs", Nothing, LATER),
+    ("request_id", Nothing, "a call's id is given here; send `traceparent` to find it by yours"),
+    ("max_repetition_pattern_size", Number(0.0), LATER),
+    ("min_repetition_pattern_size", Number(0.0), LATER),
+    ("repetition_min_count", Number(0.0), LATER),
     ("lora_path", Nothing, "ask for the adapter by its model name"),
 ];
 
@@ -131,7 +134,13 @@ const MESSAGES: &[Row] = &[
     ("service_tier", Words(&["auto", "standard_only"]), "there is one tier; leave it out"),
     ("container", Nothing, "there is no code execution; leave it out"),
     ("mcp_servers", Empty, "call tools on your side and send their results"),
-    ("context_management", Nothing, "the conversation is taken as sent; shorten it on your side"),
+    ("compaction", Nothing, "the conversation is taken as sent; shorten it on your side"),
+    ("thread", Nothing, "the conversation is taken as sent; send it whole"),
+    ("fallbacks", Empty, "which models may answer in a model's place is up to the operator"),
+    ("fallback_credit_token", Nothing, LATER),
+    ("billing_policy", Nothing, "who pays comes from the key; leave it out"),
+    ("user_profile_id", Nothing, "who asks comes from the key; leave it out"),
+    ("workspace_id", Nothing, "which project pays comes from the key; leave it out"),
     ("inference_geo", Nothing, LATER),
     ("speed", Words(&["standard"]), LATER),
     ("betas", Empty, LATER),
@@ -145,14 +154,19 @@ pub(crate) enum Known {
     Messages,
 }
 
-/// Reads a parameter that no endpoint honours: accepted where it changes nothing, else refused by name.
-pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+/// Every row of an endpoint.
+pub(crate) fn rows(known: Known) -> impl Iterator<Item = &'static Row> {
     let tables: [&[Row]; 3] = match known {
         Known::Chat => [TEMPLATES, OPENAI, CHAT],
         Known::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
         Known::Messages => [TEMPLATES, MESSAGES, &[]],
     };
-    let row = tables.iter().copied().flatten().find(|(name, ..)| *name == key);
+    tables.into_iter().flatten()
+}
+
+/// Reads a parameter that no endpoint honours: accepted where it changes nothing, else refused by name.
+pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    let row = rows(known).find(|(name, ..)| *name == key);
     let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
     neutral_or(accept, r, limits, why)
 }
@@ -241,12 +255,16 @@ pub(crate) fn anthropic_metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     .map(drop)
 }
 
-/// `cache_control` of a tool or block: a hint, since prompts are cached by content anyway.
-pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<()> {
-    r.optional(|r| {
+/// `cache_control` of a tool or block: a hint, since prompts are cached by content anyway. `false`: there was none.
+pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<bool> {
+    let read = r.optional(|r| {
+        let mut typed = false;
         r.object(|r, key| match key.as_ref() {
             "type" => match r.string()?.as_ref() {
-                "ephemeral" => Ok(()),
+                "ephemeral" => {
+                    typed = true;
+                    Ok(())
+                }
                 _ => Err(Fault::new(Code::UnsupportedValue, "it must be `ephemeral`")),
             },
             "ttl" => match r.string()?.as_ref() {
@@ -254,7 +272,8 @@ pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<()> {
                 _ => Err(Fault::new(Code::UnsupportedValue, "it must be `5m` or `1h`")),
             },
             _ => Err(Fault::unknown()),
-        })
-    })
-    .map(drop)
+        })?;
+        if typed { Ok(()) } else { Err(Fault::missing("type")) }
+    })?;
+    Ok(read.is_some())
 }

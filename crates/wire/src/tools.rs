@@ -6,17 +6,14 @@ use std::borrow::Cow;
 use headrace_domain::{Code, Tool, ToolCall};
 use serde_json::Value;
 
+use crate::breakpoints::Breakpoints;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::names::{anthropic_tool_name, tool_name};
 use crate::node::Node;
 use crate::params::label;
-use crate::refused::{Accept, cache_control, neutral_or};
+use crate::refused::{Accept, neutral_or};
 use crate::{WireLimits, canonical, custom};
-
-/// Longest name of a tool, in bytes: OpenAI's.
-pub(crate) const MAX_TOOL_NAME_BYTES: usize = 64;
-/// Anthropic's.
-const MAX_ANTHROPIC_TOOL_NAME_BYTES: usize = 128;
 
 /// OpenAI's `tools`.
 pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
@@ -67,7 +64,7 @@ fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
     let (mut name, mut description, mut parameters, mut strict) = (None, None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "name" => name = Some(tool_name(r)?),
             "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
             "parameters" => parameters = r.optional(schema)?,
             "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
@@ -80,7 +77,11 @@ fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
 }
 
 /// Anthropic's `tools`: those that the client runs.
-pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
+pub(crate) fn anthropic_tools(
+    r: &mut Reader<'_>,
+    limits: &WireLimits,
+    breakpoints: &Breakpoints,
+) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
         let (mut name, mut description, mut parameters, mut strict) = (None, None, None, false);
@@ -92,10 +93,10 @@ pub(crate) fn anthropic_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<V
                         return Err(Fault::new(Code::UnsupportedValue, message));
                     }
                 }
-                "name" => name = Some(tool_name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)?),
+                "name" => name = Some(anthropic_tool_name(r)?),
                 "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
                 "input_schema" => parameters = Some(schema(r)?),
-                "cache_control" => cache_control(r)?,
+                "cache_control" => breakpoints.read(r)?,
                 "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
                 // Arguments stream as they are written whatever this says, and all tools stand in the prompt.
                 "eager_input_streaming" | "defer_loading" => r.optional(Reader::bool).map(drop)?,
@@ -155,7 +156,7 @@ fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "name" => name = Some(tool_name(r)?),
             "arguments" => arguments = Some(arguments_text(r)?),
             _ => return Err(Fault::unknown()),
         }
@@ -168,7 +169,7 @@ fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "name" => name = Some(tool_name(r)?),
             "input" => arguments = Some(custom::arguments(&r.string()?)),
             _ => return Err(Fault::unknown()),
         }
@@ -224,22 +225,4 @@ pub(crate) fn schema(r: &mut Reader<'_>) -> Read<Value> {
         return Err(Fault::at("required", Code::InvalidType, "it must be an array"));
     }
     node.into_value().map(canonical::schema)
-}
-
-/// A tool's name: 1 to `max` of a-z, A-Z, 0-9, `_`, `-`.
-pub(crate) fn tool_name(r: &mut Reader<'_>, max: usize) -> Read<String> {
-    let name = r.string()?;
-    let fits = !name.is_empty()
-        && name.len() <= max
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    if !fits {
-        let message = format!("it must be 1 to {max} of the characters a-z, A-Z, 0-9, `_`, `-`");
-        return Err(Fault::new(Code::InvalidValue, message));
-    }
-    Ok(name.into_owned())
-}
-
-/// As [`tool_name`], in Anthropic's dialect.
-pub(crate) fn anthropic_tool_name(r: &mut Reader<'_>) -> Read<String> {
-    tool_name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)
 }

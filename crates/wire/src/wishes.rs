@@ -1,14 +1,14 @@
-//! What a caller wishes of the answer beside its words: how much is thought first, and further variables of the chat template.
-//! Knows no template.
+//! What a caller wishes of the answer beside its words: the form that it is held to, how much is thought first, and further variables
+//! of the chat template. Knows no template and no grammar.
 
-use headrace_domain::{Code, ReasoningWish};
+use headrace_domain::{Code, Endpoint, ReasoningWish};
 use serde_json::{Map, Value};
 
-use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::node::Node;
-use crate::params::integer;
+use crate::params::{Knobs, integer};
+use crate::{WireLimits, form};
 
 /// OpenAI's words for how hard a model is to think.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -34,6 +34,40 @@ const RESERVED: &[&str] = &[
     "strftime_now",
     "raise_exception",
 ];
+
+/// Reads a wish in OpenAI's or vLLM's words. `false`: `key` is none that the endpoint has, and nothing was read.
+pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+    let limits = knobs.limits;
+    let (chat, messages) =
+        (knobs.endpoint == Endpoint::ChatCompletions, knobs.endpoint == Endpoint::Messages);
+    match key {
+        "chat_template_kwargs" if chat || messages => {
+            let variables = r.optional(|r| template(r, &mut knobs.reasoning))?;
+            knobs.template = variables.unwrap_or_default();
+        }
+        "response_format" if !messages => {
+            let form = r.optional(|r| form::response_format(r, limits))?.flatten();
+            knobs.hold_to(form);
+        }
+        "structured_outputs" if !messages => {
+            let form = r.optional(|r| form::structured_outputs(r, limits))?;
+            knobs.hold_to(form);
+        }
+        "reasoning_effort" if chat => effort(r, &mut knobs.reasoning)?,
+        "include_reasoning" if chat => {
+            knobs.reasoning.hidden = r.optional(Reader::bool)? == Some(false);
+        }
+        "enable_thinking" if chat => {
+            knobs.reasoning.enabled = r.optional(Reader::bool)?.or(knobs.reasoning.enabled);
+        }
+        "thinking_token_budget" if chat => {
+            let cap = limits.max_output_tokens_per_request;
+            knobs.reasoning.budget_tokens = r.optional(|r| integer(r, 0, cap))?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
 
 /// The word of a list of words.
 fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {

@@ -15,7 +15,7 @@ async fn every_route_is_denied_unless_it_is_public() {
     let served = serve(config()).await;
     let public: Vec<_> =
         ROUTES.iter().filter(|route| route.access == Access::Public).map(|r| r.path).collect();
-    assert_eq!(public, ["/healthz", "/readyz"]);
+    assert_eq!(public, ["/", "/healthz", "/readyz"]);
     for route in ROUTES {
         let path = route.path.replace("{*name}", "a/b").replace("{id}", "req_1");
         for method in route.methods.split(", ") {
@@ -47,8 +47,8 @@ async fn unknown_paths_and_methods_are_refused_in_the_callers_dialect() {
     let served = serve(config()).await;
     let anthropic = "anthropic-version: 2023-06-01\r\n";
     for (method, path, lines, status, says) in [
-        ("GET", "/", "", 404, "OpenAi None NotFound"),
-        ("GET", "/", anthropic, 404, "Anthropic None NotFound"),
+        ("GET", "/nothing", "", 404, "OpenAi None NotFound"),
+        ("GET", "/nothing", anthropic, 404, "Anthropic None NotFound"),
         ("POST", "/v1/messages/batches", "", 404, "Anthropic None NotFound"),
         ("GET", "/metrics", "", 404, "NotFound"),
         ("GET", "/v1/models/%zz", "authorization: Bearer good\r\n", 404, "NotFound"),
@@ -71,8 +71,9 @@ async fn unknown_paths_and_methods_are_refused_in_the_callers_dialect() {
 async fn paths_reach_what_they_name() {
     let served = serve(config()).await;
     for (path, lines, says) in [
-        ("/v1/models", "", "\"models OpenAi\""),
-        ("/v1/models", "anthropic-version: 2023-06-01\r\n", "\"models Anthropic\""),
+        ("/v1/models", "", "\"models OpenAi 0\""),
+        ("/v1/models?limit=5&beta=true", "anthropic-version: 2023-06-01\r\n", "\"models Anthropic 2\""),
+        ("/", "", "alive"),
         ("/v1/models/a/b?x=y", "", "\"model a/b OpenAi\""),
         ("/v1/models/a%2Fb", "", "\"model a/b OpenAi\""),
         ("/v1/requests/req_7", "", "\"request req_7\""),
@@ -86,6 +87,30 @@ async fn paths_reach_what_they_name() {
         let head = ask(&served, "HEAD", path, &lines).await;
         assert_status(&head, 200);
         assert!(head.ends_with("\r\n\r\n") && head.contains("content-length: "), "{path}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn questions_reach_the_front_with_their_bodies() {
+    let served = serve(config()).await;
+    for (path, says) in [
+        ("/v1/messages/count_tokens?beta=true", "CountTokens {\"a\":1}"),
+        ("/tokenize", "Tokenize {\"a\":1}"),
+        ("/detokenize", "Detokenize {\"a\":1}"),
+    ] {
+        let lines = "content-type: application/json\r\ncontent-length: 7\r\n";
+        let request = |key: &str| {
+            format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{key}{lines}\r\n{{\"a\":1}}")
+        };
+        let mut stream = served.connect().await;
+        stream.write_all(request("authorization: Bearer good\r\n").as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert_status(&answer, 200);
+        assert!(answer.ends_with(says), "{path}: {answer}");
+        let mut stream = served.connect().await;
+        stream.write_all(request("").as_bytes()).await.unwrap();
+        assert_status(&rest(&mut stream).await, 401);
+        assert_status(&ask(&served, "GET", path, "").await, 405);
     }
 }
 

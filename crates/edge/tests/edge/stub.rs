@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{
     Admitted, Annex, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames,
-    Front, GiveUp, Head, Outlet,
+    Front, GiveUp, Head, Outlet, Question,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, ServeReport};
@@ -183,9 +183,22 @@ fn not_taken(refusal: &BodyRefusal) -> Answer<Pieces> {
     whole(status, format!("{{\"refused\":\"{refusal:?}\"}}"))
 }
 
+/// A question that was let in.
+pub(crate) struct Questioned {
+    question: Question,
+    payer: KeyId,
+}
+
+impl Admitted for Questioned {
+    fn payer(&self) -> &KeyId {
+        &self.payer
+    }
+}
+
 impl Front for Stub {
     type Stream = Pieces;
     type Admitted = Call;
+    type Questioner = Questioned;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Call, Answer<Pieces>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -220,8 +233,29 @@ impl Front for Stub {
         known(credentials).is_some()
     }
 
-    fn list_models(&self, credentials: &Credentials, dialect: Dialect) -> Answer<Pieces> {
-        authenticated(credentials, || whole(200, format!("\"models {dialect:?}\"")))
+    fn admit_question(
+        self: &Arc<Self>,
+        question: Question,
+        credentials: &Credentials,
+    ) -> Result<Questioned, Answer<Pieces>> {
+        let payer = known(credentials).ok_or_else(|| whole(401, "{}"))?;
+        Ok(Questioned { question, payer })
+    }
+
+    async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: Questioned, body: B) -> Answer<Pieces> {
+        match body.read().await {
+            Ok(body) => whole(200, format!("{:?} {}", asked.question, String::from_utf8_lossy(&body))),
+            Err(refusal) => not_taken(&refusal),
+        }
+    }
+
+    fn list_models(
+        &self,
+        credentials: &Credentials,
+        dialect: Dialect,
+        query: &[(String, String)],
+    ) -> Answer<Pieces> {
+        authenticated(credentials, || whole(200, format!("\"models {dialect:?} {}\"", query.len())))
     }
 
     fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Pieces> {

@@ -10,6 +10,7 @@ use headrace_prompt::{Part, Place, RenderOptions};
 use headrace_tokenizer::Tokenizer;
 
 use crate::lane::TokenLane;
+use crate::stages::render::shown;
 use crate::state::Work;
 
 /// A tail of undecoded bytes (one broken character, replaced) by which a decoded text may differ from what was encoded.
@@ -46,6 +47,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             let text = work.text.as_deref()?;
             let offset = offset_of(tokenizer, before, text, false)?;
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
+            let conversation = &*shown(&work.model, conversation);
             // As the stage `render` did; a template that tells the time may tell another one, and then has no places.
             let options = RenderOptions { add_generation_prompt: true, now };
             let places = match template {

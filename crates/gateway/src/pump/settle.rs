@@ -78,7 +78,9 @@ impl Settlement {
         if let Some(lease) = &mut self.lease {
             let scopes = [(scope.clone(), next.limits)];
             let entered = lease.enter(&scopes, now);
-            entered.map_err(|refusal| Why::limited(refusal, &parts.limits.standing(&scopes, now)))?;
+            entered.map_err(|refusal| {
+                Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+            })?;
         }
         let more = amount.checked_sub(dossier.record.held).unwrap_or(NanoDollars::ZERO);
         if more > NanoDollars::ZERO {

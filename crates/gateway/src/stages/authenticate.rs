@@ -67,10 +67,9 @@ fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<
     let (scopes, now) = (caller_scopes(principal), parts.clock.now());
     // A copy has bounds of its own, and counts against nobody's limits.
     let counted = if dossier.copy().is_some() { &[][..] } else { &scopes };
-    let lease = parts
-        .limits
-        .enter(counted, dossier.id, now)
-        .map_err(|refusal| Why::limited(refusal, &parts.limits.standing(&scopes, now)))?;
+    let lease = parts.limits.enter(counted, dossier.id, now).map_err(|refusal| {
+        Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+    })?;
     if dossier.copy().is_some() {
         return Ok(lease);
     }

@@ -43,7 +43,7 @@ impl Keyed {
         {
             let [key, project, org] = caller_scopes(&self.principal);
             let scopes = [key, project, org, model_scope];
-            return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now)));
+            return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now));
         }
         let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
         let command = Command::Hold {
@@ -55,7 +55,7 @@ impl Keyed {
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: None,
         };
-        let mut headers = rate_headers(&self.principal.lease.standing(now));
+        let mut headers = rate_headers(&self.principal.lease.standing(now), dossier.dialect, now);
         headers.extend(self.work.told(dossier));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {

@@ -126,7 +126,12 @@ fn read(
 }
 
 /// The memory for reading a body and, for one whose reading is long, its turn.
-async fn take(gateway: &Gateway, key: &KeyId, body_bytes: usize, as_it_is: bool) -> Result<Taken, Why> {
+pub(crate) async fn take(
+    gateway: &Gateway,
+    key: &KeyId,
+    body_bytes: usize,
+    as_it_is: bool,
+) -> Result<Taken, Why> {
     let most = if as_it_is { estimate::looking(body_bytes) } else { estimate::reading(body_bytes) };
     let memory = gateway.memory().reserve(key, most).map_err(|full| full.at(Stage::Parse))?;
     let turn = if body_bytes > gateway.config().render_inline_bytes && !as_it_is {

@@ -2,10 +2,12 @@
 //! Control ids come only from the template: message text is encoded as literal text. What goes in messages is put into the
 //! dialect of those who answer (`messages`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheSalt, Call, Code, Endpoint, ProjectId, Prompt, PromptItem, Sampling, Stage, ToolChoice, UnixNanos,
+    CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling, Stage,
+    ToolChoice, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
@@ -15,6 +17,7 @@ use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::lane::{Lane, TokenLane};
+use crate::policy::ToolsOrder;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
@@ -25,6 +28,7 @@ mod held;
 mod messages;
 
 use estimate::Estimate;
+pub(crate) use messages::likely_tokens;
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
@@ -255,33 +259,9 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let Some(template) = &lane.template else {
-                let message =
-                    format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
-                return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
-            };
-            if !conversation.tools.is_empty()
-                && conversation.tool_choice != ToolChoice::None
-                && !template.shows_tools()
-            {
-                return Err(no_tools(model));
-            }
             let options = RenderOptions { add_generation_prompt: true, now };
-            let rendered = template.render(conversation, &options).map_err(|error| {
-                let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
-                // What a template says may repeat the messages.
-                why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
-            })?;
-            let ids = lane
-                .tokenizer
-                .encode_segments(&rendered.segments(), false)
-                .map_err(|error| failed(&error.to_string()))?;
-            Ok(Encoded {
-                prompts: vec![ids.into()],
-                text: Some(rendered.into_text()),
-                grammar,
-                messages: None,
-            })
+            let (ids, text) = rendered(model, lane, conversation, &options)?;
+            Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, messages: None })
         }
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
@@ -289,6 +269,49 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
             Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, grammar, messages: None })
         }
     }
+}
+
+/// A conversation as ids, and as the template wrote it.
+pub(crate) fn rendered(
+    model: &ServedModel,
+    lane: &TokenLane,
+    conversation: &Conversation,
+    options: &RenderOptions,
+) -> Result<(Vec<u32>, String), Why> {
+    let Some(template) = &lane.template else {
+        let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
+        return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
+    };
+    if !conversation.tools.is_empty()
+        && conversation.tool_choice != ToolChoice::None
+        && !template.shows_tools()
+    {
+        return Err(no_tools(model));
+    }
+    let conversation = &*shown(model, conversation);
+    let rendered = match conversation.continues {
+        true => template.render_to_continue(conversation, options),
+        false => template.render(conversation, options),
+    };
+    let rendered = rendered.map_err(|error| {
+        let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
+        // What a template says may repeat the messages.
+        why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
+    })?;
+    let ids = lane.tokenizer.encode_segments(&rendered.segments(), false);
+    Ok((ids.map_err(|error| failed(&error.to_string()))?, rendered.into_text()))
+}
+
+/// The conversation as the model's template is given it.
+pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
+    if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
+        return Cow::Borrowed(conversation);
+    }
+    let mut sorted = conversation.clone();
+    for tool in &mut sorted.tools {
+        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
+    }
+    Cow::Owned(sorted)
 }
 
 fn encode_item(
@@ -389,7 +412,7 @@ fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
     Why::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
-fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
+pub(crate) fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
     let last = lane.capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);

@@ -174,11 +174,11 @@ async fn a_call_has_its_place_from_the_door_on_and_whoever_leaves_gives_it_back(
 async fn look_ups_count_as_requests() {
     let world = limited(3, 1);
     let credentials = world.credentials();
-    assert_eq!(world.gateway.list_models(&credentials, Dialect::OpenAi).status, 200);
+    assert_eq!(world.gateway.list_models(&credentials, Dialect::OpenAi, &[]).status, 200);
     assert_eq!(world.gateway.show_model(&credentials, "no-such", Dialect::OpenAi).status, 404);
     assert_eq!(world.gateway.show_request(&credentials, "no-id").await.status, 404);
     for answer in [
-        world.gateway.list_models(&credentials, Dialect::OpenAi),
+        world.gateway.list_models(&credentials, Dialect::OpenAi, &[]),
         world.gateway.show_model(&credentials, "demo", Dialect::OpenAi),
         world.gateway.show_request(&credentials, "req_00000000000000000000000000000001").await,
         world.chat(false).await,

@@ -50,7 +50,7 @@ async fn ask(world: &World, model: &str) -> Answer {
 }
 
 async fn list(world: &World) -> Vec<Value> {
-    let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi);
+    let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi, &[]);
     let told: Value = serde_json::from_str(&read(answer).await).unwrap();
     told["data"].as_array().unwrap().clone()
 }

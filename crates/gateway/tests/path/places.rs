@@ -67,7 +67,7 @@ impl Talk {
                 Turn::User(text) => messages.push(json!({"role": "user", "content": text})),
                 Turn::Assistant(text) => messages.push(json!({"role": "assistant", "content": text})),
                 Turn::Called { argument, result, then } if anthropic => {
-                    let input = json!({"city": argument});
+                    let (input, id) = (json!({"city": argument}), format!("t{}", messages.len()));
                     messages.extend([
                         json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "t", "input": input}]}),
                         json!({"role": "user", "content": [

@@ -24,7 +24,7 @@ async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
         (with("temperature", json!("NaN")), 400, "", "temperature", "parse"),
         (with("logit_bias", json!({"2560": 1})), 400, "invalid_value", "logit_bias", "render"),
         (with("chat_template", json!("{% for %}")), 400, "", "chat_template", "parse"),
-        (with("response_format", json!({"type": "json_object"})), 400, "", "response_format", "render"),
+        (with("response_format", json!({"type": "xml"})), 400, "", "response_format", "parse"),
         (with("min_tokens", json!(11)), 400, "", "min_tokens", "render"),
     ] {
         let answer = world.call(Endpoint::ChatCompletions, body).await;
@@ -132,7 +132,10 @@ async fn bad_credentials_are_401_and_never_shown_back() {
         let body = read(answer).await;
         assert!(!body.contains("CANARY") && !body.contains("pg_sleep"), "{body}");
         assert!(!serde_json::to_string(&*world.last_trace()).unwrap().contains("CANARYKEY"));
-        assert_eq!(world.gateway.list_models(&credentials, headrace_domain::Dialect::OpenAi).status, 401);
+        assert_eq!(
+            world.gateway.list_models(&credentials, headrace_domain::Dialect::OpenAi, &[]).status,
+            401
+        );
         assert_eq!(world.gateway.show_request(&credentials, "req_x").await.status, 401);
     }
     let id = world.directory.list().first().unwrap().id.clone();

@@ -189,7 +189,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     }
     assert_eq!(world.last_trace().model_served, None);
     let listed = |world: &World| {
-        let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi);
+        let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi, &[]);
         async {
             let list: Value = serde_json::from_str(&read(answer).await).unwrap();
             let ids =

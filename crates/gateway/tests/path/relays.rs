@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_call_api::{Frames, Front};
+use bytes::Bytes;
+use headrace_call_api::{Frames, Front, Question};
 use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Outcome, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_gateway::AnswerBody;
@@ -396,4 +397,24 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
         let expected: &[_] = if sent { &[("anthropic-beta", "context-1m".to_owned())] } else { &[] };
         assert_eq!(asked[0].headers, expected, "{dialect:?}");
     }
+}
+
+#[tokio::test]
+async fn tokens_of_a_model_that_somebody_else_has_are_estimated_or_unknown() {
+    let server = server("claude", Dialect::Anthropic, vec![]);
+    let world = world(&[server]);
+    let asked = |question, body: Value| {
+        let asked = world.gateway.admit_question(question, &world.credentials()).ok().unwrap();
+        let gateway = Arc::clone(&world.gateway);
+        async move { gateway.answer_question(asked, Bytes::from(body.to_string())).await }
+    };
+    let text = "word ".repeat(400);
+    let count = json!({"model": "far", "messages": [{"role": "user", "content": text}], "unknown_to_us": 1});
+    let answer = asked(Question::CountTokens, count).await;
+    assert_eq!(answer.status, 200);
+    let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+    assert_eq!(told["headrace"], json!({"estimated": true}));
+    assert!((400..600).contains(&told["input_tokens"].as_u64().unwrap()), "{told}");
+    let answer = asked(Question::Tokenize, json!({"model": "far", "prompt": "x"})).await;
+    assert_eq!(answer.status, 400);
 }

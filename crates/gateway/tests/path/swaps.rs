@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_call_api::Front as _;
 use headrace_domain::{Clock, Endpoint, ModelName, Outcome, Usage};
-use headrace_gateway::{Catalog, Offer, Route};
+use headrace_gateway::{Catalog, Offer, Policy, Route, ToolsOrder};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_moderation::{Judge, Rules};
 use serde_json::json;
@@ -73,7 +73,7 @@ async fn the_next_call_has_the_new_prices_and_names() {
     };
     assert_eq!((named("alias").await.status, named("other").await.status), (404, 200));
     let listed =
-        read(world.gateway.list_models(&world.credentials(), headrace_domain::Dialect::OpenAi)).await;
+        read(world.gateway.list_models(&world.credentials(), headrace_domain::Dialect::OpenAi, &[])).await;
     assert!(listed.contains("\"other\"") && !listed.contains("\"alias\""), "{listed}");
 }
 
@@ -87,5 +87,34 @@ async fn a_bad_catalogue_is_told_all_its_faults() {
     let said = error.to_string();
     for fault in ["`demo` has no price", "`demo` has the name of a served model", "points to `nothing`"] {
         assert!(said.contains(fault), "{fault}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_tools_properties_is_as_sent_or_the_models_own() {
+    let world = World::new(Setup::default());
+    let body = |properties: &str| {
+        let schema = format!(r#"{{"type":"object","properties":{properties}}}"#);
+        let mut body = chat_body(false);
+        let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+        body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+        body
+    };
+    let one = body(r#"{"b":{"type":"string","format":"date"},"a":{"type":"integer"}}"#);
+    // Keywords in another order, and then names.
+    let two = body(r#"{"b":{"format":"date","type":"string"},"a":{"type":"integer"}}"#);
+    let three = body(r#"{"a":{"type":"integer"},"b":{"type":"string","format":"date"}}"#);
+    for (tools_order, names_matter) in [(ToolsOrder::AsSent, true), (ToolsOrder::Canonical, false)] {
+        let policy = Policy { tools_order, ..Policy::default() };
+        let mut offer = offer(&world, 1, "other");
+        offer.models.iter_mut().for_each(|model| Arc::make_mut(model).policy = policy);
+        swap(&world, offer);
+        let mut prompts = Vec::new();
+        for body in [&one, &two, &three] {
+            let _ = read(world.call(Endpoint::ChatCompletions, body.clone()).await).await;
+            prompts.push(world.engine.jobs.lock().unwrap().pop().unwrap().prompt);
+        }
+        assert_eq!(prompts[0], prompts[1]);
+        assert_eq!(prompts[0] != prompts[2], names_matter, "{tools_order:?}");
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head};
+use headrace_call_api::{
+    Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head, Question,
+};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
 use headrace_engine_api::{Capabilities, Continues};
@@ -92,6 +94,7 @@ impl Admitted for Anybody {
 impl Front for Hello {
     type Stream = Delivery;
     type Admitted = Anybody;
+    type Questioner = Anybody;
 
     fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
         Ok(Anybody(self.key.clone()))
@@ -108,7 +111,24 @@ impl Front for Hello {
         true
     }
 
-    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Answer<Delivery> {
+    fn admit_question(
+        self: &Arc<Self>,
+        _question: Question,
+        _credentials: &Credentials,
+    ) -> Result<Anybody, Answer<Delivery>> {
+        Err(hello())
+    }
+
+    async fn answer_question<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Delivery> {
+        hello()
+    }
+
+    fn list_models(
+        &self,
+        _credentials: &Credentials,
+        _dialect: Dialect,
+        _query: &[(String, String)],
+    ) -> Answer<Delivery> {
         hello()
     }
 

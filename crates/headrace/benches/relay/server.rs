@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
     Admitted, Answer, AnswerBody, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front, GiveUp, Head,
-    Outlet,
+    Outlet, Question,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
 use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
@@ -125,6 +125,7 @@ impl Frames for Passing {
 impl Front for Plain {
     type Stream = Passing;
     type Admitted = Anybody;
+    type Questioner = Anybody;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Anybody, Answer<Passing>> {
         Ok(Anybody(self.key.clone(), head.endpoint))
@@ -163,7 +164,24 @@ impl Front for Plain {
         true
     }
 
-    fn list_models(&self, _credentials: &Credentials, _dialect: Dialect) -> Answer<Passing> {
+    fn admit_question(
+        self: &Arc<Self>,
+        _question: Question,
+        _credentials: &Credentials,
+    ) -> Result<Anybody, Answer<Passing>> {
+        Err(failed())
+    }
+
+    async fn answer_question<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Passing> {
+        failed()
+    }
+
+    fn list_models(
+        &self,
+        _credentials: &Credentials,
+        _dialect: Dialect,
+        _query: &[(String, String)],
+    ) -> Answer<Passing> {
         failed()
     }
 

@@ -144,8 +144,7 @@ pub(crate) enum ProjectsCommand {
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {
-    let all =
-        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
+    let all = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
     let names = all.map(Endpoint::name).join(", ");
     all.into_iter()
         .find(|endpoint| endpoint.name() == text)

@@ -65,47 +65,6 @@ const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
 const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 
-/// The sections, in the order of the reference, and what they are about.
-pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    ("", "At the top of the file"),
-    ("server", "Sockets, TLS, and the bounds on connections"),
-    (
-        "models",
-        "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",
-    ),
-    (
-        "upstreams",
-        "Servers that calls are sent on to: one `[[upstreams]]` table for each. Their keys stand in files, or in variables named \
-         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets in `HEADRACE_UPSTREAM_NAME_SECRET`",
-    ),
-    ("engine", "The embedded engine, for every model that does not say otherwise"),
-    ("scheduler", "Batching and queueing within each engine"),
-    ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
-    (
-        "costs",
-        "One `[[costs]]` table per upstream, model and date: what we pay. For operators alone; what has none is unknown, never 0",
-    ),
-    ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
-    ("routes", "Names that lead to several models, by weight: one `[[routes]]` table for each name"),
-    ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
-    ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
-    ("gateway", "Defaults and bounds of a call"),
-    ("wire", "What one request may say"),
-    ("traces", "How many traces are kept"),
-    ("first_start", "What an empty data directory is set up with"),
-    (
-        "worker",
-        "Whether other Headraces may send jobs of token ids to the engines here. Off without a secret, which may also stand in the \
-         variable `HEADRACE_WORKER_SECRET`",
-    ),
-    ("secrets", "Where secrets are kept"),
-    (
-        "reload",
-        "How a changed configuration is noticed; `headrace reload` and, under `serve`, SIGHUP have it read at once",
-    ),
-    ("log", "The log, on standard error"),
-];
-
 /// Every setting, by section.
 pub(crate) const FIELDS: &[Field] = &[
     field(
@@ -233,7 +192,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "models",
         Kind::Tables,
         "",
-        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`, `on_break`, `hedge`. With `targets` and `path`, targets of kind `vllm`, `sglang` and `llamacpp` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it in its own way (`continue`), and the stream and the trace say where. Targets that are asked by token ids go on from the tokens; of those that are asked in messages, `vllm`, `sglang` and `anthropic` (but not its newer models) go on from the text of a stream without tools, stop strings and the like. Such streams are read and written anew, so that fields which are not known here are not passed on. `hedge = { after = \"p95\", share = 0.05 }` puts a call to a second target once it waits longer for its first word than 95 of 100 calls of the other targets did, and that for at most 5 of 100 calls: whoever speaks first has it, the other one is let go of, and its cost is yours. Of either kind with `shadow`, a table: copies of a `share` (0.1: one in ten) of its calls run at the `model` too, nobody is charged for them, and all cost no more than the `budget` (`\"$5/day\"`, `\"$0.50/hour\"`, at list prices); `compare = false` keeps no answer to compare it with; `in_flight` (4) and `queue` (64) bound the copies at work and those that wait. With `retires` (a day such as `\"2027-01-31\"`) answers say that the name ends (`deprecation`, `sunset`, `link`), since when it should not be used (`deprecated`, a day), what comes after it (`successor`, a name) and where that is told (`page`, an address); from that day on calls are refused, or go to the successor with `after = \"move\"`.",
+        "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `compute`, `kv_type`, `quantize`, `limits`, `tools`. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `limits`, `on_break`, `hedge`, `tools`. With `targets` and `path`, targets of kind `vllm`, `sglang` and `llamacpp` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it in its own way (`continue`), and the stream and the trace say where. Targets that are asked by token ids go on from the tokens; of those that are asked in messages, `vllm`, `sglang` and `anthropic` (but not its newer models) go on from the text of a stream without tools, stop strings and the like. Such streams are read and written anew, so that fields which are not known here are not passed on. `hedge = { after = \"p95\", share = 0.05 }` puts a call to a second target once it waits longer for its first word than 95 of 100 calls of the other targets did, and that for at most 5 of 100 calls: whoever speaks first has it, the other one is let go of, and its cost is yours. `tools.order` says in which order a model is shown the properties of tools: as they were sent (`sent`, the default: their order carries meaning), or sorted (`canonical`), so that callers who order them differently share cached prefixes. Of either kind with `shadow`, a table: copies of a `share` (0.1: one in ten) of its calls run at the `model` too, nobody is charged for them, and all cost no more than the `budget` (`\"$5/day\"`, `\"$0.50/hour\"`, at list prices); `compare = false` keeps no answer to compare it with; `in_flight` (4) and `queue` (64) bound the copies at work and those that wait. With `retires` (a day such as `\"2027-01-31\"`) answers say that the name ends (`deprecation`, `sunset`, `link`), since when it should not be used (`deprecated`, a day), what comes after it (`successor`, a name) and where that is told (`page`, an address); from that day on calls are refused, or go to the successor with `after = \"move\"`.",
     ),
     field(
         "upstreams",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
+use headrace_gateway::ToolsOrder;
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
@@ -18,7 +19,7 @@ use super::prices::{play_price, prices_of};
 use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
 use super::table::Table;
-use super::upstreams;
+use super::upstreams::{self, tools_order};
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
@@ -211,6 +212,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
     });
+    let tools_order = tools_order(table);
     Some(ModelConfig {
         setting: table.what.clone(),
         name: name?,
@@ -221,6 +223,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         default_max_tokens: answer.and_then(|count| u32::try_from(count).ok()),
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),
         arithmetic: arithmetic.unwrap_or_default(),
+        tools_order,
     })
 }
 
@@ -235,5 +238,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
         arithmetic: Arithmetic::default(),
+        tools_order: ToolsOrder::default(),
     }
 }

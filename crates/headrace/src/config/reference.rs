@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::fields::{FIELDS, Field, LIVE, SECTIONS};
+use super::fields::{FIELDS, Field, LIVE};
+use super::sections::SECTIONS;
 
 /// The page `docs/configuration.md`.
 pub(crate) fn markdown() -> String {

@@ -465,6 +465,21 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
     assert_eq!(policy("on_break = \"continue\""), Ok(OnBreak::Continue));
     let why = policy("on_break = \"goes on\"").unwrap_err();
     assert!(why.contains("models[0].on_break: \"goes on\" is not one of error, continue"), "{why}");
+    let order = |more: &str| read(&text(more)).map(|config| config.relayed[0].policy.tools_order);
+    assert_eq!(order(""), Ok(ToolsOrder::AsSent));
+    assert_eq!(order("tools.order = \"canonical\""), Ok(ToolsOrder::Canonical));
+    assert_eq!(order("tools = { order = \"sent\" }"), Ok(ToolsOrder::AsSent));
+    for (wrong, told) in [
+        ("tools = 1", "models[0].tools: must be a table"),
+        ("tools.order = \"any\"", "models[0].tools.order: \"any\" is not one of sent, canonical"),
+        ("tools.sort = true", "models[0].tools.sort"),
+    ] {
+        let why = order(wrong).unwrap_err();
+        assert!(why.contains(told), "{why}");
+    }
+    let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\ntools.order = \"canonical\"\n\
+               [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+    assert_eq!(read(own).map(|config| config.models[0].tools_order), Ok(ToolsOrder::Canonical));
     let policy =
         |hedge: &str| read(&text(&format!("hedge = {hedge}"))).map(|config| config.relayed[0].policy.hedge);
     let hedge = |after_percent, most_permille| Some(Hedge { after_percent, most_permille });

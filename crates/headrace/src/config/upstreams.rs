@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_domain::{ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_fleet::Hedge;
-use headrace_gateway::{OnBreak, Policy};
+use headrace_gateway::{OnBreak, Policy, ToolsOrder};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
@@ -33,6 +33,8 @@ const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
 const ABANDONED: &[&str] = &["abort", "drain"];
 /// The names of [`OnBreak`].
 const ON_BREAK: &[&str] = &["error", "continue"];
+/// The names of [`ToolsOrder`].
+const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
 impl Reader {
@@ -253,7 +255,21 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
 fn policy(table: &mut Table) -> Policy {
     let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
-    Policy { on_break: on_break.unwrap_or_default(), hedge: hedge(table) }
+    Policy { on_break: on_break.unwrap_or_default(), hedge: hedge(table), tools_order: tools_order(table) }
+}
+
+/// In which order tools are shown: `tools.order`.
+pub(super) fn tools_order(table: &mut Table) -> ToolsOrder {
+    const SHAPE: &str = "must be a table such as { order = \"canonical\" }";
+    let Some(value) = table.raw("tools") else { return ToolsOrder::default() };
+    let toml::Value::Table(left) = value else {
+        table.problem("tools", SHAPE.to_owned());
+        return ToolsOrder::default();
+    };
+    let mut inner = Table::within(table, "tools", left);
+    let named = inner.take_text("order", Kind::Choice(TOOLS_ORDERS));
+    table.problems.extend(inner.end());
+    ToolsOrder::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
 /// When a call that waits for its first word is put to a second target.

@@ -25,6 +25,7 @@ pub(super) struct AnthropicStream {
     calls: BTreeMap<u32, u32>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
+    diagnoses: bool,
     reason: Option<FinishReason>,
 }
 
@@ -47,6 +48,7 @@ impl AnthropicStream {
             index: 0,
             calls: BTreeMap::new(),
             hides_thinking: call.reasoning.hidden,
+            diagnoses: call.diagnoses,
             reason: None,
         }
     }
@@ -62,7 +64,7 @@ impl AnthropicStream {
             out,
             match kind {
                 Kind::Thinking => "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n",
-                _ => "{\"type\":\"text\",\"text\":\"\"}}\n\n",
+                _ => "{\"type\":\"text\",\"text\":\"\",\"citations\":null}}\n\n",
             },
         );
     }
@@ -123,8 +125,8 @@ fn write_delta(out: &mut BytesMut, index: u32, field: &str, text: &str) {
     raw(out, "}}\n\n");
 }
 
-/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,"output_tokens":…}`, and how long what was
-/// written to the cache is kept, where something was.
+/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,…,"output_tokens":…}`. Every field of
+/// the dialect is there, as its clients' types want it; what is not known, or is not here, is null.
 pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "{\"input_tokens\":");
     value(out, &usage.input);
@@ -132,16 +134,15 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     value(out, &usage.cache_writes());
     raw(out, ",\"cache_read_input_tokens\":");
     value(out, &usage.cached_input);
-    if usage.cache_writes() > 0 {
-        raw(out, ",\"cache_creation\":{\"ephemeral_5m_input_tokens\":");
-        value(out, &usage.cache_write);
-        raw(out, ",\"ephemeral_1h_input_tokens\":");
-        value(out, &usage.cache_write_1h);
-        raw(out, "}");
-    }
-    raw(out, ",\"output_tokens\":");
+    raw(out, ",\"cache_creation\":{\"ephemeral_5m_input_tokens\":");
+    value(out, &usage.cache_write);
+    raw(out, ",\"ephemeral_1h_input_tokens\":");
+    value(out, &usage.cache_write_1h);
+    raw(out, "},\"output_tokens\":");
     value(out, &usage.completion_tokens());
-    raw(out, "}");
+    raw(out, ",\"output_tokens_details\":{\"thinking_tokens\":");
+    value(out, &usage.reasoning);
+    raw(out, "},\"server_tool_use\":null,\"inference_geo\":null,\"service_tier\":\"standard\"}");
 }
 
 /// `"stop_reason":…,"stop_sequence":…`
@@ -160,13 +161,17 @@ pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
     value(out, &sequence);
 }
 
-/// `{"id":…,"type":"message","role":"assistant","model":…,"content":`
-pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta) {
+/// `{"id":…,"type":"message","role":"assistant","model":…,"content":`, with what is known of a cache miss where that is asked for.
+pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta, diagnoses: bool) {
     raw(out, "{\"id\":");
     value(out, &answer_id(Endpoint::Messages, meta.request_id));
     raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     value(out, &meta.model);
-    raw(out, ",\"content\":");
+    if diagnoses {
+        // An answer begins before it is looked where a cached prefix ends: the trace says it.
+        raw(out, ",\"diagnostics\":{\"cache_miss_reason\":{\"type\":\"unavailable\"}}");
+    }
+    raw(out, ",\"container\":null,\"stop_details\":null,\"content\":");
 }
 
 impl ReplyEncoder for AnthropicStream {
@@ -175,7 +180,7 @@ impl ReplyEncoder for AnthropicStream {
             return;
         }
         raw(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
-        write_head(out, &self.meta);
+        write_head(out, &self.meta, self.diagnoses);
         raw(out, "[],");
         write_stop(out, None);
         raw(out, ",\"usage\":");

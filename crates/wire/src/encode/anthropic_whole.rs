@@ -17,6 +17,7 @@ pub(super) struct AnthropicWhole {
     blocks: Vec<Block>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
+    diagnoses: bool,
     reason: Option<FinishReason>,
     over: bool,
 }
@@ -37,7 +38,14 @@ enum Block {
 impl AnthropicWhole {
     pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
         let hides_thinking = call.reasoning.hidden;
-        Self { meta, blocks: Vec::new(), hides_thinking, reason: None, over: false }
+        Self {
+            meta,
+            blocks: Vec::new(),
+            hides_thinking,
+            diagnoses: call.diagnoses,
+            reason: None,
+            over: false,
+        }
     }
 
     fn text(&mut self, text: &str) {
@@ -81,6 +89,7 @@ impl Block {
             Self::Text(text) => {
                 raw(out, "{\"type\":\"text\",\"text\":");
                 value(out, text);
+                raw(out, ",\"citations\":null");
             }
             Self::Thinking(text, signature) => {
                 raw(out, "{\"type\":\"thinking\",\"thinking\":");
@@ -148,7 +157,7 @@ impl ReplyEncoder for AnthropicWhole {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        write_head(out, &self.meta);
+        write_head(out, &self.meta, self.diagnoses);
         raw(out, "[");
         list(out, &self.blocks, |out, block| block.write(out));
         raw(out, "],");

@@ -66,6 +66,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         return_token_ids: asked.token_ids,
         echo,
         explain: asked.explain,
+        diagnoses: false,
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,

@@ -156,7 +156,7 @@ fn chat_whole() {
     let call = call(Endpoint::ChatCompletions, &json!({}));
     check(
         &written(&call, &tool_call(), Some(&json!({"cost": 1}))),
-        r#"{"id":"chatcmpl-ID","object":"chat.completion","created":17,"model":"m","system_fingerprint":"f","choices":[{"index":0,"message":{"role":"assistant","content":null,"refusal":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":21,"completion_tokens":3,"total_tokens":24,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":1}},"headrace":{"cost":1}}"#,
+        r#"{"id":"chatcmpl-ID","object":"chat.completion","created":17,"model":"m","system_fingerprint":"f","choices":[{"index":0,"message":{"role":"assistant","content":null,"refusal":null,"annotations":[],"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":21,"completion_tokens":3,"total_tokens":24,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":1}},"headrace":{"cost":1}}"#,
     );
 }
 
@@ -212,10 +212,10 @@ fn anthropic_stream() {
     check(
         &written(&call, &events, Some(&json!({"cost": 1}))),
         r#"event: message_start
-        data: {"type":"message_start","message":{"id":"msg_ID","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":0}}}
+        data: {"type":"message_start","message":{"id":"msg_ID","type":"message","role":"assistant","model":"m","container":null,"stop_details":null,"content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0},"output_tokens":0,"output_tokens_details":{"thinking_tokens":0},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"}}}
 
         event: content_block_start
-        data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
+        data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"","citations":null}}
 
         event: content_block_delta
         data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"h"}}
@@ -239,7 +239,7 @@ fn anthropic_stream() {
         data: {"type":"content_block_stop","index":1}
 
         event: message_delta
-        data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":3},"headrace":{"cost":1}}
+        data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0},"output_tokens":3,"output_tokens_details":{"thinking_tokens":1},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"},"headrace":{"cost":1}}
 
         event: message_stop
         data: {"type":"message_stop"}"#,
@@ -256,7 +256,7 @@ fn cache_writes_are_shown_where_there_are_some() {
     };
     assert_eq!(
         shown(super::anthropic_stream::write_usage),
-        r#"{"input_tokens":5,"cache_creation_input_tokens":34,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":4},"output_tokens":3}"#
+        r#"{"input_tokens":5,"cache_creation_input_tokens":34,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":4},"output_tokens":3,"output_tokens_details":{"thinking_tokens":1},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"}"#
     );
     assert_eq!(
         shown(super::frame::write_usage),
@@ -272,7 +272,7 @@ fn anthropic_whole() {
     events.extend([text("hi", &[]), finish(FinishReason::StopString { matched: "x".into() })]);
     check(
         &written(&call, &events, None),
-        r#"{"id":"msg_ID","type":"message","role":"assistant","model":"m","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"hi"}],"stop_reason":"stop_sequence","stop_sequence":"x","usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"output_tokens":3}}"#,
+        r#"{"id":"msg_ID","type":"message","role":"assistant","model":"m","container":null,"stop_details":null,"content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"hi","citations":null}],"stop_reason":"stop_sequence","stop_sequence":"x","usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0},"output_tokens":3,"output_tokens_details":{"thinking_tokens":1},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"}}"#,
     );
     // Arguments that were cut off stay readable, and the body stays JSON.
     let cut = &tool_call()[..2];

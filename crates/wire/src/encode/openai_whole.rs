@@ -150,7 +150,7 @@ impl Choice {
         } else {
             value(out, &self.text);
         }
-        raw(out, ",\"refusal\":null");
+        raw(out, ",\"refusal\":null,\"annotations\":[]");
         if !self.reasoning.is_empty() {
             raw(out, ",\"reasoning_content\":");
             value(out, &self.reasoning);

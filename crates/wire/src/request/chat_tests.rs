@@ -178,7 +178,7 @@ fn bad_parameters_are_named() {
             "unsupported_parameter",
         ),
         (json!({"enable_thinking": "yes"}), "enable_thinking", "invalid_type"),
-        (json!({"continue_final_message": true}), "continue_final_message", "unsupported_parameter"),
+        (json!({"continue_final_message": true}), "continue_final_message", "invalid_value"),
         (json!({"add_generation_prompt": false}), "add_generation_prompt", "unsupported_parameter"),
         (json!({"documents": []}), "documents", "unsupported_parameter"),
         (json!({"bad_words": ["x", "y"]}), "bad_words", "unsupported_parameter"),
@@ -421,4 +421,25 @@ fn the_order_of_a_schemas_keywords_never_matters_and_that_of_its_names_stays() {
         text(&one),
         r#"{"type":"object","properties":{"b":{"type":"string","format":"date"},"a":{}}}"#
     );
+}
+
+#[test]
+fn a_last_message_of_the_assistant_is_continued_where_that_is_asked_for() {
+    let messages =
+        json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "The answer is"}]);
+    let continues = |more: Value| {
+        let mut body = with(&more);
+        body["messages"] = messages.clone();
+        parse(&body).map(|call| conversation(&call).continues)
+    };
+    assert_eq!(continues(json!({})), Ok(false));
+    assert_eq!(continues(json!({"continue_final_message": true})), Ok(true));
+    assert_eq!(continues(json!({"continue_final_message": true, "add_generation_prompt": false})), Ok(true));
+    for more in [
+        json!({"continue_final_message": true, "add_generation_prompt": true}),
+        json!({"continue_final_message": false, "add_generation_prompt": false}),
+    ] {
+        let bad = continues(more).unwrap_err();
+        assert_eq!(bad.param.as_deref(), Some("add_generation_prompt"), "{bad}");
+    }
 }

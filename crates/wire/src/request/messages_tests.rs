@@ -98,7 +98,7 @@ fn bad_parameters_are_named() {
     let turn = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let rows = [
         (json!({"max_tokens": null}), "max_tokens", "missing_required_parameter"),
-        (json!({"max_tokens": 0}), "max_tokens", "integer_below_min_value"),
+        (json!({"max_tokens": -1}), "max_tokens", "integer_below_min_value"),
         (json!({"temperature": 1.5}), "temperature", "decimal_above_max_value"),
         (json!({"stop_sequences": "x"}), "stop_sequences", "invalid_type"),
         (json!({"stop_sequences": [""]}), "stop_sequences[0]", "empty_string"),
@@ -180,19 +180,19 @@ fn bad_parameters_are_named() {
         ),
         (json!({"tools": [{"name": "w"}]}), "tools[0].input_schema", "missing_required_parameter"),
         (json!({"messages": []}), "messages", "empty_array"),
-        (json!({"messages": [{"role": "system", "content": "x"}]}), "messages[0].role", "unsupported_value"),
+        (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].role", "invalid_value"),
         (json!({"messages": [{"role": "user"}]}), "messages[0].content", "missing_required_parameter"),
         (
-            json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is ("}]}),
-            "messages[1]",
-            "unsupported_value",
+            json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is "}]}),
+            "messages[1].content",
+            "invalid_value",
         ),
         (
             turn(json!([{"type": "image", "source": {"type": "url", "url": "http://[::1]/"}}])),
             "messages[0].content[0]",
             "unsupported_content",
         ),
-        (turn(json!([{"type": "document"}])), "messages[0].content[0]", "unsupported_content"),
+        (turn(json!([{"type": "document"}])), "messages[0].content[0].source", "missing_required_parameter"),
         (turn(json!([{"type": "text"}])), "messages[0].content[0].text", "missing_required_parameter"),
         (
             turn(json!([{"type": "text", "text": "x", "foo": 1}])),
@@ -229,4 +229,204 @@ fn bad_parameters_are_named() {
         let bad = parse(&more).unwrap_err();
         assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code), "{more}: {bad}");
     }
+}
+
+#[test]
+fn a_system_turn_stays_where_it_stands() {
+    let call = parse(&json!({"system": "first", "messages": [
+        {"role": "user", "content": "u"}, {"role": "system", "content": [{"type": "text", "text": "then "}, {"type": "text", "text": "this"}]},
+        {"role": "user", "content": "go"}]}))
+    .unwrap();
+    assert_eq!(call.origin(2), headrace_domain::MessageOrigin::Message { index: 1, block: None });
+    let expected = [
+        Message::text(Role::System, "first"),
+        Message::text(Role::User, "u"),
+        Message::text(Role::System, "then this"),
+        Message::text(Role::User, "go"),
+    ];
+    let conversation = conversation(call);
+    assert_eq!(conversation.messages, expected);
+    assert!(!conversation.continues);
+}
+
+#[test]
+fn a_last_turn_of_the_assistant_is_continued() {
+    let user = json!({"role": "user", "content": "u"});
+    let last =
+        |content: Value| parse(&json!({"messages": [user, {"role": "assistant", "content": content}]}));
+    let continued = conversation(last(json!("The answer is (")).unwrap());
+    assert_eq!(continued.messages[1], Message::text(Role::Assistant, "The answer is ("));
+    assert!(continued.continues);
+    assert!(conversation(last(json!([{"type": "text", "text": ""}])).unwrap()).continues);
+    for (content, param) in [
+        (json!("ends in white space\n"), "messages[1].content"),
+        (json!([{"type": "tool_use", "id": "t", "name": "f", "input": {}}]), "messages[1]"),
+    ] {
+        let bad = last(content).unwrap_err();
+        assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), "invalid_value"), "{bad}");
+    }
+}
+
+#[test]
+fn who_pays_is_not_told_to_the_model() {
+    let header = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
+    let system =
+        |system: Value| match conversation(parse(&json!({"system": system})).unwrap()).messages.first() {
+            Some(Message { role: Role::System, content, .. }) => content.clone(),
+            _ => None,
+        };
+    let block = |text: &str| json!({"type": "text", "text": text});
+    for (given, expected) in [
+        (json!([block(header), block("be brief")]), Some("be brief")),
+        (json!([block("be brief"), block(header)]), Some(&format!("be brief{header}")[..])),
+        (json!([block(header)]), None),
+        (json!(format!("{header}\nbe brief\n\nand kind")), Some("be brief\n\nand kind")),
+        (json!(header), None),
+        (json!("be brief"), Some("be brief")),
+        (json!([]), Some("")),
+    ] {
+        assert_eq!(system(given.clone()).as_deref(), expected, "{given}");
+    }
+}
+
+#[test]
+fn every_block_is_taken_or_refused_by_its_name() {
+    let turn = |block: &Value| {
+        parse(&json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]}))
+    };
+    let text = |source: Value| json!({"type": "document", "source": source, "title": "T", "context": "C", "citations": {"enabled": false}});
+    for (block, expected) in [
+        (text(json!({"type": "text", "media_type": "text/plain", "data": "D"})), "aT\nC\nD\n"),
+        (text(json!({"type": "content", "content": "D"})), "aT\nC\nD\n"),
+        (text(json!({"type": "content", "content": [{"type": "text", "text": "D"}]})), "aT\nC\nD\n"),
+        (
+            json!({"type": "search_result", "title": "T", "source": "https://x", "content": [{"type": "text", "text": "D"}]}),
+            "aT\nhttps://x\nD\n",
+        ),
+        (
+            json!({"type": "text", "text": "b", "citations": [{"type": "char_location", "cited_text": "x"}]}),
+            "ab",
+        ),
+    ] {
+        let messages = conversation(turn(&block).unwrap()).messages;
+        assert_eq!(messages, [Message::text(Role::User, expected)], "{block}");
+    }
+    for kind in [
+        "image",
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "container_upload",
+        "tool_reference",
+        "browser_state",
+        "mcp_tool_use",
+        "hologram",
+    ] {
+        let bad = turn(&json!({"type": kind, "x": 1})).unwrap_err();
+        let place = ("messages[0].content[1]", "unsupported_content");
+        assert_eq!((bad.param.as_deref().unwrap(), bad.code.name()), place, "{bad}");
+        assert_eq!(bad.message.contains(kind), kind != "hologram", "{bad}");
+    }
+    for (block, param, code) in [
+        (
+            text(json!({"type": "base64", "media_type": "application/pdf", "data": "x"})),
+            ".source",
+            "unsupported_content",
+        ),
+        (text(json!({"type": "file", "file_id": "f"})), ".source", "unsupported_content"),
+        (
+            text(json!({"media_type": "text/plain", "data": "x"})),
+            ".source.type",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"type": "document", "source": {"type": "text", "data": "x"}, "citations": {"enabled": true}}),
+            ".citations.enabled",
+            "unsupported_parameter",
+        ),
+        (json!({"type": "text", "text": "x", "source": "y"}), ".source", "unknown_parameter"),
+        (json!({"type": "search_result", "source": "x"}), ".content", "missing_required_parameter"),
+        (json!({"type": "redacted_thinking", "data": "x"}), "", "invalid_value"),
+    ] {
+        let bad = turn(&block).unwrap_err();
+        let expected = (Some(format!("messages[0].content[1]{param}")), code);
+        assert_eq!((bad.param, bad.code.name()), expected, "{block}");
+    }
+    let sealed = parse(&json!({"messages": [
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}]},
+        {"role": "user", "content": "u"}]}));
+    assert_eq!(conversation(sealed.unwrap()).messages[0], Message::text(Role::Assistant, "a"));
+}
+
+#[test]
+fn four_places_of_a_cached_prefix_and_no_more() {
+    let mark = json!({"type": "ephemeral"});
+    let block = |text: &str| json!({"type": "text", "text": text, "cache_control": mark});
+    let body = |blocks: usize, whole: Value| {
+        let content: Vec<Value> = (0..blocks).map(|_| block("x")).collect();
+        json!({
+            "tools": [{"name": "f", "input_schema": {}, "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+            "system": [block("s"), {"type": "text", "text": "t", "cache_control": null}],
+            "messages": [{"role": "user", "content": content}], "cache_control": whole,
+        })
+    };
+    parse(&body(2, Value::Null)).unwrap();
+    parse(&body(1, mark.clone())).unwrap();
+    for body in [body(3, Value::Null), body(2, mark.clone())] {
+        let bad = parse(&body).unwrap_err();
+        assert_eq!(bad.code.name(), "array_above_max_length");
+        assert!(bad.message.contains("at most 4"), "{bad}");
+    }
+    let bad = parse(&json!({"cache_control": {"ttl": "5m"}})).unwrap_err();
+    assert_eq!(bad.param.as_deref(), Some("cache_control.type"));
+}
+
+#[test]
+fn a_prompt_may_be_read_ahead_edited_and_asked_about() {
+    assert_eq!(parse(&json!({"max_tokens": 0})).unwrap().sampling.max_tokens, Some(0));
+    assert!(parse(&json!({"diagnostics": {"previous_message_id": null}})).unwrap().diagnoses);
+    assert!(parse(&json!({"diagnostics": {"previous_message_id": "msg_1"}})).unwrap().diagnoses);
+    assert!(!parse(&json!({"diagnostics": null})).unwrap().diagnoses);
+    let turn = |role: &str, n: usize| match role {
+        "user" => json!({"role": "user", "content": "u"}),
+        _ => {
+            json!({"role": "assistant", "content": [{"type": "thinking", "thinking": format!("t{n}"), "signature": ""}, {"type": "text", "text": "a"}]})
+        }
+    };
+    let messages: Vec<Value> =
+        (0..6).flat_map(|n| [turn("user", n), turn("assistant", n)]).chain([turn("user", 9)]).collect();
+    let kept = |edits: Value| {
+        let call = parse(&json!({"messages": messages, "context_management": {"edits": edits}})).unwrap();
+        conversation(call).messages.iter().filter(|message| message.reasoning.is_some()).count()
+    };
+    let clear = |keep: Value| json!([{"type": "clear_thinking_20251015", "keep": keep}]);
+    assert_eq!(kept(json!([])), 6);
+    assert_eq!(kept(clear(json!("all"))), 6);
+    assert_eq!(kept(clear(json!({"type": "all"}))), 6);
+    assert_eq!(kept(clear(json!({"type": "thinking_turns", "value": 2}))), 2);
+    for (edits, param) in [
+        (json!([{"type": "clear_tool_uses_20250919"}]), "context_management.edits[0].type"),
+        (clear(json!("some")), "context_management.edits[0].keep"),
+        (clear(json!({"type": "thinking_turns"})), "context_management.edits[0].keep.value"),
+        (clear(json!({"type": "thinking_turns", "value": 0})), "context_management.edits[0].keep.value"),
+        (json!([{"keep": "all"}]), "context_management.edits[0].type"),
+    ] {
+        let bad = parse(&json!({"context_management": {"edits": edits}})).unwrap_err();
+        assert_eq!(bad.param.as_deref(), Some(param), "{bad}");
+    }
+}
+
+#[test]
+fn a_count_needs_no_bound_of_an_answer() {
+    let limits = WireLimits::default();
+    let body =
+        json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "system": "s"}).to_string();
+    let call = crate::parse_count(body.as_bytes(), &limits).unwrap();
+    assert_eq!(conversation(call).messages.len(), 2);
+    assert_eq!(parse_messages(body.as_bytes(), &limits).unwrap_err().param.as_deref(), Some("max_tokens"));
+    assert!(crate::parse_count(b"{\"model\":\"demo\"}", &limits).is_err());
 }

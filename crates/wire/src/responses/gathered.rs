@@ -21,10 +21,11 @@ impl Answer {
     pub(super) fn take<'e>(&mut self, event: &'e ReplyEvent) -> Option<Taken<'e>> {
         match event {
             ReplyEvent::Text { text, logprobs, .. } => {
-                let taken = self.text(text, |body| matches!(body, Body::Message { .. }), || Body::Message {
-                    text: String::new(),
-                    logprobs: Vec::new(),
-                })?;
+                let taken = self.text(
+                    text,
+                    |body| matches!(body, Body::Message { .. }),
+                    || Body::Message { text: String::new(), logprobs: Vec::new() },
+                )?;
                 if let Some(Body::Message { text: all, logprobs: scores }) = self.body(taken.at) {
                     all.push_str(text);
                     scores.extend_from_slice(logprobs);

@@ -8,8 +8,8 @@ use headrace_domain::{Code, Conversation, Message, MessageOrigin, Role, ToolCall
 
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
+use crate::names::tool_name;
 use crate::params::label;
-use crate::tools::{MAX_TOOL_NAME_BYTES, tool_name};
 use crate::{WireLimits, custom};
 
 use super::parts;
@@ -101,8 +101,7 @@ impl Turns {
                 index,
             ),
             Kinds::CallOutput | Kinds::CustomOutput => {
-                let mut message =
-                    Message::text(Role::Tool, draft.output.ok_or_else(missing("output"))?);
+                let mut message = Message::text(Role::Tool, draft.output.ok_or_else(missing("output"))?);
                 message.tool_call_id = Some(draft.call_id.ok_or_else(missing("call_id"))?);
                 self.push(message, index);
             }
@@ -222,7 +221,9 @@ impl Draft {
             match (key.as_ref(), kind) {
                 ("type", _) => r.skip()?,
                 // What items of answers have, and what says nothing of what the model is to see.
-                ("id" | "status" | "phase" | "created_by", _) => r.optional(|r| label(r, limits)).map(drop)?,
+                ("id" | "status" | "phase" | "created_by", _) => {
+                    r.optional(|r| label(r, limits)).map(drop)?
+                }
                 ("role", Kinds::Message) => draft.role = Some(role(r)?),
                 ("content", Kinds::Message) => draft.content = Some(parts::text(r, limits)?),
                 ("content", Kinds::Reasoning) => {
@@ -237,7 +238,7 @@ impl Draft {
                 ("call_id", Kinds::Call | Kinds::CallOutput | Kinds::CustomCall | Kinds::CustomOutput) => {
                     draft.call_id = Some(label(r, limits)?);
                 }
-                ("name", Kinds::Call | Kinds::CustomCall) => draft.name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+                ("name", Kinds::Call | Kinds::CustomCall) => draft.name = Some(tool_name(r)?),
                 ("arguments", Kinds::Call) => draft.arguments = Some(crate::tools::arguments_text(r)?),
                 ("input", Kinds::CustomCall) => draft.input = Some(r.string()?.into_owned()),
                 ("output", Kinds::CallOutput | Kinds::CustomOutput) => {

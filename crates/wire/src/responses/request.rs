@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish,
-    ResponseAsk, Role,
+    Call, Code, Conversation, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish, ResponseAsk,
+    Role,
 };
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
-use crate::form::{json_form, schema_name};
+use crate::form::json_form;
 use crate::json::{Kind, Reader};
+use crate::names::schema_name;
 use crate::params::{Knobs, integer, label};
 use crate::refused::Accept::{self, Empty, Nothing, Words};
 use crate::refused::neutral;
@@ -212,7 +213,8 @@ impl Draft {
                 "verbosity" => match r.optional(Reader::string)?.as_deref() {
                     None | Some("medium") => {}
                     Some(_) => {
-                        let message = "only `medium` is there; ask for a shorter or longer answer in the instructions";
+                        let message =
+                            "only `medium` is there; ask for a shorter or longer answer in the instructions";
                         return Err(Fault::new(Code::UnsupportedValue, message));
                     }
                 },
@@ -228,7 +230,8 @@ impl Draft {
                 "effort" => {
                     let effort = r.optional(Reader::string)?.map(Cow::into_owned);
                     if effort.as_deref().is_some_and(|effort| !EFFORTS.contains(&effort)) {
-                        let message = "it must be `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`";
+                        let message =
+                            "it must be `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`";
                         return Err(Fault::new(Code::InvalidValue, message));
                     }
                     self.echo.effort.clone_from(&effort);
@@ -269,7 +272,19 @@ impl Draft {
         }
         self.echo.top_logprobs = self.top_logprobs.unwrap_or(0);
         let settled = knobs.settle(1)?;
-        let Self { turns, input, instructions, tools, choice, one_call, form, reasoning, mut ask, mut echo, .. } = self;
+        let Self {
+            turns,
+            input,
+            instructions,
+            tools,
+            choice,
+            one_call,
+            form,
+            reasoning,
+            mut ask,
+            mut echo,
+            ..
+        } = self;
         (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
         let Turns { mut messages, mut origins } = turns.unwrap_or_default();
@@ -302,6 +317,7 @@ impl Draft {
             include_usage: true,
             return_token_ids: false,
             echo: false,
+            diagnoses: false,
             explain: knobs.explain,
             cache_salt: knobs.cache_salt,
             timeout: knobs.timeout,
@@ -414,9 +430,7 @@ pub(super) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> 
 fn stream_options(r: &mut Reader<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "include_obfuscation" => match r.optional(Reader::bool)? {
-            Some(true) => {
-                Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
-            }
+            Some(true) => Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out")),
             _ => Ok(()),
         },
         _ => Err(Fault::unknown()),

@@ -201,11 +201,8 @@ const OUTPUT_TEXT: PartNames = PartNames {
     index: ",\"content_index\":0",
 };
 
-const REASONING_TEXT: PartNames = PartNames {
-    delta: "response.reasoning_text.delta",
-    done: "response.reasoning_text.done",
-    ..OUTPUT_TEXT
-};
+const REASONING_TEXT: PartNames =
+    PartNames { delta: "response.reasoning_text.delta", done: "response.reasoning_text.done", ..OUTPUT_TEXT };
 
 const SUMMARY: PartNames = PartNames {
     added: "response.reasoning_summary_part.added",

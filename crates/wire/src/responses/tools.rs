@@ -10,7 +10,8 @@ use crate::choice::tool_names;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::json_out::{raw, value};
-use crate::tools::{MAX_TOOL_NAME_BYTES, push_tool, schema, tool_name};
+use crate::names::tool_name;
+use crate::tools::{push_tool, schema};
 use crate::{WireLimits, custom};
 
 /// The tools of a call.
@@ -137,7 +138,7 @@ impl<'a> Draft<'a> {
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => r.skip()?,
-                "name" => draft.name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+                "name" => draft.name = Some(tool_name(r)?),
                 "description" => draft.description = r.optional(Reader::string)?.map(Cow::into_owned),
                 "parameters" if !is_custom => {
                     draft.parameters = r.optional(|r| {
@@ -157,7 +158,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-const CHOICES: &str = "it must be `auto`, `none`, `required`, a function or custom tool by its name, or `allowed_tools`";
+const CHOICES: &str =
+    "it must be `auto`, `none`, `required`, a function or custom tool by its name, or `allowed_tools`";
 
 /// Which tools may or must be called.
 pub(super) fn choice(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
@@ -178,7 +180,7 @@ fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
-            "name" => name = Some(tool_name(r, MAX_TOOL_NAME_BYTES)?),
+            "name" => name = Some(tool_name(r)?),
             "mode" => mode = Some(r.string()?),
             "tools" => names = tool_names(r, limits)?,
             _ => return Err(Fault::unknown()),

@@ -106,6 +106,11 @@ fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) ->
     }
 }
 
+/// About how many tokens a body in messages has, as a rule.
+pub(crate) fn likely_tokens(relayed: &Relayed) -> u64 {
+    estimated(relayed, None).likely_prompt_tokens
+}
+
 /// What limits and money go by: the caller's own bound on the answer, or the one that is put in for it.
 pub(super) fn resolve(gateway: &Gateway, model: &ServedModel, call: &Call) -> Sampling {
     let max_tokens = call.sampling.max_tokens.unwrap_or(bound(gateway, model));

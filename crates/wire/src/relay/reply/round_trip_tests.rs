@@ -29,6 +29,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         return_token_ids: false,
         echo: false,
         explain: false,
+        diagnoses: false,
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,

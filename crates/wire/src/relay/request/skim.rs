@@ -47,6 +47,18 @@ const INSIDE: &str = "where a server's cached prefixes come from is up to the op
 /// # Errors
 /// [`BadRequest`] names the first parameter at fault, as [`crate::parse`] does.
 pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
+    let call = skim_question(endpoint, body, limits)?;
+    if endpoint == Endpoint::Messages && call.sampling.max_tokens.is_none() {
+        return Err(Fault::missing("max_tokens").into());
+    }
+    Ok(call)
+}
+
+/// As [`skim`], of a body that asks for no answer, and so does not say how long that may be.
+///
+/// # Errors
+/// As [`skim`].
+pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut reader = Reader::new(&body, limits.max_json_depth, limits.max_free_form_values)?;
     let mut call = read(endpoint, &mut reader, limits)?;
     if let Prompt::Relayed(relayed) = &mut call.prompt {
@@ -89,9 +101,6 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     })?;
     r.end()?;
     let settled = knobs.settle(prompts)?;
-    if endpoint == Endpoint::Messages && settled.sampling.max_tokens.is_none() {
-        return Err(Fault::missing("max_tokens"));
-    }
     Ok(Call {
         endpoint,
         model: settled.model,
@@ -107,6 +116,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         return_token_ids: false,
         echo: knobs.echo,
         explain: knobs.explain,
+        diagnoses: false,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,

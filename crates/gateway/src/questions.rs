@@ -1,0 +1,227 @@
+//! Questions about words and tokens, beside calls: how many tokens a prompt has, which they are, and what they say. They count as
+//! requests, and cost nothing; what they need of memory and time is bound as a call's is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_call_api::{Admitted, BodySource, Credentials, Question};
+use headrace_domain::{
+    Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
+};
+use headrace_identity::{EntitlementRefusal, Principal, may_use};
+use headrace_prompt::RenderOptions;
+use headrace_wire::relay::{model_named, skim_question};
+use headrace_wire::{
+    Tokenize, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
+    tokenize_body,
+};
+
+use crate::catalog::{Catalog, ServedModel};
+use crate::dossier::Dossier;
+use crate::lane::{Lane, TokenLane};
+use crate::look_up::{Looked, tell};
+use crate::refused::Why;
+use crate::routes::Asker;
+use crate::stages::authenticate::draining;
+use crate::stages::authorize::unknown_model;
+use crate::stages::parse::take;
+use crate::stages::render::{could_fit, likely_tokens, out_of_vocabulary, rendered};
+use crate::stages::route::region_not_allowed;
+use crate::{Answer, Gateway};
+
+/// A question whose asker is known.
+pub struct Questioner {
+    question: Question,
+    principal: Arc<Principal>,
+    dossier: Dossier,
+}
+
+impl Admitted for Questioner {
+    fn payer(&self) -> &KeyId {
+        &self.principal.key
+    }
+}
+
+impl Gateway {
+    /// Lets in whoever has a key that is good, and a request left.
+    pub(crate) fn let_ask(
+        &self,
+        question: Question,
+        credentials: &Credentials,
+    ) -> Result<Questioner, Answer> {
+        let (dossier, principal) = self.identify(credentials, question.dialect());
+        match principal {
+            Ok(principal) => Ok(Questioner { question, principal, dossier }),
+            Err(why) => Err(tell(&dossier, Err(why))),
+        }
+    }
+
+    /// The answer to a question.
+    pub(crate) async fn answer_to(&self, asked: Questioner, body: impl BodySource) -> Answer {
+        let looked = self.look_into(&asked, body).await;
+        tell(&asked.dossier, looked)
+    }
+
+    async fn look_into(&self, asked: &Questioner, body: impl BodySource) -> Looked {
+        let read = tokio::select! {
+            biased;
+            read = body.read() => read,
+            () = self.cut_off().cancelled() => return Err(draining()),
+        };
+        let body = read.map_err(|refusal| Why::of_body(&refusal))?;
+        let taken = take(self, &asked.principal.key, body.len(), false).await?;
+        let asker = Asker {
+            secret: self.parts().cache_secret,
+            principal: Arc::clone(&asked.principal),
+            request: asked.dossier.id,
+            now: self.parts().clock.now(),
+            to: None,
+        };
+        let (catalog, limits) = (self.catalog(), self.config().wire.clone());
+        let desk = Desk { question: asked.question, asker, catalog, limits };
+        if taken.turn.is_none() {
+            return desk.answer(body);
+        }
+        // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
+        let reading = tokio::task::spawn_blocking(move || (desk.answer(body), taken));
+        let stopped = |_| {
+            Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
+                .at(Stage::Parse)
+        };
+        reading.await.map_err(stopped)?.0
+    }
+}
+
+/// Where a question is answered, whose body is here.
+struct Desk {
+    question: Question,
+    asker: Asker,
+    catalog: Arc<Catalog>,
+    limits: WireLimits,
+}
+
+impl Desk {
+    fn answer(&self, body: Bytes) -> Looked {
+        let body = match self.question {
+            Question::CountTokens => self.count(body)?,
+            Question::Tokenize => self.tokenize(&body)?,
+            Question::Detokenize => self.detokenize(&body)?,
+        };
+        Ok(Answer::json(200, body))
+    }
+
+    fn count(&self, body: Bytes) -> Result<Vec<u8>, Why> {
+        // How a body is read depends on who takes it, as with calls.
+        let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
+        let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
+        if model.is_some_and(|model| model.lane.is_messages()) {
+            let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
+            self.model(&call.model, Endpoint::Messages, &body)?;
+            let Prompt::Relayed(relayed) = &call.prompt else { return Err(unread()) };
+            return Ok(count_body(likely_tokens(relayed), true));
+        }
+        let call = parse_count(&body, &self.limits)?;
+        let model = self.model(&call.model, Endpoint::Messages, &body)?;
+        let (Lane::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
+            return Err(unread());
+        };
+        let options = RenderOptions { add_generation_prompt: true, now: self.asker.now };
+        let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
+        Ok(count_body(ids.len() as u64, false))
+    }
+
+    fn tokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {
+        let asked = parse_tokenize(body, &self.limits)?;
+        let endpoint = match asked.prompt {
+            Prompt::Conversation(_) => Endpoint::ChatCompletions,
+            Prompt::Raw(_) | Prompt::Relayed(_) => Endpoint::Completions,
+        };
+        let model = self.model(&asked.model, endpoint, body)?;
+        let lane = tokens_of(&model)?;
+        let ids = tokenized(&model, lane, asked.clone(), endpoint, self.asker.now)?;
+        let text = |id: &u32| lane.tokenizer.decode(&[*id], false);
+        let strings: Option<Vec<String>> = asked.return_token_strs.then(|| ids.iter().map(text).collect());
+        Ok(tokenize_body(&ids, lane.capabilities.context_window, strings.as_deref()))
+    }
+
+    fn detokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {
+        let asked = parse_detokenize(body, &self.limits)?;
+        let model = self.model(&asked.model, Endpoint::Completions, body)?;
+        let lane = tokens_of(&model)?;
+        if let Some(id) = asked.tokens.iter().find(|id| **id >= lane.capabilities.vocab) {
+            return Err(out_of_vocabulary("tokens", *id, &model, lane));
+        }
+        Ok(detokenize_body(&lane.tokenizer.decode(&asked.tokens, false)))
+    }
+
+    /// The model of a name that the asker may use at this endpoint, where its calls may be worked on.
+    fn model(&self, name: &str, endpoint: Endpoint, body: &[u8]) -> Result<Arc<ServedModel>, Why> {
+        let (catalog, principal) = (&self.catalog, &self.asker.principal);
+        may_use(principal, name, endpoint).map_err(|refusal| match refusal {
+            EntitlementRefusal::Endpoint(_) => {
+                Why::new(Code::EndpointNotEntitled, format!("{refusal} Ask for a key that may."))
+            }
+            EntitlementRefusal::Model => unknown_model(name),
+        })?;
+        let asked = ModelName::new(name).map_err(|_| unknown_model(name))?;
+        let model = catalog.choose(&asked, &self.asker, body).ok_or_else(|| unknown_model(name))?;
+        if let Some((ended, notice)) = catalog.notice(&asked, &model.name)
+            && notice.is_over(self.asker.now)
+            && !notice.moves
+        {
+            return Err(Why::retired(notice.refusal(ended)));
+        }
+        if !catalog.fleet().serves_within(&model.name, &principal.regions) {
+            return Err(region_not_allowed(principal, catalog, &asked));
+        }
+        Ok(model)
+    }
+}
+
+/// The ids of what was asked about.
+fn tokenized(
+    model: &ServedModel,
+    lane: &TokenLane,
+    asked: Tokenize,
+    endpoint: Endpoint,
+    now: UnixNanos,
+) -> Result<Vec<u32>, Why> {
+    let Tokenize { model: name, prompt, add_generation_prompt, add_special_tokens, .. } = asked;
+    let call = Call::of_prompt(endpoint, name, prompt);
+    match &call.prompt {
+        Prompt::Conversation(conversation) => {
+            let options = RenderOptions { add_generation_prompt, now };
+            conversation_ids(model, lane, &call, conversation, &options)
+        }
+        Prompt::Raw(items) => {
+            could_fit(model, &call)?;
+            let Some(PromptItem::Text(text)) = items.first() else { return Err(unread()) };
+            lane.tokenizer.encode_plain(text, add_special_tokens).map_err(|_| unread())
+        }
+        Prompt::Relayed(_) => Err(unread()),
+    }
+}
+
+fn conversation_ids(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+    conversation: &Conversation,
+    options: &RenderOptions,
+) -> Result<Vec<u32>, Why> {
+    could_fit(model, call)?;
+    rendered(model, lane, conversation, options).map(|(ids, _)| ids)
+}
+
+/// The words of a model that takes tokens.
+fn tokens_of(model: &ServedModel) -> Result<&TokenLane, Why> {
+    model.lane.tokens().ok_or_else(|| {
+        let message =
+            format!("The tokens of `{}` are known to the server alone that answers for it.", model.name);
+        Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("model")
+    })
+}
+
+fn unread() -> Why {
+    Why::new(Code::RenderFailed, "The question could not be read as it was sent. Nothing was charged.")
+}

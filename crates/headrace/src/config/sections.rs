@@ -1,0 +1,42 @@
+//! The sections of the settings, as the reference has them. Must not know what stands in them.
+
+/// The sections, in the order of the reference, and what they are about.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    ("", "At the top of the file"),
+    ("server", "Sockets, TLS, and the bounds on connections"),
+    (
+        "models",
+        "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",
+    ),
+    (
+        "upstreams",
+        "Servers that calls are sent on to: one `[[upstreams]]` table for each. Their keys stand in files, or in variables named \
+         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets in `HEADRACE_UPSTREAM_NAME_SECRET`",
+    ),
+    ("engine", "The embedded engine, for every model that does not say otherwise"),
+    ("scheduler", "Batching and queueing within each engine"),
+    ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
+    (
+        "costs",
+        "One `[[costs]]` table per upstream, model and date: what we pay. For operators alone; what has none is unknown, never 0",
+    ),
+    ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
+    ("routes", "Names that lead to several models, by weight: one `[[routes]]` table for each name"),
+    ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
+    ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
+    ("gateway", "Defaults and bounds of a call"),
+    ("wire", "What one request may say"),
+    ("traces", "How many traces are kept"),
+    ("first_start", "What an empty data directory is set up with"),
+    (
+        "worker",
+        "Whether other Headraces may send jobs of token ids to the engines here. Off without a secret, which may also stand in the \
+         variable `HEADRACE_WORKER_SECRET`",
+    ),
+    ("secrets", "Where secrets are kept"),
+    (
+        "reload",
+        "How a changed configuration is noticed; `headrace reload` and, under `serve`, SIGHUP have it read at once",
+    ),
+    ("log", "The log, on standard error"),
+];

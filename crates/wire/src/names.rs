@@ -1,0 +1,41 @@
+//! Names that callers give to tools and schemas, and of what they may be made. Knows nothing of what is named.
+
+use headrace_domain::Code;
+
+use crate::fault::{Fault, Read};
+use crate::json::Reader;
+
+/// Longest name of a tool, in bytes: OpenAI's.
+const MAX_TOOL_NAME_BYTES: usize = 64;
+/// Anthropic's.
+const MAX_ANTHROPIC_TOOL_NAME_BYTES: usize = 128;
+/// Longest name of a schema, in bytes: OpenAI's.
+const MAX_SCHEMA_NAME_BYTES: usize = 64;
+
+/// A tool's name in OpenAI's dialect.
+pub(crate) fn tool_name(r: &mut Reader<'_>) -> Read<String> {
+    name(r, MAX_TOOL_NAME_BYTES)
+}
+
+/// A tool's name in Anthropic's dialect.
+pub(crate) fn anthropic_tool_name(r: &mut Reader<'_>) -> Read<String> {
+    name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)
+}
+
+/// A schema's name.
+pub(crate) fn schema_name(r: &mut Reader<'_>) -> Read<String> {
+    name(r, MAX_SCHEMA_NAME_BYTES)
+}
+
+/// 1 to `max_bytes` of a-z, A-Z, 0-9, `_`, `-`.
+fn name(r: &mut Reader<'_>, max_bytes: usize) -> Read<String> {
+    let name = r.string()?;
+    let fits = !name.is_empty()
+        && name.len() <= max_bytes
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if !fits {
+        let message = format!("it must be 1 to {max_bytes} of the characters a-z, A-Z, 0-9, `_`, `-`");
+        return Err(Fault::new(Code::InvalidValue, message));
+    }
+    Ok(name.into_owned())
+}

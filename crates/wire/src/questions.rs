@@ -1,0 +1,247 @@
+//! Questions about words and tokens: Anthropic's `count_tokens`, vLLM's `tokenize` and `detokenize`. Knows no tokenizer.
+//!
+//! Sources: <https://docs.anthropic.com/en/api/messages-count-tokens>, <https://docs.vllm.ai/en/latest/serving/openai_compatible_server>.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem};
+
+use crate::fault::{Fault, Read};
+use crate::json::Reader;
+use crate::json_out::{list, raw, value};
+use crate::params::{Knobs, ids};
+use crate::{BadRequest, WireLimits, chat, messages, tools, wishes};
+
+/// The prompt of a message whose tokens are to be counted: a body of a message without what says how it is answered.
+///
+/// # Errors
+/// As [`crate::parse`].
+pub fn parse_count(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(messages::read_count(&mut reader, limits)?)
+}
+
+/// What is to become tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tokenize {
+    /// The model's name as asked for.
+    pub model: String,
+    /// A conversation, or one raw text.
+    pub prompt: Prompt,
+    /// A conversation ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// The tokens that a model has around every text stand around a raw one.
+    pub add_special_tokens: bool,
+    /// Each token is shown as text, too.
+    pub return_token_strs: bool,
+}
+
+/// The question of `POST /tokenize`.
+///
+/// # Errors
+/// As [`crate::parse`].
+pub fn parse_tokenize(body: &[u8], limits: &WireLimits) -> Result<Tokenize, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(tokenize(&mut reader, limits)?)
+}
+
+fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
+    let mut knobs = Knobs::new(Endpoint::ChatCompletions, limits);
+    let (mut text, mut messages, mut offered) = (None, None, Vec::new());
+    let mut ending = chat::Ending::default();
+    let (mut special, mut strings) = (None, false);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "prompt" => text = r.optional(|r| r.string().map(String::from))?,
+            "messages" => messages = r.optional(|r| chat::read_messages(r, limits))?,
+            "tools" => offered = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
+            "add_generation_prompt" => ending.begins = r.optional(Reader::bool)?,
+            "continue_final_message" => ending.continues = r.optional(Reader::bool)?,
+            "add_special_tokens" => special = r.optional(Reader::bool)?,
+            "return_token_strs" => strings = r.optional(Reader::bool)?.unwrap_or(false),
+            "chat_template" | "mm_processor_kwargs" => {
+                let message = "templates come from the model alone; leave it out";
+                r.optional(|_| Err::<(), _>(Fault::new(Code::UnsupportedParameter, message)))?;
+            }
+            "model" | "chat_template_kwargs" => {
+                let _ = knobs.take_common(key, r)? || wishes::take(&mut knobs, key, r)?;
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let settled = knobs.settle(1)?;
+    let begins = ending.begins;
+    let prompt = match (text, messages) {
+        (Some(text), None) => Prompt::Raw(vec![PromptItem::Text(text)]),
+        (None, Some(messages)) => {
+            // Here a conversation may end without the beginning of an answer.
+            let continues = chat::Ending { begins: None, ..ending }.settle(&messages)?;
+            let template = std::mem::take(&mut knobs.template);
+            Prompt::Conversation(Conversation {
+                messages,
+                tools: offered,
+                continues,
+                template,
+                ..Conversation::default()
+            })
+        }
+        (Some(_), Some(_)) => {
+            return Err(Fault::at("prompt", Code::InvalidValue, "send it or `messages`"));
+        }
+        (None, None) => return Err(Fault::missing("prompt")),
+    };
+    Ok(Tokenize {
+        model: settled.model,
+        prompt,
+        add_generation_prompt: begins.unwrap_or(true),
+        add_special_tokens: special.unwrap_or(true),
+        return_token_strs: strings,
+    })
+}
+
+/// What is to become text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detokenize {
+    /// The model's name as asked for.
+    pub model: String,
+    /// Ids of tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// The question of `POST /detokenize`.
+///
+/// # Errors
+/// As [`crate::parse`].
+pub fn parse_detokenize(body: &[u8], limits: &WireLimits) -> Result<Detokenize, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(detokenize(&mut reader, limits)?)
+}
+
+fn detokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Detokenize> {
+    let mut knobs = Knobs::new(Endpoint::Completions, limits);
+    let mut tokens = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "tokens" => tokens = Some(ids(r, limits.max_prompt_ids)?),
+            "model" => knobs.take_common(key, r).map(drop)?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let model = knobs.settle(1)?.model;
+    Ok(Detokenize { model, tokens: tokens.ok_or_else(|| Fault::missing("tokens"))? })
+}
+
+/// The answer to `count_tokens`. A number that is an estimate says so.
+pub fn count_body(input_tokens: u64, is_estimate: bool) -> Vec<u8> {
+    let mut out = BytesMut::with_capacity(64);
+    raw(&mut out, "{\"input_tokens\":");
+    value(&mut out, &input_tokens);
+    if is_estimate {
+        raw(&mut out, ",\"headrace\":{\"estimated\":true}");
+    }
+    raw(&mut out, "}");
+    out.to_vec()
+}
+
+/// The answer to `tokenize`: the tokens, how many there are, the most that fit the model's window, and each as text where that was asked
+/// for.
+pub fn tokenize_body(tokens: &[u32], max_model_len: u32, strings: Option<&[String]>) -> Vec<u8> {
+    let mut out = BytesMut::with_capacity(64 + tokens.len().saturating_mul(7));
+    raw(&mut out, "{\"count\":");
+    value(&mut out, &tokens.len());
+    raw(&mut out, ",\"max_model_len\":");
+    value(&mut out, &max_model_len);
+    raw(&mut out, ",\"tokens\":");
+    value(&mut out, tokens);
+    raw(&mut out, ",\"token_strs\":");
+    match strings {
+        None => raw(&mut out, "null"),
+        Some(strings) => {
+            raw(&mut out, "[");
+            list(&mut out, strings, |out, text| value(out, text));
+            raw(&mut out, "]");
+        }
+    }
+    raw(&mut out, "}");
+    out.to_vec()
+}
+
+/// The answer to `detokenize`.
+pub fn detokenize_body(text: &str) -> Vec<u8> {
+    let mut out = BytesMut::with_capacity(text.len() + 32);
+    raw(&mut out, "{\"prompt\":");
+    value(&mut out, text);
+    raw(&mut out, "}");
+    out.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::{Message, Role};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn tokenize(body: &Value) -> Result<Tokenize, BadRequest> {
+        parse_tokenize(body.to_string().as_bytes(), &WireLimits::default())
+    }
+
+    #[test]
+    fn texts_and_conversations_are_read() {
+        let text = tokenize(&json!({"model": "m", "prompt": "hi", "add_special_tokens": false})).unwrap();
+        assert_eq!(text.prompt, Prompt::Raw(vec![PromptItem::Text("hi".into())]));
+        assert!(!text.add_special_tokens && !text.return_token_strs);
+        let messages = json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]);
+        let talk = tokenize(&json!({
+            "model": "m", "messages": messages, "add_generation_prompt": false, "continue_final_message": true,
+            "return_token_strs": true, "chat_template_kwargs": {"x": 1},
+            "tools": [{"type": "function", "function": {"name": "f"}}]
+        }))
+        .unwrap();
+        assert!(!talk.add_generation_prompt && talk.return_token_strs);
+        let Prompt::Conversation(conversation) = talk.prompt else { panic!() };
+        assert_eq!(conversation.messages[1], Message::text(Role::Assistant, "a"));
+        assert!(conversation.continues && conversation.tools.len() == 1 && conversation.template.len() == 1);
+        // Neither an answer nor the last message goes on.
+        let plain =
+            tokenize(&json!({"model": "m", "messages": messages, "add_generation_prompt": false})).unwrap();
+        assert!(!plain.add_generation_prompt);
+        for (body, param) in [
+            (json!({"model": "m"}), "prompt"),
+            (json!({"prompt": "x"}), "model"),
+            (json!({"model": "m", "prompt": "x", "messages": messages}), "prompt"),
+            (json!({"model": "m", "prompt": ["x"]}), "prompt"),
+            (json!({"model": "m", "prompt": "x", "chat_template": "y"}), "chat_template"),
+            (json!({"model": "m", "prompt": "x", "stream": true}), "stream"),
+        ] {
+            assert_eq!(tokenize(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+        let read = |body: Value| parse_detokenize(body.to_string().as_bytes(), &WireLimits::default());
+        let detokenize = read(json!({"model": "m", "tokens": [1, 2]})).unwrap();
+        assert_eq!(detokenize, Detokenize { model: "m".into(), tokens: vec![1, 2] });
+        assert_eq!(read(json!({"model": "m"})).unwrap_err().param.as_deref(), Some("tokens"));
+        assert_eq!(
+            read(json!({"model": "m", "tokens": [-1]})).unwrap_err().param.as_deref(),
+            Some("tokens[0]")
+        );
+    }
+
+    #[test]
+    fn golden() {
+        let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
+        assert_eq!(text(count_body(7, false)), r#"{"input_tokens":7}"#);
+        assert_eq!(text(count_body(7, true)), r#"{"input_tokens":7,"headrace":{"estimated":true}}"#);
+        assert_eq!(
+            text(tokenize_body(&[1, 2], 9, None)),
+            r#"{"count":2,"max_model_len":9,"tokens":[1,2],"token_strs":null}"#
+        );
+        assert_eq!(
+            text(tokenize_body(&[1], 9, Some(&["\"".to_owned()]))),
+            r#"{"count":1,"max_model_len":9,"tokens":[1],"token_strs":["\""]}"#
+        );
+        assert_eq!(text(detokenize_body("a\n")), r#"{"prompt":"a\n"}"#);
+    }
+}
