@@ -4,7 +4,8 @@
 use crate::shell::{Failure, Place, capture, read};
 
 /// File, and the arguments that make the program print it.
-const GENERATED: &[(&str, &[&str])] = &[("docs/configuration.md", &["config", "reference"])];
+const GENERATED: &[(&str, &[&str])] =
+    &[("docs/configuration.md", &["config", "reference"]), ("docs/parameters.md", &["config", "parameters"])];
 
 const REMEDY: &str =
     "cargo build --release && cargo run --release -p xtask -- generate, then commit the result";

@@ -177,6 +177,8 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the reference of all settings (Markdown)
     Reference,
+    /// Print what becomes of each parameter of a call (Markdown)
+    Parameters,
 }
 
 #[derive(Debug, Args)]

@@ -127,11 +127,15 @@ fn variables() -> impl Iterator<Item = (String, String)> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// `config check` and `config reference`.
+/// `config check`, `config reference` and `config parameters`.
 pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
     match &args.command {
         ConfigCommand::Reference => {
             output::say(&reference::markdown());
+            ExitCode::SUCCESS
+        }
+        ConfigCommand::Parameters => {
+            output::say(&headrace_wire::parameters_page());
             ExitCode::SUCCESS
         }
         ConfigCommand::Check { config, flags } => {

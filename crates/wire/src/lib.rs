@@ -21,6 +21,7 @@ mod messages;
 mod models;
 mod names;
 mod node;
+mod parameters;
 mod params;
 mod questions;
 mod refused;
@@ -35,6 +36,7 @@ pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
 pub use limits::WireLimits;
 pub use models::{ModelCard, ModelsPage, model_body, models_body};
+pub use parameters::parameters_page;
 pub use questions::{
     Detokenize, Tokenize, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
     tokenize_body,

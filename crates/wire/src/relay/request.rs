@@ -36,6 +36,7 @@ pub use edit::{Edits, edited};
 pub use fields::model_named;
 pub use opening::{opening, user_named};
 pub use resume::{SoFar, can_resume, resumed};
+pub(crate) use skim::DECIDED_HERE;
 pub use skim::{skim, skim_question};
 pub use texts::texts;
 pub use translate::translated;

@@ -18,7 +18,7 @@ const BYTES_PER_ID: usize = 4;
 
 /// Parameters of some servers by which a call would decide what is decided here: which model answers at which price, how much it
 /// may write, before whom it comes, whose cached prefixes it reads. Refused unless they say nothing.
-const DECIDED_HERE: &[(&str, Accept, &str)] = &[
+pub(crate) const DECIDED_HERE: &[(&str, Accept, &str)] = &[
     ("fallbacks", Empty, ONE_MODEL),
     ("models", Empty, ONE_MODEL),
     ("max_new_tokens", Nothing, ONE_BOUND),

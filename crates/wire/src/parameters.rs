@@ -1,0 +1,350 @@
+//! The page of parameters: what becomes of each one that a vendor documents, written from the tables that requests are read by. Must not
+//! know models.
+
+mod documented;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use headrace_domain::Endpoint;
+
+use crate::refused::{Accept, Known, rows};
+use crate::relay::DECIDED_HERE;
+
+/// What is honoured: the name, the endpoints that have it (`c` chat, `t` completions, `m` messages), a value that is taken, and
+/// what is done with it.
+type Row = (&'static str, &'static str, &'static str, &'static str);
+
+const HONOURED: &[Row] = &[
+    ("add_generation_prompt", "c", "false", "false with `continue_final_message` alone"),
+    ("best_of", "t", "1", "equal to `n`: answers are not ranked"),
+    ("best_of", "c", "1", "equal to `n`: answers are not ranked"),
+    (
+        "cache_control",
+        "m",
+        r#"{"type":"ephemeral"}"#,
+        "a place of a cached prefix, of which there may be four; prompts are cached by content whatever it says",
+    ),
+    ("cache_salt", "ctm", r#""s""#, "narrows who shares cached prefixes"),
+    (
+        "chat_template_kwargs",
+        "cm",
+        r#"{"x":1}"#,
+        "variables of the model's template; not those that the request or the model sets",
+    ),
+    (
+        "context_management",
+        "m",
+        r#"{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]}"#,
+        "thinking of earlier turns is left out (`clear_thinking`); other edits are refused",
+    ),
+    ("continue_final_message", "c", "true", "the last message is the beginning of the answer"),
+    (
+        "diagnostics",
+        "m",
+        r#"{"previous_message_id":null}"#,
+        "the answer has the field; where a cached prefix ends is told by its trace",
+    ),
+    ("echo", "t", "true", "the prompt stands before the answer"),
+    ("enable_thinking", "c", "false", "whether the model thinks first, where its template has a switch"),
+    ("frequency_penalty", "ct", "1", "from -2 to 2"),
+    (
+        "headrace",
+        "ctm",
+        r#"{"explain":true}"#,
+        "Headrace's own: `explain` puts times and cost into the answer",
+    ),
+    ("ignore_eos", "ct", "true", "the model's own end does not end the answer"),
+    ("include_reasoning", "c", "false", "false leaves reasoning out of the answer"),
+    ("logit_bias", "ct", r#"{"1":5}"#, "from -100 to 100 for each token id"),
+    ("logprobs", "c", "true", "with `top_logprobs`"),
+    ("logprobs", "t", "5", "up to `wire.max_logprobs`"),
+    ("max_completion_tokens", "c", "5", "the newer name of `max_tokens`"),
+    ("max_tokens", "ct", "5", "as the model's window allows"),
+    ("max_tokens", "m", "0", "as the model's window allows; 0 reads the prompt ahead and answers nothing"),
+    ("messages", "cm", "", "text, calls of tools and their results; other parts are refused by their place"),
+    ("metadata", "m", r#"{"user_id":"u"}"#, "a label of the caller's user"),
+    ("min_p", "ct", "0.1", "from 0 to 1"),
+    ("min_tokens", "ct", "1", "no end before so many tokens"),
+    ("model", "ctm", "", "a model, an alias or a route"),
+    ("n", "ct", "2", "up to `wire.max_n`, and `wire.max_choices` with all prompts"),
+    (
+        "output_config",
+        "m",
+        r#"{"effort":"low","format":{"type":"json_schema","schema":{}}}"#,
+        "`format` holds the answer to a schema, `effort` says how hard to think; `task_budget` is refused",
+    ),
+    (
+        "output_format",
+        "m",
+        r#"{"type":"json_schema","schema":{}}"#,
+        "the older name of `output_config.format`",
+    ),
+    ("parallel_tool_calls", "c", "false", "false: one call at most"),
+    ("presence_penalty", "ct", "1", "from -2 to 2"),
+    ("prompt", "t", "", "text, texts, ids or lists of ids"),
+    ("prompt_logprobs", "ct", "1", "up to `wire.max_logprobs`"),
+    (
+        "reasoning_effort",
+        "c",
+        r#""low""#,
+        "`none` switches thinking off; other words reach the model's template",
+    ),
+    ("repetition_penalty", "ct", "1.1", "above 0 to 2"),
+    (
+        "response_format",
+        "ct",
+        r#"{"type":"json_object"}"#,
+        "`text`, `json_object`, `json_schema`, and vLLM's `structural_tag`",
+    ),
+    ("return_token_ids", "ct", "true", "ids beside the text"),
+    ("seed", "ctm", "7", "same seed, same answer"),
+    (
+        "service_tier",
+        "ct",
+        r#""flex""#,
+        "`flex` runs when nothing else waits; `auto` and `default` are the usual; others are refused",
+    ),
+    ("stop", "ct", r#"["a"]"#, "up to four"),
+    ("stop_sequences", "m", r#"["a"]"#, "up to `wire.max_stop_strings`"),
+    ("stop_token_ids", "ct", "[1]", "up to `wire.max_stop_token_ids`"),
+    ("stream", "ctm", "true", "server-sent events"),
+    (
+        "stream_options",
+        "ct",
+        r#"{"include_usage":true}"#,
+        "`include_usage`; padding and usage in every chunk are refused",
+    ),
+    (
+        "structured_outputs",
+        "ct",
+        r#"{"regex":"a+"}"#,
+        "one of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`, and how white space is",
+    ),
+    (
+        "system",
+        "m",
+        r#""s""#,
+        "instructions; Claude Code's attribution at its head is kept out of the prompt",
+    ),
+    ("temperature", "ct", "0.5", "from 0 to 2"),
+    ("temperature", "m", "0.5", "from 0 to 1"),
+    (
+        "thinking",
+        "m",
+        r#"{"type":"adaptive","display":"omitted"}"#,
+        "`enabled` with a budget, `disabled`, `adaptive`; `display: omitted` leaves its text out",
+    ),
+    ("thinking_token_budget", "c", "100", "the most tokens of thought"),
+    ("timeout", "ctm", "5", "Headrace's own: seconds within which the first token must come"),
+    ("tool_choice", "cm", "", "all of the dialect's; what must be called must be offered"),
+    (
+        "tools",
+        "cm",
+        "",
+        "functions and custom tools in OpenAI's dialect, custom ones in Anthropic's; those that run at a server are refused",
+    ),
+    ("top_k", "ctm", "5", "-1 and 0 switch it off"),
+    ("top_logprobs", "c", "0", "up to `wire.max_logprobs`, with `logprobs`"),
+    ("top_p", "ctm", "0.5", "above 0 to 1"),
+];
+
+/// An endpoint on the page.
+struct Place {
+    title: &'static str,
+    endpoint: Endpoint,
+    /// Its letter in [`HONOURED`].
+    letter: char,
+    known: Known,
+    /// Who documents parameters of it, and which.
+    documented: &'static [(&'static str, &'static str)],
+}
+
+const PLACES: &[Place] = &[
+    Place {
+        title: "POST /v1/chat/completions",
+        endpoint: Endpoint::ChatCompletions,
+        letter: 'c',
+        known: Known::Chat,
+        documented: &[("OpenAI", documented::OPENAI_CHAT), ("vLLM", documented::VLLM_CHAT)],
+    },
+    Place {
+        title: "POST /v1/completions",
+        endpoint: Endpoint::Completions,
+        letter: 't',
+        known: Known::Completions,
+        documented: &[("OpenAI", documented::OPENAI_COMPLETIONS), ("vLLM", documented::VLLM_COMPLETIONS)],
+    },
+    Place {
+        title: "POST /v1/messages",
+        endpoint: Endpoint::Messages,
+        letter: 'm',
+        known: Known::Messages,
+        documented: &[("Anthropic", documented::ANTHROPIC_MESSAGES)],
+    },
+];
+
+impl Place {
+    /// Every parameter that the endpoint knows, and what becomes of it.
+    fn fates(&self) -> BTreeMap<&'static str, String> {
+        let honoured = HONOURED.iter().filter(|(_, on, ..)| on.contains(self.letter));
+        let honoured = honoured.map(|(name, _, _, what)| (*name, format!("honoured: {what}")));
+        rows(self.known).map(|(name, accept, why)| (*name, fate(accept, why))).chain(honoured).collect()
+    }
+
+    fn documented_by(&self, name: &str) -> &'static str {
+        let lists = |list: &str| list.split_whitespace().any(|listed| listed == name);
+        self.documented.iter().find(|(_, list)| lists(list)).map_or("–", |(who, _)| who)
+    }
+}
+
+/// What becomes of a parameter that is known and not honoured.
+fn fate(accept: &Accept, why: &str) -> String {
+    let unless =
+        |what: String| format!("accepted as {what}, which is what happens anyway; refused otherwise: {why}");
+    match accept {
+        Accept::Label | Accept::Labels => format!("accepted: {why}, and changes no answer"),
+        Accept::Hint => format!("accepted: {why}, and changes no answer"),
+        Accept::Words(words) => {
+            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+            unless(words.join(" or "))
+        }
+        Accept::Only(word) => unless(format!("`[\"{word}\"]`")),
+        Accept::Bool(value) => unless(format!("`{value}`")),
+        Accept::Number(value) => unless(format!("`{value}`")),
+        Accept::Empty => unless("nothing".to_owned()),
+        Accept::Nothing => format!("refused: {why}"),
+    }
+}
+
+/// The page `docs/parameters.md`.
+pub fn parameters_page() -> String {
+    let mut page = String::from(HEAD);
+    for place in PLACES {
+        // Writing to a string cannot fail.
+        let (title, name) = (place.title, place.endpoint.name());
+        let _ = write!(
+            page,
+            "\n## {title}\n\nIn traces, and in what keys may use: `{name}`.\n\n| parameter | documented by | what becomes of it |\n|---|---|---|\n"
+        );
+        for (name, fate) in place.fates() {
+            let _ =
+                writeln!(page, "| `{name}` | {} | {} |", place.documented_by(name), fate.replace('|', "\\|"));
+        }
+    }
+    page.push_str(RELAYED);
+    page.push_str("\n| parameter | why it is refused |\n|---|---|\n");
+    for (name, _, why) in DECIDED_HERE {
+        let _ = writeln!(page, "| `{name}` | {why} |");
+    }
+    page.push_str("\n## Models whose server speaks another dialect\n\n");
+    // Without its own title.
+    let translation = include_str!("relay/request/translation.md").trim_start();
+    page.push_str(translation.split_once('\n').map_or("", |(_, rest)| rest.trim_start()));
+    page
+}
+
+const HEAD: &str = "\
+# Parameters
+
+<!-- Generated by `headrace config parameters`; a test keeps it true. -->
+
+Every parameter that OpenAI, Anthropic or vLLM documents, and what becomes of it. The rule is one: what could change an answer is
+honoured or refused by its name, and what nobody knows is refused as `unknown_parameter`. Null is as good as absent.
+
+The first three tables are of models whose prompts are rendered here: the embedded engine, and servers that are asked by token ids.
+What holds an answer to a form or forces calls of tools needs an engine that can be held; where it cannot, it is refused by name. What
+concerns thinking reaches the model as far as its template has switches for it.
+";
+
+const RELAYED: &str = "
+## Models that are asked in messages
+
+A body in the dialect of the server that answers is passed on as it came, parameters that nobody here knows included: they mean what
+that server says. Only what is decided here is refused, and what is Headrace's own (`headrace`, `timeout`) stays here.
+";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{WireLimits, parse};
+
+    fn body(place: &Place) -> Value {
+        match place.endpoint {
+            Endpoint::Completions => json!({"model": "m", "prompt": "x"}),
+            endpoint => {
+                let messages =
+                    json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]);
+                let mut body = json!({"model": "m", "messages": messages});
+                if endpoint == Endpoint::Messages {
+                    body["max_tokens"] = json!(9);
+                }
+                body
+            }
+        }
+    }
+
+    #[test]
+    fn every_documented_parameter_has_its_row() {
+        for place in PLACES {
+            let fates = place.fates();
+            let names = place.documented.iter().flat_map(|(_, list)| list.split_whitespace());
+            let missing: Vec<&str> = names.filter(|name| !fates.contains_key(name)).collect();
+            assert!(missing.is_empty(), "{}: {missing:?}", place.title);
+        }
+    }
+
+    #[test]
+    fn what_is_called_honoured_is_taken() {
+        for place in PLACES {
+            for (name, _, value, _) in HONOURED.iter().filter(|(_, on, ..)| on.contains(place.letter)) {
+                if value.is_empty() {
+                    continue;
+                }
+                let mut body = body(place);
+                let plain =
+                    parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
+                body[*name] = serde_json::from_str(value).unwrap();
+                match *name {
+                    "top_logprobs" => body["logprobs"] = json!(true),
+                    "stream_options" => body["stream"] = json!(true),
+                    "add_generation_prompt" => body["continue_final_message"] = json!(true),
+                    _ => {}
+                }
+                let call = parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default());
+                let call = call.unwrap_or_else(|bad| panic!("{} {name}: {bad}", place.title));
+                // Those whose value here is what is usual anyway, or a label.
+                let usual = ["best_of", "cache_control", "context_management", "metadata"];
+                assert_eq!(call == plain, usual.contains(name), "{} {name}", place.title);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_called_refused_is_refused_by_its_name() {
+        for place in PLACES {
+            for (name, accept, _) in rows(place.known) {
+                if matches!(accept, Accept::Label | Accept::Labels | Accept::Hint) {
+                    continue;
+                }
+                let mut body = body(place);
+                body[*name] = json!({"x": 1});
+                let bad =
+                    parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap_err();
+                assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(*name), "unsupported_parameter"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_is_what_is_generated() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/parameters.md");
+        if std::env::var_os("HEADRACE_BLESS").is_some() {
+            std::fs::write(path, parameters_page()).unwrap();
+        }
+        let found = std::fs::read_to_string(path).unwrap();
+        assert!(found == parameters_page(), "docs/parameters.md is out of date: HEADRACE_BLESS=1 writes it");
+    }
+}

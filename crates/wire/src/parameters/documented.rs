@@ -1,0 +1,36 @@
+//! The parameters that others document, by their own lists. Knows not what becomes of them.
+//!
+//! Sources: the request types of the official Python SDKs (`openai` 3.54, `anthropic` 2.12 with its beta), and vLLM's
+//! `entrypoints/openai/*/protocol.py`. What the Messages API takes and the SDK no longer types (`temperature`, `top_k`, `top_p`) is
+//! from the API's reference.
+
+/// OpenAI's `chat.completions.create`.
+pub(super) const OPENAI_CHAT: &str = "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens \
+    max_tokens messages metadata modalities model moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key \
+    prompt_cache_options prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier stop store \
+    stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity web_search_options";
+
+/// OpenAI's `completions.create`.
+pub(super) const OPENAI_COMPLETIONS: &str = "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty \
+    prompt seed stop stream stream_options suffix temperature top_p user";
+
+/// Anthropic's `messages.create`, beta included.
+pub(super) const ANTHROPIC_MESSAGES: &str = "betas billing_policy cache_control compaction container context_management diagnostics \
+    fallback_credit_token fallbacks inference_geo max_tokens mcp_servers messages metadata model output_config output_format \
+    service_tier speed stop_sequences stream system temperature thinking thread tool_choice tools top_k top_p user_profile_id \
+    workspace_id";
+
+/// What vLLM's chat has besides.
+pub(super) const VLLM_CHAT: &str = "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template \
+    chat_template_kwargs continue_final_message documents echo ignore_eos include_reasoning include_stop_str_in_output \
+    kv_transfer_params length_penalty logits_processors max_repetition_pattern_size min_p min_repetition_pattern_size min_tokens \
+    mm_processor_kwargs priority prompt_logprobs repetition_min_count repetition_penalty request_id return_token_ids \
+    return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs \
+    truncate_prompt_tokens use_beam_search vllm_xargs top_k";
+
+/// What vLLM's completions have besides.
+pub(super) const VLLM_COMPLETIONS: &str = "add_special_tokens allowed_token_ids cache_salt ignore_eos include_stop_str_in_output \
+    kv_transfer_params length_penalty logits_processors max_repetition_pattern_size min_p min_repetition_pattern_size min_tokens \
+    priority prompt_embeds prompt_logprobs repetition_min_count repetition_penalty request_id response_format return_token_ids \
+    return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs \
+    truncate_prompt_tokens use_beam_search vllm_xargs top_k";
