@@ -1,9 +1,10 @@
-//! SQLite behind the seams that `identity`, `ledger` and `trace` define. Knows no HTTP and no engine.
+//! SQLite behind the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no engine.
 
 mod sqlite;
 
 pub mod identity;
 pub mod journal;
+pub mod objects;
 pub mod trace;
 
 pub use sqlite::Durability;

@@ -1,0 +1,101 @@
+//! Items of a list as they are stored: each an object of JSON that names its id. Knows nothing else of them.
+
+use serde_json::{Map, Value, json};
+
+use crate::ItemRecord;
+
+/// The items of an input as they are listed: a text is a message, and whatever has no id gets one that says which answer it led to.
+/// What is no JSON gives none.
+pub fn input_items(input: &str, of: &str) -> Vec<ItemRecord> {
+    let items = match serde_json::from_str(input) {
+        Ok(Value::String(text)) => vec![json!({"type": "message", "role": "user", "content": text})],
+        Ok(Value::Array(items)) => items,
+        _ => Vec::new(),
+    };
+    records(items, of)
+}
+
+/// The items of a list, each with its id. What is no list of objects gives none.
+pub fn items_with_ids(list: &str, of: &str) -> Vec<ItemRecord> {
+    match serde_json::from_str(list) {
+        Ok(Value::Array(items)) => records(items, of),
+        _ => Vec::new(),
+    }
+}
+
+fn records(items: Vec<Value>, of: &str) -> Vec<ItemRecord> {
+    let objects = items.into_iter().filter_map(|item| match item {
+        Value::Object(item) => Some(item),
+        _ => None,
+    });
+    objects.enumerate().map(|(at, item)| record(item, of, at)).collect()
+}
+
+fn record(mut item: Map<String, Value>, of: &str, at: usize) -> ItemRecord {
+    // A message may be sent without its type.
+    let kind = item.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
+    item.entry("type").or_insert_with(|| json!(kind));
+    if kind == "message" {
+        as_parts(&mut item);
+        item.entry("status").or_insert_with(|| json!("completed"));
+    }
+    let id = match item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
+        Some(id) => id.to_owned(),
+        None => format!("{}_{}i{at:04x}", prefix(&kind), digits(of)),
+    };
+    item.insert("id".to_owned(), json!(id));
+    ItemRecord { id, json: Value::Object(item).to_string() }
+}
+
+/// A message's text as the parts that answers have.
+fn as_parts(item: &mut Map<String, Value>) {
+    let spoken = item.get("role").and_then(Value::as_str) == Some("assistant");
+    let Some(Value::String(text)) = item.get("content") else { return };
+    let part = match spoken {
+        true => json!({"type": "output_text", "text": text, "annotations": []}),
+        false => json!({"type": "input_text", "text": text}),
+    };
+    item.insert("content".to_owned(), json!([part]));
+}
+
+fn prefix(kind: &str) -> &'static str {
+    match kind {
+        "message" => "msg",
+        "reasoning" => "rs",
+        "function_call" => "fc",
+        "function_call_output" => "fco",
+        "custom_tool_call" => "ctc",
+        "custom_tool_call_output" => "ctco",
+        "compaction" => "cmp",
+        _ => "item",
+    }
+}
+
+fn digits(id: &str) -> &str {
+    id.split_once('_').map_or(id, |(_, digits)| digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_has_a_type_and_an_id_and_keeps_its_own() {
+        let items = input_items("\"hi\"", "resp_7");
+        assert_eq!(items.len(), 1);
+        let item: Value = serde_json::from_str(&items[0].json).unwrap();
+        assert_eq!((&item["id"], &item["type"], &item["role"]), (&json!("msg_7i0000"), &json!("message"), &json!("user")));
+        assert_eq!(item["content"], json!([{"type": "input_text", "text": "hi"}]));
+        let list = json!([
+            {"role": "assistant", "content": "a"},
+            {"type": "function_call", "id": "fc_own", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "o"},
+            7,
+        ]);
+        let items = input_items(&list.to_string(), "resp_7");
+        let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+        assert_eq!(ids, ["msg_7i0000", "fc_own", "fco_7i0002"]);
+        assert!(items[0].json.contains("output_text"));
+        assert!(input_items("{}", "resp_7").is_empty() && items_with_ids("\"x\"", "resp_7").is_empty());
+    }
+}

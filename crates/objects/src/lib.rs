@@ -1,0 +1,16 @@
+//! What clients store: responses with what went in and came out, and conversations. Each belongs to a project, and nobody else's
+//! look-up tells it from one that never was. Traits and plain logic: no SQL, no HTTP, no clock.
+
+mod id;
+mod items;
+mod memory;
+mod page;
+mod record;
+mod store;
+
+pub use id::fresh_id;
+pub use items::{input_items, items_with_ids};
+pub use memory::MemoryObjects;
+pub use page::{MOST_ITEMS, Order, Page, PageAsk, page};
+pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus, Turn};
+pub use store::{ObjectError, ObjectLimits, ObjectStore};

@@ -1,0 +1,258 @@
+//! Objects in memory: for tests, and where nothing is to outlive the process. Knows no disk.
+
+use std::collections::BTreeMap;
+
+use headrace_domain::{ProjectId, UnixNanos};
+use parking_lot::Mutex;
+
+use crate::{
+    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
+    ResponseStatus, Turn, page,
+};
+
+/// See the top of the file.
+#[derive(Debug)]
+pub struct MemoryObjects {
+    limits: ObjectLimits,
+    all: Mutex<All>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    /// In the order of their creation.
+    responses: Vec<ResponseRecord>,
+    conversations: BTreeMap<String, (ConversationRecord, Vec<ItemRecord>)>,
+}
+
+impl MemoryObjects {
+    /// Nothing yet, within these bounds.
+    pub fn new(limits: ObjectLimits) -> Self {
+        Self { limits, all: Mutex::default() }
+    }
+
+    fn later(&self, now: UnixNanos) -> UnixNanos {
+        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
+    }
+}
+
+impl All {
+    fn conversation(
+        &mut self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Option<&mut (ConversationRecord, Vec<ItemRecord>)> {
+        let found = self.conversations.get_mut(id)?;
+        (found.0.project == *project && found.0.expires > now).then_some(found)
+    }
+
+    fn response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Option<usize> {
+        let is_it = |response: &ResponseRecord| {
+            response.id == id && response.project == *project && response.expires > now
+        };
+        self.responses.iter().position(is_it)
+    }
+}
+
+fn more(limits: &ObjectLimits, have: usize, items: &[ItemRecord]) -> Result<(), ObjectError> {
+    let bytes: usize = items.iter().map(|item| item.json.len()).sum();
+    fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
+    fits("max_items_per_conversation", limits.max_items_per_conversation, (have + items.len()) as u64)
+}
+
+fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
+    if observed > limit { Err(ObjectError::Full { rule, limit, observed }) } else { Ok(()) }
+}
+
+impl ObjectStore for MemoryObjects {
+    fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
+        fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
+        let mut all = self.all.lock();
+        if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
+            let later = self.later(response.created);
+            if let Some((conversation, has)) = all.conversation(&response.project, id, response.created) {
+                more(&self.limits, has.len(), items)?;
+                has.extend_from_slice(items);
+                conversation.expires = later.max(conversation.expires);
+            }
+        }
+        match all.responses.iter_mut().find(|has| has.id == response.id) {
+            Some(has) => {
+                // What it is and whose stays as it was told first.
+                let ResponseRecord { created, expires, previous, conversation, .. } = has.clone();
+                *has = ResponseRecord { created, expires, previous, conversation, ..response.clone() };
+            }
+            None => all.responses.push(response.clone()),
+        }
+        // The oldest of its project make room.
+        loop {
+            let own = |has: &&ResponseRecord| has.project == response.project;
+            let (count, bytes) = all
+                .responses
+                .iter()
+                .filter(own)
+                .fold((0_u64, 0_u64), |(count, bytes), has| (count + 1, bytes + has.bytes()));
+            let fits = count <= self.limits.max_responses_per_project
+                && bytes <= self.limits.max_response_bytes_per_project;
+            let oldest =
+                all.responses.iter().position(|has| has.project == response.project && has.id != response.id);
+            match oldest.filter(|_| !fits) {
+                Some(at) => drop(all.responses.remove(at)),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn response(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ResponseRecord>, ObjectError> {
+        let all = self.all.lock();
+        Ok(all.response(project, id, now).and_then(|at| all.responses.get(at).cloned()))
+    }
+
+    fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
+        let mut all = self.all.lock();
+        let found = all.response(project, id, now);
+        Ok(found.map(|at| all.responses.remove(at)).is_some())
+    }
+
+    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
+        let mut turns = Vec::new();
+        let (mut next, mut bytes) = (Some(id.to_owned()), 0);
+        while let Some(id) = next {
+            let Some(response) = self.response(project, &id, now)? else { return Ok(None) };
+            if response.status != ResponseStatus::Ended {
+                return Ok(None);
+            }
+            bytes += (response.input.len() + response.output.len()) as u64;
+            turns.push(Turn { input: response.input, output: response.output });
+            fits("max_turns", self.limits.max_turns as u64, turns.len() as u64)?;
+            fits("max_history_bytes", self.limits.max_history_bytes, bytes)?;
+            next = response.previous;
+        }
+        turns.reverse();
+        Ok(Some(turns))
+    }
+
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+        let all = self.all.lock();
+        let open = |has: &&ResponseRecord| has.status == ResponseStatus::InProgress && has.expires > now;
+        Ok(all.responses.iter().filter(open).cloned().collect())
+    }
+
+    fn create_conversation(
+        &self,
+        conversation: &ConversationRecord,
+        items: &[ItemRecord],
+    ) -> Result<(), ObjectError> {
+        more(&self.limits, 0, items)?;
+        let mut all = self.all.lock();
+        let own = all.conversations.values().filter(|(has, _)| has.project == conversation.project).count();
+        fits(
+            "max_conversations_per_project",
+            self.limits.max_conversations_per_project,
+            own as u64 + 1,
+        )?;
+        all.conversations.insert(conversation.id.clone(), (conversation.clone(), items.to_vec()));
+        Ok(())
+    }
+
+    fn conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ConversationRecord>, ObjectError> {
+        Ok(self.all.lock().conversation(project, id, now).map(|found| found.0.clone()))
+    }
+
+    fn label_conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        metadata: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ConversationRecord>, ObjectError> {
+        Ok(self.all.lock().conversation(project, id, now).map(|found| {
+            metadata.clone_into(&mut found.0.metadata);
+            found.0.clone()
+        }))
+    }
+
+    fn delete_conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        let mut all = self.all.lock();
+        let there = all.conversation(project, id, now).is_some();
+        if there {
+            all.conversations.remove(id);
+        }
+        Ok(there)
+    }
+
+    fn add_items(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        items: &[ItemRecord],
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        let later = self.later(now);
+        let mut all = self.all.lock();
+        let Some((conversation, has)) = all.conversation(project, conversation, now) else { return Ok(false) };
+        more(&self.limits, has.len(), items)?;
+        has.extend_from_slice(items);
+        conversation.expires = later.max(conversation.expires);
+        Ok(true)
+    }
+
+    fn items(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        ask: &PageAsk,
+        now: UnixNanos,
+    ) -> Result<Option<Page>, ObjectError> {
+        let mut all = self.all.lock();
+        Ok(all.conversation(project, conversation, now).map(|found| page(found.1.clone(), ask)))
+    }
+
+    fn item(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ItemRecord>, ObjectError> {
+        let mut all = self.all.lock();
+        let found = all.conversation(project, conversation, now);
+        Ok(found.and_then(|found| found.1.iter().find(|item| item.id == id).cloned()))
+    }
+
+    fn delete_item(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        let mut all = self.all.lock();
+        let Some((_, items)) = all.conversation(project, conversation, now) else { return Ok(false) };
+        let found = items.iter().position(|item| item.id == id);
+        Ok(found.map(|at| items.remove(at)).is_some())
+    }
+
+    fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
+        let mut all = self.all.lock();
+        let before = all.responses.len() + all.conversations.len();
+        all.responses.retain(|has| has.expires > now);
+        all.conversations.retain(|_, (has, _)| has.expires > now);
+        Ok((before - all.responses.len() - all.conversations.len()) as u64)
+    }
+}

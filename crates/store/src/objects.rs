@@ -1,0 +1,327 @@
+//! Objects of clients in one SQLite file: responses, and conversations with their items. What was written is on the disk
+//! (`synchronous=FULL`): a client may have been told of it. Knows no dialect.
+
+mod rows;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use headrace_domain::{ProjectId, UnixNanos};
+use headrace_objects::{
+    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord, Turn,
+};
+use sqlx::sqlite::SqliteConnection;
+
+use crate::sqlite::{Database, Durability, Format, FormatError};
+
+use rows::{Looked, integer};
+
+/// The file's format.
+const FORMAT: Format = Format {
+    what: "store of objects",
+    application_id: i32::from_be_bytes(*b"HRob"),
+    version: 1,
+    newest: 1,
+    schema: "
+        CREATE TABLE response (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            project TEXT NOT NULL,
+            created INTEGER NOT NULL,   -- nanoseconds since 1970, UTC
+            expires INTEGER NOT NULL,   -- likewise
+            ended INTEGER NOT NULL,     -- 0: somebody works on it
+            previous TEXT,
+            conversation TEXT,
+            bytes INTEGER NOT NULL,
+            input TEXT NOT NULL,        -- JSON, as all that follows
+            output TEXT NOT NULL,
+            body TEXT NOT NULL,
+            events TEXT
+        ) STRICT;
+        CREATE INDEX response_project ON response (project, seq);
+        CREATE INDEX response_expires ON response (expires);
+        CREATE INDEX response_open ON response (ended) WHERE ended = 0;
+        CREATE TABLE held (             -- what a project's responses come to
+            project TEXT PRIMARY KEY,
+            responses INTEGER NOT NULL,
+            bytes INTEGER NOT NULL
+        ) STRICT;
+        CREATE TABLE conversation (
+            id TEXT PRIMARY KEY,
+            project TEXT NOT NULL,
+            created INTEGER NOT NULL,
+            expires INTEGER NOT NULL,
+            items INTEGER NOT NULL,
+            metadata TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX conversation_project ON conversation (project);
+        CREATE INDEX conversation_expires ON conversation (expires);
+        CREATE TABLE item (
+            seq INTEGER PRIMARY KEY,
+            conversation TEXT NOT NULL REFERENCES conversation (id),
+            id TEXT NOT NULL,
+            json TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX item_conversation ON item (conversation, seq);
+        CREATE INDEX item_id ON item (conversation, id);
+    ",
+};
+
+/// Objects that one sweep removes at most, so that none takes long.
+const SWEPT_AT_ONCE: i64 = 256;
+
+/// See the top of the file.
+pub struct SqliteObjects {
+    writer: Mutex<Database>,
+    reader: Mutex<Database>,
+    limits: ObjectLimits,
+}
+
+impl SqliteObjects {
+    /// Opens the file, creating it if it is missing.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
+    pub fn open(path: &Path, limits: ObjectLimits) -> Result<Self, ObjectError> {
+        let writer = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
+        let reader = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
+        Ok(Self { writer: Mutex::new(writer), reader: Mutex::new(reader), limits })
+    }
+
+    fn write<T>(
+        &self,
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+    ) -> Result<T, ObjectError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write(change).map_err(ObjectError::from)
+    }
+
+    fn read<T>(
+        &self,
+        query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+    ) -> Result<T, ObjectError> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.read(query).map_err(ObjectError::from)
+    }
+
+    fn later(&self, now: UnixNanos) -> UnixNanos {
+        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
+    }
+}
+
+fn unavailable(error: FormatError) -> ObjectError {
+    ObjectError::Unavailable { why: error.to_string() }
+}
+
+impl ObjectStore for SqliteObjects {
+    fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
+        rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
+        let later = self.later(response.created);
+        self.write(async |connection| {
+            if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
+                let whose = (&response.project, id);
+                rows::add_items(connection, &self.limits, whose, items, response.created, later).await?;
+            }
+            rows::put(connection, response).await?;
+            rows::make_room(connection, &self.limits, response).await
+        })
+    }
+
+    fn response(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ResponseRecord>, ObjectError> {
+        self.read(async |connection| rows::response(connection, project, id, now).await)
+    }
+
+    fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
+        self.write(async |connection| {
+            let found: Option<(i64,)> =
+                sqlx::query_as("SELECT seq FROM response WHERE id = ? AND project = ? AND expires > ?")
+                    .bind(id)
+                    .bind(project.as_str())
+                    .bind(integer(now.get()))
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            let Some((seq,)) = found else { return Ok(false) };
+            rows::remove(connection, seq).await?;
+            Ok(true)
+        })
+    }
+
+    fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
+        let limits = &self.limits;
+        self.read(async |connection| rows::turns(connection, limits, project, id, now).await)
+    }
+
+    fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
+        self.read(async |connection| rows::unfinished(connection, now).await)
+    }
+
+    fn create_conversation(
+        &self,
+        conversation: &ConversationRecord,
+        items: &[ItemRecord],
+    ) -> Result<(), ObjectError> {
+        let limits = &self.limits;
+        self.write(async |connection| {
+            let ConversationRecord { id, project, created, expires, metadata } = conversation;
+            let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM conversation WHERE project = ?")
+                .bind(project.as_str())
+                .fetch_one(&mut *connection)
+                .await?;
+            let most = limits.max_conversations_per_project;
+            rows::fits("max_conversations_per_project", most, own.unsigned_abs() + 1)?;
+            sqlx::query("INSERT INTO conversation (id, project, created, expires, items, metadata) VALUES (?, ?, ?, ?, 0, ?)")
+                .bind(id)
+                .bind(project.as_str())
+                .bind(integer(created.get()))
+                .bind(integer(expires.get()))
+                .bind(metadata)
+                .execute(&mut *connection)
+                .await?;
+            rows::add_items(connection, limits, (project, id), items, *created, *expires).await?;
+            Ok(())
+        })
+    }
+
+    fn conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ConversationRecord>, ObjectError> {
+        self.read(async |connection| rows::conversation(connection, project, id, now).await)
+    }
+
+    fn label_conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        metadata: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ConversationRecord>, ObjectError> {
+        self.write(async |connection| {
+            sqlx::query("UPDATE conversation SET metadata = ? WHERE id = ? AND project = ? AND expires > ?")
+                .bind(metadata)
+                .bind(id)
+                .bind(project.as_str())
+                .bind(integer(now.get()))
+                .execute(&mut *connection)
+                .await?;
+            rows::conversation(connection, project, id, now).await
+        })
+    }
+
+    fn delete_conversation(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        self.write(async |connection| {
+            if rows::conversation(connection, project, id, now).await?.is_none() {
+                return Ok(false);
+            }
+            rows::remove_conversation(connection, id).await?;
+            Ok(true)
+        })
+    }
+
+    fn add_items(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        items: &[ItemRecord],
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        let (limits, later) = (&self.limits, self.later(now));
+        self.write(async |connection| {
+            rows::add_items(connection, limits, (project, conversation), items, now, later).await
+        })
+    }
+
+    fn items(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        ask: &PageAsk,
+        now: UnixNanos,
+    ) -> Result<Option<Page>, ObjectError> {
+        self.read(async |connection| {
+            if rows::conversation(connection, project, conversation, now).await?.is_none() {
+                return Ok(None);
+            }
+            rows::items(connection, conversation, ask).await.map(Some)
+        })
+    }
+
+    fn item(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<Option<ItemRecord>, ObjectError> {
+        self.read(async |connection| {
+            if rows::conversation(connection, project, conversation, now).await?.is_none() {
+                return Ok(None);
+            }
+            let found: Option<(String,)> =
+                sqlx::query_as("SELECT json FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
+                    .bind(conversation)
+                    .bind(id)
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            Ok(found.map(|(json,)| ItemRecord { id: id.to_owned(), json }))
+        })
+    }
+
+    fn delete_item(
+        &self,
+        project: &ProjectId,
+        conversation: &str,
+        id: &str,
+        now: UnixNanos,
+    ) -> Result<bool, ObjectError> {
+        self.write(async |connection| {
+            if rows::conversation(connection, project, conversation, now).await?.is_none() {
+                return Ok(false);
+            }
+            rows::remove_item(connection, conversation, id).await
+        })
+    }
+
+    fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
+        self.write(async |connection| {
+            let expired = "SELECT seq FROM response WHERE expires <= ? LIMIT ?";
+            let responses: Vec<(i64,)> = sqlx::query_as(expired)
+                .bind(integer(now.get()))
+                .bind(SWEPT_AT_ONCE)
+                .fetch_all(&mut *connection)
+                .await?;
+            for (seq,) in &responses {
+                rows::remove(connection, *seq).await?;
+            }
+            let expired = "SELECT id FROM conversation WHERE expires <= ? LIMIT ?";
+            let conversations: Vec<(String,)> = sqlx::query_as(expired)
+                .bind(integer(now.get()))
+                .bind(SWEPT_AT_ONCE)
+                .fetch_all(&mut *connection)
+                .await?;
+            for (id,) in &conversations {
+                rows::remove_conversation(connection, id).await?;
+            }
+            Ok((responses.len() + conversations.len()) as u64)
+        })
+    }
+}
+
+impl fmt::Debug for SqliteObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteObjects").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,352 @@
+//! The statements of the store of objects, each within somebody's transaction. Knows no locks.
+
+use headrace_domain::{ProjectId, UnixNanos};
+use headrace_objects::{
+    ConversationRecord, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, Order, Page, PageAsk, ResponseRecord,
+    ResponseStatus, Turn,
+};
+use sqlx::sqlite::SqliteConnection;
+
+use crate::sqlite::FormatError;
+
+/// What a statement gives: nothing is written of a transaction that gives this.
+pub(super) struct Looked(ObjectError);
+
+impl From<sqlx::Error> for Looked {
+    fn from(error: sqlx::Error) -> Self {
+        Self(ObjectError::Unavailable { why: error.to_string() })
+    }
+}
+
+impl From<FormatError> for Looked {
+    fn from(error: FormatError) -> Self {
+        Self(ObjectError::Unavailable { why: error.to_string() })
+    }
+}
+
+impl From<ObjectError> for Looked {
+    fn from(error: ObjectError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Looked> for ObjectError {
+    fn from(looked: Looked) -> Self {
+        looked.0
+    }
+}
+
+/// SQLite's integers have a sign; times and sizes stay far below its bound.
+pub(super) fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn nanos(number: i64) -> UnixNanos {
+    UnixNanos::new(number.unsigned_abs())
+}
+
+/// # Errors
+/// [`ObjectError::Full`]
+pub(super) fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
+    if observed > limit { Err(ObjectError::Full { rule, limit, observed }) } else { Ok(()) }
+}
+
+type Row = (
+    String,
+    String,
+    i64,
+    i64,
+    i64,
+    Option<String>,
+    Option<String>,
+    String,
+    String,
+    String,
+    Option<String>,
+);
+
+const COLUMNS: &str =
+    "id, project, created, expires, ended, previous, conversation, input, output, body, events FROM response";
+
+fn record(row: Row) -> Result<ResponseRecord, Looked> {
+    let (id, project, created, expires, ended, previous, conversation, input, output, body, events) = row;
+    let project = ProjectId::new(&project)
+        .map_err(|error| ObjectError::Unavailable { why: format!("a row names a project that is none: {error}") })?;
+    let status = if ended == 0 { ResponseStatus::InProgress } else { ResponseStatus::Ended };
+    let (created, expires) = (nanos(created), nanos(expires));
+    Ok(ResponseRecord { id, project, created, expires, status, previous, conversation, input, output, body, events })
+}
+
+pub(super) async fn put(connection: &mut SqliteConnection, response: &ResponseRecord) -> Result<(), Looked> {
+    let ResponseRecord { id, project, created, expires, status, previous, conversation, .. } = response;
+    let former: Option<(i64, i64)> = sqlx::query_as("SELECT seq, bytes FROM response WHERE id = ?")
+        .bind(id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    sqlx::query(
+        "INSERT INTO response (seq, id, project, created, expires, ended, previous, conversation, bytes, input, output, body, \
+         events) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, bytes = excluded.bytes, input = excluded.input, \
+         output = excluded.output, body = excluded.body, events = excluded.events",
+    )
+    .bind(former.map(|(seq, _)| seq))
+    .bind(id)
+    .bind(project.as_str())
+    .bind(integer(created.get()))
+    .bind(integer(expires.get()))
+    .bind(i64::from(*status == ResponseStatus::Ended))
+    .bind(previous)
+    .bind(conversation)
+    .bind(integer(response.bytes()))
+    .bind(&response.input)
+    .bind(&response.output)
+    .bind(&response.body)
+    .bind(&response.events)
+    .execute(&mut *connection)
+    .await?;
+    let new = i64::from(former.is_none());
+    let more = integer(response.bytes()) - former.map_or(0, |(_, bytes)| bytes);
+    count(connection, project.as_str(), new, more).await
+}
+
+/// What a project's responses come to, by so much more.
+async fn count(
+    connection: &mut SqliteConnection,
+    project: &str,
+    responses: i64,
+    bytes: i64,
+) -> Result<(), Looked> {
+    sqlx::query(
+        "INSERT INTO held (project, responses, bytes) VALUES (?, ?, ?) ON CONFLICT (project) DO UPDATE SET \
+         responses = responses + excluded.responses, bytes = bytes + excluded.bytes",
+    )
+    .bind(project)
+    .bind(responses)
+    .bind(bytes)
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}
+
+/// The oldest of a project make room for its newest.
+pub(super) async fn make_room(
+    connection: &mut SqliteConnection,
+    limits: &ObjectLimits,
+    newest: &ResponseRecord,
+) -> Result<(), Looked> {
+    loop {
+        let (responses, bytes): (i64, i64) =
+            sqlx::query_as("SELECT responses, bytes FROM held WHERE project = ?")
+                .bind(newest.project.as_str())
+                .fetch_one(&mut *connection)
+                .await?;
+        let fits = responses <= integer(limits.max_responses_per_project)
+            && bytes <= integer(limits.max_response_bytes_per_project);
+        if fits {
+            return Ok(());
+        }
+        let oldest: Option<(i64,)> =
+            sqlx::query_as("SELECT seq FROM response WHERE project = ? AND id <> ? ORDER BY seq LIMIT 1")
+                .bind(newest.project.as_str())
+                .bind(&newest.id)
+                .fetch_optional(&mut *connection)
+                .await?;
+        let Some((seq,)) = oldest else { return Ok(()) };
+        remove(connection, seq).await?;
+    }
+}
+
+pub(super) async fn remove(connection: &mut SqliteConnection, seq: i64) -> Result<(), Looked> {
+    let gone: Option<(String, i64)> =
+        sqlx::query_as("DELETE FROM response WHERE seq = ? RETURNING project, bytes")
+            .bind(seq)
+            .fetch_optional(&mut *connection)
+            .await?;
+    match gone {
+        Some((project, bytes)) => count(connection, &project, -1, -bytes).await,
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn response(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    id: &str,
+    now: UnixNanos,
+) -> Result<Option<ResponseRecord>, Looked> {
+    let query = format!("SELECT {COLUMNS} WHERE id = ? AND project = ? AND expires > ?");
+    let row: Option<Row> = sqlx::query_as(sqlx::AssertSqlSafe(query))
+        .bind(id)
+        .bind(project.as_str())
+        .bind(integer(now.get()))
+        .fetch_optional(&mut *connection)
+        .await?;
+    row.map(record).transpose()
+}
+
+pub(super) async fn unfinished(
+    connection: &mut SqliteConnection,
+    now: UnixNanos,
+) -> Result<Vec<ResponseRecord>, Looked> {
+    let query = format!("SELECT {COLUMNS} WHERE ended = 0 AND expires > ? ORDER BY seq");
+    let rows: Vec<Row> = sqlx::query_as(sqlx::AssertSqlSafe(query))
+        .bind(integer(now.get()))
+        .fetch_all(&mut *connection)
+        .await?;
+    rows.into_iter().map(record).collect()
+}
+
+pub(super) async fn turns(
+    connection: &mut SqliteConnection,
+    limits: &ObjectLimits,
+    project: &ProjectId,
+    id: &str,
+    now: UnixNanos,
+) -> Result<Option<Vec<Turn>>, Looked> {
+    let mut turns = Vec::new();
+    let (mut next, mut bytes) = (Some(id.to_owned()), 0);
+    while let Some(id) = next {
+        let row: Option<(i64, Option<String>, String, String)> = sqlx::query_as(
+            "SELECT ended, previous, input, output FROM response WHERE id = ? AND project = ? AND expires > ?",
+        )
+        .bind(&id)
+        .bind(project.as_str())
+        .bind(integer(now.get()))
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some((ended, previous, input, output)) = row.filter(|(ended, ..)| *ended != 0) else {
+            return Ok(None);
+        };
+        debug_assert_ne!(ended, 0, "it was looked at");
+        bytes += (input.len() + output.len()) as u64;
+        turns.push(Turn { input, output });
+        fits("max_turns", limits.max_turns as u64, turns.len() as u64)?;
+        fits("max_history_bytes", limits.max_history_bytes, bytes)?;
+        next = previous;
+    }
+    turns.reverse();
+    Ok(Some(turns))
+}
+
+pub(super) async fn conversation(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    id: &str,
+    now: UnixNanos,
+) -> Result<Option<ConversationRecord>, Looked> {
+    let row: Option<(i64, i64, String)> = sqlx::query_as(
+        "SELECT created, expires, metadata FROM conversation WHERE id = ? AND project = ? AND expires > ?",
+    )
+    .bind(id)
+    .bind(project.as_str())
+    .bind(integer(now.get()))
+    .fetch_optional(&mut *connection)
+    .await?;
+    Ok(row.map(|(created, expires, metadata)| ConversationRecord {
+        id: id.to_owned(),
+        project: project.clone(),
+        created: nanos(created),
+        expires: nanos(expires),
+        metadata,
+    }))
+}
+
+pub(super) async fn add_items(
+    connection: &mut SqliteConnection,
+    limits: &ObjectLimits,
+    (project, id): (&ProjectId, &str),
+    items: &[ItemRecord],
+    now: UnixNanos,
+    later: UnixNanos,
+) -> Result<bool, Looked> {
+    let bytes: usize = items.iter().map(|item| item.json.len()).sum();
+    fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
+    let row: Option<(i64,)> = sqlx::query_as(
+        "UPDATE conversation SET items = items + ?, expires = max(expires, ?) WHERE id = ? AND project = ? AND expires > ? \
+         RETURNING items",
+    )
+    .bind(integer(items.len() as u64))
+    .bind(integer(later.get()))
+    .bind(id)
+    .bind(project.as_str())
+    .bind(integer(now.get()))
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((has,)) = row else { return Ok(false) };
+    fits("max_items_per_conversation", limits.max_items_per_conversation, has.unsigned_abs())?;
+    for item in items {
+        sqlx::query("INSERT INTO item (conversation, id, json) VALUES (?, ?, ?)")
+            .bind(id)
+            .bind(&item.id)
+            .bind(&item.json)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(true)
+}
+
+pub(super) async fn items(
+    connection: &mut SqliteConnection,
+    conversation: &str,
+    ask: &PageAsk,
+) -> Result<Page, Looked> {
+    let limit = ask.limit.clamp(1, MOST_ITEMS);
+    let (beyond, order) = match ask.order {
+        Order::Descending => ("<", "DESC"),
+        Order::Ascending => (">", "ASC"),
+    };
+    let from = match &ask.after {
+        None => if ask.order == Order::Descending { i64::MAX } else { i64::MIN },
+        Some(after) => {
+            let found: Option<(i64,)> =
+                sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
+                    .bind(conversation)
+                    .bind(after)
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            let Some((seq,)) = found else { return Ok(Page::default()) };
+            seq
+        }
+    };
+    let query = format!(
+        "SELECT id, json FROM item WHERE conversation = ? AND seq {beyond} ? ORDER BY seq {order} LIMIT ?"
+    );
+    let rows: Vec<(String, String)> = sqlx::query_as(sqlx::AssertSqlSafe(query))
+        .bind(conversation)
+        .bind(from)
+        .bind(integer(limit as u64 + 1))
+        .fetch_all(&mut *connection)
+        .await?;
+    let has_more = rows.len() > limit;
+    let items = rows.into_iter().take(limit).map(|(id, json)| ItemRecord { id, json }).collect();
+    Ok(Page { items, has_more })
+}
+
+pub(super) async fn remove_item(
+    connection: &mut SqliteConnection,
+    conversation: &str,
+    id: &str,
+) -> Result<bool, Looked> {
+    let gone = sqlx::query(
+        "DELETE FROM item WHERE seq = (SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1)",
+    )
+    .bind(conversation)
+    .bind(id)
+    .execute(&mut *connection)
+    .await?
+    .rows_affected();
+    if gone > 0 {
+        sqlx::query("UPDATE conversation SET items = items - 1 WHERE id = ?")
+            .bind(conversation)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(gone > 0)
+}
+
+pub(super) async fn remove_conversation(connection: &mut SqliteConnection, id: &str) -> Result<(), Looked> {
+    for statement in ["DELETE FROM item WHERE conversation = ?", "DELETE FROM conversation WHERE id = ?"] {
+        sqlx::query(statement).bind(id).execute(&mut *connection).await?;
+    }
+    Ok(())
+}

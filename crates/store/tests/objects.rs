@@ -1,0 +1,192 @@
+//! The file of objects beside the store in memory: the same answers to the same requests, whatever they are, and the same after the
+//! file was closed and opened.
+
+use headrace_domain::{ProjectId, UnixNanos};
+use headrace_objects::{
+    ConversationRecord, ItemRecord, MemoryObjects, ObjectLimits, ObjectStore, Order, PageAsk, ResponseRecord,
+    ResponseStatus,
+};
+use headrace_store::objects::SqliteObjects;
+use proptest::prelude::*;
+
+const LIMITS: ObjectLimits = ObjectLimits {
+    retention_seconds: 50,
+    max_object_bytes: 700,
+    max_responses_per_project: 4,
+    max_response_bytes_per_project: 1_800,
+    max_conversations_per_project: 3,
+    max_items_per_conversation: 5,
+    max_turns: 3,
+    max_history_bytes: 400,
+};
+
+#[derive(Debug, Clone)]
+enum Act {
+    Put { id: u8, project: u8, previous: Option<u8>, conversation: Option<u8>, bytes: usize, ended: bool },
+    Get { id: u8, project: u8 },
+    Delete { id: u8, project: u8 },
+    Turns { id: u8, project: u8 },
+    Unfinished,
+    Create { id: u8, project: u8, items: usize },
+    Label { id: u8, project: u8 },
+    DeleteConversation { id: u8, project: u8 },
+    Add { id: u8, project: u8, items: usize },
+    Items { id: u8, project: u8, descending: bool, after: Option<u8>, limit: usize },
+    Item { id: u8, project: u8, item: u8 },
+    DeleteItem { id: u8, project: u8, item: u8 },
+    Sweep,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let some = || (0..6_u8, 0..2_u8);
+    let maybe = || prop::option::of(0..6_u8);
+    prop_oneof![
+        4 => (some(), maybe(), maybe(), 0..500_usize, any::<bool>()).prop_map(
+            |((id, project), previous, conversation, bytes, ended)| Act::Put {
+                // What goes on from another is newer, so that no chain bites its tail.
+                id, project, previous: previous.filter(|previous| *previous < id), conversation, bytes, ended,
+            }
+        ),
+        2 => some().prop_map(|(id, project)| Act::Get { id, project }),
+        1 => some().prop_map(|(id, project)| Act::Delete { id, project }),
+        2 => some().prop_map(|(id, project)| Act::Turns { id, project }),
+        1 => Just(Act::Unfinished),
+        3 => (some(), 0..3_usize).prop_map(|((id, project), items)| Act::Create { id, project, items }),
+        1 => some().prop_map(|(id, project)| Act::Label { id, project }),
+        1 => some().prop_map(|(id, project)| Act::DeleteConversation { id, project }),
+        2 => (some(), 0..4_usize).prop_map(|((id, project), items)| Act::Add { id, project, items }),
+        2 => (some(), any::<bool>(), maybe(), 1..4_usize).prop_map(
+            |((id, project), descending, after, limit)| Act::Items { id, project, descending, after, limit }
+        ),
+        1 => (some(), 0..6_u8).prop_map(|((id, project), item)| Act::Item { id, project, item }),
+        1 => (some(), 0..6_u8).prop_map(|((id, project), item)| Act::DeleteItem { id, project, item }),
+        1 => Just(Act::Sweep),
+    ]
+}
+
+fn project(number: u8) -> ProjectId {
+    ProjectId::new(&format!("p{number}")).unwrap()
+}
+
+fn items(from: usize, count: usize) -> Vec<ItemRecord> {
+    (from..from + count)
+        .map(|at| ItemRecord { id: format!("i{}", at % 6), json: format!("{{\"id\":\"i{}\",\"n\":{at}}}", at % 6) })
+        .collect()
+}
+
+/// What a store answers, as text. Conversations have fresh ids in life: here one that was made is not made again.
+fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> String {
+    let now = UnixNanos::new(step as u64 * 1_000_000_000);
+    let later = UnixNanos::new((step as u64 + LIMITS.retention_seconds) * 1_000_000_000);
+    let resp = |id: u8| format!("resp_{id}");
+    let conv = |id: u8| format!("conv_{id}");
+    match act {
+        Act::Put { id, project: whose, previous, conversation, bytes, ended } => {
+            let response = ResponseRecord {
+                // Nobody else's response has its id.
+                id: format!("{}_{whose}", resp(*id)),
+                project: project(*whose),
+                created: now,
+                expires: later,
+                status: if *ended { ResponseStatus::Ended } else { ResponseStatus::InProgress },
+                previous: previous.map(|previous| format!("{}_{whose}", resp(previous))),
+                conversation: conversation.map(conv),
+                input: "i".repeat(*bytes / 4),
+                output: "o".repeat(*bytes / 4),
+                body: "b".repeat(*bytes / 2),
+                events: ended.then(|| "[]".to_owned()),
+            };
+            let known = store.response(&response.project, &response.id, now).unwrap().is_some();
+            if known && !made.is_empty() && !*ended {
+                // What has ended does not begin again.
+                return "left".to_owned();
+            }
+            format!("{:?}", store.put_response(&response, &items(step, usize::from(*ended))))
+        }
+        Act::Get { id, project: whose } => {
+            let found = store.response(&project(*whose), &format!("{}_{whose}", resp(*id)), now);
+            let foreign = store.response(&project(1 - *whose), &format!("{}_{whose}", resp(*id)), now);
+            assert_eq!(foreign, Ok(None), "nobody else finds it");
+            // When it was created and expires is of its first writing.
+            format!("{:?}", found.map(|found| found.map(|found| (found.status, found.body, found.events))))
+        }
+        Act::Delete { id, project: whose } => {
+            format!("{:?}", store.delete_response(&project(*whose), &format!("{}_{whose}", resp(*id)), now))
+        }
+        Act::Turns { id, project: whose } => {
+            format!("{:?}", store.turns(&project(*whose), &format!("{}_{whose}", resp(*id)), now))
+        }
+        Act::Unfinished => {
+            let mut ids: Vec<String> = store.unfinished(now).unwrap().into_iter().map(|has| has.id).collect();
+            ids.sort();
+            format!("{ids:?}")
+        }
+        Act::Create { id, project: whose, items: count } => {
+            if made.contains(&conv(*id)) {
+                return "made".to_owned();
+            }
+            let conversation = ConversationRecord {
+                id: conv(*id),
+                project: project(*whose),
+                created: now,
+                expires: later,
+                metadata: "{}".to_owned(),
+            };
+            format!("{:?}", store.create_conversation(&conversation, &items(step, *count)))
+        }
+        Act::Label { id, project: whose } => {
+            format!("{:?}", store.label_conversation(&project(*whose), &conv(*id), "{\"a\":\"b\"}", now))
+        }
+        Act::DeleteConversation { id, project: whose } => {
+            format!("{:?}", store.delete_conversation(&project(*whose), &conv(*id), now))
+        }
+        Act::Add { id, project: whose, items: count } => {
+            format!("{:?}", store.add_items(&project(*whose), &conv(*id), &items(step, *count), now))
+        }
+        Act::Items { id, project: whose, descending, after, limit } => {
+            let order = if *descending { Order::Descending } else { Order::Ascending };
+            let ask = PageAsk { limit: *limit, order, after: after.map(|after| format!("i{after}")) };
+            format!("{:?}", store.items(&project(*whose), &conv(*id), &ask, now))
+        }
+        Act::Item { id, project: whose, item } => {
+            format!("{:?}", store.item(&project(*whose), &conv(*id), &format!("i{item}"), now))
+        }
+        Act::DeleteItem { id, project: whose, item } => {
+            format!("{:?}", store.delete_item(&project(*whose), &conv(*id), &format!("i{item}"), now))
+        }
+        Act::Sweep => format!("{:?}", store.sweep(now)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_file_and_the_memory_answer_alike(acts in prop::collection::vec(act(), 1..80)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("objects.sqlite");
+        let memory = MemoryObjects::new(LIMITS);
+        let mut file = SqliteObjects::open(&path, LIMITS).unwrap();
+        let mut made: Vec<String> = Vec::new();
+        for (step, act) in acts.iter().enumerate() {
+            if step % 13 == 12 {
+                drop(file);
+                file = SqliteObjects::open(&path, LIMITS).unwrap();
+            }
+            let (expected, found) = (done(&memory, act, step, &made), done(&file, act, step, &made));
+            prop_assert_eq!(found, expected, "step {} {:?}", step, act);
+            if let Act::Create { id, .. } = act {
+                made.push(format!("conv_{id}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_of_something_else_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("objects.sqlite");
+    drop(headrace_store::trace::SqliteTraceStore::open(&path, headrace_store::trace::TraceRetention::default()));
+    let refused = SqliteObjects::open(&path, LIMITS).unwrap_err();
+    assert!(refused.to_string().contains("not a Headrace store of objects"), "{refused}");
+}
