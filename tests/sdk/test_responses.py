@@ -1,13 +1,11 @@
 """OpenAI's Responses API, as OpenAI's own SDK has it."""
 
 import json
+import time
 
 import openai
 import pytest
-from conftest import CASES, MODEL, say
-
-pytestmark = pytest.mark.direct("the demo model's words and counts are looked at")
-
+from conftest import CASES, MODEL, Server
 
 def case(needs_tools=False):
     return next(case for case in CASES if bool(case["tools"]) == needs_tools and case["ended"])
@@ -232,3 +230,232 @@ def test_an_answer_is_traced(server, client):
     response = ask(client, "Hello", max_output_tokens=2)
     trace = server.get(f"/v1/requests/{response.id}")
     assert trace["endpoint"] == "responses"
+
+
+def words(response):
+    return (response.output_text, response.usage.input_tokens)
+
+
+def test_a_stored_response_is_found_and_deleted(client):
+    asked = items(case())
+    for stream in [False, True]:
+        told = events_of(client, asked)[-1].response if stream else ask(client, asked, metadata={"a": "b"})
+        found = client.responses.retrieve(told.id)
+        assert found.model_dump() == told.model_dump() and found.store is True
+        went_in = client.responses.input_items.list(told.id, order="asc")
+        assert [item.content[0].text for item in went_in] == [item["content"] for item in asked]
+        assert len({item.id for item in went_in}) == len(asked)
+        first = client.responses.input_items.list(told.id, limit=1)
+        assert first.has_more is (len(asked) > 1) and first.data[0].content[0].text == asked[-1]["content"]
+        client.responses.delete(told.id)
+        for gone in [client.responses.retrieve, client.responses.delete, client.responses.input_items.list]:
+            with pytest.raises(openai.NotFoundError) as missing:
+                gone(told.id)
+            assert missing.value.code == "response_not_found"
+
+
+def test_what_is_not_to_be_stored_is_not(client):
+    told = ask(client, "Hello", store=False, max_output_tokens=4)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(told.id)
+    with pytest.raises(openai.BadRequestError) as missing:
+        ask(client, "Go on", previous_response_id=told.id)
+    assert missing.value.code == "previous_response_not_found"
+    assert missing.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_goes_on_from_another_as_if_all_had_been_sent(client, stream):
+    def make(input, **options):
+        options = {"max_output_tokens": 24, **options}
+        return events_of(client, input, **options)[-1].response if stream else ask(client, input, **options)
+
+    first = make("What is a KV cache?", instructions="Be brief.")
+    second = make("Why?", previous_response_id=first.id)
+    third = make("And then?", previous_response_id=second.id, instructions="Be kind.")
+    assert third.previous_response_id == second.id
+    sent = [
+        {"role": "user", "content": "What is a KV cache?"},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "Why?"},
+    ]
+    assert words(second) == words(make(sent))
+    sent += [{"role": "assistant", "content": second.output_text}, {"role": "user", "content": "And then?"}]
+    # Instructions are those of each response alone.
+    assert words(third) == words(make(sent, instructions="Be kind."))
+
+
+def test_tool_calls_are_part_of_what_is_gone_on_from(client):
+    asked = case(needs_tools=True)
+    tools = [function(tool) for tool in asked["tools"]]
+    first = ask(client, items(asked), tools=tools)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"}
+    options = {"tools": tools, "max_output_tokens": 32}
+    second = ask(client, [output], previous_response_id=first.id, **options)
+    whole = [*items(asked), *[item.model_dump(exclude_unset=True) for item in first.output], output]
+    assert words(second) == words(ask(client, whole, **options))
+
+
+def test_a_conversation_gathers_what_is_said_in_it(client):
+    conversation = client.conversations.create(
+        metadata={"topic": "caches"}, items=[{"type": "message", "role": "user", "content": "Hello"}]
+    )
+    assert conversation.id.startswith("conv_") and conversation.metadata == {"topic": "caches"}
+    options = {"conversation": conversation.id, "max_output_tokens": 16}
+    first = ask(client, "What is a KV cache?", **options)
+    assert first.conversation.id == conversation.id
+    second = ask(client, "Why?", **options)
+    said = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
+    texts = [item.content[0].text for item in said]
+    assert texts == ["Hello", "What is a KV cache?", first.output_text, "Why?", second.output_text]
+    sent = [{"role": item.role, "content": item.content[0].text} for item in said[:-1]]
+    assert words(second) == words(ask(client, sent, max_output_tokens=16))
+    changed = client.conversations.update(conversation.id, metadata={"topic": "more"})
+    assert changed.metadata == {"topic": "more"} == client.conversations.retrieve(conversation.id).metadata
+    added = client.conversations.items.create(
+        conversation.id, items=[{"type": "message", "role": "user", "content": "One more"}]
+    )
+    (item,) = added.data
+    assert client.conversations.items.retrieve(item.id, conversation_id=conversation.id).content[0].text == "One more"
+    client.conversations.items.delete(item.id, conversation_id=conversation.id)
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.items.retrieve(item.id, conversation_id=conversation.id)
+    assert client.conversations.delete(conversation.id).deleted is True
+    with pytest.raises(openai.NotFoundError) as missing:
+        ask(client, "Still there?", **options)
+    assert missing.value.code == "conversation_not_found"
+
+
+def wait_for(client, response):
+    deadline = time.monotonic() + 30
+    while response.status in ["queued", "in_progress"]:
+        assert time.monotonic() < deadline, response
+        time.sleep(0.05)
+        response = client.responses.retrieve(response.id)
+    return response
+
+
+def test_a_response_in_the_background_is_worked_on_while_nobody_waits(client):
+    asked = items(case())
+    begun = ask(client, asked, background=True)
+    assert begun.status == "queued" and begun.background is True and begun.output == []
+    ended = wait_for(client, begun)
+    assert (ended.status, ended.output_text) == ("completed", case()["text"])
+    # What has ended stays as it is.
+    assert client.responses.cancel(begun.id).status == "completed"
+    after = ask(client, "Why?", previous_response_id=begun.id, max_output_tokens=4)
+    assert after.usage.input_tokens > ended.usage.input_tokens
+
+
+def test_a_background_stream_is_taken_up_where_it_was_left(client):
+    asked = items(case())
+    first = []
+    with ask(client, asked, background=True, stream=True) as stream:
+        for event in stream:
+            first.append(event)
+            if event.sequence_number == 5:
+                break
+    id = first[0].response.id
+    with client.responses.retrieve(id, stream=True, starting_after=5) as stream:
+        rest = list(stream)
+    events = first + rest
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert rest[-1].type == "response.completed" and rest[-1].response.output_text == case()["text"]
+    ended = wait_for(client, client.responses.retrieve(id))
+    with client.responses.retrieve(id, stream=True) as stream:
+        assert [event.model_dump() for event in stream] == [event.model_dump() for event in events]
+    assert ended.output_text == case()["text"]
+    told = ask(client, "Hello", max_output_tokens=2)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.retrieve(told.id, stream=True)
+    assert refused.value.code == "response_not_streamed"
+
+
+def test_a_response_in_the_background_is_cancelled_by_its_id(client):
+    options = {"max_output_tokens": 1500, "extra_body": {"ignore_eos": True}}
+    begun = ask(client, "Hello", background=True, **options)
+    cancelled = client.responses.cancel(begun.id)
+    assert cancelled.status == "cancelled" and client.responses.retrieve(begun.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError):
+        ask(client, "Go on", previous_response_id=ask(client, "Hi", store=False, max_output_tokens=1).id)
+    told = ask(client, "Hello", max_output_tokens=2)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.cancel(told.id)
+    assert refused.value.code == "response_not_in_background"
+
+
+def test_what_is_stored_outlives_the_server_and_is_nobody_elses(start_server):
+    server = start_server()
+    with server.openai() as client:
+        told = ask(client, "What is a KV cache?", max_output_tokens=8)
+        conversation = client.conversations.create()
+    made = server.run("projects", "create", "other")
+    assert made.returncode == 0, made.stderr
+    key = server.run("keys", "create", "--project", "other", "--name", "other")
+    assert key.returncode == 0, key.stderr
+    secret = next(word for word in key.stdout.split() if word.startswith("sk-"))
+    with server.openai(api_key=secret) as other:
+        for look in [
+            lambda: other.responses.retrieve(told.id),
+            lambda: other.responses.delete(told.id),
+            lambda: other.conversations.retrieve(conversation.id),
+        ]:
+            with pytest.raises(openai.NotFoundError):
+                look()
+    server.stop()
+    again = Server(server.directory)
+    try:
+        with again.openai() as client:
+            assert client.responses.retrieve(told.id).output_text == told.output_text
+            assert client.conversations.retrieve(conversation.id).id == conversation.id
+    finally:
+        again.stop()
+
+
+@pytest.mark.direct("behind another server tokens are estimated")
+def test_tokens_are_counted_as_they_are_charged(client):
+    asked = items(case(needs_tools=True))
+    options = {"tools": [function(tool) for tool in case(needs_tools=True)["tools"]], "instructions": "Be brief."}
+    told = ask(client, asked, max_output_tokens=1, **options)
+    counted = client.responses.input_tokens.count(model=MODEL, input=asked, **options)
+    assert counted.input_tokens == told.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=MODEL, input="Why?", previous_response_id=told.id)
+    assert counted.input_tokens == ask(client, "Why?", previous_response_id=told.id, max_output_tokens=1).usage.input_tokens
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_tokens.count(model="none", input="Hello")
+
+
+def test_what_was_compacted_stands_for_what_was_said(client):
+    said = items(case())
+    short = client.responses.compact(model=MODEL, input=said)
+    (item,) = short.output
+    assert (short.object, item.type) == ("response.compaction", "compaction") and short.usage.output_tokens > 0
+    response = ask(client, [item.model_dump(exclude_unset=True), {"role": "user", "content": "Go on."}], max_output_tokens=4)
+    assert response.status in ["completed", "incomplete"]
+    with pytest.raises(openai.BadRequestError):
+        client.responses.compact(model=MODEL, input=[{"type": "compaction", "encrypted_content": "gAAA"}])
+
+
+def test_the_sdks_own_stream_gathers_the_answer(client):
+    asked = items(case())
+    with client.responses.stream(model=MODEL, input=asked, temperature=0, max_output_tokens=256) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == case()["text"]
+
+
+def test_an_answer_is_held_to_a_schema(client):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "count": {"type": "integer", "maximum": 99}},
+        "required": ["name", "count"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "name": "thing", "strict": True, "schema": schema}
+    for stream in [False, True]:
+        asked = {"text": {"format": form}, "max_output_tokens": 200}
+        response = events_of(client, "Name a thing.", **asked)[-1].response if stream else ask(client, "Name a thing.", **asked)
+        told = json.loads(response.output_text)
+        assert list(told) == ["name", "count"] and isinstance(told["count"], int), told
+        assert response.text.format.name == "thing" and response.text.format.strict is True

@@ -6,6 +6,7 @@ mod answer;
 mod arrival;
 mod body;
 mod memory;
+mod object;
 mod question;
 mod refusal;
 
@@ -17,6 +18,7 @@ pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
 pub use body::{BodyRefusal, BodySource};
 pub use memory::{Memory, NoRoom, Reserved};
+pub use object::{ObjectAsk, ObjectMethod};
 pub use question::Question;
 pub use refusal::EdgeRefusal;
 
@@ -55,6 +57,19 @@ pub trait Front: Send + Sync + 'static {
     fn answer_question<B: BodySource>(
         self: &Arc<Self>,
         asked: Self::Questioner,
+        body: B,
+    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
+    /// A request for what clients store, by somebody who is known.
+    type Asked: Admitted;
+
+    /// Decides by its head whether a request for what clients store comes in. An answer is a refusal.
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Self::Asked, Answer<Self::Stream>>;
+
+    /// Answers a request for what clients store. Its body is read where the request has one.
+    fn answer_asked<B: BodySource>(
+        self: &Arc<Self>,
+        asked: Self::Asked,
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 

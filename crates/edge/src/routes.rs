@@ -31,6 +31,8 @@ pub enum Target {
     Health,
     /// Whether calls would be served.
     Ready,
+    /// What clients store.
+    Objects,
     /// What is no part of the API.
     Annex,
 }
@@ -57,6 +59,9 @@ pub const ROUTES: &[Route] = &[
     ask("/v1/messages/count_tokens", Question::CountTokens),
     ask("/tokenize", Question::Tokenize),
     ask("/detokenize", Question::Detokenize),
+    objects("/v1/responses/{*name}"),
+    objects("/v1/conversations"),
+    objects("/v1/conversations/{*name}"),
     get("/v1/models", Access::Key, Target::Models),
     get("/v1/models/{*name}", Access::Key, Target::Model),
     get("/v1/requests/{id}", Access::Key, Target::Request),
@@ -78,6 +83,10 @@ const fn post(path: &'static str, endpoint: Endpoint) -> Route {
 
 const fn ask(path: &'static str, question: Question) -> Route {
     Route { methods: "POST", path, access: Access::Key, target: Target::Question(question) }
+}
+
+const fn objects(path: &'static str) -> Route {
+    Route { methods: "GET, HEAD, POST, DELETE", path, access: Access::Key, target: Target::Objects }
 }
 
 const fn get(path: &'static str, access: Access, target: Target) -> Route {
@@ -127,13 +136,14 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The fields of a query, decoded; those that are no text are left out.
-pub(crate) fn query_fields(query: Option<&str>) -> Vec<(String, String)> {
+/// The fields of a query, decoded; `None` where one cannot be.
+pub(crate) fn query_fields(query: Option<&str>) -> Option<Vec<(String, String)>> {
+    let fields = query.unwrap_or_default().split('&').filter(|field| !field.is_empty());
     let field = |field: &str| {
-        let (name, value) = field.split_once('=')?;
-        Some((percent_decoded(name)?, percent_decoded(value)?))
+        let (name, value) = field.split_once('=').unwrap_or((field, ""));
+        Some((percent_decoded(&name.replace('+', " "))?, percent_decoded(&value.replace('+', " "))?))
     };
-    query.unwrap_or_default().split('&').filter_map(field).collect()
+    fields.map(field).collect()
 }
 
 /// The model that a query names (`model=NAME`), as far as it can be read.
@@ -192,13 +202,16 @@ mod tests {
 
     #[test]
     fn fields_of_a_query_are_decoded() {
-        let fields =
-            |query| query_fields(query).into_iter().map(|(a, b)| format!("{a}:{b}")).collect::<Vec<_>>();
+        let fields = |query| {
+            let fields = query_fields(query)?;
+            Some(fields.into_iter().map(|(a, b)| format!("{a}:{b}")).collect::<Vec<_>>())
+        };
         assert_eq!(
-            fields(Some("limit=5&after_id=a%2Fb&beta=true&x&y=%ff&z=")),
-            ["limit:5", "after_id:a/b", "beta:true", "z:"]
+            fields(Some("limit=5&after_id=a%2Fb&beta=true&x&&z=")).unwrap(),
+            ["limit:5", "after_id:a/b", "beta:true", "x:", "z:"]
         );
-        assert!(fields(None).is_empty());
+        assert_eq!(fields(Some("limit=5&y=%ff")), None);
+        assert_eq!(fields(None), Some(Vec::new()));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use headrace_call_api::{
-    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory, Peer,
-    Question,
+    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory,
+    ObjectAsk, ObjectMethod, Peer, Question,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -127,7 +127,8 @@ impl<F: Front> Asked<'_, F> {
         let takes_get = !matches!(route.target, Target::Call(_) | Target::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
-            Method::POST => !takes_get || route.target == Target::Annex,
+            Method::POST => !takes_get || matches!(route.target, Target::Annex | Target::Objects),
+            Method::DELETE => route.target == Target::Objects,
             _ => false,
         };
         if !fits {
@@ -152,7 +153,7 @@ impl<F: Front> Asked<'_, F> {
             Target::Call(endpoint) => self.call(endpoint).await,
             Target::Question(question) => self.question(question).await,
             Target::Models => {
-                let query = routes::query_fields(self.parts.uri.query());
+                let query = routes::query_fields(self.parts.uri.query()).unwrap_or_default();
                 front.list_models(&self.credentials(), self.dialect(), &query)
             }
             Target::Model => match routes::percent_decoded(rest) {
@@ -161,6 +162,10 @@ impl<F: Front> Asked<'_, F> {
             },
             Target::Request => match routes::percent_decoded(rest) {
                 Some(id) => front.show_request(&self.credentials(), &id).await,
+                None => return self.not_found(),
+            },
+            Target::Objects => match self.objects_asked() {
+                Some(ask) => self.objects(ask).await,
                 None => return self.not_found(),
             },
             Target::Annex => return self.not_found(),
@@ -212,6 +217,30 @@ impl<F: Front> Asked<'_, F> {
         let taken = memory.for_call_of(asked.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
         front.answer_question(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+    }
+
+    /// A request for what clients store; `None`: its path or query is broken.
+    fn objects_asked(&self) -> Option<ObjectAsk> {
+        let method = match self.parts.method {
+            Method::POST => ObjectMethod::Post,
+            Method::DELETE => ObjectMethod::Delete,
+            _ => ObjectMethod::Get,
+        };
+        let path = self.parts.uri.path().strip_prefix("/v1/")?;
+        let (path, query) = (routes::percent_decoded(path)?, routes::query_fields(self.parts.uri.query())?);
+        Some(ObjectAsk { method, path, query, credentials: self.credentials() })
+    }
+
+    async fn objects(&mut self, ask: ObjectAsk) -> Answer<F::Stream> {
+        let Shared { front, limits, memory, stats, .. } = self.shared;
+        let asked = match front.admit_asked(ask) {
+            Ok(asked) => asked,
+            Err(refusal) => return refusal,
+        };
+        self.activity.trust();
+        let taken = memory.for_call_of(asked.payer().clone());
+        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
+        front.answer_asked(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
     /// What the annex says, to whom it knows.

@@ -8,6 +8,7 @@ use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_ledger::{Books, Owner};
 use headrace_limits::Limits;
+use headrace_objects::ObjectStore;
 use headrace_wire::WireLimits;
 use serde_json::Value;
 
@@ -27,6 +28,8 @@ pub struct GatewayParts {
     pub traces: Arc<dyn TraceSink>,
     /// Finds them again.
     pub records: Arc<dyn Records>,
+    /// Keeps what clients store.
+    pub objects: Arc<dyn ObjectStore>,
     /// Separates the prefix caches of tenants. Never leaves the server.
     pub cache_secret: [u8; 32],
     /// This process, new at each start.
@@ -76,6 +79,8 @@ pub struct GatewayConfig {
     pub render_bytes_at_once: usize,
     /// Memory that calls may take.
     pub memory: MemoryBounds,
+    /// How long what clients store is kept.
+    pub object_retention: Duration,
     /// What a request may say.
     pub wire: WireLimits,
 }
@@ -94,6 +99,7 @@ impl Default for GatewayConfig {
             render_inline_bytes: 32 * 1024,
             render_bytes_at_once: 16 << 20,
             memory: MemoryBounds::default(),
+            object_retention: Duration::from_secs(30 * 24 * 3600),
             wire: WireLimits::default(),
         }
     }

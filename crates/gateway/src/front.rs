@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head, Question};
+use headrace_call_api::{
+    BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head, ObjectAsk, Question,
+};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
 
 use crate::dossier::Dossier;
 use crate::questions::Questioner;
 use crate::refused::Why;
 use crate::stages::{self, Entered};
-use crate::{Answer, Delivery, Gateway};
+use crate::{Answer, Asked, Delivery, Gateway};
 
 impl headrace_call_api::Admitted for Entered {
     fn payer(&self) -> &KeyId {
@@ -23,6 +25,7 @@ impl Front for Gateway {
     type Stream = Delivery;
     type Admitted = Entered;
     type Questioner = Questioner;
+    type Asked = Asked;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Entered, Answer> {
         stages::enter(self, head, None, |_| ())
@@ -59,6 +62,14 @@ impl Front for Gateway {
 
     async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> Answer {
         self.request_for(credentials, id).await
+    }
+
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Asked, Answer> {
+        Gateway::admit_asked(self, ask)
+    }
+
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, asked: Asked, body: B) -> Answer {
+        Gateway::answer_asked(self, asked, body).await
     }
 
     fn refuse(

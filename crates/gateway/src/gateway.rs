@@ -14,6 +14,7 @@ use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
 use crate::memory::Memory;
+use crate::objects::Objects;
 use crate::shadows::{ShadowFigures, Shadows};
 use crate::turns::Turns;
 
@@ -30,6 +31,7 @@ pub struct Gateway {
     memory: Memory,
     tasks: TaskTracker,
     shadows: Shadows,
+    objects: Objects,
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
@@ -50,7 +52,9 @@ impl Gateway {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
+        let objects = Objects::new(Arc::clone(&parts.objects), config.object_retention);
         Ok(Arc::new(Self {
+            objects,
             parts,
             turns: Turns::new(config.render_bytes_at_once),
             memory: Memory::new(config.memory),
@@ -180,6 +184,11 @@ impl Gateway {
     /// Cancelled when no new calls are taken any more.
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
+    }
+
+    /// What clients store.
+    pub(crate) const fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// The copies of its calls.

@@ -40,6 +40,8 @@ mod reply;
 
 pub(crate) mod settle;
 
+mod stored;
+
 mod miss;
 
 use line::Line;
@@ -48,6 +50,9 @@ use reply::Reply;
 use round::Round;
 use settle::{Bill, Settled, Settlement};
 use source::said::{Lost, Said};
+use stored::Noted;
+
+pub(crate) use stored::reply_meta;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
@@ -68,6 +73,7 @@ pub(crate) struct Carried {
     round: Round,
     /// Models that failed, or were to answer in the place of another one.
     passed_over: Vec<ModelName>,
+    noted: Noted,
 }
 
 /// How the call ended, as it was settled.
@@ -166,6 +172,7 @@ impl Carried {
             ended: None,
             round: Round::new(work),
             passed_over: Vec::new(),
+            noted: Noted::default(),
         }
     }
 
@@ -177,11 +184,16 @@ impl Carried {
     /// What every call ends with, once: the end of its answer, its settlement, the last word.
     async fn finish(&mut self, gateway: &Gateway, ending: Ending) {
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
-        if matches!(ending, Ending::Completed) {
-            self.encode_end(gateway).await;
-        }
+        let ending = match ending {
+            Ending::Completed => {
+                self.encode_end(gateway).await;
+                self.keep(gateway).await
+            }
+            other => other,
+        };
         let settled = self.settle(gateway, ending).await;
         self.tell(settled);
+        self.note_end(gateway).await;
         if !self.located {
             // The call is over: nobody waits for this, and its time is not the call's.
             self.locate(gateway).await;
@@ -198,7 +210,10 @@ impl Carried {
     async fn round(&mut self, gateway: &Gateway) -> Ending {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.dossier) {
-                Ok(placed) => self.run(gateway, &placed).await,
+                Ok(placed) => match self.note(gateway).await {
+                    Ok(()) => self.run(gateway, &placed).await,
+                    Err(why) => Ending::Failed(why),
+                },
                 Err(why) => Ending::Refused(why),
             };
             if matches!(ending, Ending::Completed) {
@@ -383,6 +398,7 @@ impl Carried {
         if let Some(settled) = self.settlement.settled() {
             attempt(|| self.tell(settled));
         }
+        guarded(self.note_end(gateway)).await;
         // Where the last word itself panicked, an error is still better than none.
         let why = panicked();
         if self.line.refuse(&self.dossier, &why)

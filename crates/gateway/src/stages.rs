@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::dossier::{Dossier, Stub};
+use crate::objects::background;
 use crate::refused::Why;
 use crate::shadows::{self, CopyLane, Shadow};
 use crate::state::{Admitted, Arrived, Keyed};
@@ -93,6 +94,9 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
     let Entered { admitted, mut dossier, stub, counted } = entered;
     let travel = async {
         match decide(gateway, admitted, body, &mut dossier).await {
+            Ok(keyed) if keyed.is_in_background(&dossier) => {
+                background::start(gateway, dossier, keyed, counted).await
+            }
             Ok(keyed) => dispatch(gateway, dossier, keyed, counted).await,
             Err(why) => refuse(gateway, dossier, &why),
         }
@@ -100,8 +104,28 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
     AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| panicked(gateway, stub))
 }
 
+/// Walks with a request as far as its tokens are counted. Nothing is held for it, and nobody answers it.
+///
+/// # Errors
+/// The answer to what some stage refuses.
+pub(crate) async fn count(
+    gateway: &Arc<Gateway>,
+    entered: Entered,
+    body: impl BodySource,
+) -> Result<u64, Answer> {
+    let Entered { admitted, mut dossier, stub, .. } = entered;
+    let walk = async {
+        match decide(gateway, admitted, body, &mut dossier).await {
+            Ok(keyed) => Ok(keyed.work.prompt_tokens()),
+            Err(why) => Err(refuse(gateway, dossier, &why)),
+        }
+    };
+    let walked = AssertUnwindSafe(walk).catch_unwind().await;
+    walked.unwrap_or_else(|_| Err(panicked(gateway, stub)))
+}
+
 /// Whatever stage refused: one answer and one trace.
-fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+pub(crate) fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer
@@ -167,7 +191,7 @@ pub(crate) async fn decide(
     Ok(keyed)
 }
 
-async fn dispatch(
+pub(crate) async fn dispatch(
     gateway: &Arc<Gateway>,
     dossier: Dossier,
     keyed: Keyed,

@@ -147,6 +147,8 @@ pub(crate) struct Messages {
     pub(crate) trail: Vec<u64>,
     /// Should its answer break off, somebody else goes on from its text: it is read here, and written anew.
     pub(crate) may_resume: bool,
+    /// The chat that is asked for where the call's own endpoint is none that upstreams have; its answer is read here.
+    pub(crate) chat: Option<Box<Call>>,
     /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it.
     pub(crate) translated: Option<Result<Call, BadRequest>>,
 }

@@ -33,6 +33,7 @@ use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
+use headrace_objects::ObjectLimits;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
@@ -79,6 +80,7 @@ pub(crate) struct Config {
     pub(crate) limits: DefaultLimits,
     pub(crate) rules: Option<Rules>,
     pub(crate) gateway: GatewayConfig,
+    pub(crate) objects: ObjectLimits,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     /// What other Headraces sign with who may send jobs; `None`: nobody may.
@@ -188,13 +190,14 @@ impl Config {
             scheduler: read.scheduler(),
             aliases: read.aliases(),
             names: NameRules {
-                tell_aliases: matches!(read.parsed("gateway.alias_header"), Some(Parsed::Flag(true))),
+                tell_aliases: read.is_on("gateway.alias_header"),
                 ..std::mem::take(&mut read.names)
             },
             weights: read.weights(),
             limits: read.limits(),
             rules: read.rules(),
             gateway: read.gateway(),
+            objects: read.objects(),
             traces: read.traces(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
@@ -251,6 +254,10 @@ impl Reader {
 
     fn count(&self, path: &str) -> Option<u32> {
         self.long(path).and_then(|count| u32::try_from(count).ok())
+    }
+
+    fn is_on(&self, path: &str) -> bool {
+        matches!(self.parsed(path), Some(Parsed::Flag(true)))
     }
 
     fn duration(&self, path: &str) -> Duration {
@@ -425,7 +432,8 @@ impl Reader {
                 key: bytes("gateway.max_key_memory", usual.memory.key),
                 all: bytes("gateway.max_memory", usual.memory.all),
             },
-            wire: self.wire(),
+            object_retention: self.duration("objects.retention"),
+            wire: WireLimits { skip_hosted_tools: self.is_on("responses.skip_hosted_tools"), ..self.wire() },
         };
         for (field, why) in config.faults() {
             self.fault(&format!("gateway.{field}"), why);
@@ -443,6 +451,20 @@ impl Reader {
             self.fault("wire", error);
             WireLimits::default()
         })
+    }
+
+    fn objects(&self) -> ObjectLimits {
+        let long = |path| self.long(path).unwrap_or(1);
+        ObjectLimits {
+            retention_seconds: self.duration("objects.retention").as_secs(),
+            max_object_bytes: long("objects.max_object"),
+            max_responses_per_project: long("objects.max_responses_per_project"),
+            max_response_bytes_per_project: long("objects.max_response_bytes_per_project"),
+            max_conversations_per_project: long("objects.max_conversations_per_project"),
+            max_items_per_conversation: long("objects.max_items_per_conversation"),
+            max_turns: self.size("objects.max_turns").unwrap_or(1),
+            max_history_bytes: long("objects.max_history"),
+        }
     }
 
     fn traces(&self) -> TraceSettings {

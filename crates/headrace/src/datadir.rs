@@ -22,6 +22,8 @@ const IDENTITY_FILE: &str = "identity.sqlite";
 const LEDGER_FILE: &str = "ledger.sqlite";
 /// The traces.
 const TRACE_FILE: &str = "traces.sqlite";
+/// What clients store.
+const OBJECTS_FILE: &str = "objects.sqlite";
 /// Where the API listens, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
@@ -38,6 +40,11 @@ pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
 /// The path of the traces.
 pub(crate) fn trace_file(dir: &Path) -> PathBuf {
     dir.join(TRACE_FILE)
+}
+
+/// The path of what clients store.
+pub(crate) fn objects_file(dir: &Path) -> PathBuf {
+    dir.join(OBJECTS_FILE)
 }
 
 /// Whether a directory has a store of keys, as it does from its first start on.

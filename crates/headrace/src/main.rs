@@ -18,6 +18,7 @@ mod health;
 mod key_text;
 mod machine;
 mod models;
+mod objects;
 mod offers;
 mod output;
 mod progress;

@@ -38,7 +38,7 @@ use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{canaries, commands, gauges, hardening, machine, models, output, reload};
+use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, reload};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -248,6 +248,7 @@ impl House {
             served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
         drop(running);
         let gateway = self.gateway(&fronted)?;
+        objects::take_over(runtime, &gateway);
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }
@@ -302,6 +303,7 @@ impl House {
             let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
             let mut ticks = self.tick();
             ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
+            ticks.push(tokio::spawn(objects::tend(Arc::downgrade(&gateway))));
             let every = self.config.watch;
             if !every.is_zero() {
                 ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, every)));
@@ -392,6 +394,7 @@ impl House {
             books: Arc::new(self.ledger.clone()),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
+            objects: objects::open(&self.data_dir, self.config.objects)?,
             cache_secret: self.data_dir.cache_salt(),
             owner: self.owner,
         };

@@ -84,7 +84,10 @@ mod tests {
         let items = input_items("\"hi\"", "resp_7");
         assert_eq!(items.len(), 1);
         let item: Value = serde_json::from_str(&items[0].json).unwrap();
-        assert_eq!((&item["id"], &item["type"], &item["role"]), (&json!("msg_7i0000"), &json!("message"), &json!("user")));
+        assert_eq!(
+            (&item["id"], &item["type"], &item["role"]),
+            (&json!("msg_7i0000"), &json!("message"), &json!("user"))
+        );
         assert_eq!(item["content"], json!([{"type": "input_text", "text": "hi"}]));
         let list = json!([
             {"role": "assistant", "content": "a"},

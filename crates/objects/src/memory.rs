@@ -151,11 +151,7 @@ impl ObjectStore for MemoryObjects {
         more(&self.limits, 0, items)?;
         let mut all = self.all.lock();
         let own = all.conversations.values().filter(|(has, _)| has.project == conversation.project).count();
-        fits(
-            "max_conversations_per_project",
-            self.limits.max_conversations_per_project,
-            own as u64 + 1,
-        )?;
+        fits("max_conversations_per_project", self.limits.max_conversations_per_project, own as u64 + 1)?;
         all.conversations.insert(conversation.id.clone(), (conversation.clone(), items.to_vec()));
         Ok(())
     }
@@ -205,7 +201,9 @@ impl ObjectStore for MemoryObjects {
     ) -> Result<bool, ObjectError> {
         let later = self.later(now);
         let mut all = self.all.lock();
-        let Some((conversation, has)) = all.conversation(project, conversation, now) else { return Ok(false) };
+        let Some((conversation, has)) = all.conversation(project, conversation, now) else {
+            return Ok(false);
+        };
         more(&self.limits, has.len(), items)?;
         has.extend_from_slice(items);
         conversation.expires = later.max(conversation.expires);

@@ -77,7 +77,9 @@ mod tests {
     use super::*;
 
     fn list(ids: &[&str]) -> Vec<ItemRecord> {
-        ids.iter().map(|id| ItemRecord { id: (*id).to_owned(), json: format!("{{\"id\":\"{id}\"}}") }).collect()
+        ids.iter()
+            .map(|id| ItemRecord { id: (*id).to_owned(), json: format!("{{\"id\":\"{id}\"}}") })
+            .collect()
     }
 
     #[test]
@@ -103,6 +105,9 @@ mod tests {
             page(list(&["a"]), &PageAsk::default()).json(),
             r#"{"object":"list","data":[{"id":"a"}],"first_id":"a","last_id":"a","has_more":false}"#
         );
-        assert_eq!(Page::default().json(), r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#);
+        assert_eq!(
+            Page::default().json(),
+            r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#
+        );
     }
 }

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord, Turn,
+    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
+    Turn,
 };
 use sqlx::sqlite::SqliteConnection;
 
@@ -270,12 +271,13 @@ impl ObjectStore for SqliteObjects {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);
             }
-            let found: Option<(String,)> =
-                sqlx::query_as("SELECT json FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
-                    .bind(conversation)
-                    .bind(id)
-                    .fetch_optional(&mut *connection)
-                    .await?;
+            let found: Option<(String,)> = sqlx::query_as(
+                "SELECT json FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1",
+            )
+            .bind(conversation)
+            .bind(id)
+            .fetch_optional(&mut *connection)
+            .await?;
             Ok(found.map(|(json,)| ItemRecord { id: id.to_owned(), json }))
         })
     }

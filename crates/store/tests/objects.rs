@@ -70,7 +70,10 @@ fn project(number: u8) -> ProjectId {
 
 fn items(from: usize, count: usize) -> Vec<ItemRecord> {
     (from..from + count)
-        .map(|at| ItemRecord { id: format!("i{}", at % 6), json: format!("{{\"id\":\"i{}\",\"n\":{at}}}", at % 6) })
+        .map(|at| ItemRecord {
+            id: format!("i{}", at % 6),
+            json: format!("{{\"id\":\"i{}\",\"n\":{at}}}", at % 6),
+        })
         .collect()
 }
 
@@ -186,7 +189,10 @@ proptest! {
 fn a_file_of_something_else_is_not_taken() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("objects.sqlite");
-    drop(headrace_store::trace::SqliteTraceStore::open(&path, headrace_store::trace::TraceRetention::default()));
+    drop(headrace_store::trace::SqliteTraceStore::open(
+        &path,
+        headrace_store::trace::TraceRetention::default(),
+    ));
     let refused = SqliteObjects::open(&path, LIMITS).unwrap_err();
     assert!(refused.to_string().contains("not a Headrace store of objects"), "{refused}");
 }

@@ -42,3 +42,6 @@ pub use questions::{
     tokenize_body,
 };
 pub use request::{parse, parse_chat, parse_completions, parse_messages};
+pub use responses::{
+    ConversationBody, as_chat, compaction, conversation_body, response_begun, response_id, with_history,
+};

@@ -14,3 +14,4 @@ pub use request::{
     Edits, SoFar, beginning, can_resume, edited, model_named, opening, resumed, skim, skim_question, texts,
     translated, user_named,
 };
+pub(crate) use request::{Object, array, object};

@@ -3,15 +3,23 @@
 //! Sources: <https://platform.openai.com/docs/api-reference/responses>, <https://www.openresponses.org/specification>.
 
 mod answer;
+mod as_chat;
 mod echo;
 mod gathered;
 mod items;
 mod parts;
 mod request;
 mod sealed;
+mod state;
 mod stream;
 mod tools;
 mod whole;
+
+#[cfg(test)]
+mod tests;
+
+pub use as_chat::as_chat;
+pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 
 pub(crate) use request::read;
 pub(crate) use stream::ResponseStream;

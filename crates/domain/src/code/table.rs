@@ -221,6 +221,35 @@ codes! {
         "The id is wrong, belongs to somebody else, is of a `GET` (calls are traced, `GET`s are not), or is older \
          than what is kept. All are answered alike. The id of an answer (`chatcmpl-…`, `cmpl-…`, `msg_…`) finds the \
          same trace as its request's (`req_…`, header `x-request-id`).";
+    ResponseNotFound "response_not_found" Route (404 NotFound)
+        "There is no such response for your project."
+        "The id is wrong, belongs to somebody else, or is of a response that was not stored (`store: false`), was deleted, or is \
+         older than what is kept (`objects.retention`). All are answered alike.";
+    PreviousResponseNotFound "previous_response_not_found" Parse (400 InvalidRequest)
+        "The response that this one is to go on from, or one that that goes on from, is not there, or has not ended."
+        "See `response_not_found`; wait for a response in the background to end. Otherwise send the whole conversation as `input`.";
+    ConversationNotFound "conversation_not_found" Route (404 NotFound)
+        "There is no such conversation, or no such item of it, for your project."
+        "The id is wrong, belongs to somebody else, was deleted, or nothing was added to it for `objects.retention`. All are \
+         answered alike.";
+    ResponseNotStreamed "response_not_streamed" Route (400 InvalidRequest)
+        "The events of this response were not kept."
+        "Only those of a response that was created with both `background: true` and `stream: true` are. Ask for it without `stream`.";
+    ResponseNotInBackground "response_not_in_background" Route (400 InvalidRequest)
+        "Only a response in the background can be cancelled by its id."
+        "Close the connection that the response comes on.";
+    BadPage "bad_page" Route (400 InvalidRequest)
+        "A parameter of the query is not one that this path has."
+        "`limit` is 1 to 100, `order` is `asc` or `desc`, `after` is the id of an item, `starting_after` a sequence number.";
+    ObjectsFull "objects_full" Route (413 RequestTooLarge)
+        "What was to be stored, or what it goes on from, is more than is kept; the message names the bound."
+        "Send `store: false`, start a new conversation, delete what is not needed, or raise the bound (`objects.*`).";
+    ObjectsUnavailable "objects_unavailable" Route (503 Overloaded)
+        "What clients store cannot be written or read now."
+        "Try again; `store: false` needs none of it. The log says what is wrong with the disk.";
+    BackgroundFull "background_full" Route (429 RateLimit)
+        "As many responses are worked on in the background as are taken at once."
+        "Wait for some of them, or send `background: false`.";
     TooManyLookUps "too_many_look_ups" Route (503 Overloaded)
         "As many questions for traces (`GET /v1/requests/ID`) are being answered as are taken at once."
         "Try again shortly.";

@@ -143,3 +143,29 @@ async fn a_front_is_told_where_a_call_comes_from() {
     assert_status(&rest(&mut stream).await, 200);
     assert_eq!(*served.stub.peer.lock().unwrap(), Some(stream.local_addr().unwrap()));
 }
+
+#[tokio::test]
+async fn what_clients_store_is_asked_for_by_method_path_and_query() {
+    let served = serve(config()).await;
+    let key = "authorization: Bearer good\r\n";
+    for (method, path, expected) in [
+        (
+            "GET",
+            "/v1/responses/resp_1?limit=2&after=a%20b",
+            r#"Get responses/resp_1 [("limit", "2"), ("after", "a b")]"#,
+        ),
+        ("DELETE", "/v1/conversations/conv_1/items/i", "Delete conversations/conv_1/items/i []"),
+    ] {
+        let answer = ask(&served, method, path, key).await;
+        assert_status(&answer, 200);
+        assert!(answer.contains(expected), "{answer}");
+    }
+    let body = format!("{key}content-type: application/json\r\ncontent-length: 2\r\n");
+    let request =
+        format!("POST /v1/conversations HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{body}\r\n{{}}");
+    let answer = served.raw(&request).await;
+    assert!(answer.contains("Post conversations [] {}"), "{answer}");
+    assert_status(&ask(&served, "GET", "/v1/responses/resp_1?a=%zz", key).await, 404);
+    // The path of calls itself takes calls alone.
+    assert_status(&ask(&served, "GET", "/v1/responses", key).await, 405);
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{
     Admitted, Annex, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames,
-    Front, GiveUp, Head, Outlet, Question,
+    Front, GiveUp, Head, ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, ServeReport};
@@ -38,6 +38,8 @@ pub(crate) struct Stub {
     pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
     /// Where the last call came from.
     pub(crate) peer: Mutex<Option<SocketAddr>>,
+    /// The last request for what clients store.
+    looked: Mutex<String>,
     /// Where the last body went.
     pub(crate) outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
 }
@@ -108,6 +110,7 @@ impl Stub {
             cut: watch::Sender::new(false),
             given_up: Arc::default(),
             peer: Mutex::default(),
+            looked: Mutex::default(),
             outlet: Arc::default(),
         })
     }
@@ -199,6 +202,7 @@ impl Front for Stub {
     type Stream = Pieces;
     type Admitted = Call;
     type Questioner = Questioned;
+    type Asked = Call;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Call, Answer<Pieces>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -226,6 +230,24 @@ impl Front for Stub {
             Ok(BIG) => whole(200, vec![b'y'; 3 << 20]),
             Ok(PANIC) => panic!("as asked"),
             _ => whole(200, body),
+        }
+    }
+
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Call, Answer<Pieces>> {
+        let key = known(&ask.credentials).ok_or_else(|| whole(401, "{}"))?;
+        let ObjectAsk { method, path, query, .. } = ask;
+        *self.looked.lock().unwrap() = format!("{method:?} {path} {query:?}");
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
+    }
+
+    /// What was asked, and the body of a request that has one.
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _call: Call, body: B) -> Answer<Pieces> {
+        let looked = self.looked.lock().unwrap().clone();
+        let body = if looked.starts_with("Post") { body.read().await } else { Ok(Bytes::new()) };
+        match body {
+            Ok(body) => whole(200, format!("{looked} {}", String::from_utf8_lossy(&body))),
+            Err(refusal) => not_taken(&refusal),
         }
     }
 

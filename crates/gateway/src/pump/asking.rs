@@ -32,10 +32,11 @@ pub(super) fn ask(
     begun: Option<&Begun>,
 ) -> Result<Asking, Why> {
     let facts = relay.facts();
-    let own = facts.dialect == work.call.endpoint.dialect();
+    let asked = messages.chat.as_deref().unwrap_or(&work.call);
+    let own = facts.dialect == asked.endpoint.dialect();
     let call = match &messages.translated {
         Some(translated) if !own => translated.as_ref().map_err(|bad| Why::from(bad.clone()))?,
-        _ => &work.call,
+        _ => asked,
     };
     let edits = Edits {
         model: &facts.model,
@@ -58,14 +59,14 @@ pub(super) fn ask(
         body,
         stream: call.stream,
         // What a dialect's headers switch on in a body of another one cannot be said in it, and was refused.
-        headers: if own { dossier.dialect_headers.clone() } else { Vec::new() },
+        headers: if own && messages.chat.is_none() { dossier.dialect_headers.clone() } else { Vec::new() },
         head_within: call.timeout,
     };
     Ok(Asking {
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
         // The block of timings has its place in answers that are written here.
-        as_is: own && !call.explain && !messages.may_resume,
+        as_is: own && messages.chat.is_none() && !call.explain && !messages.may_resume,
     })
 }
 

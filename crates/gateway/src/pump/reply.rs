@@ -1,7 +1,7 @@
 //! Stage `deliver`: reply events to bytes in the caller's dialect. One machine for streamed and whole answers, so that they
 //! cannot differ. Must not know where the events come from.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Continued, ReplyEvent, TokenLogprob, UnixNanos, Usage};
 use headrace_wire::{Chosen, ErrorFacts, ReplyEncoder, ReplyMeta, encoder};
 
@@ -45,6 +45,8 @@ struct Written {
     unseen: Vec<u64>,
     /// Ids are written as such.
     with_ids: bool,
+    /// What is to be stored of the answer.
+    kept: Option<Bytes>,
 }
 
 impl Written {
@@ -84,15 +86,20 @@ impl Written {
 }
 
 impl Reply {
-    pub(super) fn new(work: &Work, dossier: &Dossier) -> Self {
-        let meta = ReplyMeta {
+    /// What an answer to a call says of itself.
+    pub(super) fn meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
+        ReplyMeta {
             request_id: dossier.id,
             created_unix_s: dossier.record.started.seconds(),
             model: work.model.name.to_string(),
             system_fingerprint: work.model.lane.numerics().to_owned(),
             tier: work.call.tier,
             chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
-        };
+        }
+    }
+
+    pub(super) fn new(work: &Work, dossier: &Dossier) -> Self {
+        let meta = Self::meta(work, dossier);
         let (choices, encoder) = (work.choices() as usize, encoder(&work.call, meta));
         Self {
             content_type: encoder.content_type(),
@@ -180,6 +187,7 @@ impl Reply {
         let end = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut Written| {
             written.bytes.reserve(bytes);
             encoder.finish(&usage, explained.as_ref(), &mut written.bytes);
+            written.kept = encoder.kept();
             written.all();
             // What it took in is let go of here, too.
             drop(encoder);
@@ -195,8 +203,14 @@ impl Reply {
         self.written.bytes.clear();
         if let Some(encoder) = &mut self.encoder {
             encoder.fail(facts, &mut self.written.bytes);
+            self.written.kept = encoder.kept();
         }
         std::mem::take(&mut self.written.bytes)
+    }
+
+    /// What is to be stored of an answer that ended well, once.
+    pub(super) fn kept(&mut self) -> Option<Bytes> {
+        self.written.kept.take()
     }
 
     pub(super) fn content_type(&self) -> &'static str {

@@ -63,6 +63,7 @@ impl Received {
             dossier.shadow =
                 shadows::sample((gateway.shadows(), now), named, dossier.id, what, &principal.principal);
         }
+        let (call, taken) = gateway.with_history(call, taken, &principal).await?;
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })

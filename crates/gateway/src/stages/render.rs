@@ -21,7 +21,7 @@ use crate::policy::ToolsOrder;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
-pub(super) mod estimate;
+pub(crate) mod estimate;
 
 mod form;
 mod held;

@@ -21,6 +21,7 @@ mod races;
 mod refusals;
 mod regions;
 mod relays;
+mod responses;
 mod resumes;
 mod routes;
 mod shadows;

@@ -28,6 +28,7 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
+use headrace_objects::{MemoryObjects, ObjectLimits};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
 
@@ -324,6 +325,8 @@ pub(crate) struct Setup {
     pub(crate) template: Option<&'static str>,
     /// Where the server is, and its own model.
     pub(crate) region: Option<&'static str>,
+    /// How much of clients' objects is kept.
+    pub(crate) objects: ObjectLimits,
 }
 
 impl Default for Setup {
@@ -341,6 +344,7 @@ impl Default for Setup {
             memory: MemoryBounds::default(),
             template: None,
             region: None,
+            objects: ObjectLimits::default(),
         }
     }
 }
@@ -390,6 +394,7 @@ impl World {
             books: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
+            objects: Arc::new(MemoryObjects::new(setup.objects)),
             cache_secret: [9; 32],
             owner: Owner::new(1),
         };

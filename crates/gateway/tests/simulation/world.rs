@@ -25,6 +25,7 @@ use headrace_ledger::{
     Standing,
 };
 use headrace_limits::{LimitSpec, Limits};
+use headrace_objects::{MemoryObjects, ObjectLimits};
 use headrace_prompt::ReplyFamily;
 use headrace_tokenizer::Tokenizer;
 use tokio::sync::Notify;
@@ -326,6 +327,7 @@ impl World {
             books: if random.one_in(3) { Arc::new(far_books) } else { Arc::new(ledger.clone()) },
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
+            objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
             cache_secret: [9; 32],
             owner: Owner::new(1),
         };

@@ -19,6 +19,7 @@ use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimit
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
 use headrace_limits::Limits;
+use headrace_objects::{MemoryObjects, ObjectLimits};
 use headrace_store::journal::SqliteJournal;
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
@@ -117,6 +118,7 @@ pub(crate) fn house(
         books: Arc::new(ledger),
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
+        objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
         cache_secret: [2; 32],
         owner,
     };

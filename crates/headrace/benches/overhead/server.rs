@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head, Question,
+    Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head, ObjectAsk, Question,
 };
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
@@ -95,6 +95,7 @@ impl Front for Hello {
     type Stream = Delivery;
     type Admitted = Anybody;
     type Questioner = Anybody;
+    type Asked = Anybody;
 
     fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
         Ok(Anybody(self.key.clone()))
@@ -104,6 +105,14 @@ impl Front for Hello {
         // Read as a governed call's is, so that the connection can be used again.
         let _ = body.read().await;
         work(self.rounds);
+        hello()
+    }
+
+    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, Answer<Delivery>> {
+        Err(hello())
+    }
+
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Delivery> {
         hello()
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
     Admitted, Answer, AnswerBody, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front, GiveUp, Head,
-    Outlet, Question,
+    ObjectAsk, Outlet, Question,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
 use headrace_engine_api::{Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
@@ -126,6 +126,7 @@ impl Front for Plain {
     type Stream = Passing;
     type Admitted = Anybody;
     type Questioner = Anybody;
+    type Asked = Anybody;
 
     fn admit(self: &Arc<Self>, head: Head) -> Result<Anybody, Answer<Passing>> {
         Ok(Anybody(self.key.clone(), head.endpoint))
@@ -158,6 +159,14 @@ impl Front for Plain {
             headers: Vec::new(),
             body: AnswerBody::Whole(whole),
         }
+    }
+
+    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, Answer<Passing>> {
+        Err(failed())
+    }
+
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Passing> {
+        failed()
     }
 
     fn knows(&self, _credentials: &Credentials) -> bool {

@@ -55,6 +55,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 /// Threads of one kind; more than any machine has processors.
 const THREADS: Kind = count(1, 1024);
@@ -469,6 +470,45 @@ pub(crate) const FIELDS: &[Field] = &[
     field("wire.max_output_tokens_per_request", count(1, 1 << 24), "1048576", "Largest `max_tokens`."),
     field("wire.max_label_bytes", ITEMS, "256", "Bytes of a short string: a model's name, a user's, an id."),
     field("wire.max_metadata_pairs", ITEMS_OR_NONE, "16", "Pairs of `metadata`."),
+    field(
+        "responses.skip_hosted_tools",
+        Kind::Flag,
+        "true",
+        "Whether tools that run at OpenAI's (web search, files, MCP, ...) are left out of a Responses call and named in its answer; otherwise they are refused.",
+    ),
+    field(
+        "objects.retention",
+        seconds(60, 3650 * DAY),
+        "\"30d\"",
+        "How long responses, and conversations to which nothing is added, are kept.",
+    ),
+    field("objects.max_object", bytes(KIB, GIB), "\"16MiB\"", "The most that one stored response may take."),
+    field(
+        "objects.max_responses_per_project",
+        count(1, 1 << 40),
+        "100000",
+        "Stored responses of a project; the oldest go first.",
+    ),
+    field("objects.max_response_bytes_per_project", bytes(KIB, TIB), "\"1GiB\"", "The same in bytes."),
+    field(
+        "objects.max_conversations_per_project",
+        count(1, 1 << 40),
+        "10000",
+        "Conversations of a project; further ones are refused.",
+    ),
+    field(
+        "objects.max_items_per_conversation",
+        count(1, 1 << 20),
+        "10000",
+        "Items of a conversation; further ones are refused.",
+    ),
+    field(
+        "objects.max_turns",
+        count(1, 1 << 20),
+        "1000",
+        "Responses that one may go on from, one after the other.",
+    ),
+    field("objects.max_history", bytes(KIB, GIB), "\"32MiB\"", "What they may hold together."),
     field(
         "traces.max_records",
         count(1, 1 << 40),

@@ -26,6 +26,8 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
     ("gateway", "Defaults and bounds of a call"),
     ("wire", "What one request may say"),
+    ("responses", "OpenAI's Responses API"),
+    ("objects", "What clients store, and for how long"),
     ("traces", "How many traces are kept"),
     ("first_start", "What an empty data directory is set up with"),
     (

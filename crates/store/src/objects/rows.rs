@@ -2,8 +2,8 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, Order, Page, PageAsk, ResponseRecord,
-    ResponseStatus, Turn,
+    ConversationRecord, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, Order, Page, PageAsk,
+    ResponseRecord, ResponseStatus, Turn,
 };
 use sqlx::sqlite::SqliteConnection;
 
@@ -51,30 +51,32 @@ pub(super) fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), 
     if observed > limit { Err(ObjectError::Full { rule, limit, observed }) } else { Ok(()) }
 }
 
-type Row = (
-    String,
-    String,
-    i64,
-    i64,
-    i64,
-    Option<String>,
-    Option<String>,
-    String,
-    String,
-    String,
-    Option<String>,
-);
+type Row =
+    (String, String, i64, i64, i64, Option<String>, Option<String>, String, String, String, Option<String>);
 
 const COLUMNS: &str =
     "id, project, created, expires, ended, previous, conversation, input, output, body, events FROM response";
 
 fn record(row: Row) -> Result<ResponseRecord, Looked> {
     let (id, project, created, expires, ended, previous, conversation, input, output, body, events) = row;
-    let project = ProjectId::new(&project)
-        .map_err(|error| ObjectError::Unavailable { why: format!("a row names a project that is none: {error}") })?;
+    let project = ProjectId::new(&project).map_err(|error| ObjectError::Unavailable {
+        why: format!("a row names a project that is none: {error}"),
+    })?;
     let status = if ended == 0 { ResponseStatus::InProgress } else { ResponseStatus::Ended };
     let (created, expires) = (nanos(created), nanos(expires));
-    Ok(ResponseRecord { id, project, created, expires, status, previous, conversation, input, output, body, events })
+    Ok(ResponseRecord {
+        id,
+        project,
+        created,
+        expires,
+        status,
+        previous,
+        conversation,
+        input,
+        output,
+        body,
+        events,
+    })
 }
 
 pub(super) async fn put(connection: &mut SqliteConnection, response: &ResponseRecord) -> Result<(), Looked> {
@@ -296,7 +298,13 @@ pub(super) async fn items(
         Order::Ascending => (">", "ASC"),
     };
     let from = match &ask.after {
-        None => if ask.order == Order::Descending { i64::MAX } else { i64::MIN },
+        None => {
+            if ask.order == Order::Descending {
+                i64::MAX
+            } else {
+                i64::MIN
+            }
+        }
         Some(after) => {
             let found: Option<(i64,)> =
                 sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")

@@ -1,7 +1,7 @@
 //! What an encoder is: what it is told, what it is asked for, and what an answer says of itself.
 //! Must not know dialects.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, ReplyEvent, RequestId, ServiceTier, TokenLogprob, Usage};
 
 use crate::ErrorFacts;
@@ -68,6 +68,10 @@ pub trait ReplyEncoder: Send {
     }
     /// When all of it was there, in seconds since 1970: said before `finish`, for answers that show it.
     fn ended_at(&mut self, _unix_s: u64) {}
+    /// What is to be stored of the answer, once it has finished: it as an object.
+    fn kept(&mut self) -> Option<Bytes> {
+        None
+    }
     /// `text/event-stream` or `application/json`.
     fn content_type(&self) -> &'static str;
 }

@@ -56,6 +56,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What `read` makes of the next value, and the value's text, just as it is written.
+    pub(crate) fn with_raw<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<(T, &'a str)> {
+        self.kind()?;
+        let start = self.at;
+        let value = read(self)?;
+        Ok((value, self.text.get(start..self.at).unwrap_or("")))
+    }
+
     /// The text of the next value, just as it is written; checked as [`Self::skip`] checks it.
     pub(crate) fn raw(&mut self) -> Read<&'a str> {
         self.kind()?;

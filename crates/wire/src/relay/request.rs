@@ -34,6 +34,7 @@ mod write_messages;
 pub use beginning::beginning;
 pub use edit::{Edits, edited};
 pub use fields::model_named;
+pub(crate) use object::{Object, array, object};
 pub use opening::{opening, user_named};
 pub use resume::{SoFar, can_resume, resumed};
 pub(crate) use skim::DECIDED_HERE;

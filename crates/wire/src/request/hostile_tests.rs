@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use crate::json::Reader;
 use crate::{BadRequest, WireLimits, parse};
 
-const ALL: [Endpoint; 3] = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
+const ALL: [Endpoint; 4] =
+    [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
 
 fn refused(endpoint: Endpoint, body: &str) -> BadRequest {
     parse(endpoint, body.as_bytes(), &WireLimits::default()).unwrap_err()

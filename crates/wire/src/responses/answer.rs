@@ -169,21 +169,26 @@ impl Answer {
 
     /// The response as an object.
     pub(super) fn write(&self, status: Status, end: &End<'_>, out: &mut BytesMut) {
+        self.write_as(status.name(), end, out);
+    }
+
+    /// The same with a status that no stream has.
+    pub(super) fn write_as(&self, status: &str, end: &End<'_>, out: &mut BytesMut) {
         raw(out, "{\"id\":");
         value(out, &answer_id(Endpoint::Responses, self.meta.request_id));
         raw(out, ",\"object\":\"response\",\"created_at\":");
         value(out, &self.meta.created_unix_s);
         raw(out, ",\"completed_at\":");
-        value(out, &self.completed_at.filter(|_| status == Status::Completed));
+        value(out, &self.completed_at.filter(|_| status == Status::Completed.name()));
         raw(out, ",\"status\":");
-        value(out, status.name());
+        value(out, status);
         raw(out, ",\"error\":");
         match end.failed {
             Some(facts) => write_failure(out, facts),
             None => raw(out, "null"),
         }
         raw(out, ",\"incomplete_details\":");
-        match self.incomplete().filter(|_| status == Status::Incomplete) {
+        match self.incomplete().filter(|_| status == Status::Incomplete.name()) {
             Some(reason) => {
                 raw(out, "{\"reason\":");
                 value(out, reason);

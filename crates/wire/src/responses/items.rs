@@ -61,6 +61,7 @@ impl Turns {
                 Ok(())
             }
             Kind::Array => r.array(limits.max_messages, |r, index| {
+                r.require(Kind::Object)?;
                 let text = r.raw()?;
                 self.item(r.inner(text), index, limits)
             }),

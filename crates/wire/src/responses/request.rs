@@ -116,9 +116,8 @@ impl Draft {
     fn take_prompt(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
         match key {
             "input" => {
-                let text = r.raw()?;
                 let mut turns = Turns::default();
-                turns.input(&mut r.inner(text), limits)?;
+                let ((), text) = r.with_raw(|r| turns.input(r, limits))?;
                 turns.finish();
                 (self.turns, self.input) = (Some(turns), text.to_owned());
             }

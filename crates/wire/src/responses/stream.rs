@@ -2,7 +2,7 @@
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, ReplyEvent, TokenLogprob, Usage};
 
 use super::answer::{Answer, Body, End, Item, Status, write_part, write_text};
@@ -19,6 +19,7 @@ pub(crate) struct ResponseStream {
     open: Option<usize>,
     begun: bool,
     over: bool,
+    kept: Option<Bytes>,
 }
 
 /// Writes the opening of an event, up to its fields.
@@ -37,14 +38,25 @@ const END: &str = "}\n\n";
 impl ResponseStream {
     /// The encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
-        Self { answer: Answer::new(call, meta), sequence: 0, open: None, begun: false, over: false }
+        Self {
+            answer: Answer::new(call, meta),
+            sequence: 0,
+            open: None,
+            begun: false,
+            over: false,
+            kept: None,
+        }
     }
 
     /// An event that carries the whole response.
     fn response(&mut self, name: &str, status: Status, end: &End<'_>, out: &mut BytesMut) {
         open_event(&mut self.sequence, name, out);
         raw(out, ",\"response\":");
+        let from = out.len();
         self.answer.write(status, end, out);
+        if status != Status::InProgress && self.answer.ask().store {
+            self.kept = out.get(from..).map(Bytes::copy_from_slice);
+        }
         raw(out, END);
     }
 
@@ -278,6 +290,10 @@ impl ReplyEncoder for ResponseStream {
 
     fn ended_at(&mut self, unix_s: u64) {
         self.answer.ended_at(unix_s);
+    }
+
+    fn kept(&mut self) -> Option<Bytes> {
+        self.kept.take()
     }
 
     fn content_type(&self) -> &'static str {

@@ -39,6 +39,7 @@ impl Tools {
     pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Self> {
         let mut all = Self::default();
         r.array(limits.max_tools, |r, _| {
+            r.require(Kind::Object)?;
             let text = r.raw()?;
             all.tool(r.inner(text), text, limits)
         })?;

@@ -1,6 +1,6 @@
 //! The whole response: events are gathered into items and written at the end.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Dialect, ReplyEvent, Usage};
 
 use super::answer::{Answer, End, Status};
@@ -12,12 +12,13 @@ use crate::error::write_error;
 pub(crate) struct ResponseWhole {
     answer: Answer,
     over: bool,
+    kept: Option<Bytes>,
 }
 
 impl ResponseWhole {
     /// The encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
-        Self { answer: Answer::new(call, meta), over: false }
+        Self { answer: Answer::new(call, meta), over: false, kept: None }
     }
 }
 
@@ -47,7 +48,11 @@ impl ReplyEncoder for ResponseWhole {
             return;
         }
         let end = End { usage: Some(usage), failed: None, explain };
+        let from = out.len();
         self.answer.write(self.answer.last_status(), &end, out);
+        if self.answer.ask().store {
+            self.kept = out.get(from..).map(Bytes::copy_from_slice);
+        }
     }
 
     fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut) {
@@ -60,6 +65,10 @@ impl ReplyEncoder for ResponseWhole {
 
     fn ended_at(&mut self, unix_s: u64) {
         self.answer.ended_at(unix_s);
+    }
+
+    fn kept(&mut self) -> Option<Bytes> {
+        self.kept.take()
     }
 
     fn content_type(&self) -> &'static str {

@@ -5,8 +5,8 @@ use headrace_domain::{
     CacheSalt, Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage,
 };
 use headrace_fleet::Fleet;
-use headrace_wire::BadRequest;
 use headrace_wire::relay::{Edits, beginning, can_resume, translated};
+use headrace_wire::{BadRequest, as_chat};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
@@ -38,14 +38,11 @@ pub(super) fn prepare(
     salt: &CacheSalt,
     max_tokens: u32,
 ) -> Result<Messages, Why> {
-    let Prompt::Relayed(relayed) = &call.prompt else {
-        if call.endpoint == Endpoint::Responses {
-            let message = format!(
-                "The upstreams of `{}` are not asked for responses yet. Use /v1/chat/completions or /v1/messages.",
-                model.name
-            );
-            return Err(Why::new(Code::Untranslatable, message));
-        }
+    let chat = (call.endpoint == Endpoint::Responses).then(|| as_chat(call)).transpose();
+    let chat = chat.map_err(|bad| Why::from(bad).at(Stage::Render))?;
+    let is_chat = chat.is_some();
+    let asked = chat.as_ref().unwrap_or(call);
+    let Prompt::Relayed(relayed) = &asked.prompt else {
         let message = "The call was read for a model that takes tokens, and this one takes messages. Nothing was charged.";
         return Err(Why::new(Code::RenderFailed, message));
     };
@@ -64,13 +61,20 @@ pub(super) fn prepare(
         return Err(Why::new(Code::Untranslatable, message).with_param("prompt"));
     }
     let other = other.filter(|_| call.endpoint != Endpoint::Completions);
-    let translated = other.map(|dialect| in_dialect(relayed, call, dialect, max_tokens));
+    let translated = other.map(|dialect| {
+        // Its length goes by the name that the other dialect has for it.
+        let mut asked = asked.clone();
+        asked.sampling.max_tokens = call.sampling.max_tokens;
+        in_dialect(relayed, &asked, dialect, max_tokens)
+    });
     match &translated {
         Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
         _ => {
             let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
-            let may_resume = model.policy.on_break == OnBreak::Continue && call.stream && can_resume(call);
-            Ok(Messages { trail, may_resume, ..estimated(relayed, translated) })
+            let may_resume =
+                model.policy.on_break == OnBreak::Continue && call.stream && !is_chat && can_resume(call);
+            let messages = Messages { trail, may_resume, ..estimated(relayed, translated) };
+            Ok(Messages { chat: chat.map(Box::new), ..messages })
         }
     }
 }
@@ -102,6 +106,7 @@ fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) ->
         likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA, USUAL_TOKENS_AROUND),
         trail: Vec::new(),
         may_resume: false,
+        chat: None,
         translated,
     }
 }

@@ -7,13 +7,13 @@ use crate::fault::Read;
 use crate::json_out::{raw, value};
 
 /// An object that is being written.
-pub(super) struct Object<'o> {
+pub(crate) struct Object<'o> {
     out: &'o mut BytesMut,
     empty: bool,
 }
 
 /// An object with the fields that `fields` writes.
-pub(super) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) -> Read<()>) -> Read<()> {
+pub(crate) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) -> Read<()>) -> Read<()> {
     out.put_u8(b'{');
     fields(&mut Object { out, empty: true })?;
     out.put_u8(b'}');
@@ -21,7 +21,7 @@ pub(super) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) ->
 }
 
 /// An array with an item for each of `items`.
-pub(super) fn array<T>(
+pub(crate) fn array<T>(
     out: &mut BytesMut,
     items: impl IntoIterator<Item = T>,
     mut each: impl FnMut(&mut BytesMut, T) -> Read<()>,
@@ -39,7 +39,7 @@ pub(super) fn array<T>(
 
 impl Object<'_> {
     /// The field `key`, whose value is to be written.
-    pub(super) fn field(&mut self, key: &str) -> &mut BytesMut {
+    pub(crate) fn field(&mut self, key: &str) -> &mut BytesMut {
         if !std::mem::take(&mut self.empty) {
             self.out.put_u8(b',');
         }
@@ -49,12 +49,12 @@ impl Object<'_> {
     }
 
     /// A field of text.
-    pub(super) fn text(&mut self, key: &str, text: &str) {
+    pub(crate) fn text(&mut self, key: &str, text: &str) {
         value(self.field(key), text);
     }
 
     /// A field whose value is JSON already.
-    pub(super) fn raw(&mut self, key: &str, json: &str) {
+    pub(crate) fn raw(&mut self, key: &str, json: &str) {
         raw(self.field(key), json);
     }
 }

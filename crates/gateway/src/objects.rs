@@ -1,0 +1,164 @@
+//! What clients store, as the gateway uses it: what a response goes on from, what is kept of it, responses that nobody waits for, and
+//! the paths on which clients look all of that up. What is stored is on the disk before a client is told of it. Knows no SQL.
+
+mod ask;
+pub(crate) mod background;
+mod conversations;
+mod counts;
+mod history;
+pub(crate) mod keep;
+mod responses;
+mod running;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_call_api::{BodySource, ObjectAsk, ObjectMethod};
+use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
+use headrace_identity::{EntitlementRefusal, Principal};
+use headrace_objects::{ObjectError, ObjectStore};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::dossier::Dossier;
+use crate::refused::Why;
+use crate::{Answer, Gateway};
+
+use running::Running;
+
+/// Questions to the store that are answered at once: each may hold all that a response goes on from.
+const SEATS: usize = 32;
+
+/// The store, and what is worked on for it.
+pub(crate) struct Objects {
+    store: Arc<dyn ObjectStore>,
+    seats: Semaphore,
+    /// Responses in the background, by their ids.
+    running: Mutex<HashMap<String, Arc<Running>>>,
+    retention: Duration,
+}
+
+impl Objects {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, retention: Duration) -> Self {
+        Self { store, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
+    }
+
+    /// Asks the store, off the event loop.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
+    ) -> Result<T, Why> {
+        // It is never closed.
+        let _seat = self.seats.acquire().await;
+        let store = Arc::clone(&self.store);
+        match tokio::task::spawn_blocking(move || ask(&*store)).await {
+            Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
+            Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
+        }
+    }
+
+    fn expires(&self, now: UnixNanos) -> UnixNanos {
+        now.after(self.retention)
+    }
+}
+
+impl Why {
+    /// Nothing was stored or found.
+    pub(crate) fn of_objects(error: &ObjectError) -> Self {
+        match error {
+            ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
+                .with_limit(rule, "objects", *limit, *observed),
+            ObjectError::Unavailable { why } => {
+                tracing::error!(why, "objects cannot be stored or read");
+                let message =
+                    "What clients store cannot be written or read now. Try again, or send `store: false`.";
+                Self::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
+            }
+        }
+    }
+}
+
+/// A request for what is stored, by somebody who is known.
+pub struct Asked {
+    principal: Arc<Principal>,
+    dossier: Dossier,
+    ask: ObjectAsk,
+}
+
+impl headrace_call_api::Admitted for Asked {
+    fn payer(&self) -> &KeyId {
+        &self.principal.key
+    }
+}
+
+/// What a request was told.
+type Told = Result<Answer, Why>;
+
+impl Gateway {
+    /// Whoever asks for what is stored, counted as a request.
+    pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<Asked, Answer> {
+        let (dossier, principal) = self.identify(&ask.credentials, Dialect::OpenAi);
+        match principal.and_then(entitled) {
+            Ok(principal) => Ok(Asked { principal, dossier, ask }),
+            Err(why) => Err(why.answer(&dossier)),
+        }
+    }
+
+    pub(crate) async fn answer_asked(self: &Arc<Self>, asked: Asked, body: impl BodySource) -> Answer {
+        let Asked { principal, dossier, ask } = asked;
+        match self.look(&principal, &ask, body).await {
+            Ok(answer) => answer.with_headers(dossier.id_headers()),
+            Err(why) => why.answer(&dossier),
+        }
+    }
+
+    async fn look(
+        self: &Arc<Self>,
+        principal: &Arc<Principal>,
+        ask: &ObjectAsk,
+        body: impl BodySource,
+    ) -> Told {
+        use ObjectMethod::{Delete, Get, Post};
+        let segments: Vec<&str> = ask.path.split('/').collect();
+        match (ask.method, segments.as_slice()) {
+            (Post, ["responses", "input_tokens"]) => self.count_input(principal, body).await,
+            (Post, ["responses", "compact"]) => self.compact(principal, body).await,
+            (Get, ["responses", id]) => self.show_response(principal, id, &ask.query).await,
+            (Delete, ["responses", id]) => self.delete_response(principal, id).await,
+            (Post, ["responses", id, "cancel"]) => self.cancel_response(principal, id).await,
+            (Get, ["responses", id, "input_items"]) => self.input_items(principal, id, &ask.query).await,
+            (Post, ["conversations"]) => self.create_conversation(principal, body).await,
+            (Get, ["conversations", id]) => self.show_conversation(principal, id).await,
+            (Post, ["conversations", id]) => self.label_conversation(principal, id, body).await,
+            (Delete, ["conversations", id]) => self.delete_conversation(principal, id).await,
+            (Get, ["conversations", id, "items"]) => self.list_items(principal, id, &ask.query).await,
+            (Post, ["conversations", id, "items"]) => self.add_items(principal, id, body).await,
+            (Get, ["conversations", id, "items", item]) => self.show_item(principal, id, item).await,
+            (Delete, ["conversations", id, "items", item]) => self.delete_item(principal, id, item).await,
+            _ => Err(Why::new(Code::NotFound, "There is no such path here, or not by this method.")
+                .keeping("There is no such path here.")),
+        }
+    }
+
+    fn now(&self) -> UnixNanos {
+        self.parts().clock.now()
+    }
+}
+
+/// Whoever may not ask for responses may not look at them.
+fn entitled(principal: Arc<Principal>) -> Result<Arc<Principal>, Why> {
+    if principal.endpoints.allows(Endpoint::Responses) {
+        return Ok(principal);
+    }
+    let refusal = EntitlementRefusal::Endpoint(Endpoint::Responses);
+    Err(Why::new(
+        Code::EndpointNotEntitled,
+        format!("{refusal} Ask for a key that may, or use another endpoint."),
+    ))
+}
+
+/// What a look-up needs to have of its own, to go to another thread.
+fn owned(principal: &Principal, id: &str) -> (ProjectId, String) {
+    (principal.project.clone(), id.to_owned())
+}

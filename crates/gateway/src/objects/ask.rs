@@ -1,0 +1,76 @@
+//! What the query of a look-up says. Knows no store.
+
+use headrace_domain::Code;
+use headrace_objects::{MOST_ITEMS, Order, PageAsk};
+
+use crate::refused::Why;
+
+/// The parameters, where they stand there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) page: PageAsk,
+    pub(super) stream: bool,
+    pub(super) starting_after: Option<u64>,
+}
+
+impl Query {
+    /// # Errors
+    /// The first parameter that is not one.
+    pub(super) fn read(fields: &[(String, String)]) -> Result<Self, Why> {
+        let mut query = Self::default();
+        for (name, value) in fields {
+            let bad = |what: &str| {
+                let message = format!("`{name}` must be {what}.");
+                Why::new(Code::BadPage, message).keeping("A parameter of the query is wrong.")
+            };
+            match name.as_str() {
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=MOST_ITEMS).contains(limit));
+                    query.page.limit =
+                        limit.ok_or_else(|| bad("a number from 1 to 100").with_param("limit"))?;
+                }
+                "order" => {
+                    query.page.order = match value.as_str() {
+                        "asc" => Order::Ascending,
+                        "desc" => Order::Descending,
+                        _ => return Err(bad("`asc` or `desc`").with_param("order")),
+                    };
+                }
+                "after" => query.page.after = Some(value.clone()),
+                "stream" => query.stream = value == "true",
+                "starting_after" => {
+                    let number = value.parse().ok();
+                    query.starting_after =
+                        Some(number.ok_or_else(|| bad("a sequence number").with_param("starting_after"))?);
+                }
+                // What it names is never there, or always.
+                name if name.starts_with("include") => {}
+                _ => return Err(bad("left out: there is no such parameter")),
+            }
+        }
+        Ok(query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_or_refused_by_name() {
+        let read = |fields: &[(&str, &str)]| {
+            let fields: Vec<_> = fields.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+            Query::read(&fields)
+        };
+        let query = read(&[("limit", "100"), ("order", "asc"), ("after", "x"), ("include[]", "y")]).unwrap();
+        assert_eq!(query.page, PageAsk { limit: 100, order: Order::Ascending, after: Some("x".to_owned()) });
+        let query = read(&[("stream", "true"), ("starting_after", "7")]).unwrap();
+        assert_eq!((query.stream, query.starting_after), (true, Some(7)));
+        assert_eq!(read(&[]).unwrap(), Query::default());
+        for bad in
+            [("limit", "0"), ("limit", "101"), ("order", "up"), ("starting_after", "-1"), ("page", "2")]
+        {
+            assert_eq!(read(&[bad]).unwrap_err().code, Code::BadPage, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Responses in the background: calls of the house for somebody who does not wait. They survive their client, are cancelled by their
+//! id, and are stored before they begin and when they have ended, however they did.
+
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use headrace_call_api::Frames;
+use headrace_domain::{Code, KeyId};
+use headrace_objects::{ItemRecord, ResponseRecord};
+use headrace_wire::response_begun;
+use serde_json::{Value, json};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::dossier::Dossier;
+use crate::pump::reply_meta;
+use crate::refused::Why;
+use crate::stages::dispatch;
+use crate::state::Keyed;
+use crate::{Answer, AnswerBody, Gateway};
+
+use super::keep::{begun, ended};
+use super::running::{Running, Splitter};
+
+/// Responses that are worked on in the background at once.
+const MOST_RUNNING: usize = 1_024;
+/// Bytes of a response's events that are kept.
+const MOST_EVENT_BYTES: usize = 8 << 20;
+/// What a follower takes beside what waits for it.
+const FOLLOWER_MEMORY: u64 = 128 << 10;
+/// Tries to store what has ended.
+const TRIES: u32 = 10;
+
+impl Keyed {
+    /// Whether nobody waits for it.
+    pub(crate) fn is_in_background(&self, dossier: &Dossier) -> bool {
+        dossier.copy().is_none() && self.work.call.response.as_ref().is_some_and(|ask| ask.background)
+    }
+}
+
+/// What came of the work.
+enum Came {
+    /// The last event of its stream.
+    Last(Bytes),
+    /// It was refused: the answer's body.
+    Refused(Bytes),
+    Cancelled,
+    Broken,
+}
+
+/// Stores that it is worked on, begins, and tells the client under which id.
+pub(crate) async fn start(
+    gateway: &Arc<Gateway>,
+    dossier: Dossier,
+    mut keyed: Keyed,
+    counted: TaskTrackerToken,
+) -> Answer {
+    match begin(gateway, &dossier, &keyed).await {
+        Err(why) => crate::stages::refuse(gateway, dossier, &why),
+        Ok((record, running)) => {
+            let (headers, key) = (dossier.id_headers().collect::<Vec<_>>(), keyed.principal.key.clone());
+            let wants_stream = keyed.work.call.stream;
+            // Nobody else has it yet.
+            if let Some(work) = Arc::get_mut(&mut keyed.work) {
+                work.call.stream = true;
+            }
+            let body = record.body.clone();
+            let run = run(Arc::clone(gateway), dossier, keyed, counted, Arc::clone(&running), record);
+            tokio::spawn(run);
+            let stream = wants_stream.then(|| gateway.follow(&key, &running, 0));
+            // Where there is no memory to follow it now, it can be followed later: it has begun.
+            let answer = stream.and_then(Result::ok).unwrap_or_else(|| Answer::json(200, body));
+            answer.with_headers(headers.into_iter())
+        }
+    }
+}
+
+async fn begin(
+    gateway: &Arc<Gateway>,
+    dossier: &Dossier,
+    keyed: &Keyed,
+) -> Result<(ResponseRecord, Arc<Running>), Why> {
+    let work = &keyed.work;
+    let project = keyed.principal.project.clone();
+    let ask = work.call.response.clone().unwrap_or_default();
+    let body = response_begun(&work.call, reply_meta(work, dossier), "queued");
+    let created = dossier.record.started;
+    let expires = gateway.objects().expires(created);
+    let record = begun(dossier.id, project.clone(), (created, expires), &ask, body);
+    let memory = gateway.memory().reserve(&keyed.principal.key, 1);
+    let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
+    let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
+    let running = Arc::new(Running::new(project, events, memory));
+    {
+        let mut all = gateway.objects().running.lock();
+        if all.len() >= MOST_RUNNING {
+            let message = format!(
+                "{MOST_RUNNING} responses are worked on in the background, as many as are taken at once."
+            );
+            return Err(
+                Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1))
+            );
+        }
+        all.insert(record.id.clone(), Arc::clone(&running));
+    }
+    let stored = record.clone();
+    match gateway.objects().ask(move |store| store.put_response(&stored, &[])).await {
+        Ok(()) => Ok((record, running)),
+        Err(why) => {
+            gateway.objects().running.lock().remove(&record.id);
+            Err(why)
+        }
+    }
+}
+
+async fn run(
+    gateway: Arc<Gateway>,
+    dossier: Dossier,
+    keyed: Keyed,
+    counted: TaskTrackerToken,
+    running: Arc<Running>,
+    mut record: ResponseRecord,
+) {
+    // A drain waits until what came of it is stored.
+    let _counted = gateway.counted();
+    let work = async {
+        let answer = dispatch(&gateway, dossier, keyed, counted).await;
+        read(answer, &running).await
+    };
+    let came = tokio::select! {
+        biased;
+        // Letting go of the answer says that its client went away: the call ends, and is paid for as far as it came.
+        () = running.cancel.cancelled() => Came::Cancelled,
+        came = AssertUnwindSafe(work).catch_unwind() => came.unwrap_or(Came::Broken),
+    };
+    record.body = body_of(&record.body, came);
+    record.events = running.events();
+    let items = ended(&mut record);
+    store(&gateway, &record, &items).await;
+    running.is_over();
+    gateway.objects().running.lock().remove(&record.id);
+}
+
+/// Reads an answer to its end.
+async fn read(answer: Answer, running: &Running) -> Came {
+    let mut body = match answer.body {
+        AnswerBody::Whole(bytes) => return Came::Refused(bytes),
+        AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => body,
+    };
+    let (mut splitter, mut last) = (Splitter::default(), None);
+    while let Some(frame) = poll_fn(|cx| body.poll_frame(cx)).await {
+        let Ok(frame) = frame else { return Came::Broken };
+        splitter.push(&frame, |event| {
+            last = Some(event.clone());
+            running.push(event);
+        });
+    }
+    last.map_or(Came::Broken, Came::Last)
+}
+
+/// The response as it ended.
+fn body_of(begun: &str, came: Came) -> String {
+    let mut body: Value = serde_json::from_str(begun).unwrap_or_default();
+    let (status, error) = match came {
+        Came::Last(event) => {
+            let event: Value = serde_json::from_slice(&event).unwrap_or_default();
+            match event
+                .get("response")
+                .filter(|response| response.get("status") != Some(&json!("in_progress")))
+            {
+                Some(response) => return response.to_string(),
+                None => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
+            }
+        }
+        Came::Refused(bytes) => {
+            let refusal: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let told = |field| refusal.pointer(field).cloned().unwrap_or_else(|| json!("server_error"));
+            ("failed", json!({"code": told("/error/code"), "message": told("/error/message")}))
+        }
+        Came::Cancelled => ("cancelled", Value::Null),
+        Came::Broken => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
+    };
+    body["status"] = json!(status);
+    body["error"] = error;
+    body.to_string()
+}
+
+/// Stores what has ended, for as long as it is tried.
+async fn store(gateway: &Gateway, record: &ResponseRecord, items: &[ItemRecord]) {
+    for attempt in 0..TRIES {
+        let (record, items) = (record.clone(), items.to_vec());
+        match gateway.objects().ask(move |store| store.put_response(&record, &items)).await {
+            Ok(()) => return,
+            Err(why) if why.code == Code::ObjectsFull => break,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50 << attempt)).await,
+        }
+    }
+    tracing::error!(id = record.id, "a response in the background ended and could not be stored");
+}
+
+impl Gateway {
+    /// A stream of a running response's events from a number on.
+    pub(super) fn follow(&self, key: &KeyId, running: &Arc<Running>, from: usize) -> Result<Answer, Why> {
+        let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
+        let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
+        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory));
+        Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
+    }
+
+    /// Removes what has expired, some of it; how many objects that were.
+    ///
+    /// # Errors
+    /// Why they cannot be removed.
+    pub async fn sweep_objects(&self) -> Result<u64, String> {
+        let now = self.parts().clock.now();
+        let swept = self.objects().ask(move |store| store.sweep(now)).await;
+        swept.map_err(|why| why.message.clone())
+    }
+
+    /// Says of all responses that a process before this one had begun that they failed: nobody works on them.
+    ///
+    /// # Errors
+    /// Why they cannot be read or written.
+    pub async fn fail_unfinished(&self) -> Result<usize, String> {
+        let now = self.parts().clock.now();
+        let told = self.objects().ask(move |store| {
+            let left = store.unfinished(now)?;
+            let count = left.len();
+            for mut record in left {
+                record.body = body_of(&record.body, Came::Broken);
+                ended(&mut record);
+                store.put_response(&record, &[])?;
+            }
+            Ok(count)
+        });
+        told.await.map_err(|why| why.message.clone())
+    }
+}

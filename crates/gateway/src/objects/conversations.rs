@@ -1,0 +1,151 @@
+//! Conversations: made, looked up, labelled and deleted, with their items. Foreign and missing ids answer alike.
+
+use headrace_call_api::BodySource;
+use headrace_domain::{Code, ProjectId};
+use headrace_identity::Principal;
+use headrace_objects::{
+    ConversationRecord, ItemRecord, ObjectError, ObjectStore, Page, fresh_id, input_items,
+};
+use headrace_wire::{ConversationBody, conversation_body};
+use serde_json::{Value, json};
+
+use crate::refused::Why;
+use crate::{Answer, Gateway};
+
+use super::ask::Query;
+use super::{Told, owned};
+
+impl Gateway {
+    pub(super) async fn create_conversation(&self, principal: &Principal, body: impl BodySource) -> Told {
+        let body = self.conversation_body(body).await?;
+        let now = self.now();
+        let conversation = ConversationRecord {
+            id: fresh_id("conv", now),
+            project: principal.project.clone(),
+            created: now,
+            expires: self.objects().expires(now),
+            metadata: body.metadata.unwrap_or_else(|| "{}".to_owned()),
+        };
+        let items = body.items.map(|items| input_items(&items, &conversation.id)).unwrap_or_default();
+        let told = shown(&conversation);
+        self.objects().ask(move |store| store.create_conversation(&conversation, &items)).await?;
+        Ok(told)
+    }
+
+    pub(super) async fn show_conversation(&self, principal: &Principal, id: &str) -> Told {
+        let found = self
+            .conversation_of(principal, id, |store, project, id, now| store.conversation(project, id, now));
+        Ok(shown(&found.await?))
+    }
+
+    pub(super) async fn label_conversation(
+        &self,
+        principal: &Principal,
+        id: &str,
+        body: impl BodySource,
+    ) -> Told {
+        let body = self.conversation_body(body).await?;
+        if body.items.is_some() {
+            let message = "`items`: add items by `POST /v1/conversations/ID/items`.";
+            return Err(Why::new(Code::UnknownParameter, message).with_param("items"));
+        }
+        let metadata = body.metadata.unwrap_or_else(|| "{}".to_owned());
+        let found = self.conversation_of(principal, id, move |store, project, id, now| {
+            store.label_conversation(project, id, &metadata, now)
+        });
+        Ok(shown(&found.await?))
+    }
+
+    pub(super) async fn delete_conversation(&self, principal: &Principal, id: &str) -> Told {
+        let gone = self.conversation_of(principal, id, |store, project, id, now| {
+            Ok(store.delete_conversation(project, id, now)?.then_some(()))
+        });
+        gone.await?;
+        Ok(Answer::json(
+            200,
+            json!({"id": id, "object": "conversation.deleted", "deleted": true}).to_string(),
+        ))
+    }
+
+    pub(super) async fn list_items(
+        &self,
+        principal: &Principal,
+        id: &str,
+        query: &[(String, String)],
+    ) -> Told {
+        let Query { page: ask, .. } = Query::read(query)?;
+        let page = self.conversation_of(principal, id, move |store, project, id, now| {
+            store.items(project, id, &ask, now)
+        });
+        Ok(Answer::json(200, page.await?.json()))
+    }
+
+    pub(super) async fn add_items(&self, principal: &Principal, id: &str, body: impl BodySource) -> Told {
+        let body = self.conversation_body(body).await?;
+        let Some(items) = body.items else {
+            let message = "`items`: it is required.";
+            return Err(Why::new(Code::MissingRequiredParameter, message).with_param("items"));
+        };
+        // Ids of their own, whatever was added before.
+        let items = input_items(&items, &fresh_id("add", self.now()));
+        let told = Page { items: items.clone(), has_more: false };
+        let added = self.conversation_of(principal, id, move |store, project, id, now| {
+            Ok(store.add_items(project, id, &items, now)?.then_some(()))
+        });
+        added.await?;
+        Ok(Answer::json(200, told.json()))
+    }
+
+    pub(super) async fn show_item(&self, principal: &Principal, id: &str, item: &str) -> Told {
+        let item = item.to_owned();
+        let found = self.conversation_of(principal, id, move |store, project, id, now| {
+            store.item(project, id, &item, now)
+        });
+        let ItemRecord { json, .. } = found.await?;
+        Ok(Answer::json(200, json))
+    }
+
+    pub(super) async fn delete_item(&self, principal: &Principal, id: &str, item: &str) -> Told {
+        let item = item.to_owned();
+        let left = self.conversation_of(principal, id, move |store, project, id, now| {
+            let gone = store.delete_item(project, id, &item, now)?;
+            if gone { store.conversation(project, id, now) } else { Ok(None) }
+        });
+        Ok(shown(&left.await?))
+    }
+
+    /// Asks for something of a conversation; where that is not there, it is told as the conversation were not.
+    async fn conversation_of<T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        id: &str,
+        ask: impl FnOnce(
+            &dyn ObjectStore,
+            &ProjectId,
+            &str,
+            headrace_domain::UnixNanos,
+        ) -> Result<Option<T>, ObjectError>
+        + Send
+        + 'static,
+    ) -> Result<T, Why> {
+        let ((project, id), now) = (owned(principal, id), self.now());
+        let found = self.objects().ask(move |store| ask(store, &project, &id, now)).await?;
+        found.ok_or_else(|| {
+            let message = "There is no such conversation, or no such item of it, for your project.";
+            Why::new(Code::ConversationNotFound, message)
+        })
+    }
+
+    async fn conversation_body(&self, body: impl BodySource) -> Result<ConversationBody, Why> {
+        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        Ok(conversation_body(&body, &self.config().wire)?)
+    }
+}
+
+fn shown(conversation: &ConversationRecord) -> Answer {
+    let metadata: Value = serde_json::from_str(&conversation.metadata).unwrap_or_else(|_| json!({}));
+    let created = conversation.created.seconds();
+    let body =
+        json!({"id": conversation.id, "object": "conversation", "created_at": created, "metadata": metadata});
+    Answer::json(200, body.to_string())
+}

@@ -1,0 +1,100 @@
+//! What is kept of a response: that it has begun, and how it ended. Must not know who waits for it.
+
+use headrace_domain::{ProjectId, RequestId, ResponseAsk, UnixNanos};
+use headrace_objects::{
+    ItemRecord, ObjectStore, ResponseRecord, ResponseStatus, input_items, items_with_ids,
+};
+use headrace_wire::response_id;
+use serde_json::Value;
+
+use crate::Gateway;
+use crate::dossier::Dossier;
+use crate::refused::Why;
+use crate::state::Work;
+
+/// Whether the task of a call stores its answer. What is in the background is stored by whoever reads it, and no copy is.
+pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
+    let wants = work.call.response.as_ref().is_some_and(|ask| ask.store && !ask.background);
+    wants && dossier.copy().is_none()
+}
+
+/// Stores that an answer has begun.
+///
+/// # Errors
+/// It cannot be stored: the caller must not be told of it.
+pub(crate) async fn note(gateway: &Gateway, dossier: &Dossier, work: &Work, body: String) -> Result<(), Why> {
+    put(gateway, dossier, work, body, |_| Vec::new()).await
+}
+
+/// Stores an answer that ended.
+///
+/// # Errors
+/// It cannot be stored: the caller must not be told that it was.
+pub(crate) async fn end(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) -> Result<(), Why> {
+    put(gateway, dossier, work, String::from_utf8_lossy(body).into_owned(), ended).await
+}
+
+async fn put(
+    gateway: &Gateway,
+    dossier: &Dossier,
+    work: &Work,
+    body: String,
+    turned: fn(&mut ResponseRecord) -> Vec<ItemRecord>,
+) -> Result<(), Why> {
+    let Some(ask) = work.call.response.clone() else { return Ok(()) };
+    let Some(project) = dossier.record.project.clone() else { return Ok(()) };
+    let (id, created) = (dossier.id, dossier.record.started);
+    let expires = gateway.objects().expires(created);
+    let store = move |store: &dyn ObjectStore| {
+        let mut record = begun(id, project, (created, expires), &ask, body);
+        let items = turned(&mut record);
+        store.put_response(&record, &items)
+    };
+    gateway.objects().ask(store).await
+}
+
+/// A response that is worked on.
+pub(super) fn begun(
+    id: RequestId,
+    project: ProjectId,
+    (created, expires): (UnixNanos, UnixNanos),
+    ask: &ResponseAsk,
+    body: String,
+) -> ResponseRecord {
+    let id = response_id(id);
+    let input = listed(&input_items(&ask.input, &id));
+    ResponseRecord {
+        input,
+        id,
+        project,
+        created,
+        expires,
+        status: ResponseStatus::InProgress,
+        previous: ask.previous.clone(),
+        conversation: ask.conversation.clone(),
+        output: "[]".to_owned(),
+        body,
+        events: None,
+    }
+}
+
+/// It has ended as its body says. Returns what that adds to its conversation.
+pub(super) fn ended(record: &mut ResponseRecord) -> Vec<ItemRecord> {
+    record.status = ResponseStatus::Ended;
+    let body: Value = serde_json::from_str(&record.body).unwrap_or_default();
+    let output = body.get("output").filter(|output| output.is_array());
+    record.output = output.map_or_else(|| "[]".to_owned(), Value::to_string);
+    // What failed adds nothing: it is asked again.
+    let said = matches!(body.get("status").and_then(Value::as_str), Some("completed" | "incomplete"));
+    if record.conversation.is_none() || !said {
+        return Vec::new();
+    }
+    let mut items = items_with_ids(&record.input, &record.id);
+    items.extend(items_with_ids(&record.output, &record.id));
+    items
+}
+
+fn listed(items: &[ItemRecord]) -> String {
+    let items: Vec<&str> = items.iter().map(|item| item.json.as_str()).collect();
+    format!("[{}]", items.join(","))
+}

@@ -1,0 +1,119 @@
+//! Look-ups of responses: as they were told, their events, what went in; deleting and cancelling them. Foreign and missing ids answer
+//! alike.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use headrace_domain::Code;
+use headrace_identity::Principal;
+use headrace_objects::{ResponseRecord, ResponseStatus, items_with_ids, page};
+use serde_json::{Value, json};
+
+use crate::refused::Why;
+use crate::{Answer, AnswerBody, Gateway};
+
+use super::ask::Query;
+use super::running::{END, as_sse};
+use super::{Told, owned};
+
+/// How long a cancelled response may take to end before its look-up is answered all the same.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+
+impl Gateway {
+    pub(super) async fn show_response(
+        &self,
+        principal: &Principal,
+        id: &str,
+        query: &[(String, String)],
+    ) -> Told {
+        let query = Query::read(query)?;
+        let from = query
+            .starting_after
+            .map_or(0, |after| usize::try_from(after.saturating_add(1)).unwrap_or(usize::MAX));
+        if query.stream {
+            let running = self.objects().running.lock().get(id).cloned();
+            if let Some(running) = running.filter(|running| running.project == principal.project) {
+                if running.events().is_none() {
+                    return Err(not_streamed());
+                }
+                return self.follow(&principal.key, &running, from);
+            }
+        }
+        let found = self.stored_response(principal, id).await?;
+        if query.stream { replayed(&found, from) } else { Ok(Answer::json(200, found.body)) }
+    }
+
+    async fn stored_response(&self, principal: &Principal, id: &str) -> Result<ResponseRecord, Why> {
+        let ((project, id), now) = (owned(principal, id), self.now());
+        let found = self.objects().ask(move |store| store.response(&project, &id, now)).await?;
+        found.ok_or_else(not_found)
+    }
+
+    pub(super) async fn delete_response(&self, principal: &Principal, id: &str) -> Told {
+        let ((project, whose), now) = (owned(principal, id), self.now());
+        // Nobody is to write it again once it is gone.
+        let running = self.objects().running.lock().get(id).cloned();
+        if let Some(running) = running.filter(|running| running.project == principal.project) {
+            running.cancel.cancel();
+            running.ended(CANCEL_WITHIN).await;
+        }
+        let gone = self.objects().ask(move |store| store.delete_response(&project, &whose, now)).await?;
+        if !gone {
+            return Err(not_found());
+        }
+        Ok(Answer::json(200, json!({"id": id, "object": "response", "deleted": true}).to_string()))
+    }
+
+    pub(super) async fn cancel_response(&self, principal: &Principal, id: &str) -> Told {
+        let running = self.objects().running.lock().get(id).cloned();
+        if let Some(running) = running.filter(|running| running.project == principal.project) {
+            running.cancel.cancel();
+            running.ended(CANCEL_WITHIN).await;
+        }
+        let found = self.stored_response(principal, id).await?;
+        let body: Value = serde_json::from_str(&found.body).unwrap_or_default();
+        if body.get("background") != Some(&json!(true)) {
+            let message = "Only a response in the background can be cancelled by its id; close the connection of this one.";
+            return Err(Why::new(Code::ResponseNotInBackground, message));
+        }
+        Ok(Answer::json(200, found.body))
+    }
+
+    pub(super) async fn input_items(
+        &self,
+        principal: &Principal,
+        id: &str,
+        query: &[(String, String)],
+    ) -> Told {
+        let query = Query::read(query)?;
+        let found = self.stored_response(principal, id).await?;
+        let items = items_with_ids(&found.input, &found.id);
+        Ok(Answer::json(200, page(items, &query.page).json()))
+    }
+}
+
+/// The events that were kept, from a number on.
+fn replayed(found: &ResponseRecord, from: usize) -> Told {
+    let events = found.events.as_deref().filter(|_| found.status == ResponseStatus::Ended);
+    let events: Vec<&serde_json::value::RawValue> =
+        events.and_then(|events| serde_json::from_str(events).ok()).ok_or_else(not_streamed)?;
+    let mut out = BytesMut::new();
+    for event in events.iter().skip(from) {
+        out.extend_from_slice(&as_sse(event.get().as_bytes()));
+    }
+    out.extend_from_slice(END.as_bytes());
+    let body = AnswerBody::Whole(out.freeze());
+    Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
+}
+
+fn not_streamed() -> Why {
+    let message =
+        "The events of this response were not kept: create it with `background: true` and `stream: true`.";
+    Why::new(Code::ResponseNotStreamed, message).with_param("stream")
+}
+
+fn not_found() -> Why {
+    let message =
+        "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
+    Why::new(Code::ResponseNotFound, message)
+}

@@ -1,0 +1,209 @@
+//! A response that is worked on while nobody has to wait: the events of its stream so far, for whoever follows them, from wherever.
+//! Knows no store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use headrace_call_api::Reserved;
+use headrace_domain::ProjectId;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::{self, Delivery};
+
+/// Bytes that wait for a follower before no more are given to it.
+const FOLLOWER_BYTES: usize = 64 * 1024;
+
+/// See the top of the file.
+pub(crate) struct Running {
+    pub(super) project: ProjectId,
+    /// Somebody wants it to end.
+    pub(super) cancel: CancellationToken,
+    log: Mutex<Log>,
+    progress: watch::Sender<Progress>,
+    most_bytes: usize,
+    memory: Reserved,
+}
+
+#[derive(Default)]
+struct Log {
+    events: Vec<Bytes>,
+    bytes: usize,
+    /// They became too many: nobody can follow any longer.
+    given_up: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Progress {
+    events: usize,
+    done: bool,
+}
+
+/// What comes next for a follower.
+enum Next {
+    Event(Bytes),
+    Wait,
+    Over,
+    Lost,
+}
+
+impl Running {
+    /// Nothing has come yet. Events are kept up to so many bytes, taken from `memory`; 0: none are.
+    pub(super) fn new(project: ProjectId, most_bytes: usize, memory: Reserved) -> Self {
+        let cancel = CancellationToken::new();
+        let log = Mutex::new(Log { given_up: most_bytes == 0, ..Log::default() });
+        Self { project, cancel, log, progress: watch::Sender::default(), most_bytes, memory }
+    }
+
+    /// The next event: the data of one, as JSON.
+    pub(super) fn push(&self, event: Bytes) {
+        {
+            let mut log = self.log.lock();
+            let bytes = log.bytes + event.len();
+            if log.given_up || bytes > self.most_bytes || self.memory.add(event.len() as u64).is_err() {
+                *log = Log { given_up: true, ..Log::default() };
+            } else {
+                log.bytes = bytes;
+                log.events.push(event);
+            }
+        }
+        self.progress.send_modify(|progress| progress.events += 1);
+    }
+
+    /// No more comes, and it can be looked up.
+    pub(super) fn is_over(&self) {
+        self.progress.send_modify(|progress| progress.done = true);
+    }
+
+    /// Waits for the end, but not for long.
+    pub(super) async fn ended(&self, within: Duration) {
+        let mut progress = self.progress.subscribe();
+        let _ = tokio::time::timeout(within, progress.wait_for(|progress| progress.done)).await;
+    }
+
+    /// All events as a JSON list; `None`: not all are here.
+    pub(super) fn events(&self) -> Option<String> {
+        let log = self.log.lock();
+        if log.given_up {
+            return None;
+        }
+        let events: Vec<&str> =
+            log.events.iter().filter_map(|event| std::str::from_utf8(event).ok()).collect();
+        Some(format!("[{}]", events.join(",")))
+    }
+
+    fn next(&self, at: usize) -> Next {
+        let done = self.progress.borrow().done;
+        let log = self.log.lock();
+        match log.events.get(at) {
+            _ if log.given_up => Next::Lost,
+            Some(event) => Next::Event(event.clone()),
+            None if done => Next::Over,
+            None => Next::Wait,
+        }
+    }
+
+    /// A stream of its events from number `from` on, as they come. Whoever stops reading holds up nobody.
+    pub(super) fn follow(self: &Arc<Self>, from: usize, keep_alive: Duration, memory: Reserved) -> Delivery {
+        let (sender, delivery) = delivery::channel(FOLLOWER_BYTES, Arc::new(memory));
+        let running = Arc::clone(self);
+        tokio::spawn(async move {
+            let (mut at, mut progress) = (from, running.progress.subscribe());
+            loop {
+                if sender.given_up().is_some() {
+                    return;
+                }
+                if sender.is_full() {
+                    sender.reader_moved().await;
+                    continue;
+                }
+                match running.next(at) {
+                    Next::Event(event) => {
+                        sender.push(&mut as_sse(&event), 0);
+                        at += 1;
+                    }
+                    Next::Over => {
+                        sender.push(&mut BytesMut::from(END), 0);
+                        return sender.finish();
+                    }
+                    Next::Lost => return sender.break_off(),
+                    Next::Wait => tokio::select! {
+                        _ = progress.changed() => {}
+                        () = sender.reader_moved() => {}
+                        () = tokio::time::sleep(keep_alive) => {
+                            sender.push(&mut BytesMut::from(": keep-alive\n\n"), 0);
+                        }
+                    },
+                }
+            }
+        });
+        delivery
+    }
+}
+
+/// What ends a good stream.
+pub(super) const END: &str = "data: [DONE]\n\n";
+
+/// An event as a stream has it: under the name that it says itself.
+pub(super) fn as_sse(event: &[u8]) -> BytesMut {
+    let mut out = BytesMut::with_capacity(event.len() + 64);
+    let kind = serde_json::from_slice::<Kind<'_>>(event);
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(kind.as_ref().map_or("message", |kind| kind.kind).as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    out.extend_from_slice(event);
+    out.extend_from_slice(b"\n\n");
+    out
+}
+
+#[derive(serde::Deserialize)]
+struct Kind<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: &'a str,
+}
+
+/// Cuts a stream into the data of its events.
+#[derive(Default)]
+pub(super) struct Splitter {
+    held: BytesMut,
+}
+
+impl Splitter {
+    /// More of the stream; gives the data of each event that is whole. Comments and what ends the stream are none.
+    pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Bytes)) {
+        self.held.extend_from_slice(bytes);
+        while let Some(end) = self.held.windows(2).position(|pair| pair == b"\n\n") {
+            let block = self.held.split_to(end + 2).freeze();
+            let mut at = 0;
+            for line in block.split(|byte| *byte == b'\n') {
+                if let Some(data) = line.strip_prefix(b"data: ".as_slice())
+                    && data != b"[DONE]"
+                {
+                    each(block.slice(at + b"data: ".len()..at + line.len()));
+                }
+                at += line.len() + 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_cut_at_its_events_however_it_comes() {
+        let stream = ": hi\n\nevent: a\ndata: {\"type\":\"a\",\"n\":0}\n\nevent: b\ndata: {\"type\":\"b\"}\n\ndata: [DONE]\n\n";
+        for width in [1, 3, 7, stream.len()] {
+            let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+            stream
+                .as_bytes()
+                .chunks(width)
+                .for_each(|chunk| splitter.push(chunk, |event| events.push(event)));
+            assert_eq!(events, [&b"{\"type\":\"a\",\"n\":0}"[..], b"{\"type\":\"b\"}"], "{width}");
+            assert_eq!(&as_sse(&events[1])[..], b"event: b\ndata: {\"type\":\"b\"}\n\n");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Responses: stored before they are told, gone on from, and worked on while nobody waits; whatever goes wrong meanwhile.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
+use headrace_domain::{Endpoint, Outcome};
+use headrace_objects::ObjectLimits;
+use serde_json::{Value, json};
+
+use crate::world::{MODEL, Script, Setup, World, header, read};
+
+fn body(more: &Value) -> Value {
+    let mut body = json!({"model": MODEL, "max_output_tokens": 10, "input": "say ha"});
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// What a look-up is told: its status and its body.
+async fn look(world: &World, method: ObjectMethod, path: &str) -> (u16, Value) {
+    let ask =
+        ObjectAsk { method, path: path.to_owned(), query: Vec::new(), credentials: world.credentials() };
+    let answer = match world.gateway.admit_asked(ask) {
+        Ok(asked) => world.gateway.answer_asked(asked, Bytes::new()).await,
+        Err(refusal) => refusal,
+    };
+    let status = answer.status;
+    (status, serde_json::from_str(&read(answer).await).unwrap())
+}
+
+async fn ask(world: &World, more: &Value) -> (u16, Value) {
+    let answer = world.call(Endpoint::Responses, body(more)).await;
+    let status = answer.status;
+    (status, serde_json::from_str(&read(answer).await).unwrap())
+}
+
+fn id(response: &Value) -> String {
+    response["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_found_as_it_was_told_and_gone_on_from() {
+    let world = World::new(Setup::default());
+    let (status, told) = ask(&world, &json!({})).await;
+    assert_eq!((status, &told["status"]), (200, &json!("completed")));
+    assert_eq!(
+        look(&world, ObjectMethod::Get, &format!("responses/{}", id(&told))).await,
+        (200, told.clone())
+    );
+    let (_, further) = ask(&world, &json!({"input": "more", "previous_response_id": id(&told)})).await;
+    let whole = json!({"store": false, "input": [
+        {"role": "user", "content": "say ha"}, {"role": "assistant", "content": told["output"][0]["content"][0]["text"]},
+        {"role": "user", "content": "more"},
+    ]});
+    let (_, sent) = ask(&world, &whole).await;
+    assert_eq!(further["usage"], sent["usage"]);
+    let jobs = world.engine.jobs.lock().unwrap().clone();
+    assert_eq!(jobs[1].prompt, jobs[2].prompt);
+    let (status, _) = look(&world, ObjectMethod::Get, &format!("responses/{}", id(&sent))).await;
+    assert_eq!(status, 404, "it was not to be stored");
+    let before = world.balance_when_idle().await;
+    let (status, refused) = ask(&world, &json!({"previous_response_id": "resp_none"})).await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
+    assert_eq!(world.balance_when_idle().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_stored_is_not_told_as_if_it_were() {
+    let objects = ObjectLimits { max_object_bytes: 300, ..ObjectLimits::default() };
+    let world = World::new(Setup { objects, ..Setup::default() });
+    let before = world.balance_when_idle().await;
+    let (status, refused) = ask(&world, &json!({})).await;
+    assert_eq!((status, &refused["error"]["code"]), (413, &json!("objects_full")));
+    assert_eq!(refused["error"]["limit"]["limit"], 300);
+    assert_eq!(world.balance_when_idle().await, before, "an answer that is not given is not charged");
+    // A stream would tell its id first: nothing of it goes out.
+    let answer = world.call(Endpoint::Responses, body(&json!({"stream": true}))).await;
+    assert_eq!(answer.status, 413);
+    assert_eq!(world.balance_when_idle().await, before);
+    let (status, told) = ask(&world, &json!({"store": false})).await;
+    assert_eq!((status, &told["status"]), (200, &json!("completed")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_a_response_in_the_background_is_paid_for_as_far_as_it_came() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(3));
+    let before = world.balance_when_idle().await;
+    let (status, begun) = ask(&world, &json!({"background": true})).await;
+    assert_eq!((status, &begun["status"]), (200, &json!("queued")));
+    let path = format!("responses/{}", id(&begun));
+    assert_eq!(look(&world, ObjectMethod::Get, &path).await.1["status"], "queued");
+    while world.engine.jobs.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // Its client went away long ago, and it goes on.
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 0);
+    let (status, cancelled) = look(&world, ObjectMethod::Post, &format!("{path}/cancel")).await;
+    assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
+    assert!(world.balance_when_idle().await < before, "what was computed is paid for");
+    assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
+    assert!(matches!(world.last_trace().outcome, Outcome::Cancelled { .. }));
+    assert_eq!(look(&world, ObjectMethod::Get, &path).await.1["status"], "cancelled");
+    assert_eq!(look(&world, ObjectMethod::Delete, &path).await.0, 200);
+    assert_eq!(look(&world, ObjectMethod::Get, &path).await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_in_the_background_that_fails_says_so() {
+    for script in [Script::Full, Script::ThenFail(2), Script::ThenDie(2)] {
+        let world = World::new(Setup::default());
+        world.script(script);
+        world.engine.may_fail.store(true, std::sync::atomic::Ordering::SeqCst);
+        let (_, begun) = ask(&world, &json!({"background": true})).await;
+        let path = format!("responses/{}", id(&begun));
+        let mut found = begun.clone();
+        for _ in 0..500 {
+            found = look(&world, ObjectMethod::Get, &path).await.1;
+            if found["status"] != "queued" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(found["status"], "failed", "{script:?}: {found}");
+        assert!(found["error"]["message"].is_string(), "{script:?}: {found}");
+        assert_eq!(found["id"], begun["id"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stop_cut_off_has_failed_after_the_next_start() {
+    let world = World::new(Setup::default());
+    world.script(Script::ThenWait(1));
+    let (_, begun) = ask(&world, &json!({"background": true})).await;
+    // As the next process does, which finds it in the same store.
+    assert_eq!(world.gateway.fail_unfinished().await, Ok(1));
+    let (_, found) = look(&world, ObjectMethod::Get, &format!("responses/{}", id(&begun))).await;
+    assert_eq!((&found["status"], &found["error"]["code"]), (&json!("failed"), &json!("server_error")));
+    assert_eq!(world.gateway.fail_unfinished().await, Ok(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_until_what_is_in_the_background_is_stored() {
+    let world = World::new(Setup::default());
+    let (_, begun) = ask(&world, &json!({"background": true})).await;
+    assert_eq!(world.gateway.drain(Duration::from_secs(20)).await, 0);
+    let (_, found) = look(&world, ObjectMethod::Get, &format!("responses/{}", id(&begun))).await;
+    assert_eq!(found["status"], "completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did() {
+    for (script, status) in [(Script::ThenWait(3), "cancelled"), (Script::ThenFail(3), "failed")] {
+        let world = World::new(Setup::default());
+        world.script(script);
+        let answer = world.call(Endpoint::Responses, body(&json!({"stream": true}))).await;
+        assert_eq!(answer.status, 200);
+        let request = header(&answer, "x-request-id").unwrap();
+        let path = format!("responses/{}", request.replace("req_", "resp_"));
+        let (found, begun) = look(&world, ObjectMethod::Get, &path).await;
+        assert_eq!(found, 200, "the client knows it from now on: {begun}");
+        assert_eq!(begun["status"], "in_progress", "{script:?}");
+        if status == "cancelled" {
+            drop(answer);
+        } else {
+            world.engine.may_fail.store(true, std::sync::atomic::Ordering::SeqCst);
+            assert!(read(answer).await.contains("event: response.failed"));
+        }
+        world.balance_when_idle().await;
+        let (_, ended) = look(&world, ObjectMethod::Get, &path).await;
+        assert_eq!((&ended["status"], &ended["id"]), (&json!(status), &begun["id"]), "{script:?}");
+    }
+}

@@ -1,0 +1,220 @@
+//! A Responses call as the chat that it is: for servers of others, which have chat all of them. Knows no server.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use headrace_domain::{
+    Call, Code, Conversation, CustomInput, Endpoint, Form, Message, Prompt, Relayed, Role, ServiceTier, Tool,
+    ToolCall, ToolChoice,
+};
+
+use crate::BadRequest;
+use crate::fault::{Fault, Read};
+use crate::json_out::value;
+use crate::relay::{Object, array, object};
+
+/// The call as a chat completion whose body can be sent on, without a bound on the answer's length: that goes by each receiver's
+/// own name.
+///
+/// # Errors
+/// [`BadRequest`] names the first thing that a chat at somebody else's cannot carry here.
+pub fn as_chat(call: &Call) -> Result<Call, BadRequest> {
+    Ok(put(call)?)
+}
+
+fn put(call: &Call) -> Read<Call> {
+    let Prompt::Conversation(conversation) = &call.prompt else {
+        return Err(Fault::new(Code::InternalError, "the call is no conversation"));
+    };
+    if call.sampling.logprobs.is_some() {
+        let message = "log-probabilities of the model's upstream cannot be put into a response; leave it out";
+        return Err(Fault::at("top_logprobs", Code::UnsupportedParameter, message));
+    }
+    let mut out = BytesMut::new();
+    object(&mut out, |body| {
+        body.text("model", &call.model);
+        array(body.field("messages"), &conversation.messages, message)?;
+        tools(conversation, body)?;
+        sampling(call, body);
+        format(call, body)?;
+        if let Some(effort) = &call.reasoning.effort {
+            body.text("reasoning_effort", effort);
+        } else if call.reasoning.enabled == Some(false) {
+            body.text("reasoning_effort", "none");
+        }
+        if call.tier == ServiceTier::Flex {
+            body.text("service_tier", "flex");
+        }
+        call.cache_salt.iter().for_each(|salt| body.text("cache_salt", salt));
+        if call.stream {
+            body.raw("stream", "true");
+        }
+        Ok(())
+    })?;
+    let text_bytes = out.len();
+    let mut chat = Call {
+        endpoint: Endpoint::ChatCompletions,
+        prompt: Prompt::Relayed(Relayed { body: out.freeze(), text_bytes, media: 0 }),
+        origins: Vec::new(),
+        include_usage: false,
+        response: None,
+        ..call.clone()
+    };
+    chat.sampling.max_tokens = None;
+    Ok(chat)
+}
+
+fn message(out: &mut BytesMut, message: &Message) -> Read<()> {
+    object(out, |written| {
+        written.text("role", message.role.name());
+        match &message.content {
+            Some(content) => written.text("content", content),
+            None => written.raw("content", "null"),
+        }
+        message.reasoning.iter().for_each(|text| written.text("reasoning_content", text));
+        message.tool_call_id.iter().for_each(|id| written.text("tool_call_id", id));
+        debug_assert!(
+            message.tool_calls.is_empty() || message.role == Role::Assistant,
+            "others call nothing"
+        );
+        if message.tool_calls.is_empty() {
+            return Ok(());
+        }
+        array(written.field("tool_calls"), &message.tool_calls, tool_call)
+    })
+}
+
+fn tool_call(out: &mut BytesMut, call: &ToolCall) -> Read<()> {
+    object(out, |written| {
+        written.text("id", &call.id);
+        written.text("type", "function");
+        object(written.field("function"), |function| {
+            function.text("name", &call.name);
+            function.text("arguments", &call.arguments);
+            Ok(())
+        })
+    })
+}
+
+fn tools(conversation: &Conversation, body: &mut Object<'_>) -> Read<()> {
+    if conversation.tools.is_empty() {
+        return Ok(());
+    }
+    array(body.field("tools"), &conversation.tools, tool)?;
+    match &conversation.tool_choice {
+        ToolChoice::Auto => {}
+        ToolChoice::None => body.text("tool_choice", "none"),
+        ToolChoice::Required => body.text("tool_choice", "required"),
+        ToolChoice::Named(name) => named(body.field("tool_choice"), name)?,
+        ToolChoice::Allowed { names, required } => object(body.field("tool_choice"), |choice| {
+            choice.text("type", "allowed_tools");
+            object(choice.field("allowed_tools"), |allowed| {
+                allowed.text("mode", if *required { "required" } else { "auto" });
+                array(allowed.field("tools"), names, |out, name| named(out, name))
+            })
+        })?,
+    }
+    if conversation.one_call {
+        body.raw("parallel_tool_calls", "false");
+    }
+    Ok(())
+}
+
+fn named(out: &mut BytesMut, name: &str) -> Read<()> {
+    object(out, |named| {
+        named.text("type", "function");
+        object(named.field("function"), |function| {
+            function.text("name", name);
+            Ok(())
+        })
+    })
+}
+
+fn tool(out: &mut BytesMut, tool: &Tool) -> Read<()> {
+    // A tool of any text is a function of one string to every model, and its calls are read as such.
+    if matches!(tool.custom, Some(CustomInput::Form(_))) {
+        let message =
+            "the model's upstream is not asked to keep to a grammar in a tool; leave the tool's `format` out";
+        return Err(Fault::at("tools", Code::UnsupportedValue, message));
+    }
+    object(out, |written| {
+        written.text("type", "function");
+        object(written.field("function"), |function| {
+            function.text("name", &tool.name);
+            tool.description.iter().for_each(|text| function.text("description", text));
+            if let Some(parameters) = &tool.parameters {
+                value(function.field("parameters"), parameters);
+            }
+            if tool.strict {
+                function.raw("strict", "true");
+            }
+            Ok(())
+        })
+    })
+}
+
+fn sampling(call: &Call, body: &mut Object<'_>) {
+    let sampling = &call.sampling;
+    let mut number = |name, number: Option<f32>| {
+        if let Some(number) = number {
+            value(body.field(name), &number);
+        }
+    };
+    number("temperature", sampling.temperature);
+    number("top_p", sampling.top_p);
+    number("min_p", sampling.min_p);
+    number("frequency_penalty", sampling.frequency_penalty);
+    number("presence_penalty", sampling.presence_penalty);
+    number("repetition_penalty", sampling.repetition_penalty);
+    if let Some(top_k) = sampling.top_k {
+        value(body.field("top_k"), &top_k.map_or(-1, |k| i64::from(k.get())));
+    }
+    if !sampling.logit_bias.is_empty() {
+        let biases = sampling.logit_bias.iter().map(|(id, bias)| (id.to_string(), bias));
+        value(body.field("logit_bias"), &biases.collect::<std::collections::BTreeMap<_, _>>());
+    }
+    if let Some(seed) = sampling.seed {
+        value(body.field("seed"), &seed);
+    }
+    if !sampling.stop.is_empty() {
+        value(body.field("stop"), &sampling.stop);
+    }
+    if !sampling.stop_token_ids.is_empty() {
+        value(body.field("stop_token_ids"), &sampling.stop_token_ids);
+    }
+    if sampling.min_tokens > 0 {
+        value(body.field("min_tokens"), &sampling.min_tokens);
+    }
+    if sampling.ignore_eos {
+        body.raw("ignore_eos", "true");
+    }
+}
+
+fn format(call: &Call, body: &mut Object<'_>) -> Read<()> {
+    let Some(form) = call.form.as_ref().map(Arc::as_ref) else { return Ok(()) };
+    object(body.field("response_format"), |format| match form {
+        Form::JsonSchema(form) => {
+            format.text("type", "json_schema");
+            object(format.field("json_schema"), |schema| {
+                schema.text("name", form.name.as_deref().unwrap_or("answer"));
+                value(schema.field("schema"), &form.schema);
+                if form.strict {
+                    schema.raw("strict", "true");
+                }
+                Ok(())
+            })
+        }
+        // A response is held to nothing else.
+        _ => {
+            format.text("type", "json_object");
+            Ok(())
+        }
+    })
+}
+
+/// What is written is written by names alone.
+#[cfg(test)]
+pub(super) fn body_of(call: &Call) -> &str {
+    let Prompt::Relayed(relayed) = &call.prompt else { return "" };
+    std::str::from_utf8(&relayed.body).unwrap_or_default()
+}
