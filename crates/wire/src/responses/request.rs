@@ -307,16 +307,10 @@ impl Draft {
             items::check(&conversation)?;
         }
         Ok(Call {
-            endpoint: Endpoint::Responses,
-            model: settled.model,
-            prompt: Prompt::Conversation(conversation),
             origins,
             sampling: settled.sampling,
             stream: knobs.stream,
             include_usage: true,
-            return_token_ids: false,
-            echo: false,
-            diagnoses: false,
             explain: knobs.explain,
             cache_salt: knobs.cache_salt,
             timeout: knobs.timeout,
@@ -324,6 +318,7 @@ impl Draft {
             form: form.map(Arc::new),
             reasoning,
             response: Some(Arc::new(ask)),
+            ..Call::of_prompt(Endpoint::Responses, settled.model, Prompt::Conversation(conversation))
         })
     }
 }
