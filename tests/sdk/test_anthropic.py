@@ -66,7 +66,7 @@ def test_the_request_id_is_where_the_sdk_looks_for_it(claude):
     # Anthropic's header is `request-id`, without the `x-`.
     assert send(claude, max_tokens=2)._request_id.startswith("req_")
     with pytest.raises(anthropic.BadRequestError) as raised:
-        send(claude, max_tokens=0)
+        send(claude, max_tokens=-1)
     assert raised.value.request_id == raised.value.body["request_id"]
 
 
@@ -237,17 +237,25 @@ def test_a_count_is_that_of_the_call(claude, weather_tool):
         "tools": tools([weather_tool]),
         "system": "You help.",
     }
-    counted = claude.messages.count_tokens(model=MODEL, **options).input_tokens
+    counted = claude.messages.count_tokens(model=MODEL, **options)
     usage = send(claude, **options, max_tokens=2).usage
-    assert counted == usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    charged = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    if (told := getattr(counted, "headrace", None)) is not None:
+        # Somebody else has the tokenizer.
+        assert told == {"estimated": True}
+        assert charged / 3 < counted.input_tokens < charged * 3
+    else:
+        assert counted.input_tokens == charged
     counted = claude.beta.messages.count_tokens(model=MODEL, betas=["token-counting-2024-11-01"], **options)
     assert counted.input_tokens > 0
 
 
 def test_a_prompt_is_read_ahead(claude):
-    warmed = send(claude, max_tokens=0)
+    text = "Is a prompt that was read ahead of its call, with no answer to it, in the cache when the call comes?"
+    warmed = send(claude, text, max_tokens=0)
     assert (warmed.content, warmed.stop_reason, warmed.usage.output_tokens) == ([], "max_tokens", 0)
-    assert send(claude, max_tokens=2).usage.cache_read_input_tokens > 0
+    assert warmed.usage.cache_read_input_tokens == 0
+    assert send(claude, text, max_tokens=2).usage.cache_read_input_tokens > 0
 
 
 def test_an_answer_goes_on_where_it_was_begun(claude):

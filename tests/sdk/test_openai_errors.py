@@ -46,10 +46,10 @@ BAD = [
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
     (
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
-        "response_format",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        "response_format.json_schema.name",
     ),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
     ({"modalities": ["audio"]}, "modalities"),

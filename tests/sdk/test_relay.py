@@ -201,7 +201,7 @@ PAIRS = pytest.mark.parametrize(
     [
         ({"extra_body": {"temperature": 9}}, "temperature"),
         ({"extra_body": {"temperature": 0, "tempreature": 1}}, "tempreature"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
