@@ -77,7 +77,7 @@ impl TextDecoder {
         let tokenizer = Arc::clone(&self.tokenizer);
         let vocabulary = tokenizer.vocabulary();
         let Some(bytes) = vocabulary.bytes(id) else { return String::new() };
-        if self.skip_special && vocabulary.is_special(id) {
+        if self.skip_special && vocabulary.is_skipped(id) {
             return String::new();
         }
         match vocabulary.joining {

@@ -2,6 +2,7 @@
 //! Knows `tokenizer.json` and the special tokens that the configuration names; must not know templates.
 
 use std::panic::{UnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use headrace_checkpoint::TokenizerConfig;
 use serde::Deserialize;
@@ -32,6 +33,8 @@ pub struct Tokenizer {
     /// What the model writes for characters that it does not know: the one added token that text may become.
     pub(crate) unknown: Option<u32>,
     most_bytes_per_token: Option<usize>,
+    /// Special tokens that stand in text all the same.
+    shown: Arc<[String]>,
 }
 
 /// The part of `tokenizer.json` that names the unknown token.
@@ -74,7 +77,39 @@ impl Tokenizer {
             .filter(|_| added.normalized.is_empty());
         let most_bytes_per_token =
             bpe.as_ref().and_then(|bpe| Some(bpe.most_bytes_per_token().max(added.raw.most_bytes()?)));
-        Ok(Self { inner, added, bpe, direct, vocabulary, prefix, suffix, unknown, most_bytes_per_token })
+        Ok(Self {
+            inner,
+            added,
+            bpe,
+            direct,
+            vocabulary,
+            prefix,
+            suffix,
+            unknown,
+            most_bytes_per_token,
+            shown: Arc::default(),
+        })
+    }
+
+    /// The same, but special tokens of which `is_mark` says so stand in decoded text, whether or not special tokens are skipped:
+    /// somebody reads them there. What text becomes when it is encoded stays as it is.
+    #[must_use]
+    pub fn showing(mut self, is_mark: impl Fn(&str) -> bool) -> Self {
+        let added = self.inner.get_added_tokens_decoder();
+        let mut shown: Vec<(u32, String)> = added
+            .into_iter()
+            .filter(|(id, token)| self.vocabulary.is_special(*id) && is_mark(&token.content))
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        shown.sort();
+        shown.iter().for_each(|(id, _)| self.vocabulary.show(*id));
+        self.shown = shown.into_iter().map(|(_, text)| text).collect();
+        self
+    }
+
+    /// The special tokens that stand in decoded text all the same, in the order of their ids.
+    pub fn shown(&self) -> &Arc<[String]> {
+        &self.shown
     }
 
     /// What stands before a text that is encoded with `add_special`, such as the token that begins every sequence.
@@ -84,6 +119,14 @@ impl Tokenizer {
 
     /// The text of `ids`, broken UTF-8 as replacement characters; with `skip_special`, without special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let kept: Vec<u32>;
+        let (ids, skip_special) = match skip_special && !self.shown.is_empty() {
+            true => {
+                kept = ids.iter().copied().filter(|id| !self.vocabulary.is_skipped(*id)).collect();
+                (kept.as_slice(), false)
+            }
+            false => (ids, skip_special),
+        };
         self.inner.decode(ids, skip_special).unwrap_or_else(|_| {
             let kept = ids.iter().filter(|id| !(skip_special && self.vocabulary.is_special(**id)));
             let bytes: Vec<u8> = kept.filter_map(|id| self.token_bytes(*id)).flatten().copied().collect();

@@ -38,6 +38,8 @@ const HAS_TEXT: u8 = 1;
 const BYTE: u8 = 2;
 const SPECIAL: u8 = 4;
 const MARKUP: u8 = 8;
+/// A special token that is text all the same.
+const SHOWN: u8 = 16;
 
 impl Vocabulary {
     pub(crate) fn new(inner: &Inner) -> Result<Self, TokenizerError> {
@@ -99,6 +101,18 @@ impl Vocabulary {
 
     pub(crate) fn is_special(&self, id: u32) -> bool {
         self.has(id, SPECIAL)
+    }
+
+    /// Whether it is left out of text without special tokens.
+    pub(crate) fn is_skipped(&self, id: u32) -> bool {
+        self.is_special(id) && !self.has(id, SHOWN)
+    }
+
+    /// Has it stand in text although it is special.
+    pub(crate) fn show(&mut self, id: u32) {
+        if let Some(flags) = self.flags.get_mut(id as usize) {
+            *flags |= SHOWN;
+        }
     }
 
     pub(crate) fn is_markup(&self, id: u32) -> bool {

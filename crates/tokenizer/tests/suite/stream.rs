@@ -1,9 +1,12 @@
 //! Decoding id by id: whole, whatever the ids.
 
+use std::sync::Arc;
+
+use headrace_checkpoint::TokenizerConfig;
 use headrace_tokenizer::Tokenizer;
 use proptest::prelude::*;
 
-use crate::common::{NAMES, load};
+use crate::common::{NAMES, data, load};
 
 fn streamed(tokenizer: &std::sync::Arc<Tokenizer>, ids: &[u32], skip: bool) -> String {
     let mut decoder = tokenizer.decoder(skip);
@@ -24,6 +27,38 @@ fn ids_without_text_give_nothing() {
         let mut padded = Vec::new();
         ids.iter().for_each(|id| padded.extend([beyond, *id, u32::MAX]));
         assert_eq!(streamed(&tokenizer, &padded, false), tokenizer.decode(&ids, false), "{name}");
+    }
+}
+
+#[test]
+fn a_special_token_that_is_shown_stands_in_text_and_others_do_not() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        let special: Vec<u32> = (0..u32::try_from(tokenizer.vocab_size()).unwrap())
+            .filter(|id| tokenizer.is_control(*id))
+            .collect();
+        let [mark, other, ..] = special[..] else { panic!("{name}") };
+        let json = data(&format!("{name}/tokenizer.json"));
+        let shown = Tokenizer::new(&json, &TokenizerConfig::default()).unwrap();
+        let text =
+            String::from_utf8(tokenizer.token_bytes(mark).unwrap().to_vec()).unwrap().trim().to_owned();
+        let shown = Arc::new(shown.showing(|token| token == text));
+        assert_eq!(shown.shown()[..], [text.clone()]);
+        let word = tokenizer.encode("word", false).unwrap();
+        let ids = [&word[..], &[mark, other], &word].concat();
+        for decoder in [true, false] {
+            let text_of = |tokenizer: &Arc<Tokenizer>, ids: &[u32]| match decoder {
+                true => streamed(tokenizer, ids, true),
+                false => tokenizer.decode(ids, true),
+            };
+            assert_eq!(text_of(&tokenizer, &ids).matches(&text).count(), 0, "{name}");
+            let read = text_of(&shown, &ids);
+            assert_eq!(read.matches(&text).count(), 1, "{name} {read}");
+            if name.starts_with("bytebpe") {
+                assert_eq!(read.replace(&text, ""), text_of(&tokenizer, &ids), "{name}");
+            }
+        }
+        assert_eq!(shown.encode("word", true).unwrap(), tokenizer.encode("word", true).unwrap());
     }
 }
 
