@@ -240,6 +240,13 @@ fn repr(value: &Value, out: &mut String, depth: usize, max_bytes: usize) -> Resu
     Ok(())
 }
 
+/// A text as Python's `repr` gives it.
+pub(crate) fn python_repr(text: &str) -> String {
+    let mut out = String::new();
+    repr_string(text, &mut out);
+    out
+}
+
 fn repr_string(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

@@ -9,12 +9,14 @@ mod environment;
 mod error;
 #[allow(dead_code, reason = "rows are read by the parsers that follow")]
 mod family;
+mod filters;
 mod grammar;
 mod hermes;
 mod json;
 mod mask;
 mod offered;
 mod part;
+mod percent;
 mod places;
 #[allow(dead_code, reason = "literals are read by the parsers that follow")]
 mod python;
@@ -25,6 +27,7 @@ mod source;
 mod strings;
 mod template;
 mod values;
+mod wrap;
 
 pub use bounds::TemplateLimits;
 pub use error::TemplateError;

@@ -4,6 +4,8 @@
 mod grammar;
 mod hostile;
 #[cfg(test)]
+mod jinja2;
+#[cfg(test)]
 mod oracle;
 #[cfg(test)]
 mod places;

@@ -1,0 +1,60 @@
+//! Jinja2's own filters and tests, each against what Jinja2 made of it (`record_jinja2.py` wrote that down).
+
+use headrace_prompt::{ChatTemplate, SpecialTokenTexts, TemplateLimits};
+use serde_json::{Value, json};
+
+use crate::support::{data, options};
+
+/// Where the template engine does something else or nothing yet, by the beginning of the template.
+const OTHERWISE: [&str; 16] = [
+    "{{ mapping|attr('a')",
+    "{{ empty|d('x', boolean=true)",
+    "{{ {'b': 2, 'a': 3}|dictsort(false,",
+    "{{ mapping|dictsort(true)",
+    "{{ '3.5'|float",
+    "{{ 'a\nb'|indent('> ')",
+    "{{ '42'|int",
+    "{{ numbers|max",
+    "{{ numbers|pprint",
+    "{{ 'a b/ü?&'|urlencode",
+    "{{ range is callable",
+    "{{ numbers is sequence",
+    "{{ joiner is defined",
+    "{% set c = cycler(",
+    "{{ dict(a=1, b=2)",
+    "{{ 'a,b'.split(',')",
+];
+
+#[test]
+fn filters_and_tests_do_what_they_do_in_jinja2() {
+    let recorded: Value = serde_json::from_slice(&data("jinja2.json")).unwrap();
+    let messages = json!([{ "role": "user", "content": "" }]);
+    let mut differ = Vec::new();
+    for row in recorded["rows"].as_array().unwrap() {
+        let field = |at: usize| row[at].as_str().unwrap();
+        let (name, source, expected) = (field(1), field(2), field(3));
+        let tokens = SpecialTokenTexts::default();
+        let template = match ChatTemplate::compile(source, &tokens, TemplateLimits::default()) {
+            Ok(template) => template,
+            Err(error) => {
+                differ.push(format!("{name}: {source}\n  {error}"));
+                continue;
+            }
+        };
+        match template.render_values(&messages, None, &recorded["context"], &options(true)) {
+            Ok(rendered) if rendered.text() == expected => {
+                assert!(
+                    !OTHERWISE.iter().any(|known| source.starts_with(known)),
+                    "{source} is as in Jinja2 now"
+                );
+            }
+            Ok(rendered) => {
+                differ
+                    .push(format!("{name}: {source}\n  ours   {:?}\n  theirs {expected:?}", rendered.text()));
+            }
+            Err(error) => differ.push(format!("{name}: {source}\n  {error}")),
+        }
+    }
+    differ.retain(|row| !OTHERWISE.iter().any(|known| row.contains(&format!(": {known}"))));
+    assert!(differ.is_empty(), "{}:\n{}", differ.len(), differ.join("\n"));
+}
