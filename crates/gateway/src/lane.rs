@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::SamplingDefaults;
 use headrace_engine_api::Capabilities;
 use headrace_grammar::Compiler;
-use headrace_prompt::{ChatTemplate, ReplyFamily};
+use headrace_prompt::{ChatTemplate, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 
 /// In what terms a model is spoken to.
@@ -26,8 +26,8 @@ pub struct TokenLane {
     pub tokenizer: Arc<Tokenizer>,
     /// Conversations to text; `None`: only completions.
     pub template: Option<Arc<ChatTemplate>>,
-    /// How its replies are parsed.
-    pub family: ReplyFamily,
+    /// How its replies are read.
+    pub replies: ReplyStyle,
     /// What its makers recommend.
     pub defaults: SamplingDefaults,
     /// What its engines can do.

@@ -125,7 +125,8 @@ impl Desk {
         let (Lane::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };
-        let options = RenderOptions { add_generation_prompt: true, now: self.asker.now };
+        let reasoning = Some(&call.reasoning);
+        let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
         let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
         Ok(count_body(ids.len() as u64, false))
     }
@@ -190,7 +191,7 @@ fn tokenized(
     let call = Call::of_prompt(endpoint, name, prompt);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let options = RenderOptions { add_generation_prompt, now };
+            let options = RenderOptions { add_generation_prompt, now, reasoning: Some(&call.reasoning) };
             conversation_ids(model, lane, &call, conversation, &options)
         }
         Prompt::Raw(items) => {
@@ -207,7 +208,7 @@ fn conversation_ids(
     lane: &TokenLane,
     call: &Call,
     conversation: &Conversation,
-    options: &RenderOptions,
+    options: &RenderOptions<'_>,
 ) -> Result<Vec<u32>, Why> {
     could_fit(model, call)?;
     rendered(model, lane, conversation, options).map(|(ids, _)| ids)

@@ -33,7 +33,11 @@ use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
+<<<<<<< HEAD
 use headrace_objects::ObjectLimits;
+=======
+use headrace_prompt::ReplyFamily;
+>>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
@@ -106,6 +110,8 @@ pub(crate) struct ModelConfig {
     pub(crate) name: ModelName,
     /// `None`: the demo model in the program.
     pub(crate) path: Option<PathBuf>,
+    /// How its calls of tools are written, where its template is not to say so.
+    pub(crate) reply: Option<ReplyFamily>,
     pub(crate) threads: Option<usize>,
     pub(crate) kv_bytes: Option<u64>,
     pub(crate) max_positions: Option<usize>,
@@ -119,9 +125,9 @@ pub(crate) struct ModelConfig {
 impl ModelConfig {
     /// Whether the other one could be served by what was loaded for this one: they differ in limits and defaults at most.
     pub(crate) fn is_loaded_as(&self, other: &Self) -> bool {
-        let Self { setting: _, name, path, threads, kv_bytes, max_positions, arithmetic, .. } = self;
+        let Self { setting: _, name, path, reply, threads, kv_bytes, max_positions, arithmetic, .. } = self;
         (name, path, threads, kv_bytes) == (&other.name, &other.path, &other.threads, &other.kv_bytes)
-            && (max_positions, arithmetic) == (&other.max_positions, &other.arithmetic)
+            && (reply, max_positions, arithmetic) == (&other.reply, &other.max_positions, &other.arithmetic)
     }
 }
 

@@ -17,7 +17,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
-use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
+use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
 
 use crate::config::arithmetic::Arithmetic;
@@ -227,7 +227,7 @@ pub(crate) fn start(
 impl Planned {
     fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
-        let text = Words::of(&checkpoint)?;
+        let text = Words::of(&checkpoint, config.reply)?;
         let arithmetic = config.arithmetic.or(engine.arithmetic);
         let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
         let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
@@ -470,7 +470,7 @@ fn run(
         lane: Lane::Tokens(TokenLane {
             tokenizer: text.tokenizer,
             template: text.template.map(Arc::new),
-            family: text.family,
+            replies: text.replies,
             defaults: recommended_sampling(generation),
             capabilities: engine.capabilities().clone(),
             grammars: Arc::new(grammars),
@@ -489,14 +489,14 @@ fn run(
 pub(crate) struct Words {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
-    pub(crate) family: ReplyFamily,
+    pub(crate) replies: ReplyStyle,
 }
 
 impl Words {
-    /// Reads them, or says why they cannot be served.
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Self, String> {
+    /// Reads them, or says why they cannot be served. `family` is how its calls are written, where the template is not to say so.
+    pub(crate) fn of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Self, String> {
         let template = checkpoint.chat_template();
-        Self::read(checkpoint.tokenizer_json(), checkpoint.tokenizer_config(), template)
+        Self::read(checkpoint.tokenizer_json(), checkpoint.tokenizer_config(), template, family)
     }
 
     /// The same of its parts.
@@ -504,12 +504,16 @@ impl Words {
         json: &[u8],
         config: &TokenizerConfig,
         template: Option<&str>,
+        family: Option<ReplyFamily>,
     ) -> Result<Self, String> {
-        let tokenizer = Tokenizer::new(json, config);
-        let tokenizer = Arc::new(tokenizer.map_err(|error| error.to_string())?);
+        let tokenizer = Tokenizer::new(json, config).map_err(|error| error.to_string())?;
         let Some(source) = template else {
-            return Ok(Self { tokenizer, template: None, family: ReplyFamily::Plain });
+            return Ok(Self { tokenizer: Arc::new(tokenizer), template: None, replies: ReplyStyle::PLAIN });
         };
+        let detected = ReplyStyle::detect(source);
+        let replies = ReplyStyle { family: family.unwrap_or(detected.family), ..detected };
+        // Some of a model's marks are special tokens, which have no text otherwise.
+        let tokenizer = Arc::new(tokenizer.showing(|token| replies.reads(token)));
         let tokens = SpecialTokenTexts::new(
             &tokenizer,
             config.bos_token.clone(),
@@ -519,6 +523,6 @@ impl Words {
         );
         let template = ChatTemplate::compile(source, &tokens, TemplateLimits::default());
         let template = template.map_err(|error| error.to_string())?;
-        Ok(Self { tokenizer, template: Some(template), family: ReplyFamily::detect(source) })
+        Ok(Self { tokenizer, template: Some(template), replies })
     }
 }

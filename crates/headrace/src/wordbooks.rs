@@ -10,7 +10,7 @@ use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
 use headrace_gateway::TokenLane;
 use headrace_grammar::Compiler;
-use headrace_prompt::{ChatTemplate, ReplyFamily};
+use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
 
@@ -25,7 +25,7 @@ pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<Wordbook>>;
 pub(crate) struct Wordbook {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
-    family: ReplyFamily,
+    replies: ReplyStyle,
     defaults: SamplingDefaults,
     eos: Vec<u32>,
     vocab: u32,
@@ -63,7 +63,7 @@ impl Wordbook {
             WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
             WordsAt::Files(path) => open_wording(path)?,
         };
-        let book = Self::read(&wording, wording.fingerprint())?;
+        let book = Self::read(&wording, wording.fingerprint(), model.reply)?;
         if book.context_window.or(model.context_window).is_none() {
             return Err("its files do not say how long a context may be: add `context_window`".to_owned());
         }
@@ -74,9 +74,13 @@ impl Wordbook {
     ///
     /// # Errors
     /// What in them cannot be served.
-    pub(crate) fn read(wording: &Wording, fingerprint: &str) -> Result<Self, String> {
+    pub(crate) fn read(
+        wording: &Wording,
+        fingerprint: &str,
+        reply: Option<ReplyFamily>,
+    ) -> Result<Self, String> {
         let config = wording.tokenizer_config();
-        let words = Words::read(wording.tokenizer_json(), config, wording.chat_template())?;
+        let words = Words::read(wording.tokenizer_json(), config, wording.chat_template(), reply)?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let vocab = count(wording.vocab_size());
         let grammars = Compiler::new(Arc::clone(&words.tokenizer), wording.eos(), vocab);
@@ -84,7 +88,7 @@ impl Wordbook {
             grammars: Arc::new(grammars),
             tokenizer: words.tokenizer,
             template: words.template.map(Arc::new),
-            family: words.family,
+            replies: words.replies,
             defaults: recommended_sampling(wording.generation()),
             eos: wording.eos().to_vec(),
             vocab,
@@ -133,7 +137,7 @@ impl Wordbook {
         Some(TokenLane {
             tokenizer: Arc::clone(&self.tokenizer),
             template: self.template.clone(),
-            family: self.family,
+            replies: self.replies,
             defaults: self.defaults,
             capabilities,
             grammars: Arc::clone(&self.grammars),

@@ -127,7 +127,7 @@ async fn book(
     let files = words.files().map_err(|fault| fault.to_string())?;
     let files = files.into_iter().map(|(name, contents)| (name, Cow::Owned(contents))).collect();
     let wording = Wording::from_files(files).map_err(|error| error.to_string())?;
-    Ok(Arc::new(Wordbook::read(&wording, &about.words)?))
+    Ok(Arc::new(Wordbook::read(&wording, &about.words, None)?))
 }
 
 /// Whole or not at all.

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::json::quoted;
 use crate::python;
 
 /// References that are followed for one value.
@@ -79,11 +80,6 @@ pub(crate) fn value(text: &str, types: Option<&[&'static str]>) -> String {
         .filter(|name| types.is_none_or(|types| types.contains(name)))
         .find_map(read)
         .unwrap_or_else(|| quoted(text))
-}
-
-/// A text as a JSON string.
-pub(crate) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// A number as JSON writes it and as others can read it.

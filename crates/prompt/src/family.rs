@@ -1,10 +1,14 @@
 //! The families of models by how they write calls of tools: a row for each. Says nothing of how a row is read (`reply`) or
 //! held to (`grammar`), and must not know the tools of any call.
 
+use crate::marks::HARMONY;
+use crate::thought::Thought;
+
 /// How a family of models writes tool calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReplyFamily {
     /// It writes none: everything is text.
+    #[default]
     Plain,
     /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>` (Hermes, Qwen, Granite 4, the demo model).
     Hermes,
@@ -44,14 +48,52 @@ pub enum ReplyFamily {
     Json,
 }
 
+/// How a model writes its replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplyStyle {
+    /// How calls are written.
+    pub family: ReplyFamily,
+    /// How thoughts are marked, where it has any that it marks.
+    pub thought: Option<Thought>,
+}
+
+impl ReplyStyle {
+    /// That of a model which writes text and nothing else.
+    pub const PLAIN: Self = Self { family: ReplyFamily::Plain, thought: None };
+
+    /// The style that a chat template teaches.
+    pub fn detect(template: &str) -> Self {
+        let family = ReplyFamily::detect(template);
+        let thought = Thought::detect(template).filter(|_| family != ReplyFamily::Harmony);
+        Self { family, thought }
+    }
+
+    /// Whether it tells what it thinks from what it says.
+    pub fn thinks(&self) -> bool {
+        self.thought.is_some() || self.family == ReplyFamily::Harmony
+    }
+
+    /// Whether a special token of this text is read in replies, so that it must stand in their text.
+    pub fn reads(&self, token: &str) -> bool {
+        let thought = self.thought.map(|thought| [thought.open, thought.close]);
+        let thought = thought.into_iter().flatten().any(|mark| mark.contains(token));
+        let calls = match self.family {
+            ReplyFamily::Harmony => HARMONY.contains(&token),
+            family => family.row().is_some_and(|row| row.texts().any(|text| text.contains(token))),
+        };
+        !token.is_empty() && (thought || calls)
+    }
+}
+
 /// How a family writes calls.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// Marks around all calls of an answer together. A call without them counts all the same.
     pub(crate) section: Option<(&'static str, &'static str)>,
-    /// What opens a call. The first is how the templates write it. Empty: a call is known by its first character alone, where
-    /// a line begins with that.
+    /// What opens a call. The first is how the templates write it.
     pub(crate) open: &'static [&'static str],
+    /// With which characters a call begins that nothing opens, where a line begins with them.
+    pub(crate) bare: &'static [char],
     /// What may follow a call's own text, in this order, white space aside; each may be missing.
     pub(crate) close: &'static [&'static str],
     /// How templates write it all.
@@ -59,6 +101,24 @@ pub(crate) struct Row {
     /// An opening mark ends a thought: it is no word that a model would think of.
     pub(crate) ends_thought: bool,
     pub(crate) body: Body,
+}
+
+impl Row {
+    /// Every text of the template's that stands in a call.
+    fn texts(&self) -> impl Iterator<Item = &'static str> {
+        let body: Vec<&'static str> = match &self.body {
+            Body::Object { .. } | Body::Pythonic => Vec::new(),
+            Body::Named(named) => {
+                [named.before, named.id].into_iter().chain(named.after.iter().copied()).collect()
+            }
+            Body::Tagged(tagged) => {
+                vec![tagged.name_end, tagged.key, tagged.key_end, tagged.value, tagged.value_end, tagged.end]
+            }
+            Body::Gemma { quote } => vec![*quote],
+        };
+        let section = self.section.into_iter().flat_map(|(open, close)| [open, close]);
+        section.chain(self.open.iter().copied()).chain(self.close.iter().copied()).chain(body)
+    }
 }
 
 /// How templates write calls, mark for mark.
@@ -127,6 +187,7 @@ pub(crate) struct Tagged {
 const HERMES: Row = Row {
     section: None,
     open: &["<tool_call>"],
+    bare: &[],
     close: &["</tool_call>"],
     written: Written { all: ("", ""), each: ("<tool_call>\n", "\n</tool_call>"), between: "\n" },
     ends_thought: false,
@@ -136,6 +197,7 @@ const HERMES: Row = Row {
 const QWEN_XML: Row = Row {
     section: Some(("<tool_call>", "</tool_call>")),
     open: &["<function="],
+    bare: &[],
     close: &[],
     written: Written { all: ("", ""), each: ("<tool_call>\n<function=", "\n</tool_call>"), between: "\n" },
     ends_thought: false,
@@ -153,6 +215,7 @@ const QWEN_XML: Row = Row {
 const LLAMA_JSON: Row = Row {
     section: None,
     open: &["<|python_tag|>"],
+    bare: &['{'],
     close: &[],
     written: Written { all: ("", ""), each: ("", ""), between: "; " },
     ends_thought: false,
@@ -162,6 +225,7 @@ const LLAMA_JSON: Row = Row {
 const PYTHONIC: Row = Row {
     section: None,
     open: &["<|python_start|>", "<|tool_call_start|>", "<|python_tag|>"],
+    bare: &['['],
     close: &["<|python_end|>", "<|tool_call_end|>"],
     written: Written { all: ("[", "]"), each: ("", ""), between: ", " },
     ends_thought: false,
@@ -183,6 +247,7 @@ const MISTRAL: Row = Row {
 const MISTRAL_ARRAY: Row = Row {
     section: None,
     open: &["[TOOL_CALLS]"],
+    bare: &[],
     close: &["[/TOOL_CALLS]"],
     written: Written { all: ("[TOOL_CALLS][", "]"), each: ("", ""), between: ", " },
     ends_thought: true,
@@ -192,6 +257,7 @@ const MISTRAL_ARRAY: Row = Row {
 const DEEPSEEK_V3: Row = Row {
     section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
     open: &["<｜tool▁call▁begin｜>"],
+    bare: &[],
     close: &["```", "<｜tool▁call▁end｜>"],
     written: Written {
         all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
@@ -228,6 +294,7 @@ const DEEPSEEK_V31: Row = Row {
 const DSML: Row = Row {
     section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
     open: &["<｜DSML｜invoke name=\""],
+    bare: &[],
     close: &[],
     written: Written {
         all: ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
@@ -255,6 +322,7 @@ const DEEPSEEK_V4: Row = Row {
 const GRANITE: Row = Row {
     section: None,
     open: &["<|tool_call|>", "<tool_call>"],
+    bare: &[],
     close: &["</tool_call>"],
     written: Written { all: ("<|tool_call|>[", "]"), each: ("", ""), between: ", " },
     ends_thought: false,
@@ -264,6 +332,7 @@ const GRANITE: Row = Row {
 const GLM: Row = Row {
     section: None,
     open: &["<tool_call>"],
+    bare: &[],
     close: &[],
     written: Written { all: ("", ""), each: ("<tool_call>", ""), between: "\n" },
     ends_thought: false,
@@ -281,6 +350,7 @@ const GLM: Row = Row {
 const KIMI: Row = Row {
     section: Some(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
     open: &["<|tool_call_begin|>"],
+    bare: &[],
     close: &["<|tool_call_end|>"],
     written: Written {
         all: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -300,6 +370,7 @@ const KIMI: Row = Row {
 const MINIMAX: Row = Row {
     section: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
     open: &["<invoke name=\""],
+    bare: &[],
     close: &[],
     written: Written {
         all: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
@@ -321,6 +392,7 @@ const MINIMAX: Row = Row {
 const FUNCTION_GEMMA: Row = Row {
     section: None,
     open: &["<start_function_call>"],
+    bare: &[],
     close: &["<end_function_call>"],
     written: Written { all: ("", ""), each: ("<start_function_call>", "<end_function_call>"), between: "" },
     ends_thought: false,
@@ -339,6 +411,7 @@ const GEMMA: Row = Row {
 const JSON: Row = Row {
     section: None,
     open: &[],
+    bare: &['{', '['],
     close: &[],
     written: Written { all: ("", ""), each: ("", ""), between: "\n" },
     ends_thought: false,

@@ -240,6 +240,11 @@ fn repr(value: &Value, out: &mut String, depth: usize, max_bytes: usize) -> Resu
     Ok(())
 }
 
+/// A text as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 /// A text as Python's `repr` gives it.
 pub(crate) fn python_repr(text: &str) -> String {
     let mut out = String::new();

@@ -3,22 +3,19 @@
 //! Must not know HTTP, keys, engines or what a token costs.
 
 mod bounds;
-#[allow(dead_code, reason = "values are read by the parsers that follow")]
 mod coerce;
 mod environment;
 mod error;
-#[allow(dead_code, reason = "rows are read by the parsers that follow")]
 mod family;
 mod filters;
 mod grammar;
-mod hermes;
 mod json;
+mod marks;
 mod mask;
 mod offered;
 mod part;
 mod percent;
 mod places;
-#[allow(dead_code, reason = "literals are read by the parsers that follow")]
 mod python;
 mod rendered;
 mod reply;
@@ -26,16 +23,18 @@ mod shown;
 mod source;
 mod strings;
 mod template;
+mod thought;
 mod values;
 mod wrap;
 
 pub use bounds::TemplateLimits;
 pub use error::TemplateError;
-pub use family::ReplyFamily;
+pub use family::{ReplyFamily, ReplyStyle};
 pub use offered::{CallFault, OfferedTools};
 pub use part::Part;
 pub use places::Place;
 pub use rendered::Rendered;
-pub use reply::{CallIds, ReplyParser};
-pub use template::{ChatTemplate, RenderOptions, SpecialTokenTexts};
+pub use reply::{CallIds, ReplyForm, ReplyParser};
+pub use template::{ChatTemplate, RenderOptions, SpecialTokenTexts, Switches};
+pub use thought::Thought;
 pub use values::texts_of;

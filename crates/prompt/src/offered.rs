@@ -1,8 +1,10 @@
 //! The tools that a call offers, and whether what a model makes of them is a call of one: its name, and arguments that are
 //! JSON for its schema. Must not know how a model writes calls.
 
-use headrace_domain::Conversation;
+use headrace_domain::{Conversation, Tool, ToolChoice};
 use serde_json::{Map, Number, Value};
+
+use crate::coerce;
 
 /// Values of arguments and schemas that are looked at for one call; what is beyond is not judged.
 const MOST_LOOKS: u32 = 20_000;
@@ -12,7 +14,15 @@ const MOST_DEPTH: u32 = 64;
 /// The tools of a call.
 #[derive(Debug, Clone, Default)]
 pub struct OfferedTools {
-    tools: Vec<(String, Option<Value>)>,
+    tools: Vec<OfferedTool>,
+}
+
+#[derive(Debug, Clone)]
+struct OfferedTool {
+    name: String,
+    schema: Option<Value>,
+    /// A grammar holds its calls while they are generated.
+    held: bool,
 }
 
 /// Why what looks like a tool call is none.
@@ -26,6 +36,8 @@ pub enum CallFault {
     OffSchema,
     /// It ends before its arguments do.
     Unfinished,
+    /// What follows the mark that opens a call is none in the model's own way of writing it.
+    Malformed,
 }
 
 impl CallFault {
@@ -36,15 +48,58 @@ impl CallFault {
             Self::NotJson => "tool_arguments_not_json",
             Self::OffSchema => "tool_arguments_off_schema",
             Self::Unfinished => "tool_call_unfinished",
+            Self::Malformed => "tool_call_malformed",
         }
     }
 }
 
 impl OfferedTools {
-    /// Those of `conversation`.
+    /// Those of `conversation` that may be called.
     pub fn of(conversation: &Conversation) -> Self {
-        let tools = conversation.tools.iter();
-        Self { tools: tools.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect() }
+        let may_be_called = |tool: &&Tool| match &conversation.tool_choice {
+            ToolChoice::None => false,
+            ToolChoice::Auto | ToolChoice::Required => true,
+            ToolChoice::Named(name) => *name == tool.name,
+            ToolChoice::Allowed { names, .. } => names.contains(&tool.name),
+        };
+        let offered = |tool: &Tool| OfferedTool {
+            name: tool.name.clone(),
+            schema: tool.parameters.clone(),
+            held: false,
+        };
+        Self { tools: conversation.tools.iter().filter(may_be_called).map(offered).collect() }
+    }
+
+    /// The same, where a grammar holds calls of those tools of which `is_held` says so. Their arguments are told as they come:
+    /// nothing that comes can make them wrong any more, save that the answer ends too soon.
+    #[must_use]
+    pub fn held(mut self, is_held: impl Fn(&str) -> bool) -> Self {
+        self.tools.iter_mut().for_each(|tool| tool.held = is_held(&tool.name));
+        self
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tool(name).is_some()
+    }
+
+    pub(crate) fn is_held(&self, name: &str) -> bool {
+        self.tool(name).is_some_and(|tool| tool.held)
+    }
+
+    /// The types that an argument may have; `None`: any, or nobody knows.
+    pub(crate) fn types(&self, name: &str, argument: &str) -> Option<Vec<&'static str>> {
+        let root = self.tool(name)?.schema.as_ref()?;
+        let property = root.get("properties").and_then(|properties| properties.get(argument));
+        coerce::types(property.or(root.get("additionalProperties"))?, root)
+    }
+
+    fn tool(&self, name: &str) -> Option<&OfferedTool> {
+        self.tools.iter().find(|tool| tool.name == name)
     }
 
     /// Whether a call of `name` with these arguments can be carried out.
@@ -56,13 +111,12 @@ impl OfferedTools {
     /// # Errors
     /// What is wrong with it.
     pub fn judge(&self, name: &str, arguments: &str) -> Result<(), CallFault> {
-        let tool = self.tools.iter().find(|(offered, _)| offered == name);
-        let (_, schema) = tool.ok_or(CallFault::NotOffered)?;
+        let tool = self.tool(name).ok_or(CallFault::NotOffered)?;
         let value: Value = serde_json::from_str(arguments).map_err(|_| CallFault::NotJson)?;
         if !value.is_object() {
             return Err(CallFault::NotJson);
         }
-        let Some(schema) = schema else { return Ok(()) };
+        let Some(schema) = &tool.schema else { return Ok(()) };
         let mut look = Look { root: schema, left: MOST_LOOKS };
         if look.fits(&value, schema, 0) { Ok(()) } else { Err(CallFault::OffSchema) }
     }
@@ -196,7 +250,6 @@ fn same(left: &Value, right: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use headrace_domain::Tool;
     use serde_json::json;
 
     use super::*;

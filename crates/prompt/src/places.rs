@@ -30,7 +30,7 @@ impl ChatTemplate {
     ///
     /// Renders once more (in rare cases twice), with marks around each text. A tool is marked at its name and description, a call
     /// at its name; they reach as far as the JSON object around these, where the template writes one.
-    pub fn places(&self, conversation: &Conversation, options: &RenderOptions, text: &str) -> Vec<Place> {
+    pub fn places(&self, conversation: &Conversation, options: &RenderOptions<'_>, text: &str) -> Vec<Place> {
         let shows_tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         let named = shows_tools || conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
         let (places, whole) = self.marked_places(conversation, options, text, Marks::Each);
@@ -46,7 +46,7 @@ impl ChatTemplate {
     fn marked_places(
         &self,
         conversation: &Conversation,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
         text: &str,
         marks: Marks,
     ) -> (Vec<Place>, bool) {

@@ -86,7 +86,7 @@ impl<'t> Reader<'t> {
         loop {
             let key = self.name()?;
             self.expect('=')?;
-            let _ = write!(out, "{}: ", crate::coerce::quoted(key));
+            let _ = write!(out, "{}: ", crate::json::quoted(key));
             self.value(&mut out, 0)?;
             if !self.next_item(')')? {
                 return Some((name, out + "}"));
@@ -109,7 +109,7 @@ impl<'t> Reader<'t> {
                     }
                     text.push_str(&self.string()?);
                 }
-                out.push_str(&crate::coerce::quoted(&text));
+                out.push_str(&crate::json::quoted(&text));
             }
             '[' => self.items(out, deeper, ('[', ']'))?,
             '(' => self.items(out, deeper, ('(', ')'))?,
@@ -159,7 +159,7 @@ impl<'t> Reader<'t> {
                 self.space();
                 let key = self.string()?;
                 self.expect(':')?;
-                let _ = write!(out, "{}: ", crate::coerce::quoted(&key));
+                let _ = write!(out, "{}: ", crate::json::quoted(&key));
                 self.value(out, depth)?;
                 if !self.next_item('}')? {
                     break;

@@ -1,13 +1,27 @@
 //! The reply read back: text and tool calls as events, from text that arrives in pieces.
 //! Must not know dialects, tokens or how the text came about.
 
-use std::sync::Arc;
-
 use headrace_domain::{FinishReason, ReplyEvent, RequestId, TokenLogprob};
 
 use crate::family::ReplyFamily;
-use crate::hermes::{Hermes, Piece};
-use crate::offered::{CallFault, OfferedTools};
+use crate::offered::CallFault;
+
+mod body;
+mod form;
+mod gemma;
+mod harmony;
+mod machine;
+mod named;
+mod object;
+mod piece;
+mod pythonic;
+mod span;
+mod tagged;
+
+pub use form::ReplyForm;
+use harmony::Harmony;
+use machine::Machine;
+use piece::Piece;
 
 /// Where the ids of tool calls come from: the request, so that a replayed answer has the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +61,80 @@ impl From<RequestId> for CallIds {
 pub struct ReplyParser {
     choice: u32,
     call_ids: CallIds,
-    machine: Option<Hermes>,
+    machine: Reads,
+    /// Ids that the model gave its calls, and that were kept.
+    given: Vec<String>,
+    /// Tokens that came within a thought.
+    reasoning: u64,
     finished: bool,
 }
 
+#[derive(Debug)]
+enum Reads {
+    /// Everything is text.
+    Plain,
+    Marked(Box<Machine>),
+    Harmony(Box<Harmony>),
+}
+
+impl Reads {
+    fn push(&mut self, text: &str) -> Vec<Piece> {
+        match self {
+            Self::Plain if text.is_empty() => Vec::new(),
+            Self::Plain => vec![Piece::Text(text.to_owned())],
+            Self::Marked(machine) => machine.push(text),
+            Self::Harmony(harmony) => harmony.push(text),
+        }
+    }
+
+    fn finish(&mut self, stopped: bool) -> Vec<Piece> {
+        match self {
+            Self::Plain => Vec::new(),
+            Self::Marked(machine) => machine.finish(stopped),
+            Self::Harmony(harmony) => harmony.finish(stopped),
+        }
+    }
+
+    fn calls(&self) -> u32 {
+        match self {
+            Self::Plain => 0,
+            Self::Marked(machine) => machine.calls(),
+            Self::Harmony(harmony) => harmony.calls(),
+        }
+    }
+
+    fn fault(&self) -> Option<CallFault> {
+        match self {
+            Self::Plain => None,
+            Self::Marked(machine) => machine.fault(),
+            Self::Harmony(harmony) => harmony.fault(),
+        }
+    }
+
+    fn is_thinking(&self) -> bool {
+        match self {
+            Self::Plain => false,
+            Self::Marked(machine) => machine.is_thinking(),
+            Self::Harmony(harmony) => harmony.is_thinking(),
+        }
+    }
+}
+
 impl ReplyParser {
-    /// A parser for answer `choice` of a model of `family`, to which these tools were offered. What looks like a call and
-    /// cannot be carried out, because there is no such tool or its arguments are not JSON for the tool's schema, is text.
-    pub fn new(family: ReplyFamily, choice: u32, call_ids: CallIds, offered: &Arc<OfferedTools>) -> Self {
-        let machine = match family {
-            ReplyFamily::Hermes => Some(Hermes::new(Arc::clone(offered))),
-            _ => None,
+    /// A parser for answer `choice`. What looks like a call and cannot be carried out, because there is no such tool or its
+    /// arguments are not JSON for the tool's schema, is text.
+    pub fn new(form: &ReplyForm, choice: u32, call_ids: CallIds) -> Self {
+        let machine = match form.style.family {
+            ReplyFamily::Harmony => Reads::Harmony(Box::new(Harmony::new(&form.offered))),
+            family => {
+                let calls = family != ReplyFamily::Plain && !form.offered.is_empty();
+                match calls || form.style.thought.is_some() || !form.hidden.is_empty() {
+                    true => Reads::Marked(Box::new(Machine::new(form))),
+                    false => Reads::Plain,
+                }
+            }
         };
-        Self { choice, call_ids, machine, finished: false }
+        Self { choice, call_ids, machine, given: Vec::new(), reasoning: 0, finished: false }
     }
 
     /// Takes the next piece of the answer's text with the ids and log-probabilities that came with it, and adds what
@@ -75,14 +150,15 @@ impl ReplyParser {
         if self.finished {
             return;
         }
-        let before = self.calls();
-        let pieces = match &mut self.machine {
-            Some(machine) => machine.push(text),
-            None if text.is_empty() => Vec::new(),
-            None => vec![Piece::Text(text.to_owned())],
-        };
+        let before = self.machine.calls();
+        // What closes a thought is a part of it.
+        let thought = self.machine.is_thinking();
+        let pieces = self.machine.push(text);
+        if thought || self.machine.is_thinking() {
+            self.reasoning = self.reasoning.saturating_add(ids.len() as u64);
+        }
         let mut carried = (!ids.is_empty() || !logprobs.is_empty()).then_some((ids, logprobs));
-        if !matches!(pieces.first(), Some(Piece::Text(_))) {
+        if !matches!(pieces.first(), Some(Piece::Text(_) | Piece::Thought(_))) {
             out.extend(carried.take().map(|(ids, logprobs)| ReplyEvent::Text {
                 choice: self.choice,
                 text: String::new(),
@@ -100,25 +176,42 @@ impl ReplyParser {
             return;
         }
         self.finished = true;
-        let before = self.calls();
-        let pieces = self.machine.as_mut().map(Hermes::finish).unwrap_or_default();
+        let before = self.machine.calls();
+        let pieces = self.machine.finish(reason == FinishReason::Stop);
         self.emit(pieces, before, (Vec::new(), Vec::new()), out);
-        let reason =
-            if reason == FinishReason::Stop && self.calls() > 0 { FinishReason::ToolCalls } else { reason };
+        let calls = self.machine.calls();
+        let reason = if reason == FinishReason::Stop && calls > 0 { FinishReason::ToolCalls } else { reason };
         out.push(ReplyEvent::Finish { choice: self.choice, reason });
     }
 
     /// What was wrong with the first text that looked like a call and is none.
     pub fn fault(&self) -> Option<CallFault> {
-        self.machine.as_ref().and_then(Hermes::fault)
+        self.machine.fault()
     }
 
-    fn calls(&self) -> u32 {
-        self.machine.as_ref().map_or(0, Hermes::calls)
+    /// Tokens that came within a thought, the mark that closes it included.
+    pub const fn reasoning_tokens(&self) -> u64 {
+        self.reasoning
+    }
+
+    /// Whether the answer is within a thought now.
+    pub fn is_thinking(&self) -> bool {
+        self.machine.is_thinking()
+    }
+
+    /// The id of a call: the model's own, where it gives one that no other call of the answer has.
+    fn call_id(&mut self, index: u32, given: Option<String>) -> String {
+        match given.filter(|id| !id.is_empty() && !self.given.contains(id)) {
+            Some(id) => {
+                self.given.push(id.clone());
+                id
+            }
+            None => self.call_ids.id(self.choice, index),
+        }
     }
 
     fn emit(
-        &self,
+        &mut self,
         pieces: Vec<Piece>,
         calls_before: u32,
         mut carried: (Vec<u32>, Vec<TokenLogprob>),
@@ -127,19 +220,25 @@ impl ReplyParser {
         let choice = self.choice;
         let mut next = calls_before;
         for piece in pieces {
-            match piece {
+            out.push(match piece {
                 Piece::Text(text) => {
                     let (ids, logprobs) = std::mem::take(&mut carried);
-                    out.push(ReplyEvent::Text { choice, text, ids, logprobs });
+                    ReplyEvent::Text { choice, text, ids, logprobs }
                 }
-                Piece::Call { name, arguments: fragment } => {
+                Piece::Thought(text) => {
+                    let (ids, logprobs) = std::mem::take(&mut carried);
+                    ReplyEvent::Reasoning { choice, text, ids, logprobs }
+                }
+                Piece::Call { id, name } => {
                     let index = next;
                     next = next.saturating_add(1);
-                    let id = self.call_ids.id(choice, index);
-                    out.push(ReplyEvent::ToolCallStart { choice, index, id, name });
-                    out.push(ReplyEvent::ToolCallArguments { choice, index, fragment });
+                    ReplyEvent::ToolCallStart { choice, index, id: self.call_id(index, id), name }
                 }
-            }
+                // Of the call before.
+                Piece::Arguments(fragment) => {
+                    ReplyEvent::ToolCallArguments { choice, index: next.saturating_sub(1), fragment }
+                }
+            });
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Conversation, UnixNanos};
+use headrace_domain::{Conversation, ReasoningWish, UnixNanos};
 use headrace_tokenizer::Tokenizer;
 use minijinja::{Environment, Value};
 
@@ -41,7 +41,17 @@ pub struct ChatTemplate {
     limits: TemplateLimits,
     /// The template mentions `strftime_now`.
     tells_time: bool,
+    switches: Switches,
     pub(crate) shown: Shown,
+}
+
+/// What a template lets a caller say about thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Switches {
+    /// Whether to think: `enable_thinking` or `thinking`.
+    pub thinking: bool,
+    /// How hard: `reasoning_effort`.
+    pub effort: bool,
 }
 
 /// The special tokens as text: those that a template may name, and all that message text must not become.
@@ -75,11 +85,13 @@ impl SpecialTokenTexts {
 
 /// How to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RenderOptions {
+pub struct RenderOptions<'w> {
     /// End with the beginning of an assistant's message.
     pub add_generation_prompt: bool,
     /// What `strftime_now` shows, as UTC.
     pub now: UnixNanos,
+    /// How much the model is to think, as far as the template has switches for that.
+    pub reasoning: Option<&'w ReasoningWish>,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -129,8 +141,16 @@ impl ChatTemplate {
         )?;
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
         let tells_time = source.contains("strftime_now");
+        let asked =
+            environment.get_template(DEFAULT_NAME).map(|template| template.undeclared_variables(false));
+        let asked = asked.unwrap_or_default();
+        let switches = Switches {
+            thinking: asked.contains("enable_thinking") || asked.contains("thinking"),
+            effort: asked.contains("reasoning_effort"),
+        };
         let name = name.to_owned();
-        let unknown = Self { environment, name, masks, tokens, limits, tells_time, shown: Shown::default() };
+        let unknown =
+            Self { environment, name, masks, tokens, limits, tells_time, switches, shown: Shown::default() };
         let shown = Shown::by(&|conversation| unknown.rendered_or_nothing(conversation));
         Ok(Self { shown, ..unknown })
     }
@@ -138,6 +158,11 @@ impl ChatTemplate {
     /// Whether tools that a call offers leave a trace in the prompt. Where not, the model would never learn of them.
     pub const fn shows_tools(&self) -> bool {
         self.shown.some_of_tools()
+    }
+
+    /// What it lets a caller say about thinking.
+    pub const fn switches(&self) -> Switches {
+        self.switches
     }
 
     /// The bytes that a prompt rendered from `conversation` has at least, found without rendering it: those of the texts
@@ -148,7 +173,7 @@ impl ChatTemplate {
 
     /// A conversation's text in the year 1970; nothing where the template refuses it.
     pub(crate) fn rendered_or_nothing(&self, conversation: &Conversation) -> String {
-        let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0) };
+        let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0), reasoning: None };
         self.render(conversation, &options).map(Rendered::into_text).unwrap_or_default()
     }
 
@@ -160,7 +185,7 @@ impl ChatTemplate {
     pub fn render(
         &self,
         conversation: &Conversation,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
     ) -> Result<Rendered, TemplateError> {
         self.render_conversation(conversation, options, Marks::None)
     }
@@ -173,7 +198,7 @@ impl ChatTemplate {
     pub fn render_to_continue(
         &self,
         conversation: &Conversation,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
     ) -> Result<Rendered, TemplateError> {
         self.render_conversation(
             conversation,
@@ -185,7 +210,7 @@ impl ChatTemplate {
     fn render_conversation(
         &self,
         conversation: &Conversation,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
         marks: Marks,
     ) -> Result<Rendered, TemplateError> {
         let (rendered, masker) = self.render_marked(conversation, options, marks)?;
@@ -196,16 +221,19 @@ impl ChatTemplate {
     pub(crate) fn render_marked(
         &self,
         conversation: &Conversation,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
         marks: Marks,
     ) -> Result<(String, Masker<'_>), TemplateError> {
         if conversation.messages.is_empty() {
             return Err(TemplateError::NoMessages);
         }
-        let masker = Masker::new(&self.masks, values::strings(conversation))?;
+        let mut strings = values::strings(conversation);
+        strings.extend(options.reasoning.and_then(|wish| wish.effort.as_deref()));
+        let masker = Masker::new(&self.masks, strings)?;
         let messages = values::messages(conversation, marks, &masker);
         let tools = values::tools(conversation, marks, &masker);
-        let rendered = self.run(messages, tools, Vec::new(), options)?;
+        let extra = values::variables(conversation, options.reasoning, &masker);
+        let rendered = self.run(messages, tools, extra, options)?;
         Ok((rendered, masker))
     }
 
@@ -220,7 +248,7 @@ impl ChatTemplate {
         messages: &serde_json::Value,
         tools: Option<&serde_json::Value>,
         extra: &serde_json::Value,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
     ) -> Result<Rendered, TemplateError> {
         if messages.as_array().is_none_or(Vec::is_empty) {
             return Err(TemplateError::NoMessages);
@@ -255,7 +283,7 @@ impl ChatTemplate {
         messages: Value,
         tools: Value,
         extra: Vec<(String, Value)>,
-        options: &RenderOptions,
+        options: &RenderOptions<'_>,
     ) -> Result<String, TemplateError> {
         let mut context: Vec<(String, Value)> = vec![
             ("messages".to_owned(), messages),

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Conversation, Message, Tool, ToolChoice};
+use headrace_domain::{Conversation, Message, ReasoningWish, Tool, ToolChoice};
 use minijinja::Value;
 use serde_json::Value as Json;
 
@@ -28,7 +28,45 @@ pub(crate) fn strings(conversation: &Conversation) -> Vec<&str> {
         strings.extend(tool.description.as_deref());
         tool.parameters.iter().for_each(|parameters| json_strings(parameters, &mut strings));
     }
+    for (key, value) in &conversation.template {
+        strings.push(key);
+        json_strings(value, &mut strings);
+    }
     strings
+}
+
+/// Variables that only the house fills in.
+const OWN: [&str; 9] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "strftime_now",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+];
+
+/// The template's further variables: the caller's own, and what it wishes of thinking under the names that templates know.
+pub(crate) fn variables(
+    conversation: &Conversation,
+    wish: Option<&ReasoningWish>,
+    masker: &Masker<'_>,
+) -> Vec<(String, Value)> {
+    let given = &conversation.template;
+    let own = given.iter().filter(|(key, _)| !OWN.contains(&key.as_str()));
+    let mut variables: Vec<(String, Value)> =
+        own.map(|(key, value)| (key.clone(), json(value, masker))).collect();
+    let enabled = wish.and_then(|wish| wish.enabled).map(Value::from);
+    let effort = wish.and_then(|wish| wish.effort.as_deref()).map(|effort| text(effort, masker));
+    for (key, value) in [("enable_thinking", &enabled), ("thinking", &enabled), ("reasoning_effort", &effort)]
+    {
+        if let Some(value) = value.as_ref().filter(|_| !given.contains_key(key)) {
+            variables.push((key.to_owned(), value.clone()));
+        }
+    }
+    variables
 }
 
 /// All texts of a conversation that a template may show: [`strings`], and what stands in tool calls' arguments behind the

@@ -49,7 +49,8 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             let conversation = &*shown(&work.model, conversation);
             // As the stage `render` did; a template that tells the time may tell another one, and then has no places.
-            let options = RenderOptions { add_generation_prompt: true, now };
+            let options =
+                RenderOptions { add_generation_prompt: true, now, reasoning: Some(&work.call.reasoning) };
             let places = match template {
                 Some(template) if text.len() <= RENDERED_AGAIN_BYTES => {
                     template.places(conversation, &options, text)

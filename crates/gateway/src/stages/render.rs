@@ -254,12 +254,13 @@ fn encode(
 }
 
 fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
-    held::check(model, call)?;
+    held::check(model, lane, call)?;
     let grammar = form::grammar(model, lane, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let options = RenderOptions { add_generation_prompt: true, now };
+            let options =
+                RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
             let (ids, text) = rendered(model, lane, conversation, &options)?;
             Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, messages: None })
         }
@@ -276,7 +277,7 @@ pub(crate) fn rendered(
     model: &ServedModel,
     lane: &TokenLane,
     conversation: &Conversation,
-    options: &RenderOptions,
+    options: &RenderOptions<'_>,
 ) -> Result<(Vec<u32>, String), Why> {
     let Some(template) = &lane.template else {
         let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);

@@ -26,6 +26,7 @@ mod resumes;
 mod routes;
 mod shadows;
 mod swaps;
+mod thoughts;
 mod times;
 mod told;
 mod world;

@@ -28,8 +28,12 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
+<<<<<<< HEAD
 use headrace_objects::{MemoryObjects, ObjectLimits};
 use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
+=======
+use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
+>>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_tokenizer::Tokenizer;
 
 /// A call as it comes in.
@@ -558,7 +562,7 @@ fn served(name: ModelName, template: Option<&str>) -> ServedModel {
             template: Some(Arc::new(
                 ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
             )),
-            family: ReplyFamily::detect(source),
+            replies: ReplyStyle::detect(source),
             grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
             tokenizer,
             defaults: SamplingDefaults::default(),

@@ -25,8 +25,12 @@ use headrace_ledger::{
     Standing,
 };
 use headrace_limits::{LimitSpec, Limits};
+<<<<<<< HEAD
 use headrace_objects::{MemoryObjects, ObjectLimits};
 use headrace_prompt::ReplyFamily;
+=======
+use headrace_prompt::ReplyStyle;
+>>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_tokenizer::Tokenizer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -304,7 +308,7 @@ impl World {
             name: name.clone(),
             lane: Lane::Tokens(TokenLane {
                 template: None,
-                family: ReplyFamily::Plain,
+                replies: ReplyStyle::PLAIN,
                 grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&shared.tokenizer), &[], 2560)),
                 tokenizer: Arc::clone(&shared.tokenizer),
                 defaults: SamplingDefaults::default(),

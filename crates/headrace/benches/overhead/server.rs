@@ -15,7 +15,7 @@ use headrace_engine_api::{Capabilities, Continues};
 use headrace_fleet::Worker;
 use headrace_gateway::{Delivery, Gateway, Lane, Policy, ServedModel, TokenLane};
 use headrace_limits::LimitSpec;
-use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
+use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;
 use headrace_tokenizer::Tokenizer;
 
@@ -205,7 +205,7 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
         name,
         lane: Lane::Tokens(TokenLane {
             template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
-            family: ReplyFamily::detect(source),
+            replies: ReplyStyle::detect(source),
             grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
             tokenizer,
             defaults: SamplingDefaults::default(),

@@ -208,6 +208,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let [mode, kv, quantize] = names.map(|(key, known)| table.take_text(key, Kind::Choice(known)));
     // Names that are not of the lists have been reported as such.
     let arithmetic = Arithmetic::parse(mode.as_deref(), kv.as_deref(), quantize.as_deref());
+    let reply = table.take_family();
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
@@ -217,6 +218,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         setting: table.what.clone(),
         name: name?,
         path,
+        reply,
         threads,
         kv_bytes,
         max_positions,
@@ -232,6 +234,7 @@ fn demo_model(name: ModelName) -> ModelConfig {
         setting: "models".to_owned(),
         name,
         path: None,
+        reply: None,
         threads: None,
         kv_bytes: None,
         max_positions: None,

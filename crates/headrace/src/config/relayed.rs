@@ -7,6 +7,7 @@ use headrace_domain::{ModelName, Region};
 use headrace_gateway::Policy;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
+use headrace_prompt::ReplyFamily;
 use headrace_upstream::UpstreamSpec;
 
 use super::prices::play_price;
@@ -50,6 +51,8 @@ pub(crate) struct RelayedConfig {
     pub(crate) targets: Vec<Target>,
     /// Its tokenizer and template are here: its targets are asked by token ids. `None`: they are asked in messages.
     pub(crate) words: Option<WordsAt>,
+    /// How its calls of tools are written, where its template is not to say so.
+    pub(crate) reply: Option<ReplyFamily>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
     pub(crate) limits: LimitSpec,

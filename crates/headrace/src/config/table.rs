@@ -2,6 +2,7 @@
 //! other. Must not know what becomes of them.
 
 use headrace_domain::ModelName;
+use headrace_prompt::ReplyFamily;
 
 use super::fields::find;
 use super::layers::{Origin, Problem, unknown};
@@ -55,6 +56,17 @@ impl Table {
 
     pub(super) fn take_text(&mut self, key: &'static str, kind: Kind) -> Option<String> {
         if let Some(Parsed::Text(text)) = self.take(key, kind) { Some(text) } else { None }
+    }
+
+    /// `reply`: how a model writes calls of tools.
+    pub(super) fn take_family(&mut self) -> Option<ReplyFamily> {
+        let name = self.take_text("reply", Kind::Text)?;
+        let family = ReplyFamily::named(&name);
+        if family.is_none() {
+            let known: Vec<&str> = ReplyFamily::ALL.iter().map(|family| family.name()).collect();
+            self.problem("reply", format!("\"{name}\" is none of {}", known.join(", ")));
+        }
+        family
     }
 
     /// A text that must stand there.

@@ -234,6 +234,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
     let words = words(table);
+    let reply = table.take_family();
     let policy = policy(table);
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
@@ -244,6 +245,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         name: name?,
         targets,
         words,
+        reply,
         default_max_tokens,
         context_window,
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),

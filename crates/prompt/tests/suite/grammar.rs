@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{Conversation, FinishReason, ReplyEvent, Tool, ToolChoice};
-use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
+use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv};
 use llguidance::{Matcher, ParserFactory};
@@ -216,13 +216,14 @@ fn drawn(lark: &str, seed: u64) -> Option<String> {
     let mut text = Vec::new();
     let prefer = b"\"}])>\n|";
     while text.len() < 900 {
-        if matcher.is_accepting().unwrap() && text.len() > 40 {
+        if matcher.is_stopped() || (matcher.is_accepting().unwrap() && text.len() > 40) {
             break;
         }
         let mask = matcher.compute_mask().unwrap();
-        let allowed: Vec<u32> = (1..256)
-            .filter(|id| mask.is_allowed(*id) && (32..127).contains(id) || (*id == 10 && mask.is_allowed(10)))
-            .collect();
+        // Letters and signs that people write, and others only where a mark has them.
+        let of = |range: std::ops::Range<u32>| range.filter(|id| mask.is_allowed(*id)).collect::<Vec<_>>();
+        let plain = [of(10..11), of(32..127)].concat();
+        let allowed = if plain.is_empty() { of(128..256) } else { plain };
         let forced = text.len() > 60;
         let closing = prefer.iter().map(|byte| u32::from(*byte)).find(|id| forced && allowed.contains(id));
         state ^= state << 13;
@@ -233,19 +234,25 @@ fn drawn(lark: &str, seed: u64) -> Option<String> {
         matcher.consume_token(id).unwrap();
         text.push(u8::try_from(id).unwrap());
     }
-    matcher.is_accepting().unwrap().then(|| String::from_utf8(text).unwrap())
+    // A grammar that lets nothing follow stops.
+    (matcher.is_stopped() || matcher.is_accepting().unwrap()).then(|| String::from_utf8(text).unwrap())
 }
 
 #[test]
 fn whatever_passes_is_read_back() {
     let conversation = asked(ToolChoice::Required, true);
     let offered = Arc::new(OfferedTools::of(&conversation));
-    for (family, _) in writing().filter(|(family, _)| READ.contains(family)) {
+    for (family, _) in writing() {
         let lark = lark(family, &conversation);
         let mut read = 0;
-        for seed in 0..40 {
+        for seed in 0..80 {
             let Some(text) = drawn(&lark, seed) else { continue };
-            let mut parser = ReplyParser::new(family, 0, CallIds::new(1), &offered);
+            let form = ReplyForm {
+                style: ReplyStyle { family, thought: None },
+                offered: Arc::clone(&offered),
+                ..ReplyForm::default()
+            };
+            let mut parser = ReplyParser::new(&form, 0, CallIds::new(1));
             let mut events = Vec::new();
             parser.push(&text, Vec::new(), Vec::new(), &mut events);
             parser.finish(FinishReason::Stop, &mut events);
@@ -268,5 +275,15 @@ fn whatever_passes_is_read_back() {
     }
 }
 
-/// Families whose calls are read.
-const READ: [ReplyFamily; 1] = [ReplyFamily::Hermes];
+#[test]
+fn a_template_that_writes_a_familys_calls_is_told_by_them() {
+    for (family, call) in writing() {
+        // What Python and JSON look like says too little.
+        let bare = matches!(family, ReplyFamily::Json | ReplyFamily::LlamaJson | ReplyFamily::Pythonic);
+        let expected = if bare { ReplyFamily::Plain } else { family };
+        assert_eq!(ReplyFamily::detect(&format!("{{{{ x }}}} {call} {{{{ y }}}}")), expected, "{call}");
+    }
+    let llama = "<|start_header_id|>ipython {\"name\": function name, \"parameters\": dictionary}";
+    assert_eq!(ReplyFamily::detect(llama), ReplyFamily::LlamaJson);
+    assert_eq!(ReplyFamily::detect("[func_name1(params_name1=params_value1)]"), ReplyFamily::Pythonic);
+}

@@ -1,6 +1,8 @@
 //! Templates against recorded answers, hostile messages, and replies cut every way.
 
 #[cfg(test)]
+mod families;
+#[cfg(test)]
 mod grammar;
 mod hostile;
 #[cfg(test)]
@@ -9,6 +11,8 @@ mod jinja2;
 mod oracle;
 #[cfg(test)]
 mod places;
+#[cfg(test)]
+mod published;
 #[cfg(test)]
 mod replies;
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn conversation(texts: &[(Role, &str)]) -> Conversation {
 fn messages_in(
     template: &ChatTemplate,
     whole: &Conversation,
-    options: &RenderOptions,
+    options: &RenderOptions<'_>,
     text: &str,
 ) -> Vec<Option<Range<usize>>> {
     let mut messages = vec![None; whole.messages.len()];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{Conversation, FinishReason, ReplyEvent, TokenLogprob, Tool};
-use headrace_prompt::{CallFault, CallIds, OfferedTools, ReplyFamily, ReplyParser};
+use headrace_prompt::{CallFault, CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -30,7 +30,9 @@ fn offered() -> Arc<OfferedTools> {
 }
 
 fn read(family: ReplyFamily, pieces: &[&str], reason: FinishReason) -> Answer {
-    let mut parser = ReplyParser::new(family, 3, CallIds::new(7), &offered());
+    let form =
+        ReplyForm { style: ReplyStyle { family, thought: None }, offered: offered(), ..ReplyForm::default() };
+    let mut parser = ReplyParser::new(&form, 3, CallIds::new(7));
     let mut events = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {
         let id = u32::try_from(at).unwrap();
@@ -201,7 +203,12 @@ fn why_a_call_is_none_is_told() {
         (WEATHER[..WEATHER.len() - 20].to_owned(), Some(CallFault::Unfinished)),
         (WEATHER.replace("city", "town") + WEATHER, Some(CallFault::OffSchema)),
     ] {
-        let mut parser = ReplyParser::new(ReplyFamily::Hermes, 0, CallIds::new(1), &offered());
+        let form = ReplyForm {
+            style: ReplyStyle { family: ReplyFamily::Hermes, thought: None },
+            offered: offered(),
+            ..ReplyForm::default()
+        };
+        let mut parser = ReplyParser::new(&form, 0, CallIds::new(1));
         let mut events = Vec::new();
         parser.push(&text, Vec::new(), Vec::new(), &mut events);
         parser.finish(FinishReason::Stop, &mut events);

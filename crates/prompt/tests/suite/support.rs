@@ -38,6 +38,6 @@ pub(crate) fn compile(source: &str, markup: &[&str]) -> ChatTemplate {
     ChatTemplate::compile(source, &tokens, TemplateLimits::default()).unwrap()
 }
 
-pub(crate) fn options(add_generation_prompt: bool) -> RenderOptions {
-    RenderOptions { add_generation_prompt, now: UnixNanos::new(1_773_065_106_000_000_000) }
+pub(crate) fn options(add_generation_prompt: bool) -> RenderOptions<'static> {
+    RenderOptions { add_generation_prompt, now: UnixNanos::new(1_773_065_106_000_000_000), reasoning: None }
 }

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheMiss, Code, Endpoint, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
-    ShownPrompt, Stage, TokenLogprob, ToolChoice, Usage,
+    CacheMiss, Code, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
+    ShownPrompt, Stage, TokenLogprob, Usage,
 };
 use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
 use headrace_fleet::Placement;
-use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyParser};
+use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
@@ -160,13 +160,9 @@ impl TokenSource {
 
     /// Makes the parsers: tools may take a while.
     pub(super) fn listen(&mut self, request: RequestId) {
-        let (work, family) = (&self.work, family(&self.work));
-        let offered = Arc::new(match (&work.call.prompt, family) {
-            (Prompt::Conversation(conversation), ReplyFamily::Hermes) => OfferedTools::of(conversation),
-            _ => OfferedTools::default(),
-        });
-        let parser = |choice| ReplyParser::new(family, choice, CallIds::from(request), &offered);
-        self.parsers = (0..work.choices()).map(parser).collect();
+        let form = reply_form(&self.work);
+        let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
+        self.parsers = (0..self.work.choices()).map(parser).collect();
     }
 
     /// Waits for the next event of any job and takes it in. Waiting may be given up at any time.
@@ -297,8 +293,14 @@ impl TokenSource {
         self.work.call.tier.into()
     }
 
-    /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did.
+    /// What engines report, and no less than what came: one that died, or was too slow to let go, has not said what it did. What
+    /// was thought is told by the parsers.
     pub(super) fn usage(&self) -> Usage {
+        let thought = self.parsers.iter().map(ReplyParser::reasoning_tokens).sum();
+        with_thought(self.generated_usage(), thought)
+    }
+
+    fn generated_usage(&self) -> Usage {
         if let Some(kept) = self.kept.as_ref().filter(|kept| kept.moved_on) {
             // What was computed twice is counted once.
             return Usage { output: self.generated, ..kept.begun };
@@ -313,7 +315,9 @@ impl TokenSource {
     }
 
     pub(super) fn usage_of(&self, job: usize) -> Usage {
-        self.jobs.usage_of(job, self.prompt_tokens(job))
+        let parsers = self.choices_of(job).filter_map(|choice| self.parsers.get(choice as usize));
+        let thought = parsers.map(ReplyParser::reasoning_tokens).sum();
+        with_thought(self.jobs.usage_of(job, self.prompt_tokens(job)), thought)
     }
 
     pub(super) fn running(&self) -> Vec<(usize, usize)> {
@@ -378,18 +382,26 @@ impl TokenSource {
     }
 }
 
-/// Tool calls are looked for only where tools were offered: elsewhere the same text is just text.
-fn family(work: &Work) -> ReplyFamily {
-    let Some(lane) = work.model.lane.tokens() else { return ReplyFamily::Plain };
-    match &work.call.prompt {
-        Prompt::Conversation(conversation)
-            if work.call.endpoint != Endpoint::Completions
-                && !conversation.tools.is_empty()
-                && conversation.tool_choice != ToolChoice::None =>
-        {
-            lane.family
-        }
-        _ => ReplyFamily::Plain,
+/// The same tokens, so many of them in the class of thoughts.
+fn with_thought(usage: Usage, thought: u64) -> Usage {
+    let reasoning = thought.min(usage.output);
+    Usage { output: usage.output - reasoning, reasoning: usage.reasoning + reasoning, ..usage }
+}
+
+/// Thoughts are looked for in answers to conversations, tool calls only where tools were offered: elsewhere the same text is
+/// just text.
+fn reply_form(work: &Work) -> ReplyForm {
+    let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
+    let hidden = Arc::clone(lane.tokenizer.shown());
+    let Prompt::Conversation(conversation) = &work.call.prompt else {
+        return ReplyForm { hidden, ..ReplyForm::default() };
+    };
+    let prompt = work.text.as_deref().unwrap_or("");
+    ReplyForm {
+        style: lane.replies,
+        hidden,
+        thinking: lane.replies.thought.is_some_and(|thought| thought.is_open_at_end(prompt)),
+        offered: Arc::new(OfferedTools::of(conversation)),
     }
 }
 

@@ -1,18 +1,19 @@
 //! What a call asks of its answer and models that take tokens do not keep to yet: refused by name, as nothing is dropped in silence.
 //! Must not know how it will be kept to.
 
-use headrace_domain::{Call, Code, Conversation, CustomInput, Prompt, ReasoningWish, Stage, ToolChoice};
+use headrace_domain::{Call, Code, Conversation, CustomInput, Prompt, Stage, ToolChoice};
 
 use crate::catalog::ServedModel;
+use crate::lane::TokenLane;
 use crate::refused::Why;
 
 /// Refuses the first parameter that would go unheeded.
-pub(super) fn check(model: &ServedModel, call: &Call) -> Result<(), Why> {
+pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
     let conversation = match &call.prompt {
         Prompt::Conversation(conversation) => Some(conversation),
         Prompt::Raw(_) | Prompt::Relayed(_) => None,
     };
-    match unheeded(call, conversation) {
+    match conversation.and_then(unheeded).or_else(|| reasoning(lane, call)) {
         None => Ok(()),
         Some((param, what)) => {
             let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
@@ -21,16 +22,26 @@ pub(super) fn check(model: &ServedModel, call: &Call) -> Result<(), Why> {
     }
 }
 
-fn unheeded(call: &Call, conversation: Option<&Conversation>) -> Option<(&'static str, &'static str)> {
-    // Not to think is what happens where a template knows no thinking; how much of it is shown is decided elsewhere.
-    let asked = ReasoningWish { hidden: false, enabled: None, ..call.reasoning.clone() };
-    if asked != ReasoningWish::default() || call.reasoning.enabled == Some(true) {
-        return Some(("reasoning_effort", "cannot be told how much to think yet"));
+/// What is wished of its thinking, and the model cannot do. Not to think is what one does that has no thoughts.
+fn reasoning(lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static str)> {
+    let wish = &call.reasoning;
+    let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
+    if wish.budget_tokens.is_some() {
+        return Some(("thinking.budget_tokens", "cannot be held to a number of tokens for its thought yet"));
     }
-    let conversation = conversation?;
-    if !conversation.template.is_empty() {
-        return Some(("chat_template_kwargs", "has a template that takes no further variables yet"));
+    match (wish.enabled, lane.replies.thinks()) {
+        (Some(true), false) => Some(("reasoning_effort", "does not think before it answers")),
+        (Some(false), true) if !switches.thinking => {
+            Some(("reasoning_effort", "thinks before each answer, and its template has no switch for that"))
+        }
+        (Some(true), true) if wish.effort.is_some() && !switches.effort => {
+            Some(("reasoning_effort", "has a template that knows thinking, but not how much of it"))
+        }
+        _ => None,
     }
+}
+
+fn unheeded(conversation: &Conversation) -> Option<(&'static str, &'static str)> {
     if !matches!(conversation.tool_choice, ToolChoice::Auto | ToolChoice::None) {
         return Some(("tool_choice", "cannot be made to call tools yet"));
     }

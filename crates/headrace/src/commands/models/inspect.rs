@@ -45,7 +45,7 @@ struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, String> {
-        let words = Words::of(checkpoint)?;
+        let words = Words::of(checkpoint, None)?;
         let weights =
             headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| error.to_string())?;
         let mut types: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
@@ -87,11 +87,13 @@ impl<'a> Facts<'a> {
         self.weights.saturating_add(RESERVE_BYTES) < self.memory
     }
 
-    fn template(&self) -> &'static str {
-        match (&self.words.template, self.words.family) {
-            (None, _) => "none: completions only, no chat",
-            (Some(_), ReplyFamily::Plain) => "yes, without tool calls",
-            (Some(_), _) => "yes, with tool calls",
+    fn template(&self) -> String {
+        let replies = self.words.replies;
+        let thoughts = if replies.thinks() { ", with thoughts" } else { "" };
+        match (&self.words.template, replies.family) {
+            (None, _) => "none: completions only, no chat".to_owned(),
+            (Some(_), ReplyFamily::Plain) => format!("yes, without tool calls{thoughts}"),
+            (Some(_), family) => format!("yes, with tool calls ({}){thoughts}", family.name()),
         }
     }
 
@@ -111,7 +113,7 @@ impl<'a> Facts<'a> {
             ("rope", rope(config)),
             ("switches", switches(config)),
             ("vocabulary", self.vocabulary()),
-            ("template", self.template().to_owned()),
+            ("template", self.template()),
             ("identity", self.checkpoint.fingerprint().get(..16).unwrap_or_default().to_owned()),
         ];
         let fits = match self.fits() {

@@ -1,0 +1,198 @@
+//! A call as Gemma writes it: `call:NAME{KEY:VALUE,…}`, texts between quotes of their own. Must not know marks around calls.
+
+use std::sync::Arc;
+
+use crate::coerce;
+use crate::json;
+use crate::offered::OfferedTools;
+
+use super::body::{MOST_HEAD_BYTES, Step};
+use super::piece::Draft;
+use super::span::is_space;
+
+/// Deepest nesting that is read.
+const MAX_DEPTH: u32 = 64;
+
+/// The reader: it looks for the end of the arguments, which are then parsed as a whole.
+#[derive(Debug)]
+pub(super) struct Gemma {
+    quote: &'static str,
+    offered: Arc<OfferedTools>,
+    head: String,
+    /// The arguments as written, from the opening brace on.
+    text: String,
+    depth: usize,
+    /// Within a text; a JSON string's is `"`.
+    within: Option<&'static str>,
+    escaped: bool,
+    /// The last character that was no space.
+    last: char,
+}
+
+impl Gemma {
+    pub(super) fn new(quote: &'static str, offered: &Arc<OfferedTools>) -> Self {
+        Self {
+            quote,
+            offered: Arc::clone(offered),
+            head: String::new(),
+            text: String::new(),
+            depth: 0,
+            within: None,
+            escaped: false,
+            last: '{',
+        }
+    }
+
+    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+        if self.text.is_empty() {
+            return self.step_head(c, draft);
+        }
+        self.text.push(c);
+        match self.within {
+            Some("\"") => {
+                if c == '"' && !self.escaped {
+                    self.within = None;
+                }
+                self.escaped = !self.escaped && c == '\\';
+            }
+            Some(quote) if self.text.ends_with(quote) => self.within = None,
+            Some(_) => {}
+            None if self.text.ends_with(self.quote) => self.within = Some(self.quote),
+            None if c == '"' && matches!(self.last, '{' | '[' | ',' | ':') => {
+                (self.within, self.escaped) = (Some("\""), false);
+            }
+            None => match c {
+                '{' | '[' => self.depth = self.depth.saturating_add(1),
+                '}' | ']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            },
+        }
+        if !is_space(c) {
+            self.last = c;
+        }
+        if self.depth > 0 || self.within.is_some() {
+            return Step::More;
+        }
+        let name = draft.name.as_deref().unwrap_or("");
+        let mut reader = Reader { rest: &self.text, quote: self.quote };
+        let types = |key: &str| self.offered.types(name, key);
+        let mut arguments = String::new();
+        if reader.members(&mut arguments, &types, 0).is_none() || !reader.rest.trim().is_empty() {
+            return Step::Off;
+        }
+        draft.arguments = arguments;
+        draft.whole = true;
+        Step::Whole
+    }
+
+    fn step_head(&mut self, c: char, draft: &mut Draft) -> Step {
+        if c != '{' {
+            self.head.push(c);
+            return if self.head.len() > MOST_HEAD_BYTES { Step::Off } else { Step::More };
+        }
+        let head = self.head.trim();
+        let name = head.strip_prefix("call:").unwrap_or(head).trim();
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Step::Off;
+        }
+        draft.name = Some(name.to_owned());
+        self.text.push(c);
+        self.depth = 1;
+        Step::More
+    }
+}
+
+struct Reader<'t> {
+    rest: &'t str,
+    quote: &'static str,
+}
+
+impl<'t> Reader<'t> {
+    fn skip(&mut self, c: char) -> bool {
+        self.rest = self.rest.trim_start();
+        let after = self.rest.strip_prefix(c);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
+    }
+
+    /// A text between quotes of either kind.
+    fn text(&mut self) -> Option<Option<String>> {
+        self.rest = self.rest.trim_start();
+        if let Some(rest) = self.rest.strip_prefix(self.quote) {
+            let (text, rest) = rest.split_once(self.quote)?;
+            self.rest = rest;
+            return Some(Some(json::quoted(text)));
+        }
+        if !self.rest.starts_with('"') {
+            return Some(None);
+        }
+        let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<String>();
+        let text = values.next()?.ok()?;
+        self.rest = self.rest.get(values.byte_offset()..)?;
+        Some(Some(json::quoted(&text)))
+    }
+
+    fn word(&mut self, ends: &[char]) -> Option<&'t str> {
+        let end = self.rest.find(ends)?;
+        let (word, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some(word.trim())
+    }
+
+    fn members(
+        &mut self,
+        out: &mut String,
+        types: &dyn Fn(&str) -> Option<Vec<&'static str>>,
+        depth: u32,
+    ) -> Option<()> {
+        let depth = depth.checked_add(1).filter(|depth| *depth < MAX_DEPTH)?;
+        self.skip('{').then_some(())?;
+        out.push('{');
+        while !self.skip('}') {
+            if !out.ends_with('{') {
+                out.push_str(", ");
+            }
+            let key = match self.text()? {
+                Some(key) => key,
+                None => json::quoted(self.word(&[':'])?),
+            };
+            self.skip(':').then_some(())?;
+            out.push_str(&key);
+            out.push_str(": ");
+            let name: String = serde_json::from_str(&key).ok()?;
+            self.value(out, types(&name).as_deref(), depth)?;
+            if !self.skip(',') && !self.rest.starts_with('}') {
+                return None;
+            }
+        }
+        out.push('}');
+        Some(())
+    }
+
+    fn value(&mut self, out: &mut String, types: Option<&[&'static str]>, depth: u32) -> Option<()> {
+        if let Some(text) = self.text()? {
+            out.push_str(&text);
+            return Some(());
+        }
+        if self.rest.starts_with('{') {
+            return self.members(out, &|_| None, depth);
+        }
+        if !self.skip('[') {
+            out.push_str(&coerce::value(self.word(&[',', '}', ']'])?, types));
+            return Some(());
+        }
+        let depth = depth.checked_add(1).filter(|depth| *depth < MAX_DEPTH)?;
+        out.push('[');
+        while !self.skip(']') {
+            if !out.ends_with('[') {
+                out.push_str(", ");
+            }
+            self.value(out, None, depth)?;
+            if !self.skip(',') && !self.rest.starts_with(']') {
+                return None;
+            }
+        }
+        out.push(']');
+        Some(())
+    }
+}

@@ -1,0 +1,261 @@
+//! Replies in OpenAI's harmony form (GPT-OSS): messages with a header that names a channel and, for calls, a recipient.
+//! Source: the form's own guide (<https://github.com/openai/harmony>). Must not know events, or ids of calls.
+
+use std::sync::Arc;
+
+use crate::marks::{CALL, CHANNEL, CONSTRAIN, HARMONY, MESSAGE, START};
+use crate::offered::{CallFault, OfferedTools};
+
+use super::body::MOST_HEAD_BYTES;
+use super::piece::{Draft, Piece, Pieces};
+use super::span::is_space;
+
+/// The machine. As the other one, it decides each character by those before it. The prompt ends behind `<|start|>assistant`, so
+/// that an answer begins within a header. A header that cannot be one is text: nothing is lost, and nothing fails.
+#[derive(Debug)]
+pub(super) struct Harmony {
+    offered: Arc<OfferedTools>,
+    state: State,
+    /// What has matched of a mark.
+    held: String,
+    /// The header being read, or the call from its header on.
+    raw: String,
+    draft: Draft,
+    told: Option<usize>,
+    calls: u32,
+    fault: Option<CallFault>,
+    /// A message of text has ended: the next one begins on a line of its own.
+    apart: bool,
+    out: Pieces,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before a header or in it.
+    Header,
+    Thought,
+    Text,
+    Call,
+    /// Between two messages.
+    Between,
+}
+
+impl Harmony {
+    pub(super) fn new(offered: &Arc<OfferedTools>) -> Self {
+        Self {
+            offered: Arc::clone(offered),
+            state: State::Header,
+            held: String::new(),
+            raw: String::new(),
+            draft: Draft::default(),
+            told: None,
+            calls: 0,
+            fault: None,
+            apart: false,
+            out: Pieces::default(),
+        }
+    }
+
+    pub(super) fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    pub(super) fn fault(&self) -> Option<CallFault> {
+        self.fault
+    }
+
+    pub(super) fn is_thinking(&self) -> bool {
+        self.state == State::Thought
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+        text.chars().for_each(|c| self.step(c));
+        self.tell();
+        self.out.take()
+    }
+
+    pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
+        let held = std::mem::take(&mut self.held);
+        // Half a mark is one that never became whole, unless the model said it as text.
+        if !matches!(self.state, State::Header | State::Between) {
+            held.chars().for_each(|c| self.plain(c));
+        }
+        match self.state {
+            State::Call => self.end_call(stopped, ""),
+            // A header that leads to nothing.
+            State::Header if !self.raw.trim_start().starts_with(['<', ' ']) => self.give_back(),
+            _ => {}
+        }
+        self.state = State::Between;
+        self.out.take()
+    }
+
+    fn step(&mut self, c: char) {
+        self.held.push(c);
+        if let Some(mark) = HARMONY.into_iter().find(|mark| *mark == self.held) {
+            self.held.clear();
+            self.mark(mark);
+        } else if !HARMONY.into_iter().any(|mark| mark.starts_with(self.held.as_str())) {
+            let held = std::mem::take(&mut self.held);
+            let mut chars = held.chars();
+            if let Some(first) = chars.next() {
+                self.plain(first);
+            }
+            chars.for_each(|c| self.step(c));
+        }
+    }
+
+    fn mark(&mut self, mark: &str) {
+        match (self.state, mark) {
+            (State::Header, MESSAGE) => {
+                self.raw.push_str(mark);
+                self.read_header();
+            }
+            (State::Header, START) if self.raw.is_empty() => self.raw.push_str(mark),
+            (State::Header, CHANNEL | CONSTRAIN) => self.raw.push_str(mark),
+            (State::Header, _) => {
+                self.raw.push_str(mark);
+                self.fault.get_or_insert(CallFault::Malformed);
+                self.give_back();
+                self.state = State::Between;
+            }
+            (State::Between, MESSAGE) => self.state = State::Text,
+            (State::Between, START | CHANNEL) => self.begin_header(mark),
+            // A mark once more.
+            (State::Between, _) => {}
+            (_, MESSAGE | CONSTRAIN) => mark.chars().for_each(|c| self.plain(c)),
+            (state, _) => {
+                match state {
+                    State::Call => self.end_call(true, mark),
+                    State::Text => self.apart = true,
+                    _ => {}
+                }
+                self.state = State::Between;
+                // The end of the message before is missing.
+                if matches!(mark, START | CHANNEL) {
+                    self.begin_header(mark);
+                }
+            }
+        }
+    }
+
+    fn begin_header(&mut self, mark: &str) {
+        self.raw.clear();
+        self.raw.push_str(mark);
+        self.state = State::Header;
+    }
+
+    /// A character that belongs to no mark.
+    fn plain(&mut self, c: char) {
+        match self.state {
+            State::Thought => self.out.thought(c.encode_utf8(&mut [0; 4])),
+            State::Text => self.text(c),
+            State::Call => {
+                self.raw.push(c);
+                if !(self.draft.arguments.is_empty() && is_space(c)) {
+                    self.draft.arguments.push(c);
+                }
+            }
+            State::Between if is_space(c) => {}
+            State::Between => {
+                self.state = State::Text;
+                self.text(c);
+            }
+            // An answer without a header.
+            State::Header if self.raw.is_empty() && !is_space(c) => {
+                self.state = State::Text;
+                self.text(c);
+            }
+            State::Header => {
+                self.raw.push(c);
+                if self.raw.len() > MOST_HEAD_BYTES {
+                    self.fault.get_or_insert(CallFault::Malformed);
+                    self.give_back();
+                }
+            }
+        }
+    }
+
+    fn text(&mut self, c: char) {
+        if std::mem::take(&mut self.apart) {
+            self.out.text("\n");
+        }
+        self.out.text(c.encode_utf8(&mut [0; 4]));
+    }
+
+    /// `ROLE to=RECIPIENT<|channel|>CHANNEL to=RECIPIENT <|constrain|>FORM<|message|>`
+    fn read_header(&mut self) {
+        let header = self.raw.strip_suffix(MESSAGE).unwrap_or(&self.raw);
+        let word = |text: &str| {
+            let end = text.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(text.len());
+            text.get(..end).unwrap_or("").to_owned()
+        };
+        let channel = header.split_once(CHANNEL).map_or(String::new(), |(_, rest)| word(rest.trim_start()));
+        let recipient = header.split_once("to=").map(|(_, rest)| word(rest));
+        self.state = match recipient {
+            Some(recipient) => {
+                let name = recipient.strip_prefix("functions.").unwrap_or(&recipient);
+                self.draft = Draft { name: Some(name.to_owned()), ..Draft::default() };
+                self.told = None;
+                State::Call
+            }
+            None if channel == "analysis" => State::Thought,
+            None => State::Text,
+        };
+        if self.state != State::Call {
+            self.raw.clear();
+        }
+    }
+
+    /// A call has ended with `mark`, or with the text.
+    fn end_call(&mut self, whole: bool, mark: &str) {
+        let trimmed = self.draft.arguments.trim_end().len();
+        self.draft.arguments.truncate(trimmed);
+        let name = self.draft.name.clone().unwrap_or_default();
+        let judged = match self.draft.arguments.as_str() {
+            "" => Err(CallFault::Unfinished),
+            arguments => self.offered.judge(&name, arguments),
+        };
+        self.tell();
+        if let Err(fault) = judged {
+            let fault = if whole || fault != CallFault::NotJson { fault } else { CallFault::Unfinished };
+            self.fault.get_or_insert(fault);
+        }
+        match judged {
+            _ if self.told.take().is_some() => {}
+            Ok(()) => {
+                self.out.call(None, name);
+                self.out.arguments(&self.draft.arguments);
+                self.calls = self.calls.saturating_add(1);
+            }
+            Err(_) => {
+                self.raw.push_str(mark);
+                self.give_back();
+            }
+        }
+        self.raw.clear();
+        self.draft = Draft::default();
+    }
+
+    /// Tells what is known of a call that a grammar holds.
+    fn tell(&mut self) {
+        let Some(name) = self.draft.name.as_ref().filter(|_| self.state == State::Call) else { return };
+        // White space at the end may be behind the arguments.
+        let known = self.draft.arguments.trim_end();
+        if known.is_empty() || (self.told.is_none() && !self.offered.is_held(name)) {
+            return;
+        }
+        if self.told.is_none() {
+            self.out.call(None, name.clone());
+            self.calls = self.calls.saturating_add(1);
+        }
+        self.out.arguments(known.get(self.told.unwrap_or(0)..).unwrap_or(""));
+        self.told = Some(known.len());
+    }
+
+    fn give_back(&mut self) {
+        let raw = std::mem::take(&mut self.raw);
+        self.out.text(&raw);
+        self.state = State::Text;
+    }
+}

@@ -1,0 +1,91 @@
+//! A call as a name, a mark, and its arguments as a JSON object. Must not know which tools there are.
+
+use crate::family::Named;
+
+use super::body::{MOST_HEAD_BYTES, Step};
+use super::object::Object;
+use super::piece::Draft;
+use super::span::{Span, is_space};
+
+/// The reader: whatever stands before the first brace is the head.
+#[derive(Debug)]
+pub(super) struct NamedCall {
+    form: Named,
+    /// A mark that ends what never got its arguments.
+    end: Option<&'static str>,
+    head: String,
+    arguments: Option<Span>,
+    list: Option<Object>,
+}
+
+impl NamedCall {
+    pub(super) fn new(form: &Named, end: Option<&'static str>) -> Self {
+        Self { form: *form, end, head: String::new(), arguments: None, list: None }
+    }
+
+    pub(super) fn in_list(&self) -> bool {
+        self.list.as_ref().is_some_and(Object::in_list)
+    }
+
+    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+        if let Some(list) = &mut self.list {
+            return list.step(c, draft);
+        }
+        if let Some(span) = &mut self.arguments {
+            draft.arguments.push(c);
+            draft.whole = span.step(c);
+            return if draft.whole { Step::Whole } else { Step::More };
+        }
+        if self.form.or_array && c == '[' && self.head.chars().all(is_space) {
+            let mut list = Object::new(true);
+            let step = list.step(c, draft);
+            self.list = Some(list);
+            return step;
+        }
+        if c != '{' {
+            self.head.push(c);
+            let ended = self.end.is_some_and(|end| self.head.ends_with(end));
+            return if ended || self.head.len() > MOST_HEAD_BYTES { Step::Off } else { Step::More };
+        }
+        if !self.read_head(draft) {
+            return Step::Off;
+        }
+        draft.arguments = "{".to_owned();
+        self.arguments = Some(Span::open());
+        Step::More
+    }
+
+    /// Takes name and id out of what stands before the arguments.
+    fn read_head(&self, draft: &mut Draft) -> bool {
+        let head = self.head.trim();
+        let head = head.strip_prefix(self.form.before).unwrap_or(head);
+        let ends = self.form.after.iter().map(|after| after.trim()).filter(|after| !after.is_empty());
+        let cut = ends.into_iter().find_map(|after| head.split_once(after));
+        let (mut name, rest) = cut.unwrap_or((head, ""));
+        if !rest.trim().is_empty() {
+            return false;
+        }
+        name = name.trim();
+        if self.form.in_id {
+            // `functions.NAME:0` is what the model calls it by, and where it stands among its calls.
+            let whole = self.head.trim();
+            let whole =
+                self.form.after.iter().find_map(|after| whole.split_once(after)).map_or(whole, |cut| cut.0);
+            if let Some((before, number)) = name.rsplit_once(':')
+                && !number.is_empty()
+                && number.bytes().all(|digit| digit.is_ascii_digit())
+            {
+                name = before;
+                draft.id = Some(whole.trim().to_owned());
+            }
+        }
+        if !self.form.id.is_empty()
+            && let Some((before, id)) = name.split_once(self.form.id)
+        {
+            name = before.trim();
+            draft.id = Some(id.trim().to_owned()).filter(|id| !id.is_empty());
+        }
+        draft.name = Some(name.to_owned());
+        !name.is_empty() && !name.contains(char::is_whitespace)
+    }
+}

@@ -1,0 +1,149 @@
+//! A call as a JSON object of its name and its arguments, or the first of a list of them. Must not know marks.
+
+use super::body::Step;
+use super::piece::Draft;
+use super::span::{Span, is_space};
+
+/// The reader. Keys other than a name, arguments, an id and a type make it no call, unless they come behind the arguments:
+/// then the call is one, and they are text.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// It may be the first of a list; behind the list's bracket, it is.
+    array: bool,
+    in_list: bool,
+    state: State,
+    /// The string being read, quotes and escapes as written.
+    string: String,
+    escaped: bool,
+    key: String,
+    arguments: Option<Span>,
+    has_arguments: bool,
+    /// What came since name and arguments were known.
+    tail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the opening brace.
+    Open,
+    /// Before a key.
+    Key,
+    InKey,
+    Colon,
+    Value,
+    /// In a name, an id or a type.
+    InString,
+    InArguments,
+    AfterValue,
+}
+
+impl Object {
+    pub(super) fn new(array: bool) -> Self {
+        Self {
+            array,
+            in_list: false,
+            state: State::Open,
+            string: String::new(),
+            escaped: false,
+            key: String::new(),
+            arguments: None,
+            has_arguments: false,
+            tail: String::new(),
+        }
+    }
+
+    pub(super) fn in_list(&self) -> bool {
+        self.in_list
+    }
+
+    pub(super) fn tail(&mut self) -> String {
+        std::mem::take(&mut self.tail)
+    }
+
+    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+        if self.state == State::InArguments {
+            draft.arguments.push(c);
+            if self.arguments.as_mut().is_some_and(|span| span.step(c)) {
+                self.state = State::AfterValue;
+                self.has_arguments = true;
+                draft.whole = draft.name.is_some();
+            }
+            return Step::More;
+        }
+        let was_whole = draft.whole;
+        let next = match (self.state, c) {
+            (State::InKey | State::InString, _) => self.step_string(c, draft),
+            (state, c) if is_space(c) => Some(state),
+            (State::Open, '{') => Some(State::Key),
+            (State::Open, '[') if self.array => {
+                (self.array, self.in_list) = (false, true);
+                Some(State::Open)
+            }
+            (State::Key, '"') => Some(self.begin(State::InKey)),
+            (State::Colon, ':') => Some(State::Value),
+            (State::Value, '"') if self.takes_string(draft) => Some(self.begin(State::InString)),
+            (State::Value, '{') if self.takes_arguments() => {
+                draft.arguments = "{".to_owned();
+                self.arguments = Some(Span::open());
+                Some(State::InArguments)
+            }
+            (State::AfterValue, ',') => Some(State::Key),
+            (State::AfterValue, '}') if draft.whole => return Step::Whole,
+            _ => None,
+        };
+        match next {
+            Some(state) => {
+                self.state = state;
+                if was_whole {
+                    self.tail.push(c);
+                }
+                Step::More
+            }
+            None if was_whole => Step::Before(self.tail()),
+            None => Step::Off,
+        }
+    }
+
+    fn begin(&mut self, state: State) -> State {
+        self.string = "\"".to_owned();
+        self.escaped = false;
+        state
+    }
+
+    fn takes_string(&self, draft: &Draft) -> bool {
+        match self.key.as_str() {
+            "name" => draft.name.is_none(),
+            "id" => draft.id.is_none(),
+            "type" => true,
+            _ => false,
+        }
+    }
+
+    fn takes_arguments(&self) -> bool {
+        matches!(self.key.as_str(), "arguments" | "parameters") && !self.has_arguments
+    }
+
+    fn step_string(&mut self, c: char, draft: &mut Draft) -> Option<State> {
+        self.string.push(c);
+        if self.escaped || c != '"' {
+            self.escaped = !self.escaped && c == '\\';
+            return Some(self.state);
+        }
+        let text: String = serde_json::from_str(&std::mem::take(&mut self.string)).ok()?;
+        if self.state == State::InKey {
+            let known = ["name", "id", "type", "arguments", "parameters"];
+            self.key = text;
+            return known.contains(&self.key.as_str()).then_some(State::Colon);
+        }
+        match self.key.as_str() {
+            "name" if text.is_empty() => return None,
+            "name" => {
+                draft.name = Some(text);
+                draft.whole = self.has_arguments;
+            }
+            "id" => draft.id = Some(text),
+            _ => {}
+        }
+        Some(State::AfterValue)
+    }
+}

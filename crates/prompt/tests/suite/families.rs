@@ -1,0 +1,261 @@
+//! Each family's replies: a table of what models write and what is read of it, cut at every place.
+
+use std::sync::Arc;
+
+use headrace_domain::{Conversation, FinishReason, ReplyEvent, Tool};
+use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle, Thought};
+use serde_json::Value;
+
+use crate::support::data;
+
+/// Texts longer than this are not cut at every place, but at this many from each end.
+const CUT_BYTES: usize = 300;
+
+/// What was read of a reply, its pieces joined.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Read {
+    pub(crate) text: String,
+    pub(crate) thought: String,
+    /// Names, arguments and ids of calls.
+    pub(crate) calls: Vec<(String, String, String)>,
+    pub(crate) fault: Option<&'static str>,
+    finish: Option<FinishReason>,
+    /// Pieces in which arguments came.
+    fragments: usize,
+}
+
+pub(crate) fn read(form: &ReplyForm, pieces: &[&str], reason: &FinishReason) -> Read {
+    let mut parser = ReplyParser::new(form, 0, CallIds::new(9));
+    let mut events = Vec::new();
+    for piece in pieces {
+        parser.push(piece, Vec::new(), Vec::new(), &mut events);
+    }
+    parser.finish(reason.clone(), &mut events);
+    let mut read = Read { fault: parser.fault().map(|fault| fault.name()), ..Read::default() };
+    for event in events {
+        match event {
+            ReplyEvent::Text { text, .. } => read.text += &text,
+            ReplyEvent::Reasoning { text, .. } => read.thought += &text,
+            ReplyEvent::ToolCallStart { index, id, name, .. } => {
+                assert_eq!(index as usize, read.calls.len());
+                assert!(!id.is_empty() && read.calls.iter().all(|(_, _, other)| *other != id));
+                read.calls.push((name, String::new(), id));
+            }
+            ReplyEvent::ToolCallArguments { index, fragment, .. } => {
+                assert_eq!(index as usize + 1, read.calls.len());
+                assert!(!fragment.is_empty());
+                read.fragments += 1;
+                read.calls.last_mut().unwrap().1 += &fragment;
+            }
+            ReplyEvent::Finish { reason, .. } => read.finish = Some(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+    read
+}
+
+/// The tools of the table.
+pub(crate) fn offered(table: &Value) -> OfferedTools {
+    let tools = table["tools"].as_object().unwrap();
+    let tools = tools.iter().map(|(name, schema)| Tool::function(name, None, Some(schema.clone())));
+    OfferedTools::of(&Conversation { tools: tools.collect(), ..Conversation::default() })
+}
+
+/// How a row of the table is to be read.
+pub(crate) fn form(row: &Value, offered: &Arc<OfferedTools>) -> ReplyForm {
+    let text = |key: &str| row[key].as_str();
+    let style = ReplyStyle {
+        family: ReplyFamily::named(text("family").unwrap()).unwrap(),
+        thought: match text("marks") {
+            Some("[THINK]") => Thought::detect("[/THINK]"),
+            Some(_) => Thought::detect("<channel|>"),
+            None => Thought::detect("</think>"),
+        },
+    };
+    let thinking = row["thinking"] == true;
+    ReplyForm { style, thinking, offered: Arc::clone(offered), ..ReplyForm::default() }
+}
+
+pub(crate) fn reason(row: &Value) -> FinishReason {
+    if row["finish"] == "length" { FinishReason::Length } else { FinishReason::Stop }
+}
+
+fn plain(family: ReplyFamily) -> ReplyStyle {
+    ReplyStyle { family, thought: None }
+}
+
+fn table() -> Value {
+    serde_json::from_slice(&data("replies.json")).unwrap()
+}
+
+/// Places where a text is cut in two.
+fn cuts(text: &str) -> impl Iterator<Item = usize> {
+    let near = |at: &usize| *at < CUT_BYTES || *at + CUT_BYTES > text.len();
+    text.char_indices().map(|(at, _)| at).filter(near)
+}
+
+#[test]
+fn what_models_write_is_read() {
+    let table = table();
+    let offered = Arc::new(offered(&table));
+    for row in table["replies"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        let read = read(&form(row, &offered), &[text], &reason(row));
+        let shown = format!("{} {text:.300}", row["family"]);
+        let calls: Vec<[&str; 2]> =
+            read.calls.iter().map(|(name, arguments, _)| [name.as_str(), arguments.as_str()]).collect();
+        let expected = row["calls"].as_array().unwrap().iter();
+        let expected: Vec<[&str; 2]> =
+            expected.map(|call| [call[0].as_str().unwrap(), call[1].as_str().unwrap()]).collect();
+        assert_eq!(calls, expected, "{shown}");
+        assert_eq!(read.text, row["out"].as_str().unwrap(), "{shown}");
+        assert_eq!(read.thought, row["thought"].as_str().unwrap_or(""), "{shown}");
+        assert_eq!(read.fault, row["fault"].as_str(), "{shown}");
+        for ((_, arguments, _), [_, expected]) in read.calls.iter().zip(&expected) {
+            assert!(serde_json::from_str::<Value>(arguments).is_ok(), "{shown} {expected}");
+        }
+        for ((_, _, id), expected) in read.calls.iter().zip(row["ids"].as_array().into_iter().flatten()) {
+            let ours = id.starts_with("call_");
+            assert!(expected.as_str().map_or(ours, |expected| expected == id), "{shown} {id}");
+        }
+        let finish = match reason(row) {
+            FinishReason::Stop if !calls.is_empty() => FinishReason::ToolCalls,
+            reason => reason,
+        };
+        assert_eq!(read.finish, Some(finish), "{shown}");
+    }
+}
+
+#[test]
+fn cutting_anywhere_changes_nothing() {
+    let table = table();
+    let free = Arc::new(offered(&table));
+    let held = Arc::new(offered(&table).held(|_| true));
+    for row in table["replies"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        for offered in [&free, &held, &Arc::default()] {
+            let (form, reason) = (form(row, offered), reason(row));
+            let whole = Read { fragments: 0, ..read(&form, &[text], &reason) };
+            for at in cuts(text) {
+                let (left, right) = text.split_at(at);
+                let cut = Read { fragments: 0, ..read(&form, &[left, right], &reason) };
+                assert_eq!(cut, whole, "{} {left:?} {right:.200?}", row["family"]);
+            }
+            let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
+            let each = Read { fragments: 0, ..read(&form, &chars, &reason) };
+            assert_eq!(each, whole, "{} {text:.200}", row["family"]);
+        }
+    }
+}
+
+#[test]
+fn arguments_stream_where_a_grammar_holds_them() {
+    let table = table();
+    let free = Arc::new(offered(&table));
+    let held = Arc::new(offered(&table).held(|_| true));
+    let mut streamed = std::collections::BTreeSet::new();
+    for row in table["replies"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        if row["calls"].as_array().unwrap().is_empty() || row["fault"].is_string() {
+            continue;
+        }
+        let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
+        let mut whole = read(&form(row, &free), &chars, &reason(row));
+        let mut pieces = read(&form(row, &held), &chars, &reason(row));
+        // An id that comes behind the arguments comes too late.
+        whole.calls.iter_mut().chain(&mut pieces.calls).for_each(|(_, _, id)| id.clear());
+        assert_eq!(whole.fragments, whole.calls.len(), "a call that nothing holds comes whole");
+        let differ = pieces.fragments > whole.fragments;
+        assert_eq!(Read { fragments: 0, ..pieces }, Read { fragments: 0, ..whole }, "{text:.200}");
+        if differ {
+            streamed.insert(row["family"].as_str().unwrap());
+        }
+    }
+    // What Python and Gemma write is read once it is whole.
+    let expected = [
+        "deepseek_v3",
+        "deepseek_v31",
+        "deepseek_v32",
+        "deepseek_v4",
+        "glm45",
+        "granite",
+        "harmony",
+        "hermes",
+        "json",
+        "kimi_k2",
+        "llama3_json",
+        "minimax_m2",
+        "mistral",
+        "mistral_array",
+        "qwen3_coder",
+    ];
+    assert_eq!(streamed.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_held_call_that_ends_too_soon_is_told_as_far_as_it_came() {
+    let table = table();
+    let held = Arc::new(offered(&table).held(|_| true));
+    let form = ReplyForm { style: plain(ReplyFamily::Hermes), offered: held, ..ReplyForm::default() };
+    let text = "<tool_call>\n{\"name\": \"save\", \"arguments\": {\"text\": \"abc";
+    let read = read(&form, &[text], &FinishReason::Length);
+    assert_eq!(read.calls.len(), 1);
+    assert_eq!((read.calls[0].1.as_str(), read.text.as_str()), ("{\"text\": \"abc", ""));
+    assert_eq!((read.fault, read.finish), (Some("tool_call_unfinished"), Some(FinishReason::Length)));
+}
+
+#[test]
+fn without_tools_every_text_is_text() {
+    let table = table();
+    for row in table["replies"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        if row["family"] == "harmony" || row["thought"].is_string() {
+            continue;
+        }
+        let read = read(&form(row, &Arc::default()), &[text], &FinishReason::Stop);
+        assert_eq!((read.text.as_str(), read.calls.len()), (text, 0));
+    }
+}
+
+#[test]
+fn each_family_has_a_name_and_a_row() {
+    let table = table();
+    for family in ReplyFamily::ALL {
+        assert_eq!(ReplyFamily::named(family.name()), Some(family));
+        let rows = table["replies"].as_array().unwrap();
+        assert!(rows.iter().any(|row| row["family"] == family.name()), "{family:?}");
+    }
+}
+
+#[test]
+fn marks_that_nobody_reads_are_left_out() {
+    let hidden: Arc<[String]> = ["[TOOL_CALLS]".to_owned(), "[THINK]".to_owned()].into();
+    let form = ReplyForm { style: plain(ReplyFamily::Mistral), hidden, ..ReplyForm::default() };
+    let text = "a [TOOL_CALLS]f[ARGS]{} [THINK]b [TOOL_";
+    for at in cuts(text) {
+        let (left, right) = text.split_at(at);
+        assert_eq!(read(&form, &[left, right], &FinishReason::Stop).text, "a f[ARGS]{} b [TOOL_");
+    }
+    let offered = Arc::new(offered(&table()));
+    let read = read(&ReplyForm { offered, ..form }, &["[TOOL_CALLS]now[ARGS]{}"], &FinishReason::Stop);
+    assert_eq!((read.calls.len(), read.text.as_str()), (1, ""));
+}
+
+#[test]
+fn a_style_reads_its_own_marks() {
+    for (family, mark, reads) in [
+        (ReplyFamily::Mistral, "[TOOL_CALLS]", true),
+        (ReplyFamily::Mistral, "[ARGS]", true),
+        (ReplyFamily::Mistral, "</s>", false),
+        (ReplyFamily::DeepSeekV3, "<｜tool▁sep｜>", true),
+        (ReplyFamily::DeepSeekV3, "<｜end▁of▁sentence｜>", false),
+        (ReplyFamily::Harmony, "<|channel|>", true),
+        (ReplyFamily::Harmony, "<|endoftext|>", false),
+        (ReplyFamily::Gemma, "<|\"|>", true),
+        (ReplyFamily::Plain, "<|channel|>", false),
+    ] {
+        assert_eq!(plain(family).reads(mark), reads, "{family:?} {mark}");
+    }
+    let style = ReplyStyle::detect("<think>\n</think> [TOOL_CALLS]");
+    assert!(style.reads("</think>") && style.thinks() && style.family == ReplyFamily::MistralArray);
+}
