@@ -87,6 +87,11 @@ impl Compiler {
         Ok(compiled)
     }
 
+    /// The ids that end an answer.
+    pub fn ends(&self) -> &[u32] {
+        &self.0.ends
+    }
+
     /// Compiled forms that are kept, and the bytes that they take.
     pub fn kept(&self) -> (usize, usize) {
         self.0.cache.lock().size()

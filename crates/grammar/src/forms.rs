@@ -13,7 +13,8 @@ use crate::cache::Key;
 use crate::fault::GrammarFault;
 use crate::gbnf;
 use crate::regex;
-use crate::schema::{escaped, prepared};
+use crate::schema::{escaped, guided, prepared, with_white_space};
+use crate::tools::tool_schema;
 
 const CONTEXT: &str = "headrace 2026-11 form v1";
 
@@ -78,22 +79,6 @@ fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result
     Ok(Written { grammar, bounds_numbers: true, schema: Some(schema.clone()) })
 }
 
-fn with_white_space(schema: Value, pattern: &str) -> Value {
-    guided(schema, json!({ "whitespace_pattern": pattern }))
-}
-
-/// A prepared schema with llguidance's own word on how its JSON is written. Nothing of the caller's is there: it is no keyword.
-fn guided(mut schema: Value, how: Value) -> Value {
-    match &mut schema {
-        Value::Object(map) => {
-            map.insert("x-guidance".to_owned(), how);
-            schema
-        }
-        // Anything fits `true`; `false` is refused before.
-        _ => json!({ "x-guidance": how }),
-    }
-}
-
 fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
     if choices.is_empty() || choices.iter().any(String::is_empty) {
         return Err(GrammarFault::invalid("", "there must be a text to choose, and none may be empty"));
@@ -134,10 +119,7 @@ fn tags(tagged: &TaggedForm) -> Result<Written, GrammarFault> {
             .ok_or_else(|| GrammarFault::invalid(&path, "its `begin` begins with none of the triggers"))?;
         let begin =
             triggers.get(trigger).and_then(|text| tag.begin.strip_prefix(text.as_str())).unwrap_or_default();
-        let schema = with_white_space(
-            prepared(&tag.schema).map_err(|fault| fault.below(&format!("{path}/schema")))?,
-            WHITE_SPACE,
-        );
+        let schema = tool_schema(&tag.schema).map_err(|fault| fault.below(&format!("{path}/schema")))?;
         let (begin, end) = (json!(begin), json!(tag.end));
         names.push(format!("tag_{at}"));
         // Writing to a string cannot fail.

@@ -46,6 +46,23 @@ pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarFault> {
     Ok(root)
 }
 
+/// A prepared schema with what may stand between the parts of its JSON.
+pub(crate) fn with_white_space(schema: Value, pattern: &str) -> Value {
+    guided(schema, json!({ "whitespace_pattern": pattern }))
+}
+
+/// A prepared schema with llguidance's own word on how its JSON is written. Nothing of the caller's is there: it is no keyword.
+pub(crate) fn guided(mut schema: Value, how: Value) -> Value {
+    match &mut schema {
+        Value::Object(map) => {
+            map.insert("x-guidance".to_owned(), how);
+            schema
+        }
+        // Anything fits `true`; `false` is refused before.
+        _ => json!({ "x-guidance": how }),
+    }
+}
+
 struct Walk<'a> {
     root: &'a Value,
     /// What says which rules the schema goes by, where it is one that is known.

@@ -33,11 +33,8 @@ use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
-<<<<<<< HEAD
 use headrace_objects::ObjectLimits;
-=======
 use headrace_prompt::ReplyFamily;
->>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;

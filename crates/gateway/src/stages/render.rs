@@ -23,6 +23,7 @@ use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
 pub(crate) mod estimate;
 
+mod calls;
 mod form;
 mod held;
 mod messages;
@@ -147,7 +148,7 @@ async fn write<T: Send + 'static>(
     let now = gateway.parts().clock.now();
     let bound = messages::bound(gateway, model);
     // What an answer is held to is compiled, which may take as long as a long prompt.
-    if !long && call.form.is_none() {
+    if !long && !form::is_held(&call) {
         let encoded = encode(model, catalog.fleet(), &call, &salt, bound, now);
         return Ok(Written { call, encoded, kept });
     }
@@ -255,18 +256,19 @@ fn encode(
 
 fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
     held::check(model, lane, call)?;
-    let grammar = form::grammar(model, lane, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let options =
                 RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
             let (ids, text) = rendered(model, lane, conversation, &options)?;
+            let grammar = form::grammar(model, lane, call, &text)?;
             Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, messages: None })
         }
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
+            let grammar = form::grammar(model, lane, call, "")?;
             Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, grammar, messages: None })
         }
     }

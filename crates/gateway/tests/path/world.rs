@@ -28,12 +28,8 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
-<<<<<<< HEAD
 use headrace_objects::{MemoryObjects, ObjectLimits};
-use headrace_prompt::{ChatTemplate, ReplyFamily, SpecialTokenTexts, TemplateLimits};
-=======
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
->>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_tokenizer::Tokenizer;
 
 /// A call as it comes in.

@@ -25,12 +25,8 @@ use headrace_ledger::{
     Standing,
 };
 use headrace_limits::{LimitSpec, Limits};
-<<<<<<< HEAD
 use headrace_objects::{MemoryObjects, ObjectLimits};
-use headrace_prompt::ReplyFamily;
-=======
 use headrace_prompt::ReplyStyle;
->>>>>>> 4d3d45c (Read replies in the forms of eighteen families, and thoughts)
 use headrace_tokenizer::Tokenizer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};

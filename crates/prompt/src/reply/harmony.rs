@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::marks::{CALL, CHANNEL, CONSTRAIN, HARMONY, MESSAGE, START};
+use crate::marks::{CHANNEL, CONSTRAIN, HARMONY, MESSAGE, START};
 use crate::offered::{CallFault, OfferedTools};
 
 use super::body::MOST_HEAD_BYTES;

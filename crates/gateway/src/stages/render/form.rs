@@ -4,20 +4,31 @@ use std::sync::Arc;
 
 use headrace_domain::{Call, Code, Endpoint, Form, JsonForm, Stage};
 use headrace_engine_api::SharedGrammar;
-use headrace_grammar::{Bounds, GrammarFault, strict};
+use headrace_grammar::{Bounds, GrammarFault, Thought, strict, thought};
 
+use super::calls;
 use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
 use crate::refused::Why;
+
+/// Whether anything may have to be compiled.
+pub(super) fn is_held(call: &Call) -> bool {
+    call.form.is_some() || calls::are_held(call)
+}
 
 /// The grammar of a call's answers; `None`: they are held to nothing.
 pub(super) fn grammar(
     model: &ServedModel,
     lane: &TokenLane,
     call: &Call,
+    prompt: &str,
 ) -> Result<Option<SharedGrammar>, Why> {
-    let Some(form) = &call.form else { return Ok(None) };
-    let param = param(call.endpoint, form);
+    let calls = calls::form(model, lane, call)?;
+    let (form, param) = match (calls, &call.form) {
+        (Some((form, param)), _) => (Arc::new(form), param),
+        (None, Some(form)) => (Arc::clone(form), param(call.endpoint, form)),
+        (None, None) => return Ok(None),
+    };
     if !lane.capabilities.grammars {
         let message = format!(
             "`{param}`: what computes `{}` cannot hold an answer to a format. Describe it in the prompt, or use another model.",
@@ -25,13 +36,38 @@ pub(super) fn grammar(
         );
         return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     }
-    if let Form::JsonSchema(JsonForm { strict: true, schema, name, .. }) = &**form
+    if let Some(Form::JsonSchema(JsonForm { strict: true, schema, name, .. })) = call.form.as_deref()
         && let Err(fault) = strict::check(schema)
     {
         let message = format!("Invalid schema for {param}{}: {fault}", Named(name.as_deref()));
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
-    compile(lane, form, param).map(Some)
+    let grammar = compile(lane, &form, param)?;
+    Ok(Some(match thought(lane, prompt) {
+        Some(thought) => thought::after(thought, grammar),
+        None => grammar,
+    }))
+}
+
+/// What may stand before the answer, where the model thinks in marks that are tokens.
+fn thought(lane: &TokenLane, prompt: &str) -> Option<Thought> {
+    let marks = lane.replies.thought?;
+    let (open, close) = (lane.tokenizer.id_of(marks.open)?, lane.tokenizer.id_of(marks.close)?);
+    if prompt.trim_end().ends_with(marks.close) {
+        // It was told not to think, or has thought.
+        return None;
+    }
+    let between = ["\n\n", "\n"].into_iter();
+    let one = |text: &str| lane.tokenizer.encode_plain(text, false).ok().filter(|ids| ids.len() == 1);
+    Some(Thought {
+        open,
+        close,
+        is_open: marks.is_open_at_end(prompt),
+        between: between.filter_map(one).flatten().collect(),
+        ends: lane.grammars.ends().to_vec(),
+        ids: lane.capabilities.vocab,
+        most_ids: None,
+    })
 }
 
 fn compile(lane: &TokenLane, form: &Arc<Form>, param: &'static str) -> Result<SharedGrammar, Why> {

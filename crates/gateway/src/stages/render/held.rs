@@ -1,7 +1,7 @@
 //! What a call asks of its answer and models that take tokens do not keep to yet: refused by name, as nothing is dropped in silence.
 //! Must not know how it will be kept to.
 
-use headrace_domain::{Call, Code, Conversation, CustomInput, Prompt, Stage, ToolChoice};
+use headrace_domain::{Call, Code, Prompt, Stage};
 
 use crate::catalog::ServedModel;
 use crate::lane::TokenLane;
@@ -9,11 +9,8 @@ use crate::refused::Why;
 
 /// Refuses the first parameter that would go unheeded.
 pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
-    let conversation = match &call.prompt {
-        Prompt::Conversation(conversation) => Some(conversation),
-        Prompt::Raw(_) | Prompt::Relayed(_) => None,
-    };
-    match conversation.and_then(unheeded).or_else(|| reasoning(lane, call)) {
+    let wishes = if matches!(call.prompt, Prompt::Conversation(_)) { reasoning(lane, call) } else { None };
+    match wishes {
         None => Ok(()),
         Some((param, what)) => {
             let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
@@ -39,19 +36,4 @@ fn reasoning(lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static st
         }
         _ => None,
     }
-}
-
-fn unheeded(conversation: &Conversation) -> Option<(&'static str, &'static str)> {
-    if !matches!(conversation.tool_choice, ToolChoice::Auto | ToolChoice::None) {
-        return Some(("tool_choice", "cannot be made to call tools yet"));
-    }
-    if conversation.tools.is_empty() || conversation.tool_choice == ToolChoice::None {
-        return None;
-    }
-    if conversation.one_call {
-        return Some(("parallel_tool_calls", "decides how many tools it calls"));
-    }
-    let held = |input: &CustomInput| matches!(input, CustomInput::Form(_));
-    let strict = conversation.tools.iter().any(|tool| tool.strict || tool.custom.as_ref().is_some_and(held));
-    strict.then_some(("tools", "cannot be held to a tool's schema or grammar yet"))
 }

@@ -1,0 +1,158 @@
+//! Calls of tools that must come, or must be of a form, as a grammar. Must not know how a grammar is compiled.
+
+use std::borrow::Cow;
+
+use headrace_domain::{
+    Call, Code, Conversation, CustomInput, Endpoint, Form, GrammarSyntax, JsonForm, Prompt, Stage, Tool,
+    ToolChoice,
+};
+use headrace_grammar::{strict, tool_schema};
+use serde_json::{Value, json};
+
+use crate::catalog::ServedModel;
+use crate::lane::TokenLane;
+use crate::refused::Why;
+
+/// Whether calls may have to be held to anything.
+pub(super) fn are_held(call: &Call) -> bool {
+    matches!(&call.prompt, Prompt::Conversation(conversation) if wanted(conversation, false).is_some())
+}
+
+/// What an answer's calls are held to, and the parameter that asks for it; `None`: to nothing.
+pub(super) fn form(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+) -> Result<Option<(Form, &'static str)>, Why> {
+    let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
+    let may_call = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
+    let Some(param) = wanted(conversation, call.form.is_some()).filter(|_| may_call) else { return Ok(None) };
+    let beside = call.form.as_deref().filter(|_| !is_required(conversation));
+    let conversation = prepared(conversation, call.endpoint, beside.is_some())?;
+    // What is no text of a message has an id of its own in a grammar, too.
+    let special = |mark: &str| {
+        let id = lane.tokenizer.id_of(mark)?;
+        (lane.tokenizer.is_control(id) || lane.tokenizer.is_markup(id)).then_some(id)
+    };
+    let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
+        let message = format!(
+            "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be held to them. Leave it out.",
+            model.name
+        );
+        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
+    };
+    let text = match beside {
+        None => calls,
+        Some(form) => either(&calls, form)?,
+    };
+    Ok(Some((Form::Grammar { text, syntax: GrammarSyntax::Lark }, param)))
+}
+
+/// The parameter because of which calls are held to anything.
+fn wanted(conversation: &Conversation, has_form: bool) -> Option<&'static str> {
+    let Conversation { tools, tool_choice, one_call, .. } = conversation;
+    let custom = |tool: &Tool| matches!(tool.custom, Some(CustomInput::Form(_)));
+    match tool_choice {
+        ToolChoice::Required | ToolChoice::Named(_) | ToolChoice::Allowed { .. } => Some("tool_choice"),
+        ToolChoice::Auto | ToolChoice::None if *one_call => Some("parallel_tool_calls"),
+        ToolChoice::Auto | ToolChoice::None if tools.iter().any(|tool| tool.strict || custom(tool)) => {
+            Some("tools")
+        }
+        // An answer of a form must not shut out calls that may come instead.
+        ToolChoice::Auto | ToolChoice::None => has_form.then_some("tools"),
+    }
+}
+
+fn is_required(conversation: &Conversation) -> bool {
+    matches!(
+        conversation.tool_choice,
+        ToolChoice::Required | ToolChoice::Named(_) | ToolChoice::Allowed { required: true, .. }
+    )
+}
+
+/// The conversation with schemas that can be held to. Of a tool that is not strict, one that cannot becomes any object. With
+/// `alone`, an answer is calls and nothing else.
+fn prepared(conversation: &Conversation, endpoint: Endpoint, alone: bool) -> Result<Conversation, Why> {
+    let mut prepared = conversation.clone();
+    prepared.messages.clear();
+    for (at, tool) in prepared.tools.iter_mut().enumerate() {
+        let custom = match &tool.custom {
+            Some(CustomInput::Form(form)) => Some(custom_schema(form, at)?),
+            Some(CustomInput::Text) | None => None,
+        };
+        tool.strict |= custom.is_some();
+        let held = tool.strict;
+        let Some(schema) = custom.map(Cow::Owned).or(tool.parameters.as_ref().map(Cow::Borrowed)) else {
+            continue;
+        };
+        let is_openai = endpoint != Endpoint::Messages && tool.custom.is_none();
+        if held
+            && is_openai
+            && let Err(fault) = strict::check(&schema)
+        {
+            return Err(invalid(at, &tool.name, &fault.to_string()));
+        }
+        let fitting = match tool_schema(&schema) {
+            Ok(schema) => schema,
+            Err(fault) if held => return Err(invalid(at, &tool.name, &fault.to_string())),
+            Err(_) => json!({ "type": "object" }),
+        };
+        tool.parameters = Some(fitting);
+    }
+    if alone {
+        prepared.tool_choice = match prepared.tool_choice {
+            ToolChoice::Allowed { names, .. } => ToolChoice::Allowed { names, required: true },
+            _ => ToolChoice::Required,
+        };
+    }
+    Ok(prepared)
+}
+
+/// The arguments of a tool that takes a text of a form.
+fn custom_schema(form: &Form, at: usize) -> Result<Value, Why> {
+    let input = match form {
+        Form::Regex(pattern) => json!({"type": "string", "pattern": format!("^(?:{pattern})$")}),
+        Form::Choice(choices) => json!({"type": "string", "enum": choices}),
+        Form::JsonObject | Form::JsonSchema(_) | Form::Grammar { .. } | Form::Tags(_) => {
+            let param = format!("tools[{at}].custom.format");
+            let message = format!(
+                "`{param}`: calls are written in JSON by this model, whose texts are held to a regular expression, not to a \
+                 grammar. Use `syntax: \"regex\"`."
+            );
+            return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(&param));
+        }
+    };
+    Ok(
+        json!({"type": "object", "properties": {"input": input}, "required": ["input"], "additionalProperties": false}),
+    )
+}
+
+/// Calls, or an answer of a form.
+fn either(calls: &str, form: &Form) -> Result<String, Why> {
+    let schema = match form {
+        Form::JsonObject => Ok(json!({"type": "object"})),
+        Form::JsonSchema(JsonForm { schema, .. }) => tool_schema(schema).map_err(|fault| fault.to_string()),
+        Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. } | Form::Tags(_) => {
+            Err("beside tools that may be called only JSON can be asked for; set `tool_choice` to `none`"
+                .to_owned())
+        }
+    };
+    let schema = schema.map_err(|why| {
+        let message = format!("Invalid schema for response_format: {why}.");
+        let why = Why::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param("response_format");
+        why.keeping("`response_format` was refused.")
+    })?;
+    // A grammar begins with `start`: the one of the calls becomes a rule of this one.
+    let calls: Vec<String> = calls
+        .lines()
+        .map(|line| line.replacen("start:", "only_calls:", usize::from(line.starts_with("start:"))))
+        .collect();
+    Ok(format!("start: only_calls | only_json\nonly_json: %json {schema}\n{}\n", calls.join("\n")))
+}
+
+fn invalid(at: usize, name: &str, fault: &str) -> Why {
+    let param = format!("tools[{at}].function.parameters");
+    let message = format!("Invalid schema for function '{name}': {fault}");
+    let why = Why::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param(&param);
+    why.keeping(format!("`{param}` was refused."))
+}

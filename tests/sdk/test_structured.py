@@ -1,0 +1,134 @@
+"""The official SDKs: answers held to a form, and calls that must come. The demo model is small and hot here: what holds is not its doing."""
+
+import json
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from conftest import MODEL, say
+
+HOT = {"model": MODEL, "max_tokens": 400, "temperature": 2.0}
+
+
+class Step(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    zebra: Literal["red", "dark blue"]
+    apple: int
+
+
+class Plan(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: Literal["a plan", "no plan"]
+    steps: list[Step]
+
+
+def bounded(model):
+    """Its schema, with as many steps as fit an answer."""
+    schema = model.model_json_schema()
+    schema["properties"]["steps"]["maxItems"] = 3
+    return schema
+
+
+def plan_format(strict=True):
+    return {"type": "json_schema", "json_schema": {"name": "plan", "strict": strict, "schema": bounded(Plan)}}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_has_its_schema_and_its_keys_in_order(client, seed, stream):
+    options = {**HOT, "messages": say("Plan it."), "seed": seed, "response_format": plan_format()}
+    if stream:
+        chunks = list(client.chat.completions.create(stream=True, **options))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        reason = next(c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason)
+    else:
+        choice = client.chat.completions.create(**options).choices[0]
+        text, reason = choice.message.content, choice.finish_reason
+    assert reason == "stop"
+    plan = Plan.model_validate_json(text)
+    assert list(json.loads(text)) == ["title", "steps"]
+    assert len(plan.steps) <= 3
+
+
+def test_parse_gives_an_object(client):
+    parsed = client.chat.completions.parse(**HOT, seed=5, messages=say("Step."), response_format=Step)
+    assert isinstance(parsed.choices[0].message.parsed, Step)
+
+
+def test_each_choice_has_the_form(client):
+    answer = client.chat.completions.create(
+        **HOT, n=3, seed=1, messages=say("Plan it."), response_format=plan_format()
+    )
+    for choice in answer.choices:
+        Plan.model_validate_json(choice.message.content)
+
+
+def test_vllm_s_choices_and_expressions(client):
+    for seed in range(4):
+        options = {**HOT, "seed": seed, "messages": say("Which?")}
+        chosen = client.chat.completions.create(
+            **options, extra_body={"structured_outputs": {"choice": ["yes", "no", "yes please"]}}
+        )
+        assert chosen.choices[0].message.content in ("yes", "no", "yes please")
+        code = client.chat.completions.create(
+            **options, extra_body={"structured_outputs": {"regex": "[A-Z]{2}-[0-9]{3}"}}
+        )
+        text = code.choices[0].message.content
+        assert len(text) == 6 and text[2] == "-" and text[3:].isdigit()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tool_that_must_be_called_is_called(client, weather_tool, seed):
+    answer = client.chat.completions.create(
+        **HOT, seed=seed, messages=say("Hello"), tools=[weather_tool], tool_choice="required"
+    )
+    calls = answer.choices[0].message.tool_calls
+    assert calls and all(call.function.name == weather_tool["function"]["name"] for call in calls)
+    for call in calls:
+        assert isinstance(json.loads(call.function.arguments), dict)
+
+
+def test_a_named_tool_is_called_once(client, weather_tool):
+    name = weather_tool["function"]["name"]
+    answer = client.chat.completions.create(
+        **HOT,
+        seed=2,
+        messages=say("Hello"),
+        tools=[weather_tool],
+        tool_choice={"type": "function", "function": {"name": name}},
+    )
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == [name]
+
+
+def test_claude_s_tool_choice(claude):
+    tool = {
+        "name": "look",
+        "input_schema": {"type": "object", "properties": {"at": {"enum": ["here", "there"]}}, "required": ["at"]},
+    }
+    answer = claude.messages.create(
+        model=MODEL, max_tokens=300, messages=say("Hello"), tools=[tool], tool_choice={"type": "any"}
+    )
+    uses = [block for block in answer.content if block.type == "tool_use"]
+    assert answer.stop_reason == "tool_use" and uses
+    assert all(use.name == "look" and use.input["at"] in ("here", "there") for use in uses)
+
+
+@pytest.mark.parametrize(
+    "schema, words",
+    [
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": []}, "'additionalProperties' is required"),
+        (
+            {"type": "object", "properties": {"a": {"type": "string"}}, "required": [], "additionalProperties": False},
+            "Missing 'a'.",
+        ),
+    ],
+)
+def test_strict_schemas_have_openai_s_rules(client, schema, words):
+    import openai
+
+    strict = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**HOT, messages=say("?"), response_format=strict)
+    message = refused.value.body["message"]
+    assert "Invalid schema for response_format 'x': In context=(" in message and words in message
