@@ -51,12 +51,18 @@ pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
         }
         Form::Regex(pattern) => {
             regex::check(pattern, "")?;
-            Ok(plain(TopLevelGrammar::from_regex(pattern)))
+            Ok(plain(matching(pattern)))
         }
         Form::Choice(choices) => choice(choices),
         Form::Grammar { text, syntax } => grammar(text, *syntax),
         Form::Tags(tagged) => tags(tagged),
     }
+}
+
+/// Text that an expression matches as a whole. As in JSON Schema a digit is one of ASCII's, and so is a letter of a word.
+fn matching(pattern: &str) -> TopLevelGrammar {
+    let pattern = llguidance::regex_to_lark(pattern, "dw");
+    TopLevelGrammar::from_lark(format!("start: /{pattern}/"))
 }
 
 fn plain(grammar: TopLevelGrammar) -> Written {
@@ -88,7 +94,7 @@ fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
     }
     // One expression: as texts of their own, one that another begins with would end the answer before it.
     let each: Vec<String> = choices.iter().map(|choice| regex_syntax::escape(choice)).collect();
-    Ok(plain(TopLevelGrammar::from_regex(&format!("({})", each.join("|")))))
+    Ok(plain(matching(&format!("({})", each.join("|")))))
 }
 
 fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {

@@ -1,94 +1,14 @@
 //! Whatever is chosen within the masks, the answer fits: random walks over the demo model's vocabulary, judged by others' readers
 //! and validators.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use headrace_checkpoint::Checkpoint;
-use headrace_domain::{Form, JsonForm};
-use headrace_engine_api::{GrammarState, SharedGrammar};
-use headrace_grammar::{Bounds, Compiler, GrammarFault};
-use headrace_tokenizer::Tokenizer;
+#[path = "support.rs"]
+mod support;
+
+use headrace_domain::{Form, FormTag, GrammarSyntax, TaggedForm};
 use serde_json::{Value, json};
-
-struct Demo {
-    tokenizer: Arc<Tokenizer>,
-    compiler: Compiler,
-    ends: Vec<u32>,
-    words: usize,
-}
-
-fn demo() -> &'static Demo {
-    static DEMO: OnceLock<Demo> = OnceLock::new();
-    DEMO.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
-        let checkpoint = Checkpoint::open(&dir).unwrap();
-        let tokenizer =
-            Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
-        let ends = vec![tokenizer.id_of("<|im_end|>").unwrap()];
-        let size = 2560u32;
-        let compiler = Compiler::new(Arc::clone(&tokenizer), &ends, size);
-        Demo { tokenizer, compiler, ends, words: size.div_ceil(32) as usize }
-    })
-}
-
-fn compile(form: Form) -> Result<SharedGrammar, GrammarFault> {
-    demo().compiler.compile(&Arc::new(form), &Bounds::default())
-}
-
-fn schema(schema: Value) -> Form {
-    Form::JsonSchema(JsonForm { name: None, schema, strict: false, compact: false, white_space: None })
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
-
-fn allowed(mask: &[u32]) -> Vec<u32> {
-    (0..mask.len() as u32 * 32).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect()
-}
-
-/// Walks at random, and towards the end after `most` ids: of what may come then, what closes. `None`: it found no end.
-fn walk(state: &mut dyn GrammarState, rng: &mut Rng, most: usize) -> Option<String> {
-    let Demo { tokenizer, ends, words, .. } = demo();
-    let mut mask = vec![0; *words];
-    let mut ids = Vec::new();
-    while !state.is_over() {
-        state.mask(&mut mask).unwrap();
-        let open = allowed(&mask);
-        let forced = state.forced().first().copied();
-        assert!(!open.is_empty(), "nothing may come after {:?}", tokenizer.decode(&ids, false));
-        if let Some(forced) = forced {
-            assert_eq!(open, [forced]);
-        }
-        let close = |id: &&u32| {
-            let text = tokenizer.token_bytes(**id).unwrap_or_default();
-            ends.contains(id) || [&b"\""[..], b"}", b"]", b"\"}", b"0", b"null", b"\":"].contains(&text)
-        };
-        let closing: Vec<u32> = open.iter().filter(close).copied().collect();
-        let from = if ids.len() > most && !closing.is_empty() { closing } else { open };
-        let from: Vec<u32> =
-            if ids.len() > most && from.iter().any(|id| ends.contains(id)) { ends.clone() } else { from };
-        let id = from[rng.below(from.len() as u64) as usize];
-        if ends.contains(&id) {
-            break;
-        }
-        state.accept(id).unwrap();
-        ids.push(id);
-        if ids.len() > most + 2000 {
-            return None;
-        }
-    }
-    Some(tokenizer.decode(&ids, false))
-}
+use support::{Rng, compile, demo, schema, walk};
 
 #[test]
 fn json_objects_are_objects() {
@@ -123,4 +43,119 @@ fn some_schemas() {
             assert!(validator.is_valid(&value), "{schema_of}: {text}");
         }
     }
+}
+
+/// Walks over a form, many times; what came.
+fn walks(form: Form) -> Vec<String> {
+    let grammar = compile(form.clone()).unwrap_or_else(|fault| panic!("{form:?}: {fault}"));
+    (0..60).filter_map(|seed| walk(&mut *grammar.begin(), &mut Rng(seed), 40)).collect()
+}
+
+#[test]
+fn texts_match_their_expression_as_a_whole() {
+    for pattern in
+        ["[0-9]{3}-[a-z]{4}", "(yes|no|yes please)", "a|ab|abc", "\\d\\d:[0-5]\\d( am| pm)?", "[^é]{2}é?"]
+    {
+        let all = walks(Form::Regex(pattern.to_owned()));
+        let judge = jsonschema::validator_for(&json!({"pattern": format!("^(?:{pattern})$")})).unwrap();
+        assert!(all.len() > 30);
+        for text in all {
+            assert!(judge.is_valid(&json!(text)), "{pattern}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_choice_is_one_of_the_texts_whole() {
+    let choices = ["yes", "no", "yes please", "ye", "1+1 (or so)"].map(str::to_owned);
+    let mut all = walks(Form::Choice(choices.to_vec()));
+    assert!(all.iter().all(|text| choices.contains(text)), "{all:?}");
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), choices.len(), "each of them can be chosen");
+}
+
+#[test]
+fn grammars_of_both_notations_are_followed() {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let lark = "start: term (\"+\" term)*\nterm: /[0-9]{1,3}/ | \"(\" start \")\"";
+    let gbnf = "root ::= term (\"+\" term)* # a sum\nterm ::= [0-9]{1,3} |\n  \"(\" root \")\"\n";
+    for (text, syntax) in
+        [(lark, GrammarSyntax::Lark), (gbnf, GrammarSyntax::Gbnf), (gbnf, GrammarSyntax::Either)]
+    {
+        let all = walks(Form::Grammar { text: text.to_owned(), syntax });
+        assert!(all.len() > 20, "{syntax:?}: {all:?}");
+        for sum in all {
+            let open = sum.matches('(').count();
+            assert_eq!(open, sum.matches(')').count(), "{sum}");
+            let bare: String = sum.chars().filter(|c| !"()".contains(*c)).collect();
+            assert!(bare.split('+').all(|term| !term.is_empty() && term.len() <= 3 && digits(term)), "{sum}");
+        }
+    }
+}
+
+#[test]
+fn what_stands_in_tags_has_its_schema() {
+    let tag = |name: &str, schema: Value| FormTag {
+        begin: format!("<fn={name}>"),
+        schema,
+        end: "</fn>".to_owned(),
+    };
+    let tags = vec![
+        tag(
+            "add",
+            json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}),
+        ),
+        tag("say", json!({"type": "string", "maxLength": 3})),
+    ];
+    let grammar = compile(Form::Tags(TaggedForm { tags, triggers: vec!["<fn=".to_owned()] })).unwrap();
+    let tokenizer = &demo().tokenizer;
+    let mut state = grammar.begin();
+    for id in tokenizer.encode_plain("Let me: <fn=add>{\"n\": 12", false).unwrap() {
+        state.accept(id).unwrap();
+    }
+    let mut mask = vec![0; 80];
+    state.mask(&mut mask).unwrap();
+    let may = |text: &str| {
+        let ids = tokenizer.encode_plain(text, false).unwrap();
+        mask[ids[0] as usize / 32] >> (ids[0] % 32) & 1 == 1
+    };
+    assert!(may("}") && may("3") && !may("x") && !may("\""));
+    let mut other = grammar.begin();
+    let wrong = tokenizer.encode_plain("<fn=sub>", false).unwrap();
+    assert!(wrong.iter().any(|id| other.accept(*id).is_err()), "no such tag");
+}
+
+#[test]
+fn numbers_and_white_space_are_bounded() {
+    for (schema_of, most) in
+        [(json!({"type": "number"}), 25), (json!({"type": "integer"}), 17), (json!({}), 200)]
+    {
+        let grammar = compile(schema(schema_of.clone())).unwrap();
+        let mut state = grammar.begin();
+        let mut mask = vec![0; 80];
+        let tokenizer = &demo().tokenizer;
+        let digit = tokenizer.encode_plain("7", false).unwrap()[0];
+        let mut digits = 0;
+        loop {
+            state.mask(&mut mask).unwrap();
+            if mask[digit as usize / 32] >> (digit % 32) & 1 == 0 || digits > 300 {
+                break;
+            }
+            state.accept(digit).unwrap();
+            digits += 1;
+        }
+        assert!((15..=most).contains(&digits), "{schema_of}: {digits} digits");
+    }
+    // A number that must be larger may be longer.
+    let large = json!({"type": "integer", "minimum": 100_000_000_000_000_000u64, "maximum": 200_000_000_000_000_000u64});
+    let grammar = compile(schema(large)).unwrap();
+    let text = walk(&mut *grammar.begin(), &mut Rng(1), 60).unwrap();
+    assert_eq!(text.len(), 18, "{text}");
+    let object = compile(Form::JsonObject).unwrap();
+    let mut state = object.begin();
+    let space = demo().tokenizer.encode_plain(" ", false).unwrap()[0];
+    state.accept(demo().tokenizer.encode_plain("{", false).unwrap()[0]).unwrap();
+    let spaces = (0..200).take_while(|_| state.accept(space).is_ok()).count();
+    assert!(spaces <= 2, "{spaces} spaces");
 }

@@ -1,0 +1,139 @@
+//! Thousands of schemas of the kinds that people send, each followed at random: every answer is read and judged by others' code.
+//! `HEADRACE_SEEDS=n` runs more; a failure prints its seed and schema.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support.rs"]
+mod support;
+
+use headrace_grammar::GrammarFault;
+use serde_json::{Map, Value, json};
+use support::{Rng, compile, schema, walk};
+
+const SEEDS: u64 = 3000;
+
+/// A schema of so many levels at most.
+fn some_schema(rng: &mut Rng, depth: u64) -> Value {
+    let kinds = if depth == 0 { 9 } else { 15 };
+    let mut schema = match rng.below(kinds) {
+        0 => json!({"type": "string"}),
+        1 => {
+            let least = rng.below(4);
+            json!({"type": "string", "minLength": least, "maxLength": least + rng.below(12)})
+        }
+        2 => {
+            let patterns =
+                ["^[A-Z]{2,3}-[0-9]+$", "^\\d{3}$", "^(a|b)+c?$", "^#[0-9a-fA-F]{6}$", "^[^\\s]{1,8}$", "ab"];
+            json!({"type": "string", "pattern": patterns[rng.below(6) as usize]})
+        }
+        3 => {
+            let formats =
+                ["date-time", "date", "time", "uuid", "ipv4", "email", "hostname", "ipv6", "uri", "duration"];
+            json!({"type": "string", "format": formats[rng.below(10) as usize]})
+        }
+        4 => {
+            let least = rng.below(2000) as i64 - 1000;
+            json!({"type": "integer", "minimum": least, "maximum": least + rng.below(5000) as i64})
+        }
+        5 => json!({"type": "number", "minimum": -1.5, "exclusiveMaximum": rng.below(100)}),
+        6 => json!({"type": if rng.one_in(2) { "integer" } else { "number" }}),
+        7 => json!({"enum": ["red", "green", "dark blue", 3, null, true, -1.5][..1 + rng.below(7) as usize]}),
+        8 => json!({"type": ["boolean", "null"]}),
+        9 | 10 | 11 => object(rng, depth),
+        12 => {
+            let least = rng.below(3);
+            json!({"type": "array", "items": some_schema(rng, depth - 1), "minItems": least, "maxItems": least + rng.below(4)})
+        }
+        13 => json!({"anyOf": [some_schema(rng, depth - 1), some_schema(rng, depth - 1)]}),
+        _ => {
+            json!({"type": "array", "prefixItems": [some_schema(rng, depth - 1), {"type": "integer"}], "items": false, "minItems": 1})
+        }
+    };
+    if rng.one_in(6)
+        && let Some(map) = schema.as_object_mut()
+    {
+        map.insert("description".to_owned(), "what it is".into());
+    }
+    schema
+}
+
+fn object(rng: &mut Rng, depth: u64) -> Value {
+    const NAMES: [&str; 12] =
+        ["name", "id", "zip code", "a\"b", "ünï", "email", "items", "x/y", "~", "created_at", "", "the-next"];
+    let mut properties = Map::new();
+    for _ in 0..rng.below(6) {
+        let name = NAMES[rng.below(12) as usize];
+        properties.insert(name.to_owned(), some_schema(rng, depth - 1));
+    }
+    let all = rng.one_in(2);
+    let mut required: Vec<String> = properties.keys().filter(|_| all || rng.one_in(2)).cloned().collect();
+    if rng.one_in(20) {
+        required.push("also".to_owned());
+    }
+    let mut object = json!({"type": "object", "properties": properties, "required": required});
+    let map = object.as_object_mut().unwrap();
+    match rng.below(5) {
+        0 => {}
+        1 => drop(map.insert("additionalProperties".to_owned(), some_schema(rng, 0))),
+        2 => {
+            map.insert("patternProperties".to_owned(), json!({"^x-": some_schema(rng, 0)}));
+            map.insert("additionalProperties".to_owned(), json!(false));
+        }
+        _ => drop(map.insert("additionalProperties".to_owned(), json!(false))),
+    }
+    object
+}
+
+/// Names, recursion and merging, which a generator of trees does not come to.
+fn with_definitions(rng: &mut Rng) -> Value {
+    let node = json!({
+        "type": "object", "additionalProperties": false, "required": ["value"],
+        "properties": {"value": some_schema(rng, 1), "next": {"$ref": "#/$defs/node"}, "all": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+    });
+    json!({
+        "$defs": {"node": node, "base": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+        "anyOf": [{"$ref": "#/$defs/node"}, {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"b": some_schema(rng, 1)}}]}],
+    })
+}
+
+#[test]
+fn every_answer_fits_its_schema() {
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    let (mut complete, mut refused, mut endless) = (0, 0, 0);
+    for seed in 0..seeds {
+        let rng = &mut Rng(seed);
+        let asked = if rng.one_in(10) { with_definitions(rng) } else { some_schema(rng, 3) };
+        let grammar = match compile(schema(asked.clone())) {
+            Ok(grammar) => grammar,
+            Err(
+                GrammarFault::Unsupported { .. }
+                | GrammarFault::Unsatisfiable { .. }
+                | GrammarFault::TooCostly { .. },
+            ) => {
+                refused += 1;
+                continue;
+            }
+            Err(fault) => panic!("seed {seed}: {fault:?}: {asked}"),
+        };
+        let validator =
+            jsonschema::draft202012::options().should_validate_formats(true).build(&asked).unwrap();
+        for again in 0..2 {
+            let Some(text) = walk(&mut *grammar.begin(), &mut Rng(seed ^ again << 40), 80) else {
+                endless += 1;
+                continue;
+            };
+            let value: Value = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{asked}\n{text}"));
+            let faults: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+            assert!(faults.is_empty(), "seed {seed}: {faults:?}\n{asked}\n{text}");
+            complete += 1;
+        }
+    }
+    println!(
+        "{seeds} schemas: {complete} answers fit, {refused} schemas refused, {endless} walks found no end"
+    );
+    assert!(
+        complete > seeds && refused * 10 < seeds && endless * 20 < seeds,
+        "{complete} {refused} {endless}"
+    );
+}

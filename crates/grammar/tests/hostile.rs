@@ -1,0 +1,95 @@
+//! Abuse 2: what is sent to break, block or fill the house is refused in time, or does no harm.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support.rs"]
+mod support;
+
+use headrace_domain::{Form, GrammarSyntax};
+use headrace_grammar::GrammarFault;
+use serde_json::{Value, json};
+use support::{Rng, compile, demo, schema, walk};
+
+fn lark(text: String) -> Form {
+    Form::Grammar { text, syntax: GrammarSyntax::Lark }
+}
+
+#[test]
+fn abuse_2_hostile_forms_are_refused_or_harmless() {
+    let deep = |open: &str, close: &str| format!("{}\"a\"{}", open.repeat(60_000), close.repeat(60_000));
+    let chain: String = (0..9_000).map(|at| format!("r{at}: r{} \"a\"\n", at + 1)).collect();
+    let wide: Vec<Value> = (0..3_000)
+        .map(
+            |at| json!({"type": "object", "properties": {format!("p{at}"): {"pattern": format!("^{at}+x")}}}),
+        )
+        .collect();
+    let patterns: serde_json::Map<String, Value> =
+        (0..200).map(|at| (format!("a.*{at}"), json!({}))).collect();
+    let forms = [
+        lark(format!("start: {}", deep("(", ")"))),
+        lark(format!("start: {}", deep("[", "]"))),
+        lark(format!("start: r0\n{chain}r9000: \"b\"")),
+        lark("start: start".to_owned()),
+        lark("start: a\na: b\nb: a".to_owned()),
+        lark("start: /a{1,100000}{1,100000}/".to_owned()),
+        lark("start: (((/a/?){1,10000}){1,10000}){1,10000}".to_owned()),
+        lark("%import common.NOTHING\nstart: \"a\"".to_owned()),
+        lark(format!("start: %json {}1{}", "[".repeat(5_000), "]".repeat(5_000))),
+        Form::Grammar { text: format!("root ::= {}", deep("(", ")")), syntax: GrammarSyntax::Gbnf },
+        Form::Grammar { text: "root ::= root root | root".to_owned(), syntax: GrammarSyntax::Gbnf },
+        Form::Regex(format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000))),
+        Form::Regex("(a{1,1000}){1,1000}".to_owned()),
+        Form::Regex("(.*a){20}".to_owned()),
+        Form::Regex("(?=a)b".to_owned()),
+        Form::Choice(vec![String::new()]),
+        Form::Choice((0..20_000).map(|at| at.to_string()).collect()),
+        schema(json!({"anyOf": wide})),
+        schema(json!({"patternProperties": patterns})),
+        schema(json!({"type": "string", "maxLength": 100_000_000})),
+        schema(json!({"type": "object", "description": "x".repeat(300_000)})),
+        schema(json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1})),
+    ];
+    for (at, form) in forms.into_iter().enumerate() {
+        // The bound is 100 ms; a machine that does much else takes somewhat longer to say so.
+        let began = std::time::Instant::now();
+        let compiled = compile(form);
+        let took = began.elapsed();
+        assert!(took.as_millis() < 3_000, "form {at} took {took:?}");
+        match compiled {
+            Err(GrammarFault::Broke { detail }) => panic!("form {at}: {detail}"),
+            Err(_) => {}
+            Ok(grammar) => {
+                assert!(grammar.state_bytes() <= 32 << 20, "form {at}");
+                // It may fail on its way, within its bounds, and then it alone.
+                let mut state = grammar.begin();
+                let mut mask = vec![0; 80];
+                for _ in 0..50 {
+                    if state.mask(&mut mask).is_err() || state.is_over() {
+                        break;
+                    }
+                    let next = (0..2560u32).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).unwrap();
+                    if state.accept(next).is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    // And others are served as before.
+    let grammar = compile(Form::JsonObject).unwrap();
+    assert!(walk(&mut *grammar.begin(), &mut Rng(1), 30).is_some());
+}
+
+#[test]
+fn abuse_2_endless_unique_forms_fill_no_memory() {
+    for at in 0..400 {
+        let unique = json!({"type": "object", "properties": {format!("p{at}"): {"type": "string"}}, "additionalProperties": false});
+        compile(schema(unique)).unwrap();
+    }
+    let (forms, bytes) = demo().compiler.kept();
+    assert!(forms <= 256 && bytes <= 128 << 20, "{forms} forms, {bytes} bytes");
+    // One that is kept is not compiled again.
+    let form = || schema(json!({"const": "the same"}));
+    let first = compile(form()).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &compile(form()).unwrap()));
+}
