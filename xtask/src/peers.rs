@@ -5,8 +5,14 @@ use crate::python;
 use crate::shell::{Failure, Place, show};
 
 /// Name, script, and what it shows.
-const PEERS: &[(&str, &str, &str)] =
-    &[("vllm", "tests/peers/vllm.py", "a real vLLM behind Headrace: same ids, its cache, and its death")];
+const PEERS: &[(&str, &str, &str)] = &[
+    ("vllm", "tests/peers/vllm.py", "a real vLLM behind Headrace: same ids, its cache, and its death"),
+    (
+        "gateways",
+        "tests/peers/gateways.py",
+        "LiteLLM's and Portkey's gateways beside ours, same load, same mock",
+    ),
+];
 
 /// Runs one against the release program, which is built first.
 pub(crate) fn run(place: &Place, name: &str, more: &[&str]) -> Result<(), Failure> {

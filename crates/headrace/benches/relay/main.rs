@@ -7,6 +7,7 @@
 //!
 //! `HEADRACE_BENCH_ONLY` names what is run of it, separated by commas: parts of cells' names, `shadow`, `frontier`, `connections`,
 //! and `flat`, a million calls, which is left out unless it is named.
+//! `cargo run --release -p xtask -- peers gateways` puts other people's gateways beside ours in the same run.
 
 mod flat;
 mod frontier;
@@ -15,6 +16,7 @@ mod house;
 #[path = "../common/load.rs"]
 mod load;
 mod mock;
+mod peers;
 #[path = "../common/process.rs"]
 mod process;
 mod server;
@@ -98,6 +100,7 @@ fn report() -> Result<(), Failure> {
         sized("10k tokens in", 10_000),
         sized("100k tokens in", 100_000),
     ];
+    let peers = peers::named()?;
     println!(
         "| cell | relay | calls/s saturated | of plain | CPU/call | p50 | p99 | added p50 | added p99 | events/s |"
     );
@@ -113,6 +116,9 @@ fn report() -> Result<(), Failure> {
             [("plain", &plain), ("governed, memory journal", &memory), ("governed, SQLite", &sqlite)]
         {
             tell(cell, name, row, &plain);
+        }
+        for peer in &peers {
+            tell(cell, &peer.name, &peer.measure(cell, length)?, &plain);
         }
     }
     for bytes in [4_000, 40_000, 400_000] {
