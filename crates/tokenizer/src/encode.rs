@@ -13,7 +13,7 @@ use crate::added::{Added, Found};
 use crate::bpe::{Bpe, Workspace};
 use crate::direct::Direct;
 use crate::error::TokenizerError;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Pair, Tokenizer};
 
 /// Where in a text control tokens may be read.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +74,21 @@ impl Tokenizer {
     /// has nothing else for a character.
     pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.surround(add_special, |ids| self.encode_into(text, Trust::Runs(&[]), ids))
+    }
+
+    /// The ids of two texts in one sequence, as a reranker reads them: each as plain text, with the special tokens around and
+    /// between them that the tokenizer's post-processor puts there.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_plain`].
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
+        let Pair { before, between, after, .. } = self.pair();
+        let mut ids = before.clone();
+        self.encode_into(first, Trust::Runs(&[]), &mut ids)?;
+        ids.extend_from_slice(between);
+        self.encode_into(second, Trust::Runs(&[]), &mut ids)?;
+        ids.extend_from_slice(after);
+        Ok(ids)
     }
 
     /// The ids of `segments` read as one text, in which control tokens are found only where they stand wholly in

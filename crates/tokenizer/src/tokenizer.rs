@@ -30,6 +30,7 @@ pub struct Tokenizer {
     /// Ids put before and after a text on its own.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    pair: Pair,
     /// What the model writes for characters that it does not know: the one added token that text may become.
     pub(crate) unknown: Option<u32>,
     most_bytes_per_token: Option<usize>,
@@ -72,6 +73,7 @@ impl Tokenizer {
         let added = AddedTokens::new(tokens.into_iter(), inner.get_normalizer())?;
         let vocabulary = Vocabulary::new(&inner)?;
         let (prefix, suffix) = surroundings(&inner, config)?;
+        let pair = Pair::of(&inner).unwrap_or_else(|| Pair::of_one(&prefix, &suffix));
         let direct = Direct::new(&inner).filter(|_| added.normalized.is_empty());
         let bpe = Bpe::new(&inner, tokenizer_json, |id| vocabulary.is_markup(id))
             .filter(|_| added.normalized.is_empty());
@@ -85,6 +87,7 @@ impl Tokenizer {
             vocabulary,
             prefix,
             suffix,
+            pair,
             unknown,
             most_bytes_per_token,
             shown: Arc::default(),
@@ -186,9 +189,57 @@ impl Tokenizer {
         &self.vocabulary
     }
 
+    /// The id that ends the first of two texts in one sequence ([`Tokenizer::encode_pair`]), where the tokenizer tells the second
+    /// from the first by token types.
+    pub fn pair_separator(&self) -> Option<u32> {
+        self.pair.between.last().copied().filter(|_| self.pair.typed)
+    }
+
     /// Ids put behind a text on its own.
     pub(crate) fn suffix(&self) -> &[u32] {
         &self.suffix
+    }
+
+    pub(crate) fn pair(&self) -> &Pair {
+        &self.pair
+    }
+}
+
+/// What stands around and between two texts in one sequence.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) before: Vec<u32>,
+    pub(crate) between: Vec<u32>,
+    pub(crate) after: Vec<u32>,
+    /// The second text is of another token type.
+    typed: bool,
+}
+
+impl Pair {
+    /// What the post-processor does with two texts; `None`: it does nothing, or rewrites their tokens.
+    fn of(inner: &Inner) -> Option<Self> {
+        const PROBES: (&str, &str) = ("a", "b");
+        let first = inner.encode_fast(PROBES.0, false).ok()?;
+        let second = inner.encode_fast(PROBES.1, false).ok()?;
+        let both = inner.encode_fast(PROBES, true).ok()?;
+        let (ids, first, second) = (both.get_ids(), first.get_ids(), second.get_ids());
+        let find = |part: &[u32], from: usize| {
+            (from..=ids.len()).find(|at| ids.get(*at..).is_some_and(|rest| rest.starts_with(part)))
+        };
+        let at = find(first, 0)?;
+        let first_end = at.saturating_add(first.len());
+        let second_at = find(second, first_end)?;
+        let part = |range: std::ops::Range<usize>| ids.get(range).unwrap_or_default().to_vec();
+        let after = part(second_at.saturating_add(second.len())..ids.len());
+        let (before, between) = (part(0..at), part(first_end..second_at));
+        let typed = both.get_type_ids().get(second_at).is_some_and(|kind| *kind != 0);
+        let bare = before.is_empty() && between.is_empty() && after.is_empty();
+        (!bare).then_some(Self { before, between, after, typed })
+    }
+
+    /// What stands around one text stands around both.
+    fn of_one(prefix: &[u32], suffix: &[u32]) -> Self {
+        Self { before: prefix.to_vec(), between: Vec::new(), after: suffix.to_vec(), typed: false }
     }
 }
 

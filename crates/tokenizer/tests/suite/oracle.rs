@@ -41,3 +41,25 @@ fn streamed_pieces_are_those_of_hugging_face() {
         }
     }
 }
+
+#[test]
+fn two_texts_stand_in_one_sequence_as_the_post_processor_has_it() {
+    let ids = |name: &str, text: &str| load(name).encode(text, false).unwrap();
+    let id = |name: &str, token: &str| load(name).id_of(token).unwrap();
+    // [CLS] a [SEP] b [SEP], told apart by token types.
+    let (name, bert) = ("wordpiece-uncased", load("wordpiece-uncased"));
+    let [cls, sep] = ["[CLS]", "[SEP]"].map(|token| id(name, token));
+    let want = [vec![cls], ids(name, "The quick server"), vec![sep], ids(name, "été"), vec![sep]].concat();
+    assert_eq!(bert.encode_pair("The quick server", "été").unwrap(), want);
+    assert_eq!(bert.pair_separator(), Some(sep));
+    // What a text spells never ends it.
+    let spelt = bert.encode_pair("a [SEP] b", "c").unwrap();
+    assert_eq!(spelt.iter().filter(|id| **id == sep).count(), 2);
+    // <s> a </s> </s> b </s>, without token types.
+    let (name, roberta) = ("unigram-xlmr", load("unigram-xlmr"));
+    let [begin, end] = ["<s>", "</s>"].map(|token| id(name, token));
+    let want =
+        [vec![begin], ids(name, "The quick server"), vec![end, end], ids(name, "été"), vec![end]].concat();
+    assert_eq!(roberta.encode_pair("The quick server", "été").unwrap(), want);
+    assert_eq!(roberta.pair_separator(), None);
+}
