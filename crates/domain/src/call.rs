@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conversation, Form, ReasoningWish, ResponseAsk, SamplingRequest};
+use crate::{Conversation, Form, PromptItem, ReasoningWish, ResponseAsk, SamplingRequest, ToEncode};
 
 /// Whose request and answer shapes are spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -30,6 +30,12 @@ pub enum Endpoint {
     Messages,
     /// `POST /v1/responses`
     Responses,
+    /// `POST /v1/embeddings`
+    Embeddings,
+    /// `POST /v1/rerank`, `POST /v2/rerank`
+    Rerank,
+    /// `POST /v1/score`
+    Score,
 }
 
 impl Endpoint {
@@ -40,25 +46,24 @@ impl Endpoint {
             Self::Completions => "completions",
             Self::Messages => "messages",
             Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+            Self::Rerank => "rerank",
+            Self::Score => "score",
         }
     }
 
     /// The dialect spoken there.
     pub const fn dialect(self) -> Dialect {
         match self {
-            Self::ChatCompletions | Self::Completions | Self::Responses => Dialect::OpenAi,
+            Self::ChatCompletions
+            | Self::Completions
+            | Self::Responses
+            | Self::Embeddings
+            | Self::Rerank
+            | Self::Score => Dialect::OpenAi,
             Self::Messages => Dialect::Anthropic,
         }
     }
-}
-
-/// One raw prompt of a completions call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PromptItem {
-    /// Text, to be tokenized with the model's usual special tokens around it; none inside it.
-    Text(String),
-    /// Ids, taken as they are.
-    Ids(Vec<u32>),
 }
 
 /// What the answer continues.
@@ -68,6 +73,8 @@ pub enum Prompt {
     Conversation(Conversation),
     /// One or more raw prompts, each answered `n` times.
     Raw(Vec<PromptItem>),
+    /// Texts to be encoded, each answered with a vector or a score.
+    Encode(ToEncode),
     /// A body for somebody who speaks its caller's dialect, or another one.
     Relayed(Relayed),
 }

@@ -137,6 +137,13 @@ pub enum ReplyEvent {
         /// The next piece.
         fragment: String,
     },
+    /// All that an encoder makes of a text: its vector, or one number, its score. The end of its answer follows.
+    Encoded {
+        /// Which text.
+        choice: u32,
+        /// The numbers.
+        values: Arc<[f32]>,
+    },
     /// An answer has ended.
     Finish {
         /// Which answer.

@@ -95,6 +95,8 @@ pub enum Event {
         /// One per id where asked for, else empty.
         logprobs: Vec<TokenLogprob>,
     },
+    /// All that an encoder makes of the prompt: its vector, or its score alone.
+    Encoded(Arc<[f32]>),
     /// One choice has ended; its last text came before.
     Finished {
         /// Which choice.
@@ -122,6 +124,7 @@ impl Event {
                 allocated(size_of_val(ids.as_slice())) + allocated(text.len()) + scores_bytes(logprobs)
             }
             Self::Scored(scores) => scores_bytes(&scores.tokens),
+            Self::Encoded(values) => allocated(size_of_val(&**values)),
             Self::Started { .. } | Self::Finished { .. } | Self::Done(_) | Self::Failed { .. } => 0,
         };
         size_of::<Self>() + pointed

@@ -1,6 +1,7 @@
 //! A model's lane: in what terms its calls are put to those who answer, and what the house needs for that. Knows no call,
 //! and nobody who answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_domain::SamplingDefaults;
@@ -15,6 +16,8 @@ pub enum Lane {
     /// In tokens: ids go to an engine and ids come back. Templates, counts, stop strings and the parsing of replies are the
     /// house's.
     Tokens(TokenLane),
+    /// In texts to be encoded: ids go to an engine, and of each text a vector or a score comes back.
+    Vectors(VectorLane),
     /// In messages: a body in a dialect goes to somebody else's server, and an answer in that dialect comes back.
     Messages(MessageLane),
 }
@@ -36,6 +39,35 @@ pub struct TokenLane {
     pub grammars: Arc<Compiler>,
 }
 
+/// Words to ids, and what the model's engines make of them.
+#[derive(Clone)]
+pub struct VectorLane {
+    /// Text to ids.
+    pub tokenizer: Arc<Tokenizer>,
+    /// What its engines can do.
+    pub capabilities: Capabilities,
+    /// What is made of a text.
+    pub makes: Makes,
+    /// Texts are lower-cased before the tokenizer sees them.
+    pub lower_case: bool,
+    /// What is put before a text for a purpose, by the purpose's name.
+    pub prompts: BTreeMap<String, String>,
+    /// What is put before a text where no purpose is named.
+    pub default_prompt: Option<String>,
+}
+
+/// What an encoder makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Makes {
+    /// A vector of each text.
+    Vectors {
+        /// Its numbers.
+        width: u32,
+    },
+    /// A score of each pair of texts.
+    Scores,
+}
+
 /// What is known of a model that somebody else's server has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessageLane {
@@ -48,6 +80,7 @@ impl Lane {
     pub fn context_window(&self) -> Option<u32> {
         match self {
             Self::Tokens(lane) => Some(lane.capabilities.context_window),
+            Self::Vectors(lane) => Some(lane.capabilities.context_window),
             Self::Messages(lane) => lane.context_window,
         }
     }
@@ -56,6 +89,7 @@ impl Lane {
     pub(crate) fn numerics(&self) -> &str {
         match self {
             Self::Tokens(lane) => &lane.capabilities.numerics,
+            Self::Vectors(lane) => &lane.capabilities.numerics,
             Self::Messages(_) => "",
         }
     }
@@ -69,6 +103,15 @@ impl Lane {
     pub(crate) const fn tokens(&self) -> Option<&TokenLane> {
         match self {
             Self::Tokens(lane) => Some(lane),
+            Self::Vectors(_) | Self::Messages(_) => None,
+        }
+    }
+
+    /// Text to ids, where that is done here.
+    pub(crate) const fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
+        match self {
+            Self::Tokens(lane) => Some(&lane.tokenizer),
+            Self::Vectors(lane) => Some(&lane.tokenizer),
             Self::Messages(_) => None,
         }
     }

@@ -39,7 +39,7 @@ pub use catalog::{Catalog, GatewayError, NameRules, Offer, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Records, Stored};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
-pub use lane::{Lane, MessageLane, TokenLane};
+pub use lane::{Lane, Makes, MessageLane, TokenLane, VectorLane};
 pub use memory::MemoryBounds;
 pub use notices::Notice;
 pub use objects::Asked;

@@ -135,7 +135,7 @@ impl Desk {
         let asked = parse_tokenize(body, &self.limits)?;
         let endpoint = match asked.prompt {
             Prompt::Conversation(_) => Endpoint::ChatCompletions,
-            Prompt::Raw(_) | Prompt::Relayed(_) => Endpoint::Completions,
+            Prompt::Raw(_) | Prompt::Encode(_) | Prompt::Relayed(_) => Endpoint::Completions,
         };
         let model = self.model(&asked.model, endpoint, body)?;
         let lane = tokens_of(&model)?;
@@ -199,7 +199,7 @@ fn tokenized(
             let Some(PromptItem::Text(text)) = items.first() else { return Err(unread()) };
             lane.tokenizer.encode_plain(text, add_special_tokens).map_err(|_| unread())
         }
-        Prompt::Relayed(_) => Err(unread()),
+        Prompt::Encode(_) | Prompt::Relayed(_) => Err(unread()),
     }
 }
 

@@ -18,7 +18,8 @@ use crate::config::{Config, ConfigError};
 use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
 use crate::key_text::read_key;
-use crate::models::{InMemory, Plan};
+use crate::models::Plan;
+use crate::running::InMemory;
 use crate::wordbooks::{self, Wordbooks};
 
 /// A configuration that can be served, as far as it can be known.

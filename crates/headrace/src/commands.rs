@@ -30,7 +30,7 @@ use crate::config::upstreams::{targets_flag, upstream_flag};
 use crate::config::value::Parsed;
 use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference, show};
 use crate::datadir::{DataDir, DataDirError};
-use crate::models::InMemory;
+use crate::running::InMemory;
 use crate::{first_start, output};
 
 /// Who acts when a command works on a stopped data directory.

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use headrace_domain::Clock;
-use headrace_engine::EmbeddedEngine;
 use headrace_engine_api::SharedEngine;
 use headrace_fleet::Worker;
 use headrace_kernels::pool::Workers;
@@ -15,8 +14,10 @@ use headrace_worker::Offer;
 
 use crate::config::Config;
 use crate::gauges;
-use crate::models::{self, InMemory, Loaded, ModelFaults, Plan, Running};
+use crate::hosted::Hosted;
+use crate::models::{self, ModelFaults, Plan};
 use crate::offers::Offered;
+use crate::running::{InMemory, Loaded, Running};
 
 /// How often it is looked whether the last call of a model that is to end has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -41,7 +42,7 @@ struct Desk {
 /// A model that no new call reaches.
 struct Ending {
     loaded: Loaded,
-    engine: Arc<EmbeddedEngine>,
+    engine: Arc<dyn Hosted>,
     /// Held by the catalogues, and each catalogue by the calls that it routed: gone with the last of them.
     worker: Weak<Worker>,
 }

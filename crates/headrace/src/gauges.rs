@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use headrace_engine::EmbeddedEngine;
-use headrace_engine_api::{Engine, LoadReport};
+use headrace_engine_api::LoadReport;
 use headrace_gateway::{Gateway, ShadowFigures};
 use headrace_ledger::{Health, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
 use headrace_upstream::{FAILURES, Figures, Upstream};
+
+use crate::hosted::Hosted;
 
 /// Registers what is read of books and limits when scraped.
 pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
@@ -69,7 +70,7 @@ pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
 }
 
 /// Registers the engine that serves a model, in place of a former one.
-pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
     register_health(metrics, name, engine);
     type Read = fn(&LoadReport) -> f64;
     let gauges: [(&str, &str, Read); 11] = [
@@ -165,7 +166,7 @@ pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
     }
 }
 
-fn register_health(metrics: &Metrics, name: &str, engine: &Arc<EmbeddedEngine>) {
+fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
     let (up, broken) = (Arc::clone(engine), Arc::clone(engine));
     let up = move || if up.health().is_up() { 1.0 } else { 0.0 };
     let help = "Whether the engine takes calls.";

@@ -22,8 +22,10 @@ use headrace_tokenizer::Tokenizer;
 
 use crate::config::arithmetic::Arithmetic;
 use crate::config::{Config, EngineSettings, ModelConfig};
+use crate::encoders::PlannedEncoder;
 use crate::offers::Offered;
 use crate::progress::Progress;
+use crate::running::{InMemory, Loaded, Running, changed};
 use crate::{machine, output};
 
 /// When the demo model was trained: 2026-11-20.
@@ -43,41 +45,6 @@ macro_rules! demo_file {
             Cow::Borrowed(&include_bytes!(concat!("../../../demo-model/checkpoint/", $name))[..]),
         )
     };
-}
-
-/// A model that runs.
-#[derive(Clone)]
-pub(crate) struct Running {
-    /// As what it was loaded, and what of the memory it takes.
-    pub(crate) loaded: Loaded,
-    /// For the gateway.
-    pub(crate) served: Arc<ServedModel>,
-    /// For the fleet.
-    pub(crate) worker: Arc<Worker>,
-    /// For gauges and for the end.
-    pub(crate) engine: Arc<EmbeddedEngine>,
-    /// For other Headraces, where they may ask.
-    pub(crate) offered: Option<Offered>,
-}
-
-/// As what a model was loaded.
-#[derive(Clone)]
-pub(crate) struct Loaded {
-    pub(crate) config: ModelConfig,
-    pub(crate) kv_blocks: usize,
-    /// Of weights and KV pool.
-    pub(crate) bytes: u64,
-}
-
-/// What is in memory already when models are planned. By default: nothing.
-#[derive(Default)]
-pub(crate) struct InMemory {
-    /// Models that need not be loaded again. One that is wanted no longer, or otherwise, stays until its calls have ended.
-    pub(crate) running: Vec<Loaded>,
-    /// Bytes of models that end with their last calls.
-    pub(crate) ending_bytes: u64,
-    /// The threads that arithmetic has; `None`: they are not started yet.
-    pub(crate) threads: Option<usize>,
 }
 
 /// Models that could not be loaded, each with its reason.
@@ -111,6 +78,7 @@ pub(crate) struct Fault {
 pub(crate) struct Plan {
     isa: Isa,
     models: Vec<Planned>,
+    encoders: Vec<PlannedEncoder>,
 }
 
 /// One model of a plan.
@@ -138,20 +106,24 @@ impl Plan {
         let mut faults = Vec::new();
         let isa = Isa::choose(config.engine.isa.as_deref());
         let isa = isa.map_err(|error| faults.push(fault("engine.isa", error.to_string()))).ok();
-        let mut models = Vec::new();
+        let (mut models, mut encoders) = (Vec::new(), Vec::new());
         for model in &config.models {
-            match Planned::open(model, &config.engine, present) {
-                Ok(found) => models.push(found),
-                Err(why) => {
-                    let why = format!("model `{}` cannot be served: {why}", model.name);
-                    faults.push(fault(&model.setting, why));
-                }
+            let found = match PlannedEncoder::open(model, &config.engine, present) {
+                Some(encoder) => encoder.map(|encoder| encoders.push(encoder)),
+                None => Planned::open(model, &config.engine, present).map(|model| models.push(model)),
+            };
+            if let Err(why) = found {
+                let why = format!("model `{}` cannot be served: {why}", model.name);
+                faults.push(fault(&model.setting, why));
             }
         }
-        faults.extend(models.iter().filter_map(|model| too_many_threads(model, present)));
-        part_memory(&mut models, config, present, &mut faults);
+        let runs = models.iter().map(|model| (&model.config, model.runs));
+        let runs = runs.chain(encoders.iter().map(|model| (&model.config, model.runs)));
+        faults.extend(runs.filter_map(|(model, runs)| too_many_threads(model, runs, present)));
+        let beside = encoders.iter().fold(0_u64, |sum, encoder| sum.saturating_add(encoder.bytes()));
+        part_memory(&mut models, beside, config, present, &mut faults);
         match isa {
-            Some(isa) if faults.is_empty() => Ok(Self { isa, models }),
+            Some(isa) if faults.is_empty() => Ok(Self { isa, models, encoders }),
             _ => Err(faults),
         }
     }
@@ -178,7 +150,7 @@ impl Plan {
         });
         let head =
             ["model", "context", "answer where the caller names no length", "numerics", "weights", "KV"];
-        output::table(&head, rows.collect())
+        output::table(&head, rows.chain(self.encoders.iter().map(PlannedEncoder::row)).collect())
     }
 }
 
@@ -187,10 +159,10 @@ fn fault(setting: &str, why: String) -> Fault {
 }
 
 /// A model for which more threads would have to be started than the process has.
-fn too_many_threads(model: &Planned, present: &InMemory) -> Option<Fault> {
-    let (asked, there) = (model.config.threads?, present.threads?);
+fn too_many_threads(model: &ModelConfig, runs: bool, present: &InMemory) -> Option<Fault> {
+    let (asked, there) = (model.threads?, present.threads?);
     let why = || format!("{asked} threads, and the process computes on {there}: more need a restart");
-    (!model.runs && asked > there).then(|| fault(&format!("{}.threads", model.config.setting), why()))
+    (!runs && asked > there).then(|| fault(&format!("{}.threads", model.setting), why()))
 }
 
 /// The threads that all models compute on: as many as configured, or as the one with the most of its own asks for.
@@ -217,6 +189,13 @@ pub(crate) fn start(
     for model in plan.models.into_iter().filter(|model| !model.runs) {
         let name = model.config.name.to_string();
         match run(model, config, plan.isa, workers, clock) {
+            Ok(started) => running.push(started),
+            Err(why) => faults.push((name, why)),
+        }
+    }
+    for encoder in plan.encoders.into_iter().filter(|encoder| !encoder.runs) {
+        let name = encoder.config.name.to_string();
+        match encoder.run(config, plan.isa, workers, clock) {
             Ok(started) => running.push(started),
             Err(why) => faults.push((name, why)),
         }
@@ -277,9 +256,16 @@ impl Planned {
 /// Parts the memory between the KV pools. A pool of a configured size must hold a context and fit the machine. The others
 /// share half of what the weights and a reserve leave, each bounded by what full contexts of all running sequences could
 /// use: more would lie idle. Models that run keep the pools that they have, and those that are to end count until they do.
-fn part_memory(models: &mut [Planned], config: &Config, present: &InMemory, faults: &mut Vec<Fault>) {
+/// Encoders have no pool: their weights, `beside`, count alone.
+fn part_memory(
+    models: &mut [Planned],
+    beside: u64,
+    config: &Config,
+    present: &InMemory,
+    faults: &mut Vec<Fault>,
+) {
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let weights = sum(&mut models.iter().map(|model| model.weight_bytes));
+    let weights = sum(&mut models.iter().map(|model| model.weight_bytes)).saturating_add(beside);
     let configured = |model: &Planned| model.config.kv_bytes.or(config.engine.kv_bytes);
     let goes = |loaded: &&Loaded| !config.models.iter().any(|model| loaded.config.is_loaded_as(model));
     let going = sum(&mut present.running.iter().filter(goes).map(|loaded| loaded.bytes));
@@ -412,14 +398,6 @@ pub(crate) fn recommended_sampling(generation: &GenerationDefaults) -> SamplingD
         min_p: generation.min_p,
         repetition_penalty: generation.repetition_penalty,
     }
-}
-
-/// When a model's configuration was last written, in seconds since 1970; 0 if that cannot be told.
-fn changed(path: &Path) -> u64 {
-    let told = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let time = std::fs::metadata(told).and_then(|data| data.modified()).ok();
-    let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    since.map_or(0, |since| since.as_secs())
 }
 
 fn run(

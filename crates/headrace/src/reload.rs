@@ -24,8 +24,9 @@ use crate::config::fields::{FIELDS, is_live};
 use crate::config::layers::Settings;
 use crate::engines::Engines;
 use crate::gauges;
-use crate::models::{Loaded, Plan, Running};
+use crate::models::Plan;
 use crate::output;
+use crate::running::{Loaded, Running};
 use crate::upstreams::{Fronted, Listed, Site, Upstreams, asked};
 
 /// Reads all layers of the configuration anew.

@@ -17,11 +17,14 @@ const NANO: u32 = 9;
 /// Thousandths to units.
 const MILLI: u32 = 3;
 
-const ENDPOINTS: [&str; 5] = [
+const ENDPOINTS: [&str; 8] = [
     Endpoint::ChatCompletions.name(),
     Endpoint::Completions.name(),
     Endpoint::Messages.name(),
     Endpoint::Responses.name(),
+    Endpoint::Embeddings.name(),
+    Endpoint::Rerank.name(),
+    Endpoint::Score.name(),
     // Turned away before its path was known.
     "none",
 ];
@@ -472,7 +475,10 @@ fn endpoint_index(endpoint: Option<Endpoint>) -> usize {
         Some(Endpoint::Completions) => 1,
         Some(Endpoint::Messages) => 2,
         Some(Endpoint::Responses) => 3,
-        None => 4,
+        Some(Endpoint::Embeddings) => 4,
+        Some(Endpoint::Rerank) => 5,
+        Some(Endpoint::Score) => 6,
+        None => 7,
     }
 }
 

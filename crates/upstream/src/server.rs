@@ -48,6 +48,9 @@ pub(crate) struct Server {
     /// Where calls go, by endpoint.
     chat: Url,
     completions: Url,
+    embeddings: Url,
+    rerank: Url,
+    score: Url,
     messages: Url,
     responses: Url,
     drained: AtomicBool,
@@ -89,6 +92,9 @@ impl Server {
             completions: address.api("completions"),
             messages: address.api("messages"),
             responses: address.api("responses"),
+            embeddings: address.api("embeddings"),
+            rerank: address.api("rerank"),
+            score: address.api("score"),
             drained: AtomicBool::new(false),
             lacks_generate: AtomicBool::new(false),
             first_label: OnceLock::new(),
@@ -123,6 +129,9 @@ impl Server {
             Endpoint::Completions => &self.completions,
             Endpoint::Messages => &self.messages,
             Endpoint::Responses => &self.responses,
+            Endpoint::Embeddings => &self.embeddings,
+            Endpoint::Rerank => &self.rerank,
+            Endpoint::Score => &self.score,
         }
     }
 

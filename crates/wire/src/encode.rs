@@ -7,6 +7,7 @@ mod called;
 mod chat_stream;
 mod completion_logprobs;
 mod completions_stream;
+mod encoded;
 mod encoder;
 mod frame;
 mod openai_stream;
@@ -39,6 +40,9 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
         }
         (Endpoint::Responses, true) => Box::new(ResponseStream::new(call, meta)),
         (Endpoint::Responses, false) => Box::new(ResponseWhole::new(call, meta)),
+        (Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score, _) => {
+            Box::new(encoded::Encoded::new(call, meta))
+        }
         (Endpoint::Messages, true) => Box::new(anthropic_stream::AnthropicStream::new(call, meta)),
         (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(call, meta)),
     }

@@ -22,6 +22,10 @@ pub struct WireLimits {
     pub max_free_form_values: usize,
     /// Prompts of one completions call.
     pub max_prompts: usize,
+    /// Texts of one embeddings call, and documents of one reranking.
+    pub max_encode_texts: usize,
+    /// Tokens of all texts of one such call together.
+    pub max_encode_tokens: u32,
     /// Token ids of one prompt that is given as ids.
     pub max_prompt_ids: usize,
     /// Bytes of one text that an answer is held to: a pattern, a grammar, a choice.
@@ -64,6 +68,8 @@ impl Default for WireLimits {
             max_tools: 128,
             max_free_form_values: 50_000,
             max_prompts: 128,
+            max_encode_texts: 2_048,
+            max_encode_tokens: 300_000,
             max_prompt_ids: 131_072,
             max_form_text_bytes: 131_072,
             max_form_choices: 4_096,

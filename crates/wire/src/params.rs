@@ -201,6 +201,11 @@ impl<'l> Knobs<'l> {
         })
     }
 
+    /// The model's name, which every call has.
+    pub(crate) fn named(&mut self) -> Read<String> {
+        self.model.take().ok_or_else(|| Fault::missing("model"))
+    }
+
     /// Checks what only several parameters together can show. `prompts` counts them.
     pub(crate) fn settle(&mut self, prompts: usize) -> Read<Settled> {
         let model = self.model.take().ok_or_else(|| Fault::missing("model"))?;

@@ -103,6 +103,21 @@ const OPENAI: &[Row] = &[
     ("lora_path", Nothing, "ask for the adapter by its model name"),
 ];
 
+/// Calls for an encoder.
+const ENCODE: &[Row] = &[
+    ("user", Label, "it labels the end user"),
+    ("safety_identifier", Label, "it labels the end user"),
+    ("metadata", Labels, "it labels the call"),
+    ("stream", Bool(false), "these answers come whole; leave it out"),
+    ("add_special_tokens", Bool(true), "texts have the model's usual special tokens around them; send ids"),
+    ("truncate_prompt_tokens", Nothing, "a text is never cut; shorten it"),
+    ("truncate", Words(&["NONE", "none"]), "a text is never cut; shorten it"),
+    ("max_tokens_per_doc", Nothing, "a text is never cut; shorten it"),
+    ("max_chunks_per_doc", Nothing, "a text is never cut; shorten it"),
+    ("rank_fields", Nothing, "a document is one text; leave it out"),
+    ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
+];
+
 /// OpenAI's chat alone.
 const CHAT: &[Row] = &[
     ("modalities", Only("text"), MEDIA),
@@ -152,6 +167,7 @@ pub(crate) enum Known {
     Chat,
     Completions,
     Messages,
+    Encode,
 }
 
 /// Every row of an endpoint.
@@ -160,6 +176,7 @@ pub(crate) fn rows(known: Known) -> impl Iterator<Item = &'static Row> {
         Known::Chat => [TEMPLATES, OPENAI, CHAT],
         Known::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
         Known::Messages => [TEMPLATES, MESSAGES, &[]],
+        Known::Encode => [ENCODE, &[], &[]],
     };
     tables.into_iter().flatten()
 }

@@ -6,6 +6,8 @@ mod chat_tests;
 #[cfg(test)]
 mod completions_tests;
 #[cfg(test)]
+mod encode_tests;
+#[cfg(test)]
 mod held_tests;
 #[cfg(test)]
 mod hostile_tests;
@@ -16,7 +18,7 @@ use headrace_domain::{Call, Endpoint};
 
 use crate::fault::Read;
 use crate::json::Reader;
-use crate::{BadRequest, WireLimits, chat, completions, messages, responses};
+use crate::{BadRequest, WireLimits, chat, completions, embeddings, messages, rerank, responses};
 
 /// The call that `body`, sent to `endpoint`, stands for.
 ///
@@ -34,6 +36,9 @@ fn read(endpoint: Endpoint, reader: &mut Reader<'_>, limits: &WireLimits) -> Rea
         Endpoint::Completions => completions::read(reader, limits),
         Endpoint::Messages => messages::read(reader, limits),
         Endpoint::Responses => responses::read(reader, limits),
+        Endpoint::Embeddings => embeddings::read(reader, limits),
+        Endpoint::Rerank => rerank::read_rerank(reader, limits),
+        Endpoint::Score => rerank::read_score(reader, limits),
     }
 }
 

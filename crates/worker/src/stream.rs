@@ -59,6 +59,8 @@ impl JobStream {
             Some(Event::Tokens { choice, ids, text, logprobs }) => {
                 Frame::Tokens { choice, ids, text, logprobs }
             }
+            // Encoders are not lent out: their vectors have no frame.
+            Some(Event::Encoded(_)) => return,
             Some(Event::Finished { choice, reason }) => Frame::Finished { choice, end: reason.into() },
             Some(Event::Done(report)) => {
                 self.over = true;

@@ -273,6 +273,10 @@ codes! {
     EmptyPrompt "empty_prompt" Render (400 InvalidRequest)
         "The prompt has no tokens, so there is nothing to continue."
         "";
+    WrongKindOfModel "wrong_kind_of_model" Render (400 InvalidRequest)
+        "The model is of another kind than the endpoint needs: an encoder where text is to be generated, a model that generates \
+         text where vectors are asked for, a reranker where embeddings are, or the other way round."
+        "`GET /v1/models` lists what your key may use; the message says what the model makes.";
     NoChatTemplate "no_chat_template" Render (400 InvalidRequest)
         "The model has no chat template."
         "Use `POST /v1/completions`, or add `chat_template.jinja` to the model's directory.";

@@ -61,7 +61,7 @@ fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option
             Some(in_the_callers_terms(found, &work.call, conversation.messages.len()))
         }
         // What is sent on has no tokens here that could be missed.
-        Prompt::Relayed(_) => None,
+        Prompt::Relayed(_) | Prompt::Encode(_) => None,
         Prompt::Raw(items) => {
             let index = count(prompt);
             let character = match items.get(prompt)? {

@@ -68,6 +68,7 @@ impl Written {
             | ReplyEvent::RedactedReasoning { choice, .. }
             | ReplyEvent::ToolCallStart { choice, .. }
             | ReplyEvent::ToolCallArguments { choice, .. }
+            | ReplyEvent::Encoded { choice, .. }
             | ReplyEvent::Finish { choice, .. } => (*choice, 0, true),
             ReplyEvent::Prompt { .. } => return,
         };
@@ -262,6 +263,8 @@ impl Reply {
                 | ReplyEvent::RedactedReasoning { .. }
                 | ReplyEvent::ToolCallStart { .. }
                 | ReplyEvent::ToolCallArguments { .. } => {}
+                // As many numbers to write as a text of so many tokens has.
+                ReplyEvent::Encoded { values, .. } => self.taken_in += values.len(),
             }
         }
         if weight <= ENCODED_INLINE {

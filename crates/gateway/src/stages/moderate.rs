@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, Prompt, PromptItem, Stage};
+use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Stage, ToEncode};
 use headrace_moderation::{Judge, Verdict};
 
 use crate::catalog::ServedModel;
@@ -48,6 +48,17 @@ fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdic
         Prompt::Conversation(conversation) => {
             let texts = headrace_prompt::texts_of(conversation);
             judge.judge_all(&mut texts.iter().map(AsRef::as_ref))
+        }
+        Prompt::Encode(ToEncode { texts, .. }) => {
+            let decoded = |text: &EncodeText| match (text, model.lane.tokenizer()) {
+                (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) => {
+                    Some(tokenizer.decode(ids, false))
+                }
+                _ => None,
+            };
+            let decoded: Vec<String> = texts.iter().filter_map(decoded).collect();
+            let written = texts.iter().flat_map(EncodeText::texts);
+            judge.judge_all(&mut written.chain(decoded.iter().map(String::as_str)))
         }
         Prompt::Relayed(relayed) => {
             let mut gravest = Verdict::Clean;

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling, Stage,
-    ToolChoice, UnixNanos,
+    CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling, SamplingDefaults,
+    Stage, ToolChoice, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
@@ -27,6 +27,8 @@ mod calls;
 mod form;
 mod held;
 mod messages;
+
+mod texts;
 
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
@@ -146,17 +148,17 @@ async fn write<T: Send + 'static>(
     long: bool,
 ) -> Result<Written<T>, Why> {
     let now = gateway.parts().clock.now();
-    let bound = messages::bound(gateway, model);
+    let bounds = (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens);
     // What an answer is held to is compiled, which may take as long as a long prompt.
     if !long && !form::is_held(&call) {
-        let encoded = encode(model, catalog.fleet(), &call, &salt, bound, now);
+        let encoded = encode(model, catalog.fleet(), &call, &salt, bounds, now);
         return Ok(Written { call, encoded, kept });
     }
     // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken stays there
     // meanwhile, also when the client goes away.
     let (model, fleet) = (Arc::clone(model), Arc::clone(catalog.fleet()));
     let rendering = tokio::task::spawn_blocking(move || {
-        let encoded = encode(&model, &fleet, &call, &salt, bound, now);
+        let encoded = encode(&model, &fleet, &call, &salt, bounds, now);
         Written { call, encoded, kept }
     });
     rendering.await.map_err(|_| failed("the rendering was stopped"))
@@ -186,7 +188,7 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
     let bytes = match (&call.prompt, &lane.template) {
         (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
-        (Prompt::Conversation(_), None) | (Prompt::Relayed(_), _) => 0,
+        (Prompt::Conversation(_), None) | (Prompt::Encode(_) | Prompt::Relayed(_), _) => 0,
         (Prompt::Raw(items), _) => {
             let ids =
                 items.iter().map(|item| if let PromptItem::Ids(ids) = item { ids.len() } else { 0 }).max();
@@ -231,6 +233,8 @@ impl Encoded {
     ) -> Result<(Self, Sampling), Why> {
         let sampling = match &model.lane {
             Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?,
+            // Nothing is chosen.
+            Lane::Vectors(_) => call.sampling.resolve(&SamplingDefaults::default(), 0, 0),
             Lane::Messages(_) => messages::resolve(gateway, model, call),
         };
         Ok((self, sampling))
@@ -242,11 +246,15 @@ fn encode(
     fleet: &Fleet,
     call: &Call,
     salt: &CacheSalt,
-    bound: u32,
+    (bound, most_tokens): (u32, u32),
     now: UnixNanos,
 ) -> Result<Encoded, Why> {
     match &model.lane {
         Lane::Tokens(lane) => tokens(model, lane, call, now),
+        Lane::Vectors(lane) => {
+            let prompts = texts::encode(model, lane, call, most_tokens)?;
+            Ok(Encoded { prompts, text: None, grammar: None, messages: None })
+        }
         Lane::Messages(_) => {
             let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
             Ok(Encoded { prompts: Vec::new(), text: None, grammar: None, messages })
@@ -265,6 +273,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
             let grammar = form::grammar(model, lane, call, &text)?;
             Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, messages: None })
         }
+        Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));

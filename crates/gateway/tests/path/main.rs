@@ -6,6 +6,7 @@ mod arrives;
 mod asks;
 mod canaries;
 mod continues;
+mod encodes;
 mod ends;
 mod explains;
 mod fallbacks;

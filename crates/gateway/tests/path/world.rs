@@ -21,8 +21,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, MemoryBounds, Offer, Policy,
-    Records, Route, ServedModel, Stored, TokenLane,
+    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Makes, MemoryBounds, Offer,
+    Policy, Records, Route, ServedModel, Stored, TokenLane, VectorLane,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
@@ -68,6 +68,8 @@ pub(crate) enum Script {
     ThenDie(u32),
     /// Sends so many tokens and is then cut off by its own shutdown.
     ThenStop(u32),
+    /// Gives a vector of 1, 2, 3 and so on.
+    Encode(u32),
     /// Turns every job away.
     Full,
     /// Turns every job away as too late; for good, or for three seconds.
@@ -161,6 +163,12 @@ impl Engine for Scripted {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
                 sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
                 sender.finish(Event::Done(report(text.len() as u64)));
+            }
+            Script::Encode(width) => {
+                let values: Vec<f32> = (1..=width).map(|value| value as f32).collect();
+                sender.send(Event::Encoded(values.into()));
+                sender.send(Event::Finished { choice: job.first_choice, reason: FinishReason::Stop });
+                sender.finish(Event::Done(report(0)));
             }
             Script::ThenDie(tokens) => (0..tokens).for_each(|_| token(&sender, 0, "ha ")),
             Script::ThenStop(tokens) => {
@@ -327,6 +335,8 @@ pub(crate) struct Setup {
     pub(crate) region: Option<&'static str>,
     /// How much of clients' objects is kept.
     pub(crate) objects: ObjectLimits,
+    /// The model is an encoder, which makes this.
+    pub(crate) makes: Option<Makes>,
 }
 
 impl Default for Setup {
@@ -345,6 +355,7 @@ impl Default for Setup {
             template: None,
             region: None,
             objects: ObjectLimits::default(),
+            makes: None,
         }
     }
 }
@@ -414,7 +425,7 @@ impl World {
             judge: judge.clone(),
             costs: CostList::default(),
             fleet: Arc::new(Fleet::new([worker])),
-            models: vec![Arc::new(served(name, setup.template))],
+            models: vec![Arc::new(served(name, setup.template, setup.makes))],
             aliases: BTreeMap::from([(
                 ModelName::new("alias").unwrap(),
                 Route::to(ModelName::new(MODEL).unwrap()),
@@ -545,11 +556,24 @@ pub(crate) fn capabilities() -> Capabilities {
     }
 }
 
-fn served(name: ModelName, template: Option<&str>) -> ServedModel {
+fn served(name: ModelName, template: Option<&str>, makes: Option<Makes>) -> ServedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let tokenizer =
         Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
+    if let Some(makes) = makes {
+        let lane = VectorLane {
+            tokenizer,
+            capabilities: capabilities(),
+            makes,
+            lower_case: false,
+            prompts: BTreeMap::from([("query".to_owned(), "query: ".to_owned())]),
+            default_prompt: None,
+        };
+        let (limits, policy) = (LimitSpec::UNLIMITED, Policy::default());
+        let lane = Lane::Vectors(lane);
+        return ServedModel { name, lane, created_unix_s: 0, default_max_tokens: None, limits, policy };
+    }
     let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
     let source = template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {

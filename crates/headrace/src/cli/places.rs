@@ -144,7 +144,15 @@ pub(crate) enum ProjectsCommand {
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {
-    let all = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
+    let all = [
+        Endpoint::ChatCompletions,
+        Endpoint::Completions,
+        Endpoint::Messages,
+        Endpoint::Responses,
+        Endpoint::Embeddings,
+        Endpoint::Rerank,
+        Endpoint::Score,
+    ];
     let names = all.map(Endpoint::name).join(", ");
     all.into_iter()
         .find(|endpoint| endpoint.name() == text)

@@ -8,6 +8,7 @@ import json
 import pathlib
 import shutil
 
+import tokenizers
 import torch
 from transformers import (
     BertConfig, BertForSequenceClassification, ModernBertConfig, ModernBertForSequenceClassification, ModernBertModel,
@@ -84,6 +85,17 @@ def rank(name, kind, config, seed, pairs, typed):
     pathlib.Path(name, "expected.json").write_text(json.dumps({"pairs": pairs, "logits": logits}))
 
 
+QUERY = "Which server answers every request?"
+DOCUMENTS = ["The quick server answers every request.", "Hello", "été 日本 🙂", "Licensed under the Apache License, Version 2.0"]
+
+
+def texts_as_pairs():
+    """The query with each document, as the tokenizer's library has it: ids, and where the second text begins."""
+    tokenizer = tokenizers.Tokenizer.from_file("bert-embed/tokenizer.json")
+    pairs = [tokenizer.encode(QUERY, document) for document in DOCUMENTS]
+    return [(pair.ids, pair.type_ids.index(1)) for pair in pairs]
+
+
 def sequences(seed, lengths, least=2):
     random = torch.Generator().manual_seed(seed)
     return [torch.randint(least, 256, (length,), generator=random).tolist() for length in lengths]
@@ -101,8 +113,9 @@ def main():
     embed("modernbert-embed", ModernBertModel, ModernBertConfig(**modern), 12, sequences(2, [4, 40, 400]))
 
     pairs = [(ids, second) for ids, second in zip(sequences(3, [7, 21, 100, 2]), [3, 20, 40, 1])]
-    bert = dict(SIZES, num_hidden_layers=2, max_position_embeddings=128, num_labels=1)
-    rank("bert-rank", BertForSequenceClassification, BertConfig(**bert), 13, pairs, True)
+    # With the tokenizer's whole vocabulary, for texts.
+    bert = dict(SIZES, vocab_size=1024, num_hidden_layers=2, max_position_embeddings=128, num_labels=1)
+    rank("bert-rank", BertForSequenceClassification, BertConfig(**bert), 13, [*pairs, *texts_as_pairs()], True)
     rank("xlmr-rank", XLMRobertaForSequenceClassification, XLMRobertaConfig(num_labels=1, **roberta), 14, pairs, False)
     odd = dict(modern, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, classifier_pooling="mean", num_labels=1)
     rank("modernbert-rank", ModernBertForSequenceClassification, ModernBertConfig(**odd), 15, pairs, False)

@@ -35,6 +35,7 @@ fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
                 all.push(so_far.clone());
             }
             Event::Started { .. } | Event::Done(_) | Event::Scored(_) => {}
+            Event::Encoded(_) => panic!("nothing is encoded"),
             Event::Failed { error, .. } => panic!("{error:?}"),
         }
     }

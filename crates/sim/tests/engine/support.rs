@@ -59,6 +59,7 @@ impl Reader {
                 assert!(self.started && self.answer.choices.is_empty(), "scores come before tokens");
                 self.answer.scores = Some(scores);
             }
+            Event::Encoded(_) => panic!("nothing is encoded"),
             Event::Tokens { choice, ids, text, logprobs } => {
                 assert!(self.started);
                 let choice = self.answer.choices.entry(choice).or_default();

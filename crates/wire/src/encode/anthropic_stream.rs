@@ -194,7 +194,7 @@ impl ReplyEncoder for AnthropicStream {
         }
         match event {
             // Nothing in this dialect shows a prompt.
-            ReplyEvent::Prompt { .. } => {}
+            ReplyEvent::Prompt { .. } | ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Text { text, .. } => self.text(Kind::Text, text, out),
             ReplyEvent::Reasoning { text, .. } => self.text(Kind::Thinking, text, out),
             ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature, out),

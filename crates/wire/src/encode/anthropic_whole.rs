@@ -135,7 +135,7 @@ impl ReplyEncoder for AnthropicWhole {
             return;
         }
         match event {
-            ReplyEvent::Prompt { .. } => {}
+            ReplyEvent::Prompt { .. } | ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Text { text, .. } => self.text(text),
             ReplyEvent::Reasoning { text, .. } => self.thinking(text),
             ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature),

@@ -220,6 +220,8 @@ impl Choices for ChatStream {
                     raw(out, "}");
                 });
             }
+            // No generated answer has any.
+            ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Finish { choice, reason } => {
                 self.open(frame, *choice, None, out);
                 self.end_inputs(frame, *choice, out);

@@ -87,7 +87,9 @@ impl Choices for CompletionsStream {
             // A raw completion is not parsed: its producer finds no tool calls in it.
             ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallArguments { .. } => {}
             // Nor does its dialect have a place for what vouches for reasoning.
-            ReplyEvent::ReasoningSignature { .. } | ReplyEvent::RedactedReasoning { .. } => {}
+            ReplyEvent::ReasoningSignature { .. }
+            | ReplyEvent::RedactedReasoning { .. }
+            | ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Finish { choice, reason } => {
                 frame.open(out, *choice);
                 raw(out, ",\"text\":\"\",\"logprobs\":null");

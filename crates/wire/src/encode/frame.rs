@@ -113,14 +113,23 @@ const fn answer_prefix(endpoint: Endpoint) -> &'static str {
         Endpoint::Completions => "cmpl-",
         Endpoint::Messages => "msg_",
         Endpoint::Responses => "resp_",
+        Endpoint::Embeddings => "embd-",
+        Endpoint::Rerank => "rerank-",
+        Endpoint::Score => "score-",
     }
 }
 
 /// The request that an id names: its own, from the `x-request-id` header, or its answer's, which is what a caller of
 /// an SDK holds.
 pub fn named_request(id: &str) -> Option<RequestId> {
-    const ANSWERS: [Endpoint; 4] =
-        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
+    const ANSWERS: [Endpoint; 6] = [
+        Endpoint::ChatCompletions,
+        Endpoint::Completions,
+        Endpoint::Messages,
+        Endpoint::Responses,
+        Endpoint::Rerank,
+        Endpoint::Score,
+    ];
     let id = id.trim();
     let digits = ANSWERS.into_iter().find_map(|endpoint| id.strip_prefix(answer_prefix(endpoint)));
     match digits {

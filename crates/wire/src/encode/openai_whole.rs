@@ -230,6 +230,8 @@ impl ReplyEncoder for OpenAiWhole {
                     call.arguments.push_str(fragment);
                 }
             }
+            // No generated answer has any.
+            ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Finish { choice, reason } => self.choice(*choice).reason = Some(reason.clone()),
         }
     }

@@ -29,7 +29,12 @@ use anthropic::Blocks;
 /// What ends a good stream: the event that some servers leave out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
     match endpoint {
-        Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => b"data: [DONE]\n\n",
+        Endpoint::ChatCompletions
+        | Endpoint::Completions
+        | Endpoint::Responses
+        | Endpoint::Embeddings
+        | Endpoint::Rerank
+        | Endpoint::Score => b"data: [DONE]\n\n",
         Endpoint::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     }
 }
@@ -67,7 +72,12 @@ impl ReplyReader {
         self.delivered(true);
         let mut reading = Reading::new(out);
         match self.endpoint {
-            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
+            Endpoint::ChatCompletions
+            | Endpoint::Completions
+            | Endpoint::Responses
+            | Endpoint::Embeddings
+            | Endpoint::Rerank
+            | Endpoint::Score => {
                 openai::event(name, data, &mut self.answer, &mut reading)?;
             }
             Endpoint::Messages => {
@@ -92,6 +102,9 @@ impl ReplyReader {
         match self.endpoint {
             Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
                 openai::whole(body, &mut self.answer, &mut reading)?;
+            }
+            Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => {
+                openai::encoded(body, &mut self.answer, &mut reading)?;
             }
             Endpoint::Messages => anthropic::whole(body, &mut self.answer, &mut reading)?,
         }

@@ -16,7 +16,7 @@ fn parse(more: &Value) -> Result<Call, BadRequest> {
 fn conversation(call: Call) -> Conversation {
     match call.prompt {
         Prompt::Conversation(conversation) => conversation,
-        Prompt::Raw(_) | Prompt::Relayed(_) => panic!("a conversation"),
+        Prompt::Raw(_) | Prompt::Encode(_) | Prompt::Relayed(_) => panic!("a conversation"),
     }
 }
 

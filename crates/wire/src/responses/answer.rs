@@ -109,7 +109,7 @@ impl Answer {
                 let custom = conversation.tools.iter().filter(|tool| tool.custom.is_some());
                 custom.map(|tool| tool.name.clone()).collect()
             }
-            Prompt::Raw(_) | Prompt::Relayed(_) => BTreeSet::new(),
+            Prompt::Raw(_) | Prompt::Encode(_) | Prompt::Relayed(_) => BTreeSet::new(),
         };
         Self {
             meta,

@@ -42,7 +42,9 @@ impl Answer {
                 Some(taken)
             }
             // What vouches for a thought at somebody else's goes back through their own dialect only.
-            ReplyEvent::Prompt { .. } | ReplyEvent::ReasoningSignature { .. } => None,
+            ReplyEvent::Prompt { .. }
+            | ReplyEvent::ReasoningSignature { .. }
+            | ReplyEvent::Encoded { .. } => None,
             ReplyEvent::RedactedReasoning { data, .. } => {
                 let foreign = Some(data.clone());
                 Some(self.begin(Body::Reasoning { text: String::new(), foreign }))

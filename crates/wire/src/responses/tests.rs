@@ -29,7 +29,7 @@ fn with(more: &Value) -> Value {
 fn conversation(call: &Call) -> &Conversation {
     match &call.prompt {
         Prompt::Conversation(conversation) => conversation,
-        Prompt::Raw(_) | Prompt::Relayed(_) => panic!("a conversation"),
+        Prompt::Raw(_) | Prompt::Encode(_) | Prompt::Relayed(_) => panic!("a conversation"),
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheMiss, Code, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId,
-    ShownPrompt, Stage, TokenLogprob, Usage,
+    CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, PriceTier, Prompt, PromptItem, ReplyEvent,
+    RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
 };
 use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
 use headrace_fleet::Placement;
@@ -242,6 +242,13 @@ impl TokenSource {
                     parser.push(&text, ids, logprobs, events);
                 }
             }
+            Event::Encoded(values) => {
+                if self.first_token_ns.is_none() {
+                    self.first_token_ns = Some(dossier.elapsed_ns());
+                }
+                let choice = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX);
+                events.push(ReplyEvent::Encoded { choice, values: cut(&self.work.call, values) });
+            }
             Event::Finished { choice, reason } => {
                 if let Some(told) = self.told(choice) {
                     told.finished = true;
@@ -380,6 +387,18 @@ impl TokenSource {
             events.push(ReplyEvent::Prompt { choice, prompt: Arc::clone(&prompt) });
         }
     }
+}
+
+/// The first numbers of a vector, where its caller asks for fewer than there are, brought to length 1 again.
+fn cut(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
+    let Prompt::Encode(ToEncode { wish: EncodeWish::Vectors(wish), .. }) = &call.prompt else {
+        return values;
+    };
+    let kept = wish.dimensions.and_then(|most| values.get(..most as usize));
+    let Some(kept) = kept.filter(|kept| kept.len() < values.len()) else { return values };
+    let length = kept.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let length = if length > 0.0 { length } else { 1.0 };
+    kept.iter().map(|value| (f64::from(*value) / length) as f32).collect()
 }
 
 /// The same tokens, so many of them in the class of thoughts.

@@ -4,6 +4,7 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
+use crate::lane::{Lane, Makes, VectorLane};
 use crate::memory::mib;
 use crate::refused::Why;
 use crate::state::Work;
@@ -33,6 +34,8 @@ const SCORE: u64 = 112;
 const WRITTEN_SCORE: u64 = 160;
 /// Each byte of an echoed prompt, in a JSON buffer that grows: a control character takes six there.
 const ECHOED: u64 = 8;
+/// A number of a vector: as a value, and as JSON in a buffer that grows.
+const VECTOR_NUMBER: u64 = 40;
 /// A prompt's token id as JSON.
 const WRITTEN_ID: u64 = 16;
 
@@ -105,7 +108,9 @@ impl Estimate {
             prompt_scores: asked.prompt_scores(),
             prompt_shown: echoed.saturating_add(ids).saturating_mul(asked.shown),
             // A stream of a response ends with all of it, and so keeps it.
-            output: asked.output(call.stream && call.endpoint != Endpoint::Responses),
+            output: asked
+                .output(call.stream && call.endpoint != Endpoint::Responses)
+                .saturating_add(vectors(work)),
         }
     }
 
@@ -117,7 +122,13 @@ impl Estimate {
     /// The refusal of a call for which one may have `bound` bytes: it names the parameter that makes it large.
     pub(crate) fn refusal(&self, work: &Work, bound: u64) -> Why {
         let (n, sampling) = (work.sampling.n, &work.sampling);
-        let words = if work.call.endpoint == Endpoint::Completions { "prompt" } else { "messages" };
+        let words = match work.call.endpoint {
+            Endpoint::Completions => "prompt",
+            Endpoint::Embeddings => "input",
+            Endpoint::Rerank => "documents",
+            Endpoint::Score => "text_2",
+            _ => "messages",
+        };
         let scores =
             if work.call.endpoint == Endpoint::ChatCompletions { "top_logprobs" } else { "logprobs" };
         let of_prompt =
@@ -180,6 +191,14 @@ fn form_bytes(work: &Work) -> u64 {
     work.grammar.as_ref().map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
 
+/// The vectors of all texts.
+fn vectors(work: &Work) -> u64 {
+    let Lane::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) = &work.model.lane else {
+        return 0;
+    };
+    VECTOR_NUMBER.saturating_mul(u64::from(*width)).saturating_mul(work.prompts.len() as u64)
+}
+
 /// Bytes of all prompts as text.
 fn echo_bytes(work: &Work) -> u64 {
     let Some(lane) = work.model.lane.tokens() else { return 0 };
@@ -192,6 +211,6 @@ fn echo_bytes(work: &Work) -> u64 {
                 headrace_domain::PromptItem::Ids(ids) => most.saturating_mul(ids.len() as u64),
             })
             .sum(),
-        Prompt::Conversation(_) | Prompt::Relayed(_) => 0,
+        Prompt::Conversation(_) | Prompt::Encode(_) | Prompt::Relayed(_) => 0,
     }
 }

@@ -53,6 +53,14 @@ pub(super) fn prepare(
         let dialect = relay.facts().dialect;
         if dialect == own { same = true } else { other = Some(dialect) }
     }
+    let encodes = matches!(call.endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
+    if !same && encodes {
+        let message = format!(
+            "The upstreams of `{}` speak no dialect that has embeddings or scores. Ask another model.",
+            model.name
+        );
+        return Err(Why::new(Code::Untranslatable, message).with_param("model"));
+    }
     if !same && call.endpoint == Endpoint::Completions {
         let message = format!(
             "The upstreams of `{}` have no completions of raw prompts. Use /v1/chat/completions or /v1/messages.",
@@ -60,7 +68,7 @@ pub(super) fn prepare(
         );
         return Err(Why::new(Code::Untranslatable, message).with_param("prompt"));
     }
-    let other = other.filter(|_| call.endpoint != Endpoint::Completions);
+    let other = other.filter(|_| call.endpoint != Endpoint::Completions && !encodes);
     let translated = other.map(|dialect| {
         // Its length goes by the name that the other dialect has for it.
         let mut asked = asked.clone();

@@ -213,7 +213,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn tokenizer_kind(json: &[u8]) -> String {
+pub(super) fn tokenizer_kind(json: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Probe {
         model: ProbeModel,
@@ -258,7 +258,7 @@ fn switches(config: &ModelConfig) -> String {
 }
 
 /// `1.04 billion`, or as it is.
-fn count(number: u64) -> String {
+pub(super) fn count(number: u64) -> String {
     match number {
         0..1_000_000 => number.to_string(),
         1_000_000..1_000_000_000 => format!("{:.1} million", number as f64 / 1e6),
@@ -267,7 +267,7 @@ fn count(number: u64) -> String {
 }
 
 /// `1.2 GiB`.
-fn bytes(number: u64) -> String {
+pub(super) fn bytes(number: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.into_iter().find(|(_, size)| number >= *size);
     unit.map_or_else(

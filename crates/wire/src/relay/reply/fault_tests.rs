@@ -49,6 +49,7 @@ fn said(events: &[ReplyEvent]) -> String {
             ReplyEvent::ToolCallArguments { index, fragment, .. } => format!("{index}:{fragment};"),
             ReplyEvent::Finish { choice, reason } => format!("|{choice} {reason:?}"),
             ReplyEvent::Prompt { .. } => "prompt".to_owned(),
+            ReplyEvent::Encoded { .. } => "encoded".to_owned(),
         })
         .collect()
 }

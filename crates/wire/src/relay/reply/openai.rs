@@ -190,6 +190,17 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     answer.is_over()
 }
 
+/// What an encoder answers: passed on as it is, and nothing but its usage read.
+pub(super) fn encoded(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    let body = read(data)?;
+    answer.begun = true;
+    answer.over = true;
+    reading.facts.kind = EventKind::Content;
+    answer.named(body.model.given(), body.id.given());
+    take_usage(&body, answer);
+    Ok(())
+}
+
 fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
     let body: Body<'_> = match fault::object(data) {
         // An error may have any shape.

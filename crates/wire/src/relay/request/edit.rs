@@ -41,7 +41,7 @@ pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
 pub(super) fn body_of(call: &Call) -> Result<&Bytes, BadRequest> {
     match &call.prompt {
         Prompt::Relayed(relayed) => Ok(&relayed.body),
-        Prompt::Conversation(_) | Prompt::Raw(_) => Err(not_skimmed()),
+        Prompt::Conversation(_) | Prompt::Raw(_) | Prompt::Encode(_) => Err(not_skimmed()),
     }
 }
 

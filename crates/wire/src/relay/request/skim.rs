@@ -80,8 +80,13 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
             "system" => look::content(&mut size, r, limits),
             "tools" | "functions" => look::described(&mut size, r, limits.max_tools),
             "prompt" if endpoint == Endpoint::Completions => {
-                prompts = r.optional(|r| self::prompts(&mut size, r, limits))?.unwrap_or(1);
+                let most = limits.max_prompts;
+                prompts = r.optional(|r| self::prompts(&mut size, r, limits, most))?.unwrap_or(1);
                 Ok(())
+            }
+            "input" if endpoint == Endpoint::Embeddings => {
+                let most = limits.max_encode_texts;
+                r.optional(|r| self::prompts(&mut size, r, limits, most)).map(drop)
             }
             "stream_options" if endpoint != Endpoint::Messages => {
                 knobs.include_usage = r.optional(include_usage)?.unwrap_or(false);
@@ -100,7 +105,11 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         }
     })?;
     r.end()?;
-    let settled = knobs.settle(prompts)?;
+    let mut settled = knobs.settle(prompts)?;
+    if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
+        // Nothing is generated.
+        settled.sampling.max_tokens = Some(0);
+    }
     Ok(Call {
         endpoint,
         model: settled.model,
@@ -157,7 +166,7 @@ fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
 }
 
 /// How many prompts a completions call has.
-fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<usize> {
+fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<usize> {
     match r.kind()? {
         Kind::String => return size.text(r).map(|()| 1),
         Kind::Array => {}
@@ -169,9 +178,8 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<usi
             flat = 1;
             return size.id(r);
         }
-        if index >= limits.max_prompts {
-            let message =
-                format!("there may be at most {} prompts; send several requests", limits.max_prompts);
+        if index >= most {
+            let message = format!("there may be at most {most}; send several requests");
             return Err(Fault::new(Code::ArrayAboveMaxLength, message).of_parent());
         }
         prompts += 1;

@@ -32,6 +32,9 @@ fn put(call: &Call, body: &[u8], to: Dialect, edits: &Edits<'_>) -> Read<BytesMu
             let why = "has no responses; use `POST /v1/chat/completions`";
             Err(lacks(to, Code::UnsupportedValue, why))
         }
+        Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => {
+            Err(lacks(to, Code::UnsupportedValue, "has only conversations"))
+        }
         Endpoint::Completions => {
             let why = "has only conversations; use `POST /v1/chat/completions`";
             Err(lacks(to, Code::UnsupportedValue, why))

@@ -1,0 +1,263 @@
+//! The loop on a thread of its own, behind the engine seam: a batch of what waits, one pass of the model, an answer to each. Idle,
+//! it sleeps. Must not know: whose turn it is (that is the queue's).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, Usage};
+use headrace_engine_api::{
+    Capabilities, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
+};
+use headrace_kernels::encode::{Encode, Sequence, Vectors};
+use headrace_kernels::forward::ForwardError;
+use headrace_kernels::pool::panic_message;
+use parking_lot::Mutex;
+
+use crate::config::{EmbedderConfig, EmbedderError};
+use crate::desk::{Desk, Mode, Text};
+
+/// An engine of an encoder in this process. Dropping it cuts off what runs.
+pub struct Embedder {
+    desk: Arc<Desk>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Embedder {
+    /// Starts the loop on a thread named `embedder-MODEL`.
+    ///
+    /// # Errors
+    /// [`EmbedderError`] if no thread is to be had.
+    pub fn start(model: Box<dyn Encode>, config: EmbedderConfig) -> Result<Self, EmbedderError> {
+        // A name with a zero byte in it is refused by the system.
+        let name = format!("embedder-{}", config.model).replace('\0', "");
+        let desk = Arc::new(Desk::new(config, model.shape().clone(), model.numerics().to_owned()));
+        let looped = Arc::clone(&desk);
+        let run = move || run(&looped, model);
+        let thread = std::thread::Builder::new().name(name).spawn(run);
+        let thread = thread.map_err(|source| EmbedderError::Thread { source })?;
+        Ok(Self { desk, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Takes no new jobs, lets what waits and runs end for at most `grace`, cuts off the rest ([`JobError::ShuttingDown`]) and waits
+    /// for the thread to end: at most a batch longer. Blocks; safe to call twice.
+    pub fn shutdown(&self, grace: Duration) {
+        let until = Instant::now() + grace;
+        {
+            let mut state = self.desk.state.lock();
+            if state.mode == Mode::Open {
+                state.mode = Mode::Draining;
+            }
+            while state.mode == Mode::Draining
+                && state.dead.is_none()
+                && state.queue.texts() + state.running > 0
+                && !self.desk.quiet.wait_until(&mut state, until).timed_out()
+            {}
+            state.mode = Mode::CutOff;
+        }
+        self.desk.work.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // The thread catches panics; there is nothing to learn from the result.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Engine for Embedder {
+    fn capabilities(&self) -> &Capabilities {
+        &self.desk.capabilities
+    }
+
+    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+        self.desk.submit(job)
+    }
+
+    fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
+        0
+    }
+
+    fn load(&self) -> LoadReport {
+        self.desk.load()
+    }
+
+    fn health(&self) -> Health {
+        self.desk.health()
+    }
+}
+
+impl Drop for Embedder {
+    fn drop(&mut self) {
+        self.shutdown(Duration::ZERO);
+    }
+}
+
+/// The thread. What panics in the model is caught further in; a panic of the loop itself ends the engine, and every text with it.
+fn run(desk: &Desk, model: Box<dyn Encode>) {
+    let mut turning = Turning { desk, model, vectors: Vectors::default() };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| turning.turn())) {
+        let why = panic_message(&*panic);
+        tracing::error!(model = desk.config.model, why, "the encoder's loop broke, and the engine is dead");
+        let mut state = desk.state.lock();
+        state.dead = Some(why.clone());
+        state.running = 0;
+        let left = state.queue.remove(|_| true);
+        drop(state);
+        for waiting in left {
+            fail(waiting.what, JobError::Panicked { detail: why.clone() });
+        }
+        desk.quiet.notify_all();
+    }
+}
+
+struct Turning<'d> {
+    desk: &'d Desk,
+    model: Box<dyn Encode>,
+    vectors: Vectors,
+}
+
+impl Turning<'_> {
+    /// Encodes batches for as long as there is work, sleeps while there is none; returns after the cut-off.
+    fn turn(&mut self) {
+        loop {
+            let (batch, gone) = {
+                let mut state = self.desk.state.lock();
+                state.running = 0;
+                while state.queue.texts() == 0 && state.mode != Mode::CutOff {
+                    self.desk.quiet.notify_all();
+                    self.desk.work.wait(&mut state);
+                }
+                if state.mode == Mode::CutOff {
+                    let left = state.queue.remove(|_| true);
+                    drop(state);
+                    left.into_iter().for_each(|waiting| fail(waiting.what, JobError::ShuttingDown));
+                    return;
+                }
+                let gone = match self.desk.attention.swap(false, Ordering::AcqRel) {
+                    true => state.queue.remove(|text| text.events.is_cancelled()),
+                    false => Vec::new(),
+                };
+                let config = &self.desk.config;
+                let batch = state.queue.batch(config.batch_texts, config.batch_tokens);
+                state.running = batch.len();
+                (batch, gone)
+            };
+            gone.into_iter().for_each(|waiting| fail(waiting.what, JobError::Cancelled));
+            let batch = batch.into_iter().filter_map(|waiting| self.begun(waiting.what)).collect();
+            self.answer(batch);
+        }
+    }
+
+    /// Tells a text's reader that it begins; `None` for one that nobody waits for any longer.
+    fn begun(&self, text: Text) -> Option<Begun> {
+        let now_ns = self.desk.config.clock.monotonic_nanos();
+        if text.job.start_deadline_ns.is_some_and(|deadline| now_ns > deadline) {
+            let retry_after = self.desk.wait(self.desk.load().waiting_tokens);
+            fail(text, JobError::Expired { retry_after });
+            return None;
+        }
+        if text.events.is_cancelled() || !text.events.send(Event::Started { cached_tokens: 0 }) {
+            fail(text, JobError::Cancelled);
+            return None;
+        }
+        Some(Begun { text, began_ns: now_ns })
+    }
+
+    /// Encodes a batch and answers each text. Where the batch as a whole fails each is tried alone, so that the culprit alone ends.
+    fn answer(&mut self, batch: Vec<Begun>) {
+        if batch.is_empty() {
+            return;
+        }
+        let clock = Arc::clone(&self.desk.config.clock);
+        let from_ns = clock.monotonic_nanos();
+        let computed = self.encode(&batch);
+        let forward_ns = clock.monotonic_nanos().saturating_sub(from_ns);
+        let tokens: u64 = batch.iter().map(|begun| begun.text.job.prompt.len() as u64).sum();
+        let size = batch.len();
+        match computed {
+            Ok(()) => {
+                for (row, begun) in batch.into_iter().enumerate() {
+                    let values = self.vectors.row(row).unwrap_or_default();
+                    finish(begun, values, size, clock.monotonic_nanos());
+                }
+            }
+            Err(_) if size > 1 => {
+                for begun in batch {
+                    self.answer(vec![begun]);
+                }
+                return;
+            }
+            Err(error) => {
+                for begun in batch {
+                    fail(begun.text, told(&error));
+                }
+            }
+        }
+        let step_ns = clock.monotonic_nanos().saturating_sub(from_ns);
+        self.desk.note(tokens, step_ns, forward_ns);
+    }
+
+    fn encode(&mut self, batch: &[Begun]) -> Result<(), ForwardError> {
+        let separator = self.desk.config.separator;
+        let sequences: Vec<Sequence<'_>> = batch
+            .iter()
+            .map(|begun| {
+                let tokens: &[u32] = &begun.text.job.prompt;
+                let first = separator.and_then(|id| tokens.iter().position(|token| *token == id));
+                Sequence { tokens, second: first.map_or(tokens.len(), |at| at + 1) }
+            })
+            .collect();
+        let Self { model, vectors, .. } = self;
+        let computed = catch_unwind(AssertUnwindSafe(|| model.encode(&sequences, vectors)));
+        computed.unwrap_or_else(|panic| Err(ForwardError::Panicked { message: panic_message(&*panic) }))
+    }
+}
+
+/// A text whose reader was told that it begins.
+struct Begun {
+    text: Text,
+    began_ns: u64,
+}
+
+fn told(error: &ForwardError) -> JobError {
+    match error {
+        ForwardError::Panicked { message } => JobError::Panicked { detail: message.clone() },
+        ForwardError::BadBatch { .. } | ForwardError::Failed { .. } => {
+            JobError::Internal { detail: error.to_string() }
+        }
+    }
+}
+
+fn fail(text: Text, error: JobError) {
+    text.events.finish(Event::Failed { error, report: JobReport::default() });
+}
+
+fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
+    let Begun { text: Text { job, events, came_ns, behind }, began_ns } = begun;
+    let batch = u32::try_from(batch).unwrap_or(u32::MAX);
+    let report = JobReport {
+        usage: Usage { input: job.prompt.len() as u64, ..Usage::default() },
+        engine: EngineTrace {
+            queue_depth: behind,
+            queue_ns: began_ns.saturating_sub(came_ns),
+            prefill_ns: now_ns.saturating_sub(began_ns),
+            steps: 1,
+            prefill_chunks: 1,
+            batch_min: batch,
+            batch_max: batch,
+            batch_sum: u64::from(batch),
+            step_ns: now_ns.saturating_sub(began_ns),
+            forward_ns: now_ns.saturating_sub(began_ns),
+            ..EngineTrace::default()
+        },
+    };
+    if values.iter().any(|value| !value.is_finite()) {
+        return events.finish(Event::Failed { error: JobError::NotFinite { position: 0 }, report });
+    }
+    // A reader that is gone needs neither.
+    let _ = events.send(Event::Encoded(Arc::from(values)));
+    let _ = events.send(Event::Finished { choice: job.first_choice, reason: FinishReason::Stop });
+    events.finish(Event::Done(report));
+}

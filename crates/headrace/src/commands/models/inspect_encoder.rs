@@ -1,0 +1,74 @@
+//! `headrace models inspect` of an encoder: what it makes of a text, of how long a one, and how. Must not load anything.
+
+use headrace_checkpoint::{EncoderBody, ScoreActivation};
+use headrace_gateway::Makes;
+use serde_json::json;
+
+use super::inspect::{bytes, count, tokenizer_kind};
+use crate::cli::InspectArgs;
+use crate::encoders::{makes, open};
+use crate::machine;
+use crate::output;
+
+/// Says it.
+pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
+    let (checkpoint, tokenizer) = open(&args.path)?;
+    let (config, modules) = (checkpoint.config(), checkpoint.modules());
+    let parameters = checkpoint
+        .tensors()
+        .iter()
+        .fold(0_u64, |sum, (_, shape)| sum.saturating_add(shape.iter().map(|n| *n as u64).product::<u64>()));
+    let made = match (makes(&checkpoint), config.score) {
+        (Makes::Vectors { width }, _) => format!("embeddings of {width} numbers"),
+        (Makes::Scores, Some((_, ScoreActivation::Sigmoid))) => "scores of pairs of texts, 0 to 1".to_owned(),
+        (Makes::Scores, _) => "scores of pairs of texts".to_owned(),
+    };
+    if args.json {
+        let facts = json!({
+            "path": args.path, "kind": "encoder", "architecture": config.architecture, "parameters": parameters,
+            "makes": match makes(&checkpoint) { Makes::Vectors { .. } => "embeddings", Makes::Scores => "scores" },
+            "hidden_size": config.hidden_size, "max_tokens": checkpoint.max_tokens(), "vocab_size": config.vocab_size,
+            "pooling": modules.pooling.name(), "normalize": modules.normalize, "lower_case": modules.lower_case,
+            "prompts": modules.prompts, "weight_bytes": checkpoint.weight_bytes(),
+            "fingerprint": checkpoint.fingerprint(),
+        });
+        output::say(&format!("{facts:#}\n"));
+        return Ok(());
+    }
+    let (layers, heads) = match &config.body {
+        EncoderBody::Bert(bert) => (bert.layers, bert.heads),
+        EncoderBody::Modern(modern) => (modern.global.len(), modern.heads),
+        EncoderBody::Causal(decoder) => (decoder.layers, decoder.heads),
+    };
+    let said = if modules.given { "as modules.json says" } else { "no modules.json: the usual" };
+    let length = if modules.normalize { "brought to length 1" } else { "as they come" };
+    let prompts: Vec<&str> = modules.prompts.keys().map(String::as_str).collect();
+    let lines = [
+        ("architecture", format!("{}, an encoder", config.architecture)),
+        ("makes", made),
+        ("parameters", count(parameters)),
+        ("layers", format!("{layers} of {heads} heads, hidden {}", config.hidden_size)),
+        ("longest text", format!("{} tokens", checkpoint.max_tokens())),
+        ("pooling", format!("{}, {length} ({said})", modules.pooling.name())),
+        ("prompts", if prompts.is_empty() { "none".to_owned() } else { prompts.join(", ") }),
+        (
+            "vocabulary",
+            format!("{} tokens ({})", tokenizer.vocab_size(), tokenizer_kind(checkpoint.tokenizer_json())),
+        ),
+        ("identity", checkpoint.fingerprint().get(..16).unwrap_or_default().to_owned()),
+        (
+            "memory",
+            format!(
+                "{} for weights, of {} here",
+                bytes(checkpoint.weight_bytes()),
+                bytes(machine::memory_bytes())
+            ),
+        ),
+    ];
+    let mut text = format!("{}\n", args.path.display());
+    for (name, value) in lines {
+        text.push_str(&format!("  {name:<13}{value}\n"));
+    }
+    output::say(&text);
+    Ok(())
+}

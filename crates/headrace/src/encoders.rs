@@ -1,0 +1,166 @@
+//! Encoders among the configured models: found by their files, planned and loaded beside the others, behind an engine of their own.
+//! Knows no keys, no money and no HTTP.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use headrace_checkpoint::EncoderCheckpoint;
+use headrace_domain::Clock;
+use headrace_embedder::{Embedder, EmbedderConfig};
+use headrace_engine_api::{Engine, SharedEngine};
+use headrace_fleet::Worker;
+use headrace_gateway::{Lane, Makes, Policy, ServedModel, VectorLane};
+use headrace_kernels::pool::Workers;
+use headrace_kernels::{ComputeMode, Isa};
+use headrace_model::{Encoder, EncoderOptions};
+use headrace_quant::BlockType;
+use headrace_tokenizer::Tokenizer;
+
+use crate::config::{Config, EngineSettings, ModelConfig};
+use crate::progress::Progress;
+use crate::running::{InMemory, Loaded, Running, changed};
+
+/// Tokens of a batch, for which activations are kept.
+const BATCH_TOKENS: usize = 2_048;
+
+/// An encoder of a plan.
+pub(crate) struct PlannedEncoder {
+    pub(crate) config: ModelConfig,
+    checkpoint: EncoderCheckpoint,
+    tokenizer: Arc<Tokenizer>,
+    mode: ComputeMode,
+    quantize: Option<BlockType>,
+    created_unix_s: u64,
+    /// It runs as it is wanted.
+    pub(crate) runs: bool,
+}
+
+impl PlannedEncoder {
+    /// Opens it, if an encoder is what stands at its path; `None`: something else, or nothing that can be read.
+    ///
+    /// # Errors
+    /// Why it is refused, beginning with its path.
+    pub(crate) fn open(
+        config: &ModelConfig,
+        engine: &EngineSettings,
+        present: &InMemory,
+    ) -> Option<Result<Self, String>> {
+        let path = config.path.as_deref()?;
+        // What cannot be read is refused where decoders are opened.
+        if !EncoderCheckpoint::is_one(path).unwrap_or(false) {
+            return None;
+        }
+        Some(Self::read(config, path, engine, present))
+    }
+
+    fn read(
+        config: &ModelConfig,
+        path: &Path,
+        engine: &EngineSettings,
+        present: &InMemory,
+    ) -> Result<Self, String> {
+        let (checkpoint, tokenizer) = open(path)?;
+        let arithmetic = config.arithmetic.or(engine.arithmetic);
+        let (mode, _) = arithmetic.settle(arithmetic.quantize.is_some());
+        Ok(Self {
+            created_unix_s: changed(path),
+            runs: present.running.iter().any(|loaded| loaded.config.is_loaded_as(config)),
+            config: config.clone(),
+            checkpoint,
+            tokenizer,
+            mode,
+            quantize: arithmetic.quantize,
+        })
+    }
+
+    /// Of weights, about: they are packed as they are stored, or smaller.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.checkpoint.weight_bytes()
+    }
+
+    /// The columns of the table of models: name, longest text, what it makes, numerics, memory.
+    pub(crate) fn row(&self) -> Vec<String> {
+        vec![
+            self.config.name.to_string(),
+            format!("{} tokens", self.checkpoint.max_tokens()),
+            match makes(&self.checkpoint) {
+                Makes::Vectors { width } => format!("embeddings of {width}"),
+                Makes::Scores => "scores of pairs".to_owned(),
+            },
+            self.mode.to_string(),
+            format!("{} MiB", self.bytes() >> 20),
+            "none".to_owned(),
+        ]
+    }
+
+    /// Loads it and starts its engine.
+    ///
+    /// # Errors
+    /// Why it cannot run.
+    pub(crate) fn run(
+        self,
+        config: &Config,
+        isa: Isa,
+        workers: &Arc<Workers>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Running, String> {
+        let (named, checkpoint) = (&self.config, &self.checkpoint);
+        let loaded = Loaded { config: named.clone(), kv_blocks: 0, bytes: self.bytes() };
+        let options = EncoderOptions {
+            isa,
+            threads: named.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads()),
+            mode: self.mode,
+            quantize: self.quantize,
+            batch_tokens: BATCH_TOKENS,
+        };
+        let mut progress = Progress::new(&format!("loading {}", named.name));
+        let told = &mut |done, total| progress.bytes(done, total);
+        let encoder = Encoder::load_over(workers, checkpoint, options, told);
+        let encoder = encoder.map_err(|error| error.to_string())?;
+        progress.end();
+        let mut engine = EmbedderConfig::new(named.name.as_str(), self.mode.name(), Arc::clone(clock));
+        engine.batch_tokens = BATCH_TOKENS;
+        engine.separator = self.tokenizer.pair_separator().filter(|_| checkpoint.config().score.is_some());
+        let engine = Embedder::start(Box::new(encoder), engine).map_err(|error| error.to_string())?;
+        let engine = Arc::new(engine);
+        let modules = checkpoint.modules();
+        let served = ServedModel {
+            name: named.name.clone(),
+            lane: Lane::Vectors(VectorLane {
+                tokenizer: Arc::clone(&self.tokenizer),
+                capabilities: engine.capabilities().clone(),
+                makes: makes(checkpoint),
+                lower_case: modules.lower_case,
+                prompts: modules.prompts.clone(),
+                default_prompt: modules.default_prompt.clone(),
+            }),
+            created_unix_s: self.created_unix_s,
+            default_max_tokens: None,
+            limits: named.limits,
+            policy: Policy::default(),
+        };
+        let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
+        let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
+        let worker = worker.within(config.gateway.region.clone());
+        Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered: None })
+    }
+}
+
+/// An encoder's directory and its tokenizer.
+///
+/// # Errors
+/// Why it is refused, beginning with its path.
+pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), String> {
+    let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let checkpoint = EncoderCheckpoint::open(path).map_err(|error| refused(&error))?;
+    let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
+    Ok((checkpoint, Arc::new(tokenizer.map_err(|error| refused(&error))?)))
+}
+
+/// What it makes of a text.
+pub(crate) fn makes(checkpoint: &EncoderCheckpoint) -> Makes {
+    match checkpoint.config().score {
+        Some(_) => Makes::Scores,
+        None => Makes::Vectors { width: u32::try_from(checkpoint.config().hidden_size).unwrap_or(u32::MAX) },
+    }
+}
