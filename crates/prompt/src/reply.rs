@@ -16,6 +16,7 @@ mod object;
 mod piece;
 mod pythonic;
 mod span;
+mod step;
 mod tagged;
 
 pub use form::ReplyForm;

@@ -11,25 +11,8 @@ use super::named::NamedCall;
 use super::object::Object;
 use super::piece::Draft;
 use super::pythonic::Pythonic;
+use super::step::Step;
 use super::tagged::TaggedCall;
-
-/// The most bytes of a name and what stands around it.
-pub(super) const MOST_HEAD_BYTES: usize = 512;
-
-/// What a character is to the call being read.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// A part of it.
-    More,
-    /// A part of it, and the last one.
-    Whole,
-    /// None of it: the call was whole some characters ago, which are these.
-    Before(String),
-    /// The last one of a list of calls.
-    All(Vec<Draft>),
-    /// None of it, and it is no call.
-    Off,
-}
 
 /// A reader.
 #[derive(Debug)]

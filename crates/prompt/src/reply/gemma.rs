@@ -6,9 +6,9 @@ use crate::coerce;
 use crate::json;
 use crate::offered::OfferedTools;
 
-use super::body::{MOST_HEAD_BYTES, Step};
 use super::piece::Draft;
 use super::span::is_space;
+use super::step::{MOST_HEAD_BYTES, Step};
 
 /// Deepest nesting that is read.
 const MAX_DEPTH: u32 = 64;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::marks::{CHANNEL, CONSTRAIN, HARMONY, MESSAGE, START};
 use crate::offered::{CallFault, OfferedTools};
 
-use super::body::MOST_HEAD_BYTES;
 use super::piece::{Draft, Piece, Pieces};
 use super::span::is_space;
+use super::step::MOST_HEAD_BYTES;
 
 /// The machine. As the other one, it decides each character by those before it. The prompt ends behind `<|start|>assistant`, so
 /// that an answer begins within a header. A header that cannot be one is text: nothing is lost, and nothing fails.

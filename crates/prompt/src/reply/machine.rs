@@ -7,10 +7,11 @@ use crate::family::{Body, Row};
 use crate::offered::{CallFault, OfferedTools};
 use crate::thought::Thought;
 
-use super::body::{Reader, Step};
+use super::body::Reader;
 use super::form::ReplyForm;
 use super::piece::{Draft, Piece, Pieces};
 use super::span::is_space;
+use super::step::Step;
 
 /// The machine. Each character is decided by those before it alone, which is what makes the outcome independent of
 /// how the text was cut.

@@ -2,10 +2,10 @@
 
 use crate::family::Named;
 
-use super::body::{MOST_HEAD_BYTES, Step};
 use super::object::Object;
 use super::piece::Draft;
 use super::span::{Span, is_space};
+use super::step::{MOST_HEAD_BYTES, Step};
 
 /// The reader: whatever stands before the first brace is the head.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! A call as a JSON object of its name and its arguments, or the first of a list of them. Must not know marks.
 
-use super::body::Step;
 use super::piece::Draft;
 use super::span::{Span, is_space};
+use super::step::Step;
 
 /// The reader. Keys other than a name, arguments, an id and a type make it no call, unless they come behind the arguments:
 /// then the call is one, and they are text.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::offered::OfferedTools;
 use crate::python;
 
-use super::body::{MOST_HEAD_BYTES, Step};
 use super::piece::Draft;
 use super::span::is_space;
+use super::step::{MOST_HEAD_BYTES, Step};
 
 /// The reader: it looks for the end of the list, which is then parsed as a whole. That it begins with a call of a tool that
 /// is offered is asked at once, so that a text in brackets is not held back.

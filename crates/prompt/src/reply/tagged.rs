@@ -8,8 +8,8 @@ use crate::family::Tagged;
 use crate::json;
 use crate::offered::OfferedTools;
 
-use super::body::{MOST_HEAD_BYTES, Step};
 use super::piece::Draft;
+use super::step::{MOST_HEAD_BYTES, Step};
 
 /// The reader.
 ///
