@@ -14,8 +14,8 @@ use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
 use crate::memory::Memory;
-use crate::objects::Objects;
 use crate::shadows::{ShadowFigures, Shadows};
+use crate::shelf::Objects;
 use crate::turns::Turns;
 
 /// Questions for traces that are answered at once.

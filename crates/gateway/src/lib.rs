@@ -21,6 +21,7 @@ mod rates;
 mod refused;
 mod routes;
 mod shadows;
+mod shelf;
 mod stages;
 mod state;
 mod turns;

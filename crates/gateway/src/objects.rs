@@ -8,76 +8,17 @@ mod counts;
 mod history;
 pub(crate) mod keep;
 mod responses;
-mod running;
+pub(crate) mod running;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use headrace_call_api::{BodySource, ObjectAsk, ObjectMethod};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_identity::{EntitlementRefusal, Principal};
-use headrace_objects::{ObjectError, ObjectStore};
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::{Answer, Gateway};
-
-use running::Running;
-
-/// Questions to the store that are answered at once: each may hold all that a response goes on from.
-const SEATS: usize = 32;
-
-/// The store, and what is worked on for it.
-pub(crate) struct Objects {
-    store: Arc<dyn ObjectStore>,
-    seats: Semaphore,
-    /// Responses in the background, by their ids.
-    running: Mutex<HashMap<String, Arc<Running>>>,
-    retention: Duration,
-}
-
-impl Objects {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, retention: Duration) -> Self {
-        Self { store, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
-    }
-
-    /// Asks the store, off the event loop.
-    pub(crate) async fn ask<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
-    ) -> Result<T, Why> {
-        // It is never closed.
-        let _seat = self.seats.acquire().await;
-        let store = Arc::clone(&self.store);
-        match tokio::task::spawn_blocking(move || ask(&*store)).await {
-            Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
-            Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
-        }
-    }
-
-    fn expires(&self, now: UnixNanos) -> UnixNanos {
-        now.after(self.retention)
-    }
-}
-
-impl Why {
-    /// Nothing was stored or found.
-    pub(crate) fn of_objects(error: &ObjectError) -> Self {
-        match error {
-            ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
-                .with_limit(rule, "objects", *limit, *observed),
-            ObjectError::Unavailable { why } => {
-                tracing::error!(why, "objects cannot be stored or read");
-                let message =
-                    "What clients store cannot be written or read now. Try again, or send `store: false`.";
-                Self::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
-            }
-        }
-    }
-}
 
 /// A request for what is stored, by somebody who is known.
 pub struct Asked {

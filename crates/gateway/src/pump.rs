@@ -17,6 +17,7 @@ use crate::answer::Answer;
 use crate::canary::Went;
 use crate::delivery::Cut;
 use crate::dossier::Dossier;
+use crate::objects::keep::Noted;
 use crate::refused::Why;
 use crate::shadows::{self, Shadow};
 use crate::state::Funded;
@@ -50,9 +51,8 @@ use reply::Reply;
 use round::Round;
 use settle::{Bill, Settled, Settlement};
 use source::said::{Lost, Said};
-use stored::Noted;
 
-pub(crate) use stored::reply_meta;
+pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
@@ -185,10 +185,7 @@ impl Carried {
     async fn finish(&mut self, gateway: &Gateway, ending: Ending) {
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         let ending = match ending {
-            Ending::Completed => {
-                self.encode_end(gateway).await;
-                self.keep(gateway).await
-            }
+            Ending::Completed => self.complete(gateway).await,
             other => other,
         };
         let settled = self.settle(gateway, ending).await;
@@ -210,10 +207,7 @@ impl Carried {
     async fn round(&mut self, gateway: &Gateway) -> Ending {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.dossier) {
-                Ok(placed) => match self.note(gateway).await {
-                    Ok(()) => self.run(gateway, &placed).await,
-                    Err(why) => Ending::Failed(why),
-                },
+                Ok(placed) => self.noted_run(gateway, &placed).await,
                 Err(why) => Ending::Refused(why),
             };
             if matches!(ending, Ending::Completed) {

@@ -95,13 +95,31 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
     let travel = async {
         match decide(gateway, admitted, body, &mut dossier).await {
             Ok(keyed) if keyed.is_in_background(&dossier) => {
-                background::start(gateway, dossier, keyed, counted).await
+                // Apart, so that no other call has room for it.
+                Box::pin(in_background(gateway, dossier, keyed, counted)).await
             }
             Ok(keyed) => dispatch(gateway, dossier, keyed, counted).await,
             Err(why) => refuse(gateway, dossier, &why),
         }
     };
     AssertUnwindSafe(travel).catch_unwind().await.unwrap_or_else(|_| panicked(gateway, stub))
+}
+
+/// Answers at once with what there will be, and has it worked on while nobody waits.
+async fn in_background(
+    gateway: &Arc<Gateway>,
+    dossier: Dossier,
+    mut keyed: Keyed,
+    counted: TaskTrackerToken,
+) -> Answer {
+    let begun = match background::begin(gateway, &dossier, &mut keyed).await {
+        Ok(begun) => begun,
+        Err(why) => return refuse(gateway, dossier, &why),
+    };
+    let headers: Vec<_> = dossier.id_headers().collect();
+    let owner = Arc::clone(gateway);
+    let work = async move { dispatch(&owner, dossier, keyed, counted).await };
+    begun.start(gateway, work).with_headers(headers.into_iter())
 }
 
 /// Walks with a request as far as its tokens are counted. Nothing is held for it, and nobody answers it.
@@ -125,7 +143,7 @@ pub(crate) async fn count(
 }
 
 /// Whatever stage refused: one answer and one trace.
-pub(crate) fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer
@@ -191,7 +209,7 @@ pub(crate) async fn decide(
     Ok(keyed)
 }
 
-pub(crate) async fn dispatch(
+async fn dispatch(
     gateway: &Arc<Gateway>,
     dossier: Dossier,
     keyed: Keyed,

@@ -37,7 +37,11 @@ fn some_schema(rng: &mut Rng, depth: u64) -> Value {
         }
         5 => json!({"type": "number", "minimum": -1.5, "exclusiveMaximum": rng.below(100)}),
         6 => json!({"type": if rng.one_in(2) { "integer" } else { "number" }}),
-        7 => json!({"enum": ["red", "green", "dark blue", 3, null, true, -1.5][..1 + rng.below(7) as usize]}),
+        7 => {
+            let all = json!(["red", "green", "dark blue", 3, null, true, -1.5]);
+            let some: Vec<Value> = all.as_array().unwrap()[..1 + rng.below(7) as usize].to_vec();
+            json!({ "enum": some })
+        }
         8 => json!({"type": ["boolean", "null"]}),
         9 | 10 | 11 => object(rng, depth),
         12 => {

@@ -12,12 +12,10 @@ use headrace_domain::{Code, KeyId};
 use headrace_objects::{ItemRecord, ResponseRecord};
 use headrace_wire::response_begun;
 use serde_json::{Value, json};
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::dossier::Dossier;
 use crate::pump::reply_meta;
 use crate::refused::Why;
-use crate::stages::dispatch;
 use crate::state::Keyed;
 use crate::{Answer, AnswerBody, Gateway};
 
@@ -50,35 +48,46 @@ enum Came {
     Broken,
 }
 
-/// Stores that it is worked on, begins, and tells the client under which id.
-pub(crate) async fn start(
-    gateway: &Arc<Gateway>,
-    dossier: Dossier,
-    mut keyed: Keyed,
-    counted: TaskTrackerToken,
-) -> Answer {
-    match begin(gateway, &dossier, &keyed).await {
-        Err(why) => crate::stages::refuse(gateway, dossier, &why),
-        Ok((record, running)) => {
-            let (headers, key) = (dossier.id_headers().collect::<Vec<_>>(), keyed.principal.key.clone());
-            let wants_stream = keyed.work.call.stream;
-            // Nobody else has it yet.
-            if let Some(work) = Arc::get_mut(&mut keyed.work) {
-                work.call.stream = true;
-            }
-            let body = record.body.clone();
-            let run = run(Arc::clone(gateway), dossier, keyed, counted, Arc::clone(&running), record);
-            tokio::spawn(run);
-            let stream = wants_stream.then(|| gateway.follow(&key, &running, 0));
-            // Where there is no memory to follow it now, it can be followed later: it has begun.
-            let answer = stream.and_then(Result::ok).unwrap_or_else(|| Answer::json(200, body));
-            answer.with_headers(headers.into_iter())
-        }
+/// A response that is stored as worked on, and has not begun.
+pub(crate) struct Begun {
+    record: ResponseRecord,
+    running: Arc<Running>,
+    key: KeyId,
+    wants_stream: bool,
+}
+
+impl Begun {
+    /// Lets it be worked on in a task of its own, and tells the client under which id.
+    pub(crate) fn start(
+        self,
+        gateway: &Arc<Gateway>,
+        work: impl Future<Output = Answer> + Send + 'static,
+    ) -> Answer {
+        let Self { record, running, key, wants_stream } = self;
+        let body = record.body.clone();
+        tokio::spawn(run(Arc::clone(gateway), work, Arc::clone(&running), record));
+        let stream = wants_stream.then(|| gateway.follow(&key, &running, 0));
+        // Where there is no memory to follow it now, it can be followed later: it has begun.
+        stream.and_then(Result::ok).unwrap_or_else(|| Answer::json(200, body))
     }
 }
 
-async fn begin(
-    gateway: &Arc<Gateway>,
+/// Stores that it is worked on.
+///
+/// # Errors
+/// It cannot be stored, or too many are worked on.
+pub(crate) async fn begin(gateway: &Gateway, dossier: &Dossier, keyed: &mut Keyed) -> Result<Begun, Why> {
+    let wants_stream = keyed.work.call.stream;
+    let (record, running) = note(gateway, dossier, keyed).await?;
+    // Its answer is read here, as it comes. Nobody else has its work yet.
+    if let Some(work) = Arc::get_mut(&mut keyed.work) {
+        work.call.stream = true;
+    }
+    Ok(Begun { record, running, key: keyed.principal.key.clone(), wants_stream })
+}
+
+async fn note(
+    gateway: &Gateway,
     dossier: &Dossier,
     keyed: &Keyed,
 ) -> Result<(ResponseRecord, Arc<Running>), Why> {
@@ -117,18 +126,13 @@ async fn begin(
 
 async fn run(
     gateway: Arc<Gateway>,
-    dossier: Dossier,
-    keyed: Keyed,
-    counted: TaskTrackerToken,
+    work: impl Future<Output = Answer> + Send + 'static,
     running: Arc<Running>,
     mut record: ResponseRecord,
 ) {
     // A drain waits until what came of it is stored.
     let _counted = gateway.counted();
-    let work = async {
-        let answer = dispatch(&gateway, dossier, keyed, counted).await;
-        read(answer, &running).await
-    };
+    let work = async { read(work.await, &running).await };
     let came = tokio::select! {
         biased;
         // Letting go of the answer says that its client went away: the call ends, and is paid for as far as it came.

@@ -12,6 +12,18 @@ use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::Work;
 
+/// How far the storing has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// Nothing is stored.
+    #[default]
+    Nothing,
+    /// It has begun.
+    Begun,
+    /// It has ended.
+    Ended,
+}
+
 /// Whether the task of a call stores its answer. What is in the background is stored by whoever reads it, and no copy is.
 pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
     let wants = work.call.response.as_ref().is_some_and(|ask| ask.store && !ask.background);

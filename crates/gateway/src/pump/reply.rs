@@ -49,6 +49,18 @@ struct Written {
     kept: Option<Bytes>,
 }
 
+/// What an answer to a call says of itself.
+pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
+    ReplyMeta {
+        request_id: dossier.id,
+        created_unix_s: dossier.record.started.seconds(),
+        model: work.model.name.to_string(),
+        system_fingerprint: work.model.lane.numerics().to_owned(),
+        tier: work.call.tier,
+        chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
+    }
+}
+
 impl Written {
     fn of(call: &Call, choices: usize) -> Self {
         Self { unseen: vec![0; choices], with_ids: call.return_token_ids, ..Self::default() }
@@ -87,20 +99,8 @@ impl Written {
 }
 
 impl Reply {
-    /// What an answer to a call says of itself.
-    pub(super) fn meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
-        ReplyMeta {
-            request_id: dossier.id,
-            created_unix_s: dossier.record.started.seconds(),
-            model: work.model.name.to_string(),
-            system_fingerprint: work.model.lane.numerics().to_owned(),
-            tier: work.call.tier,
-            chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
-        }
-    }
-
     pub(super) fn new(work: &Work, dossier: &Dossier) -> Self {
-        let meta = Self::meta(work, dossier);
+        let meta = reply_meta(work, dossier);
         let (choices, encoder) = (work.choices() as usize, encoder(&work.call, meta));
         Self {
             content_type: encoder.content_type(),

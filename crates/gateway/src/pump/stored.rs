@@ -5,44 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::Code;
-use headrace_wire::{ReplyMeta, response_begun};
+use headrace_wire::response_begun;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::objects::keep;
+use crate::objects::keep::{self, Noted};
 use crate::refused::Why;
-use crate::state::Work;
 
-use super::reply::Reply;
+use super::place::Placed;
+use super::reply::{Reply, reply_meta};
 use super::{Carried, Ended, Ending};
 
 /// How long a stream waits until it is stored that it has begun.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How far the storing has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Noted {
-    /// Nothing is stored.
-    #[default]
-    Nothing,
-    /// It has begun.
-    Begun,
-    /// It has ended.
-    Ended,
-}
-
-/// What an answer to a call says of itself.
-pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
-    Reply::meta(work, dossier)
-}
-
 impl Carried {
-    /// Stores that a stream has begun: its first event tells the id. What it waits for goes on meanwhile.
-    pub(super) async fn note(&mut self, gateway: &Gateway) -> Result<(), Why> {
-        let work = Arc::clone(&self.round.work);
-        if self.noted != Noted::Nothing || !work.call.stream || !keep::is_kept(&self.dossier, &work) {
-            return Ok(());
+    /// [`Self::run`], once it is stored that a stream has begun: its first event tells the id. What it waits for goes on meanwhile.
+    pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> Ending {
+        let work = &self.round.work;
+        let notes = self.noted == Noted::Nothing && work.call.stream && keep::is_kept(&self.dossier, work);
+        // Apart, so that no other call has room for it.
+        if notes && let Err(why) = Box::pin(self.note(gateway)).await {
+            return Ending::Failed(why);
         }
+        self.run(gateway, placed).await
+    }
+
+    async fn note(&mut self, gateway: &Gateway) -> Result<(), Why> {
+        let work = Arc::clone(&self.round.work);
         let body = response_begun(&work.call, reply_meta(&work, &self.dossier), "in_progress");
         let noting = keep::note(gateway, &self.dossier, &work, body);
         let noted = tokio::time::timeout(NOTE_WITHIN, noting).await;
@@ -55,14 +44,15 @@ impl Carried {
         Ok(())
     }
 
-    /// Stores the answer, whose end is encoded and has not gone out: what cannot be stored is not told as if it were.
-    pub(super) async fn keep(&mut self, gateway: &Gateway) -> Ending {
-        let work = Arc::clone(&self.round.work);
+    /// Encodes the end of an answer and stores it before it goes out: what cannot be stored is not told as if it were.
+    pub(super) async fn complete(&mut self, gateway: &Gateway) -> Ending {
+        self.encode_end(gateway).await;
         let kept = self.reply.as_mut().and_then(Reply::kept);
-        let Some(body) = kept.filter(|_| keep::is_kept(&self.dossier, &work)) else {
+        let Some(body) = kept.filter(|_| keep::is_kept(&self.dossier, &self.round.work)) else {
             return Ending::Completed;
         };
-        match keep::end(gateway, &self.dossier, &work, &body).await {
+        let work = Arc::clone(&self.round.work);
+        match Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
             Ok(()) => {
                 self.noted = Noted::Ended;
                 Ending::Completed
@@ -89,7 +79,7 @@ impl Carried {
         let body = told.unwrap_or_else(|| {
             response_begun(&work.call, reply_meta(&work, &self.dossier), status).into_bytes().into()
         });
-        if let Err(why) = keep::end(gateway, &self.dossier, &work, &body).await {
+        if let Err(why) = Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
             tracing::error!(request = %self.dossier.id, why = why.message, "how a response ended could not be stored");
         }
     }

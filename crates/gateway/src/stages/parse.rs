@@ -63,7 +63,13 @@ impl Received {
             dossier.shadow =
                 shadows::sample((gateway.shadows(), now), named, dossier.id, what, &principal.principal);
         }
-        let (call, taken) = gateway.with_history(call, taken, &principal).await?;
+        let goes_on =
+            call.response.as_ref().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
+        let (call, taken) = match goes_on {
+            // Apart, so that no other call has room for it.
+            true => Box::pin(gateway.with_history(call, taken, &principal)).await?,
+            false => (call, taken),
+        };
         dossier.record.stream = call.stream;
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })

@@ -1,0 +1,66 @@
+//! The store of what clients store, asked off the event loop, and what is worked on for it. Knows no SQL and no path.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{Code, UnixNanos};
+use headrace_objects::{ObjectError, ObjectStore};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::objects::running::Running;
+use crate::refused::Why;
+
+/// Questions to the store that are answered at once: each may hold all that a response goes on from.
+const SEATS: usize = 32;
+
+/// The store, and what is worked on for it.
+pub(crate) struct Objects {
+    store: Arc<dyn ObjectStore>,
+    seats: Semaphore,
+    /// Responses in the background, by their ids.
+    pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
+    retention: Duration,
+}
+
+impl Objects {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, retention: Duration) -> Self {
+        Self { store, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
+    }
+
+    /// Asks the store, off the event loop.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
+    ) -> Result<T, Why> {
+        // It is never closed.
+        let _seat = self.seats.acquire().await;
+        let store = Arc::clone(&self.store);
+        match tokio::task::spawn_blocking(move || ask(&*store)).await {
+            Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
+            Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
+        }
+    }
+
+    /// When what is stored now is gone.
+    pub(crate) fn expires(&self, now: UnixNanos) -> UnixNanos {
+        now.after(self.retention)
+    }
+}
+
+impl Why {
+    /// Nothing was stored or found.
+    pub(crate) fn of_objects(error: &ObjectError) -> Self {
+        match error {
+            ObjectError::Full { rule, limit, observed } => Self::new(Code::ObjectsFull, format!("{error}."))
+                .with_limit(rule, "objects", *limit, *observed),
+            ObjectError::Unavailable { why } => {
+                tracing::error!(why, "objects cannot be stored or read");
+                let message =
+                    "What clients store cannot be written or read now. Try again, or send `store: false`.";
+                Self::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
+            }
+        }
+    }
+}
