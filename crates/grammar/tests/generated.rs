@@ -43,7 +43,7 @@ fn some_schema(rng: &mut Rng, depth: u64) -> Value {
             json!({ "enum": some })
         }
         8 => json!({"type": ["boolean", "null"]}),
-        9 | 10 | 11 => object(rng, depth),
+        9..=11 => object(rng, depth),
         12 => {
             let least = rng.below(3);
             json!({"type": "array", "items": some_schema(rng, depth - 1), "minItems": least, "maxItems": least + rng.below(4)})

@@ -11,7 +11,7 @@ mod prices;
 pub(crate) mod reference;
 pub(crate) mod relayed;
 mod routes;
-mod sections;
+pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
 mod table;

@@ -20,8 +20,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::check::{Checked, check, may_be_listed};
 use crate::config::Config;
-use crate::config::fields::{FIELDS, is_live};
+use crate::config::fields::FIELDS;
 use crate::config::layers::Settings;
+use crate::config::sections::is_live;
 use crate::engines::Engines;
 use crate::gauges;
 use crate::models::Plan;

@@ -193,20 +193,31 @@ impl<'t> Reader<'t> {
 }
 
 fn escape(chars: &mut std::str::Chars<'_>, text: &mut String) -> Option<()> {
-    let digits = match chars.next()? {
-        'n' => return Some(text.push('\n')),
-        't' => return Some(text.push('\t')),
-        'r' => return Some(text.push('\r')),
-        'b' => return Some(text.push('\u{8}')),
-        'f' => return Some(text.push('\u{c}')),
-        '0' => return Some(text.push('\0')),
+    let c = chars.next()?;
+    let plain = match c {
+        'n' => Some('\n'),
+        't' => Some('\t'),
+        'r' => Some('\r'),
+        'b' => Some('\u{8}'),
+        'f' => Some('\u{c}'),
+        '0' => Some('\0'),
+        '\\' | '\'' | '"' => Some(c),
+        _ => None,
+    };
+    if let Some(plain) = plain {
+        text.push(plain);
+        return Some(());
+    }
+    let digits = match c {
         '\n' => return Some(()),
-        c @ ('\\' | '\'' | '"') => return Some(text.push(c)),
         'x' => 2,
         'u' => 4,
         'U' => 8,
         // Python keeps the backslash of what is no escape.
-        other => return Some(text.extend(['\\', other])),
+        other => {
+            text.extend(['\\', other]);
+            return Some(());
+        }
     };
     let mut hex = |skip: &str, digits: usize| {
         let (code, rest) = chars.as_str().strip_prefix(skip)?.split_at_checked(digits)?;

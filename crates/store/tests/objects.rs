@@ -1,5 +1,6 @@
 //! The file of objects beside the store in memory: the same answers to the same requests, whatever they are, and the same after the
 //! file was closed and opened.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{

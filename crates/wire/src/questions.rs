@@ -161,7 +161,7 @@ pub fn tokenize_body(tokens: &[u32], max_model_len: u32, strings: Option<&[Strin
         None => raw(&mut out, "null"),
         Some(strings) => {
             raw(&mut out, "[");
-            list(&mut out, strings, |out, text| value(out, text));
+            list(&mut out, strings, value);
             raw(&mut out, "]");
         }
     }

@@ -583,34 +583,6 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
 ];
 
-/// Settings that a reload puts in force. Others need a restart.
-pub(crate) const LIVE: &[&str] = &[
-    "models",
-    "upstreams",
-    "prices",
-    "costs",
-    "aliases",
-    "routes",
-    "scheduler.weights",
-    "moderation.rules",
-    "gateway.alias_header",
-    "limits.key.requests_per_minute",
-    "limits.key.tokens_per_minute",
-    "limits.key.concurrency",
-    "limits.project.requests_per_minute",
-    "limits.project.tokens_per_minute",
-    "limits.project.concurrency",
-    "limits.org.requests_per_minute",
-    "limits.org.tokens_per_minute",
-    "limits.org.concurrency",
-    "log.filter",
-];
-
-/// Whether a reload puts that setting in force.
-pub(crate) fn is_live(path: &str) -> bool {
-    LIVE.contains(&path)
-}
-
 /// The setting of that name.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::fields::{FIELDS, Field, LIVE};
-use super::sections::SECTIONS;
+use super::fields::{FIELDS, Field};
+use super::sections::{LIVE, SECTIONS};
 
 /// The page `docs/configuration.md`.
 pub(crate) fn markdown() -> String {

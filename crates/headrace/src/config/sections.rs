@@ -1,4 +1,5 @@
-//! The sections of the settings, as the reference has them. Must not know what stands in them.
+//! The sections of the settings, as the reference has them, and which settings a reload puts in force. Must not know what stands in
+//! them.
 
 /// The sections, in the order of the reference, and what they are about.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
@@ -42,3 +43,31 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     ("log", "The log, on standard error"),
 ];
+
+/// Settings that a reload puts in force. Others need a restart.
+pub(crate) const LIVE: &[&str] = &[
+    "models",
+    "upstreams",
+    "prices",
+    "costs",
+    "aliases",
+    "routes",
+    "scheduler.weights",
+    "moderation.rules",
+    "gateway.alias_header",
+    "limits.key.requests_per_minute",
+    "limits.key.tokens_per_minute",
+    "limits.key.concurrency",
+    "limits.project.requests_per_minute",
+    "limits.project.tokens_per_minute",
+    "limits.project.concurrency",
+    "limits.org.requests_per_minute",
+    "limits.org.tokens_per_minute",
+    "limits.org.concurrency",
+    "log.filter",
+];
+
+/// Whether a reload puts that setting in force.
+pub(crate) fn is_live(path: &str) -> bool {
+    LIVE.contains(&path)
+}

@@ -144,7 +144,7 @@ fn what_upstreams_charge_is_read_as_prices_are() {
         assert!(said.contains(expected), "{more}: {said}");
     }
     // Changed while calls run.
-    assert!(fields::is_live("costs"));
+    assert!(sections::is_live("costs"));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_region_is_a_name_of_the_server_and_of_each_upstream() {
     for expected in ["server.region: not a valid region", "upstreams[0].region: not a valid region"] {
         assert!(said.contains(expected), "{said}");
     }
-    assert!(!fields::is_live("server.region"));
+    assert!(!sections::is_live("server.region"));
 }
 
 #[test]

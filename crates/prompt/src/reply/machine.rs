@@ -159,10 +159,11 @@ impl Machine {
 
     /// The text has ended; `stopped`: because the model had nothing more to say.
     pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
-        if self.state == State::Call && stopped {
-            if let Some(reader) = &mut self.reader {
-                reader.stop(&mut self.draft);
-            }
+        if self.state == State::Call
+            && stopped
+            && let Some(reader) = &mut self.reader
+        {
+            reader.stop(&mut self.draft);
         }
         if self.state == State::Call && self.draft.whole {
             let tail = self.reader.as_mut().map(Reader::tail).unwrap_or_default();

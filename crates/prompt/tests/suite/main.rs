@@ -4,6 +4,7 @@
 mod families;
 #[cfg(test)]
 mod grammar;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod jinja2;

@@ -43,7 +43,7 @@ fn a_special_token_that_is_shown_stands_in_text_and_others_do_not() {
         let text =
             String::from_utf8(tokenizer.token_bytes(mark).unwrap().to_vec()).unwrap().trim().to_owned();
         let shown = Arc::new(shown.showing(|token| token == text));
-        assert_eq!(shown.shown()[..], [text.clone()]);
+        assert_eq!(shown.shown()[..], *std::slice::from_ref(&text));
         let word = tokenizer.encode("word", false).unwrap();
         let ids = [&word[..], &[mark, other], &word].concat();
         for decoder in [true, false] {
