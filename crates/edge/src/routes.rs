@@ -194,7 +194,7 @@ mod tests {
             ("/models/a/b", Some("/v1/models/a/b")),
             ("/v1/healthz", None),
             ("/healthz/", Some("/healthz")),
-            ("/v1/embeddings", None),
+            ("/v1/images/generations", None),
             ("/tokenize/", Some("/tokenize")),
             ("/v1/messages/count_tokens/", Some("/v1/messages/count_tokens")),
             ("//", Some("/")),

@@ -143,6 +143,8 @@ fn who_waits_lets_others_have_a_turn_before_the_writer_is_woken() {
     (0..3).for_each(|_| permit.send(()).unwrap());
     let told = Arc::new(Count(0.into()));
     let waker = Waker::from(Arc::clone(&told));
+    // A writer that has only just begun looks once by itself.
+    std::thread::sleep(Duration::from_millis(200));
     let mut first = ledger.transact(vec![hold(1, 1)], at(0)).durable;
     let mut ask = || std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
     assert!(ask().is_pending());

@@ -81,10 +81,10 @@ pub enum Broken {
     NotFinite(u64),
     /// The worker is shutting down.
     ShuttingDown,
-    /// The answer could not be held to its form any further.
-    Form(String),
     /// Anything else.
     Internal(String),
+    /// The answer could not be held to its form any further.
+    Form(String),
 }
 
 impl From<FinishReason> for End {

@@ -121,6 +121,10 @@ macro_rules! time {
 /// The pattern of a format, where it is narrower here than llguidance's own.
 pub(super) fn format_pattern(format: &str) -> Option<&'static str> {
     match format {
+        // Four labels at most, so that the whole name keeps to its 253 characters (RFC 1123).
+        "hostname" => Some(
+            "^[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,59}[a-zA-Z0-9])?){0,3}$",
+        ),
         "date" => Some(concat!("^", date!(), "$")),
         "time" => Some(concat!("^", time!(), "$")),
         "date-time" => Some(concat!("^", date!(), "T", time!(), "$")),
