@@ -5,6 +5,7 @@ temporary directory; ports are free ones. To run: `pip install -r requirements.t
 """
 
 import json
+import importlib.util
 import os
 import pathlib
 import signal
@@ -17,6 +18,10 @@ import anthropic
 import openai
 import pytest
 
+# Other people's clients are tried where they are installed (requirements-clients.txt, requirements-other.txt).
+OTHERS = [name for name in ("langchain_openai", "instructor") if importlib.util.find_spec(name)]
+collect_ignore = [] if OTHERS else ["test_clients.py", "test_comply.py", "test_other_clients.py", "test_peers_rows.py", "test_typescript.py"]
+pytest_plugins = ["places"] if OTHERS else []
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("HEADRACE_BIN") or ROOT / "target" / "release" / "headrace").resolve()
 MODEL = "headrace-demo"
