@@ -159,8 +159,8 @@ impl Writer {
             self.fail(&error, group);
             return Err(error.into());
         }
-        group.resolve(Ok(()));
         {
+            // Before the callers wake: who was told that it is on the disk finds it counted.
             let mut inner = self.shared.inner.lock();
             inner.in_flight = None;
             let health = &mut inner.health;
@@ -170,6 +170,7 @@ impl Writer {
             health.total_commit_nanos = health.total_commit_nanos.saturating_add(nanos);
             health.sequence += rows.len() as u64;
         }
+        group.resolve(Ok(()));
         for transaction in transactions {
             // The live state took it by the same rules; should that ever differ, stop before it goes further.
             self.durable.state.evolve(transaction).map_err(|breach| self.breach(breach.why()))?;
