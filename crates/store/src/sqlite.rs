@@ -25,11 +25,6 @@ pub enum Durability {
     Off,
 }
 
-/// Pages of 4 KiB in the write-ahead log before it is folded into the file, and bytes of it that stay on the disk behind that.
-/// Folding takes some milliseconds, for which everybody waits who has something to write. So it should be rare: at a thousand
-/// commits a second SQLite's own 1,000 pages would be every second, and more than one call in a hundred would meet it.
-const FOLDED_AT_PAGES: &str = "8192";
-const LEFT_OF_LOG_BYTES: &str = "4194304";
 /// How long a statement waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,16 +42,11 @@ pub(crate) async fn open(
     let options = if read_only {
         options.read_only(true)
     } else {
-        options
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(match durability {
-                Durability::Full => SqliteSynchronous::Full,
-                Durability::Normal => SqliteSynchronous::Normal,
-                Durability::Off => SqliteSynchronous::Off,
-            })
-            .pragma("wal_autocheckpoint", FOLDED_AT_PAGES)
-            .pragma("journal_size_limit", LEFT_OF_LOG_BYTES)
+        options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(match durability {
+            Durability::Full => SqliteSynchronous::Full,
+            Durability::Normal => SqliteSynchronous::Normal,
+            Durability::Off => SqliteSynchronous::Off,
+        })
     };
     options.connect().await
 }
