@@ -75,7 +75,8 @@ impl Clock for SystemClock {
     }
 
     fn monotonic_nanos(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let passed = self.start.elapsed();
+        passed.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(passed.subsec_nanos()))
     }
 }
 

@@ -179,6 +179,18 @@ impl fmt::Debug for ModelName {
     }
 }
 
+/// 32 hexadecimal digits: ids are written several times for each request.
+fn digits(bits: u128) -> [u8; 32] {
+    let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) };
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
+        if let [high, low] = pair {
+            (*high, *low) = (digit(byte >> 4), digit(byte & 15));
+        }
+    }
+    digits
+}
+
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $type:ident, $prefix:literal, $kind:literal) => {
         $(#[$doc])*
@@ -200,7 +212,8 @@ macro_rules! uuid_id {
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "{:032x}"), self.0)
+                f.write_str($prefix)?;
+                f.write_str(std::str::from_utf8(&digits(self.0)).unwrap_or_default())
             }
         }
 
@@ -290,6 +303,9 @@ mod tests {
         let late = RequestId::fresh(crate::UnixNanos::new(1_000_000_000_002_000_000));
         assert!(early < late);
         assert_eq!(early.to_string().parse::<RequestId>().unwrap(), early);
+        for bits in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
+            assert_eq!(RequestId::from_bits(bits).to_string(), format!("req_{bits:032x}"));
+        }
         assert!("req_zz".parse::<RequestId>().is_err());
         assert!("req_+0000000000000000000000000000001".parse::<RequestId>().is_err());
     }
