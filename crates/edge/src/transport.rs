@@ -143,6 +143,21 @@ impl<S> Transport<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Transport<S> {
+    /// Behind the few bytes by which HTTP/1 was known, the rest of its head is mostly here. Handed on alone they would have the library
+    /// make its buffer twice as large for the rest, and keep it. What the peer has to say otherwise shows at the next read.
+    fn read_on(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) {
+        if !self.ahead.is_empty() || buf.remaining() == 0 || !matches!(self.watched, Watched::Heads(..)) {
+            return;
+        }
+        let before = buf.filled().len();
+        if Pin::new(&mut self.io).poll_read(cx, buf).is_ready() {
+            // Of HTTP/1 all bytes pass.
+            self.watch(buf.filled().get(before..).unwrap_or_default());
+        }
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -164,6 +179,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
             buf.put_slice(ahead.get(..passes).unwrap_or_default());
             // One that is used up would keep what it was cut from.
             this.ahead = if passes == ahead.len() { Bytes::new() } else { ahead.slice(passes..) };
+            this.read_on(cx, buf);
         }
         Poll::Ready(Ok(()))
     }
