@@ -69,7 +69,7 @@ pub(crate) struct Taken {
 /// Its meaning is known.
 pub(crate) struct Parsed {
     pub(crate) principal: Caller,
-    pub(crate) call: Call,
+    pub(crate) call: Box<Call>,
     pub(crate) taken: Taken,
     /// What it is served by, to its end: whatever takes its place meanwhile.
     pub(crate) catalog: Arc<Catalog>,
@@ -82,7 +82,7 @@ pub(crate) struct Parsed {
 /// Its caller may use the model that it names.
 pub(crate) struct Authorized {
     pub(crate) principal: Caller,
-    pub(crate) call: Call,
+    pub(crate) call: Box<Call>,
     pub(crate) taken: Taken,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) asked: ModelName,
@@ -92,7 +92,7 @@ pub(crate) struct Authorized {
 /// The model that serves it is known.
 pub(crate) struct Routed {
     pub(crate) principal: Caller,
-    pub(crate) call: Call,
+    pub(crate) call: Box<Call>,
     pub(crate) taken: Taken,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
@@ -109,7 +109,7 @@ pub(crate) struct Rendered {
 
 /// What is to be computed.
 pub(crate) struct Work {
-    pub(crate) call: Call,
+    pub(crate) call: Box<Call>,
     /// Bytes of the body that the call came in: what decides whether work on its text stays on the event loop.
     pub(crate) body_bytes: usize,
     /// The memory that the call may take, until the last byte of its answer has gone.

@@ -20,10 +20,10 @@ impl Gateway {
     /// It is not there, or is too much.
     pub(crate) async fn with_history(
         &self,
-        call: Call,
+        call: Box<Call>,
         mut taken: Taken,
         principal: &Principal,
-    ) -> Result<(Call, Taken), Why> {
+    ) -> Result<(Box<Call>, Taken), Why> {
         let Some(ask) = call.response.clone() else { return Ok((call, taken)) };
         let lists = match (&ask.previous, &ask.conversation) {
             (None, None) => return Ok((call, taken)),
@@ -40,7 +40,7 @@ impl Gateway {
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
-            (with_history(call, &lists, &limits), taken)
+            (with_history(*call, &lists, &limits).map(Box::new), taken)
         });
         let (call, taken) = reading.await.map_err(|_| {
             Why::new(Code::InternalError, "The conversation could not be read. Nothing was charged.")

@@ -78,7 +78,8 @@ impl Received {
 
 /// What a body says.
 struct Read {
-    call: Call,
+    /// Apart, so that the stages that follow hand it on without a copy.
+    call: Box<Call>,
     /// `None`: what it asks for could be no model's name.
     asked: Option<ModelName>,
     /// Who takes it, if that name leads to anybody.
@@ -123,10 +124,10 @@ fn read(
     let in_messages = model.as_ref().is_some_and(|model| model.lane.is_messages());
     // A response is always read: what is sent on of it is a chat.
     if in_messages && endpoint != Endpoint::Responses {
-        let call = headrace_wire::relay::skim(endpoint, body, limits)?;
+        let call = Box::new(headrace_wire::relay::skim(endpoint, body, limits)?);
         return Ok(Read { call, asked, model });
     }
-    let call = headrace_wire::parse(endpoint, &body, limits)?;
+    let call = Box::new(headrace_wire::parse(endpoint, &body, limits)?);
     let asked = asked.or_else(|| ModelName::new(&call.model).ok());
     let model = model.or_else(|| catalog.choose(asked.as_ref()?, asker, &body));
     Ok(Read { call, asked, model })

@@ -133,7 +133,7 @@ impl Work {
 
 /// A call as it is put to a model, or why it cannot be; and what was kept meanwhile.
 struct Written<T> {
-    call: Call,
+    call: Box<Call>,
     encoded: Result<Encoded, Why>,
     kept: T,
 }
@@ -142,7 +142,7 @@ async fn write<T: Send + 'static>(
     gateway: &Gateway,
     catalog: &Catalog,
     model: &Arc<ServedModel>,
-    call: Call,
+    call: Box<Call>,
     salt: CacheSalt,
     kept: T,
     long: bool,
