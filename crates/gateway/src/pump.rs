@@ -35,6 +35,8 @@ mod fall_back;
 
 mod source;
 
+mod ahead;
+
 mod line;
 
 mod reply;
@@ -45,6 +47,7 @@ mod stored;
 
 mod miss;
 
+use ahead::Ahead;
 use line::Line;
 use place::Placed;
 use reply::Reply;
@@ -245,7 +248,7 @@ impl Carried {
         round.source.listen(dossier.id);
         // One answer, in one encoder, whatever number of rounds it takes.
         let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
-        let mut events = Vec::new();
+        let (mut events, mut ahead) = (Vec::new(), Ahead::default());
         let patience = round.patience(gateway, dossier);
         let mut has_patience = patience.is_some();
         let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
@@ -271,7 +274,7 @@ impl Carried {
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
                 () = &mut closing => return Ending::Failed(cut_off()),
-                said = round.source.next(dossier, &mut events), if !full => match said {
+                said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
                     Said::Over => break,
                     Said::Lost(lost) => {
                         if let Err(why) = move_on(gateway, dossier, line, reply, round, lost) {
@@ -285,7 +288,7 @@ impl Carried {
                         reply.hand_over(&line.sender, dossier);
                     }
                     Said::More(more) => {
-                        reply.take(&more, &mut events, dossier).await;
+                        ahead.take_in(reply, &mut round.source, &more, &mut events, dossier).await;
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
