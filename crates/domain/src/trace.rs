@@ -63,6 +63,9 @@ pub struct EngineTrace {
     /// Nanoseconds for which it stood still, because what it had generated was not read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub paused_ns: u64,
+    /// Answers of it whose thought was ended because it had as many tokens as it may have.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub thoughts_cut: u32,
 }
 
 impl EngineTrace {
@@ -78,6 +81,7 @@ impl EngineTrace {
             preemptions: self.preemptions.saturating_add(more.preemptions),
             cached_blocks: self.cached_blocks.saturating_add(more.cached_blocks),
             prompt_blocks: self.prompt_blocks.saturating_add(more.prompt_blocks),
+            thoughts_cut: self.thoughts_cut.saturating_add(more.thoughts_cut),
             ..self
         }
     }
@@ -92,6 +96,10 @@ fn is_standard(tier: &PriceTier) -> bool {
 }
 
 fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_none(count: &u32) -> bool {
     *count == 0
 }
 

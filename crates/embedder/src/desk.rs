@@ -75,6 +75,7 @@ impl Desk {
             kv_tokens: shape.max_batch_tokens as u64,
             continues: Continues::Never,
             grammars: false,
+            thought_caps: false,
         };
         let state = State { queue: Queue::default(), running: 0, mode: Mode::Open, dead: None };
         Self {

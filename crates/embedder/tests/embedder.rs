@@ -95,6 +95,7 @@ fn job(tenant: u64, tokens: &[u32]) -> Job {
         generated: 0,
         sampling: sampling(),
         grammar: None,
+        thought: None,
         salt: CacheSalt::derive(&[0; 32], "p", "m", None),
         keys: None,
         tenant: Tenant(tenant),

@@ -10,6 +10,7 @@ use headrace_domain::{
 
 use crate::grammar::SharedGrammar;
 use crate::load::SubmitRefusal;
+use crate::thought::ThoughtCap;
 
 /// Who the engine shares itself between. It is a number: the engine learns no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +42,8 @@ pub struct Job {
     pub sampling: Sampling,
     /// What each choice is held to; `None`: to nothing. Only for engines that say [`crate::Capabilities::grammars`].
     pub grammar: Option<SharedGrammar>,
+    /// How much each choice may think; `None`: as much as it likes. Only for engines that say [`crate::Capabilities::thought_caps`].
+    pub thought: Option<Arc<ThoughtCap>>,
     /// Separates prefix caches.
     pub salt: CacheSalt,
     /// The keys of the prompt's blocks, where they are known already: hashing is what looking them up costs.

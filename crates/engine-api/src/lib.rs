@@ -8,6 +8,7 @@ mod health;
 mod job;
 mod load;
 mod relay;
+mod thought;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub use relay::{
     Abandoned, Relay, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait,
     RelayedEvent, Resumes, SharedRelay,
 };
+pub use thought::{MOST_MARK_IDS, ThoughtCap};
 
 use headrace_domain::PrefixKeys;
 

@@ -29,6 +29,9 @@ pub struct Capabilities {
     /// Whether it holds answers to grammars.
     #[serde(default)]
     pub grammars: bool,
+    /// Whether it ends thoughts that have had enough tokens ([`crate::Job::thought`]).
+    #[serde(default)]
+    pub thought_caps: bool,
 }
 
 /// How an engine goes on with an answer that another one began ([`crate::Job::generated`]).

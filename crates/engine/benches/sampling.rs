@@ -85,6 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             salt: CacheSalt::derive(&[0; 32], "t", "m", None),
             keys: None,
             grammar: None,
+            thought: None,
             tenant: Tenant(0),
             weight: 1,
             priority: Priority::Normal,

@@ -98,6 +98,7 @@ impl Intake {
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
             continues: Continues::Exactly,
             grammars: true,
+            thought_caps: true,
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
@@ -260,6 +261,9 @@ impl Intake {
         }
         if s.stop.iter().any(String::is_empty) {
             return bad("an empty stop string".to_owned());
+        }
+        if let Some(why) = job.thought.as_ref().and_then(|thought| thought.check(vocab).err()) {
+            return bad(why);
         }
         match out_of_range(s) {
             Some((name, value)) => bad(format!("{name} = {value}")),

@@ -13,6 +13,7 @@ use crate::held::Held;
 use crate::masks::Masks;
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
+use crate::thought::{Thinking, Turn};
 use crate::times::Times;
 
 /// Ids that a form has come next are taken together up to so many.
@@ -37,6 +38,8 @@ pub(crate) struct Choice {
     pub(crate) seq: Option<SeqId>,
     /// What it is held to.
     pub(crate) held: Option<Held>,
+    /// How much of what it may think it has thought.
+    pub(crate) thinking: Option<Thinking>,
     decoder: Box<dyn Decode>,
     stops: StopMatcher,
 }
@@ -55,6 +58,10 @@ pub(crate) enum Still {
 struct Accepted {
     text: String,
     finish: Option<FinishReason>,
+    /// A thought ends with it.
+    closes: bool,
+    /// A thought is being ended for the first time.
+    cut: bool,
 }
 
 /// A job as the engine's thread keeps it. Everything costly in it was made on the caller's thread.
@@ -111,7 +118,7 @@ impl Choice {
         seen_prompt: &Arc<[u32]>,
         rules: &Rules,
         text: &dyn TextOf,
-        held: Option<Held>,
+        (held, thinking): (Option<Held>, Option<Thinking>),
     ) -> Self {
         Self {
             number,
@@ -119,6 +126,7 @@ impl Choice {
             generated: 0,
             seq: None,
             held,
+            thinking,
             decoder: text.decoder(),
             stops: StopMatcher::new(&rules.sampling.stop),
         }
@@ -137,8 +145,13 @@ impl Choice {
         if stops && (!free || self.held.is_some()) {
             let mut text = String::new();
             let matched = self.finish_text(rules, &mut text);
-            return Ok(Accepted { text, finish: Some(matched.unwrap_or(FinishReason::Stop)) });
+            let finish = Some(matched.unwrap_or(FinishReason::Stop));
+            return Ok(Accepted { text, finish, closes: false, cut: false });
         }
+        let Turn { closes, cut } = match &mut self.thinking {
+            Some(thinking) => thinking.accept(id)?,
+            None => Turn::default(),
+        };
         let complete = match &mut self.held {
             Some(held) => !held.accept(id)?,
             None => false,
@@ -150,7 +163,21 @@ impl Choice {
             let end = if complete { FinishReason::Stop } else { FinishReason::Length };
             finish = Some(matched.unwrap_or(end));
         }
-        Ok(Accepted { text, finish })
+        Ok(Accepted { text, finish, closes, cut })
+    }
+
+    /// What must come next, for the sake of its thought or of its form.
+    ///
+    /// # Errors
+    /// Its form cannot be followed any further.
+    pub(crate) fn forced(&mut self) -> Result<Option<u32>, GrammarFailed> {
+        if let Some(id) = self.thinking.as_ref().and_then(Thinking::forced) {
+            return Ok(Some(id));
+        }
+        match &mut self.held {
+            Some(held) => Ok(held.forced()?.first().copied()),
+            None => Ok(None),
+        }
     }
 
     fn deliver(&mut self, piece: &str, rules: &Rules) -> (String, Option<FinishReason>) {
@@ -188,8 +215,11 @@ impl JobState {
         }
         let seen: Arc<[u32]> = seen.into();
         let numbers = (0..rules.sampling.n).map(|i| job.first_choice.saturating_add(i));
-        let held = || job.grammar.as_ref().map(|grammar| Held::new(&**grammar, vocab));
-        let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, held())).collect();
+        let bound = || {
+            let held = job.grammar.as_ref().map(|grammar| Held::new(&**grammar, vocab));
+            (held, job.thought.as_ref().map(|cap| Thinking::new(cap, job.grammar.is_some())))
+        };
+        let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, bound())).collect();
         let prompt_blocks = usable_blocks(job.prompt.len()) as u32;
         Self {
             request: job.request,
@@ -333,25 +363,35 @@ impl JobState {
         now_ns: u64,
     ) -> Result<bool, GrammarFailed> {
         let Some(taken) = self.choices.get_mut(choice) else { return Ok(false) };
-        let Accepted { mut text, mut finish } = taken.accept(id, &self.rules)?;
+        let Accepted { mut text, mut finish, mut closes, mut cut } = taken.accept(id, &self.rules)?;
         let number = taken.number;
-        let mut ids = vec![id];
+        let (mut ids, mut thoughts) = (vec![id], Vec::new());
         while finish.is_none() && logprob.is_none() && ids.len() < MOST_FORCED {
-            let next = match &mut taken.held {
-                Some(held) => held.forced()?.first().copied(),
-                None => None,
-            };
-            let Some(next) = next else { break };
+            let Some(next) = taken.forced()? else { break };
+            if std::mem::replace(&mut closes, false) {
+                // What was thought is told by itself: it is counted as such.
+                let thought = std::mem::take(&mut text);
+                thoughts.push((ids.len(), thought));
+            }
             let accepted = taken.accept(next, &self.rules)?;
             ids.push(next);
             text.push_str(&accepted.text);
-            finish = accepted.finish;
+            (finish, closes) = (accepted.finish, accepted.closes);
+            cut |= accepted.cut;
         }
         further.extend_from_slice(ids.get(1..).unwrap_or_default());
         self.output += ids.len() as u64;
         let first = *self.first_token_ns.get_or_insert(now_ns);
         self.trace.prefill_ns = first.saturating_sub(self.started_ns.unwrap_or(first));
         self.trace.decode_ns = now_ns.saturating_sub(first);
+        self.trace.thoughts_cut = self.trace.thoughts_cut.saturating_add(u32::from(cut));
+        let mut told = 0;
+        for (end, text) in thoughts {
+            let rest = ids.split_off(end - told);
+            told = end;
+            let ids = std::mem::replace(&mut ids, rest);
+            self.emit(Event::Tokens { choice: number, ids, text, logprobs: Vec::new() });
+        }
         let logprobs = logprob.into_iter().collect();
         self.emit(Event::Tokens { choice: number, ids, text, logprobs });
         Ok(match finish {

@@ -20,6 +20,7 @@ mod restarts;
 mod sampler;
 mod stepper;
 mod text;
+mod thought;
 mod times;
 
 pub use config::{EngineConfig, EngineError, MAX_LOGPROBS};

@@ -57,6 +57,7 @@ fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, c
         kv_tokens: 1,
         continues: Continues::Never,
         grammars: false,
+        thought_caps: false,
     };
     let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
     let model = ModelName::new("m").unwrap();
@@ -209,6 +210,7 @@ fn fixed() -> Fixed {
         kv_tokens: 1 << 20,
         continues: Continues::Never,
         grammars: false,
+        thought_caps: false,
     };
     Fixed { capabilities, load: LoadReport::default(), cached: 0, health: Health::Up }
 }

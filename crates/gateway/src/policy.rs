@@ -1,10 +1,12 @@
 //! What the operator of a model decides of its calls: what is done where a worker is lost or slow, and how tools are shown to it.
 //! Knows no worker and no call.
 
+use std::sync::Arc;
+
 use headrace_fleet::Hedge;
 
 /// Of one model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
     /// What follows where an answer breaks of which its client may have seen something.
     pub on_break: OnBreak,
@@ -12,6 +14,27 @@ pub struct Policy {
     pub hedge: Option<Hedge>,
     /// In which order tools' schemas name properties.
     pub tools_order: ToolsOrder,
+    /// How much it thinks.
+    pub thinking: ThinkingPolicy,
+}
+
+/// How much a model thinks before it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ThinkingPolicy {
+    /// The most tokens of thought for an effort, in the order of [`ThinkingPolicy::EFFORTS`]; `None`: as its template has it.
+    pub budgets: [Option<u32>; Self::EFFORTS.len()],
+    /// What a thought ends with that has had enough.
+    pub last_words: Option<Arc<str>>,
+}
+
+impl ThinkingPolicy {
+    /// The words for efforts that may have a budget.
+    pub const EFFORTS: [&str; 6] = ["minimal", "low", "medium", "high", "xhigh", "max"];
+
+    /// The most tokens of thought for an effort.
+    pub fn budget(&self, effort: &str) -> Option<u32> {
+        Self::EFFORTS.into_iter().zip(self.budgets).find_map(|(name, most)| most.filter(|_| name == effort))
+    }
 }
 
 /// In which order the schemas of tools name properties, where a model is shown them.

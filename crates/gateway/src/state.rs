@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Reserved};
 use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling};
-use headrace_engine_api::SharedGrammar;
+use headrace_engine_api::{SharedGrammar, ThoughtCap};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::BadRequest;
@@ -124,6 +124,8 @@ pub(crate) struct Work {
     pub(crate) text: Option<String>,
     /// What its answers are held to.
     pub(crate) grammar: Option<SharedGrammar>,
+    /// What ends their thoughts, where they may have only so many tokens.
+    pub(crate) thought: Option<Arc<ThoughtCap>>,
     pub(crate) sampling: Sampling,
     pub(crate) salt: CacheSalt,
     /// The keys of the prompts' blocks, one list per prompt, once they are known.

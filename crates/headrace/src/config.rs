@@ -15,6 +15,7 @@ pub(crate) mod sections;
 mod shadows;
 pub(crate) mod show;
 mod table;
+mod thinking;
 pub(crate) mod upstreams;
 pub(crate) mod value;
 mod variables;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route, ToolsOrder};
+use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route, ThinkingPolicy, ToolsOrder};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -117,6 +118,8 @@ pub(crate) struct ModelConfig {
     pub(crate) arithmetic: Arithmetic,
     /// In which order it is shown tools.
     pub(crate) tools_order: ToolsOrder,
+    /// How much it thinks.
+    pub(crate) thinking: ThinkingPolicy,
 }
 
 impl ModelConfig {

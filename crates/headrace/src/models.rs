@@ -456,7 +456,11 @@ fn run(
         created_unix_s: model.created_unix_s,
         default_max_tokens: named.default_max_tokens.or(recommended),
         limits: named.limits,
-        policy: Policy { tools_order: named.tools_order, ..Policy::default() },
+        policy: Policy {
+            tools_order: named.tools_order,
+            thinking: named.thinking.clone(),
+            ..Policy::default()
+        },
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
     let worker = worker.within(config.gateway.region.clone());

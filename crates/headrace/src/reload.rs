@@ -286,6 +286,7 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
         let served = Arc::make_mut(&mut model.served);
         served.limits = named.limits;
         served.policy.tools_order = named.tools_order;
+        served.policy.thinking = named.thinking.clone();
         served.default_max_tokens = plan.default_max_tokens(&named.name);
         Some(model)
     });

@@ -434,7 +434,7 @@ impl Fronted {
             created_unix_s: before.created_unix_s,
             default_max_tokens: default_max_tokens.or(recommended),
             limits: model.limits,
-            policy: model.policy,
+            policy: model.policy.clone(),
         }));
     }
 

@@ -133,6 +133,7 @@ impl Wordbook {
                 capabilities.numerics.clear();
             }
             capabilities.grammars &= engine.grammars;
+            capabilities.thought_caps &= engine.thought_caps;
         }
         Some(TokenLane {
             tokenizer: Arc::clone(&self.tokenizer),

@@ -2,7 +2,7 @@
 //! held to (`grammar`), and must not know the tools of any call.
 
 use crate::marks::HARMONY;
-use crate::thought::Thought;
+use crate::thought::{ANALYSIS, Thought, ThoughtBounds};
 
 /// How a family of models writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -71,6 +71,15 @@ impl ReplyStyle {
     /// Whether it tells what it thinks from what it says.
     pub fn thinks(&self) -> bool {
         self.thought.is_some() || self.family == ReplyFamily::Harmony
+    }
+
+    /// What bounds its thoughts; `None`: it has none.
+    pub fn bounds(&self) -> Option<ThoughtBounds> {
+        match (self.thought, self.family) {
+            (_, ReplyFamily::Harmony) => Some(ANALYSIS),
+            (Some(Thought { open, close }), _) => Some(ThoughtBounds { open, close, onward: "" }),
+            (None, _) => None,
+        }
     }
 
     /// Whether a special token of this text is read in replies, so that it must stand in their text.

@@ -36,5 +36,5 @@ pub use places::Place;
 pub use rendered::Rendered;
 pub use reply::{CallIds, ReplyForm, ReplyParser};
 pub use template::{ChatTemplate, RenderOptions, SpecialTokenTexts, Switches};
-pub use thought::Thought;
+pub use thought::{Thought, ThoughtBounds};
 pub use values::texts_of;

@@ -9,6 +9,24 @@ pub struct Thought {
     pub close: &'static str,
 }
 
+/// What bounds a thought, and what the answer behind it begins with where the model is not left to say so itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThoughtBounds {
+    /// What opens it.
+    pub open: &'static str,
+    /// What closes it.
+    pub close: &'static str,
+    /// What stands between it and the first word of the answer; empty: nothing that must.
+    pub onward: &'static str,
+}
+
+/// Those of GPT-OSS, whose thoughts are messages in a channel.
+pub(crate) const ANALYSIS: ThoughtBounds = ThoughtBounds {
+    open: "<|channel|>analysis<|message|>",
+    close: "<|end|>",
+    onward: "<|start|>assistant<|channel|>final<|message|>",
+};
+
 /// What is looked for in templates, in this order.
 const KNOWN: [Thought; 6] = [
     Thought { open: "<think>", close: "</think>" },

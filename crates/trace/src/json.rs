@@ -192,6 +192,7 @@ fn engine(engine: &EngineTrace) -> Value {
         "steps": engine.steps,
         "prefill_chunks": engine.prefill_chunks,
         "preemptions": engine.preemptions,
+        "thoughts_cut": engine.thoughts_cut,
         "cached_blocks": engine.cached_blocks,
         "prompt_blocks": engine.prompt_blocks,
         "cache_miss": engine.miss.as_ref().map(miss),

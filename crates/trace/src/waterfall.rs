@@ -432,11 +432,18 @@ fn batch_text(engine: &EngineTrace) -> String {
     if engine.preemptions > 0 {
         text.push_str(&format!(" · preempted {}×", engine.preemptions));
     }
+    if engine.thoughts_cut > 0 {
+        text.push_str(&format!(" · {} at its budget", thoughts_ended(engine.thoughts_cut)));
+    }
     if engine.paused_ns > 0 {
         let stood_still = humane_duration(engine.paused_ns);
         text.push_str(&format!(" · stood still for {stood_still}: its reader was behind"));
     }
     text
+}
+
+fn thoughts_ended(count: u32) -> String {
+    if count == 1 { "a thought ended".to_owned() } else { format!("{count} thoughts ended, each") }
 }
 
 /// Why not more of the prompt was found, in words. For operators: it says whether others have the same text cached.

@@ -62,6 +62,7 @@ impl TokenModel {
             // Of the others it is not known to be the same, to the token.
             continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
             grammars: false,
+            thought_caps: false,
         };
         let server = upstream.server();
         let gauge = server.loads.gauge(&model.model);

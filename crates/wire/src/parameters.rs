@@ -88,7 +88,7 @@ const HONOURED: &[Row] = &[
         "reasoning_effort",
         "c",
         r#""low""#,
-        "`none` switches thinking off; other words reach the model's template",
+        "`none` switches thinking off; other words reach the model's template, and may be a number of tokens by its configuration",
     ),
     ("repetition_penalty", "ct", "1.1", "above 0 to 2"),
     (
@@ -135,7 +135,12 @@ const HONOURED: &[Row] = &[
         r#"{"type":"adaptive","display":"omitted"}"#,
         "`enabled` with a budget, `disabled`, `adaptive`; `display: omitted` leaves its text out",
     ),
-    ("thinking_token_budget", "c", "100", "the most tokens of thought"),
+    (
+        "thinking_token_budget",
+        "c",
+        "100",
+        "the most tokens of thought, where a token of the model's ends one",
+    ),
     ("timeout", "ctm", "5", "Headrace's own: seconds within which the first token must come"),
     ("tool_choice", "cm", "", "all of the dialect's; what must be called must be offered"),
     (

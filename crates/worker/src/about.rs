@@ -125,6 +125,7 @@ mod tests {
             kv_tokens: 1000,
             continues: headrace_engine_api::Continues::Exactly,
             grammars: false,
+            thought_caps: false,
         };
         let load = LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, ..LoadReport::default() };
         let model = AboutModel {

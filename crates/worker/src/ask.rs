@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::{CacheSalt, RequestId, Sampling};
-use headrace_engine_api::{Job, Priority, Tenant};
+use headrace_engine_api::{Job, Priority, Tenant, ThoughtCap};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
@@ -24,6 +24,7 @@ pub struct Ask<'a> {
     prompt: Cow<'a, [u32]>,
     generated: u32,
     sampling: Cow<'a, Sampling>,
+    thought: Option<Cow<'a, ThoughtCap>>,
     salt: [u8; 32],
     tenant: u64,
     weight: u32,
@@ -79,6 +80,7 @@ impl<'a> Ask<'a> {
             prompt: Cow::Borrowed(prompt),
             generated: *generated,
             sampling: Cow::Borrowed(sampling),
+            thought: job.thought.as_deref().map(Cow::Borrowed),
             salt: salt.to_bytes(),
             tenant: *tenant,
             weight: *weight,
@@ -166,6 +168,7 @@ impl<'a> Ask<'a> {
             salt: CacheSalt::from_bytes(self.salt),
             keys: None,
             grammar: None,
+            thought: self.thought.map(|thought| Arc::new(thought.into_owned())),
             tenant: Tenant(self.tenant),
             weight: self.weight.clamp(1, MAX_WEIGHT),
             priority: if self.is_idle { Priority::Idle } else { Priority::Normal },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The version of jobs and events that is spoken here.
-pub const PROTOCOL: u8 = 1;
+pub const PROTOCOL: u8 = 2;
 /// The shortest secret, in bytes.
 pub const LEAST_SECRET_BYTES: usize = 32;
 /// For how long a ticket is good.

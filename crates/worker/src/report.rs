@@ -35,6 +35,7 @@ pub(crate) struct Engine {
     forward_ns: u64,
     sample_ns: u64,
     paused_ns: u64,
+    thoughts_cut: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,7 @@ impl From<&JobReport> for Report {
             forward_ns,
             sample_ns,
             paused_ns,
+            thoughts_cut,
         } = report.engine;
         let miss = miss.map(|CacheMiss { reason, token, elsewhere, place: _, other }| Miss {
             reason,
@@ -92,6 +94,7 @@ impl From<&JobReport> for Report {
             forward_ns,
             sample_ns,
             paused_ns,
+            thoughts_cut,
         };
         Self { input, cached_input, output: output.saturating_add(reasoning), engine }
     }
@@ -137,6 +140,7 @@ impl Report {
             forward_ns: engine.forward_ns.min(step_ns),
             sample_ns: engine.sample_ns.min(step_ns),
             paused_ns: engine.paused_ns.min(elapsed_ns),
+            thoughts_cut: engine.thoughts_cut,
         };
         JobReport { usage: Usage { input, cached_input, output, ..Usage::default() }, engine }
     }

@@ -76,6 +76,7 @@ fn world() -> World {
         kv_tokens: 1_000,
         continues: Continues::Exactly,
         grammars: false,
+        thought_caps: false,
     };
     let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
     let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
@@ -114,6 +115,7 @@ fn job(prompt: &[u32]) -> Job {
         start_deadline_ns: None,
         unread_bytes: 100_000,
         grammar: None,
+        thought: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_domain::{
     CacheSalt, FinishReason, RequestId, Sampling, Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
 };
-use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, Priority, Tenant};
+use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, Priority, Tenant, ThoughtCap};
 use headrace_worker::{
     Ask, AskFault, Audit, Broken, End, ExpectedModel, Fault, Frame, FrameFault, Heard, Report, Unframer,
     put_frame,
@@ -32,6 +32,13 @@ fn job(sampling: Sampling) -> Job {
         start_deadline_ns: Some(1_500),
         unread_bytes: 100_000,
         grammar: None,
+        thought: Some(Arc::new(ThoughtCap {
+            most_tokens: 300,
+            open: vec![1, 2],
+            close: 3,
+            ending: vec![4, 3],
+            is_open: true,
+        })),
     }
 }
 
@@ -338,9 +345,9 @@ fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
     assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
 }
 
-/// What is written of version 1 is read by everybody who speaks it: other bytes need another version.
+/// What is written of version 2 is read by everybody who speaks it: other bytes need another version.
 #[test]
-fn version_1_is_these_bytes() {
+fn version_2_is_these_bytes() {
     let mut job = job(Sampling { stop: vec!["a".into()], ..Sampling::default() });
     job.request = "req_018f0000000070008000000000000001".parse().unwrap();
     job.salt = CacheSalt::from_bytes([9; 32]);
@@ -361,8 +368,8 @@ fn version_1_is_these_bytes() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&ask), ASK, "the bytes of a job");
     assert_eq!(hex(&frames), FRAMES, "the bytes of frames");
-    assert_eq!(headrace_worker::PROTOCOL, 1);
+    assert_eq!(headrace_worker::PROTOCOL, 2);
 }
 
-const ASK: &str = "01016d0162247265715f3031386630303030303030303730303038303030303030303030303030303031030305060700000000000000803f000000000000000000000000000000803f0000100001016100000100000909090909090909090909090909090909090909090909090909090909090909ffffffffffffffffff01020101e807a08d06";
-const FRAMES: &str = "1100000000010000000000000000000000ac0200000200000001020b000000020101014101000000bf000900000003030201ac020178000500000004030101611800000006050178010203000000000000000000000000000000000015000000050102030000000000000000000000000000000000";
+const ASK: &str = "02016d0162247265715f3031386630303030303030303730303038303030303030303030303030303031030305060700000000000000803f000000000000000000000000000000803f00001000010161000001000001ac0202010203020403010909090909090909090909090909090909090909090909090909090909090909ffffffffffffffffff01020101e807a08d06";
+const FRAMES: &str = "1100000000010000000000000000000000ac0200000200000001020b000000020101014101000000bf000900000003030201ac0201780005000000040301016119000000060501780102030000000000000000000000000000000000001600000005010203000000000000000000000000000000000000";

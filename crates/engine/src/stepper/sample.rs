@@ -90,7 +90,7 @@ impl Stepper {
     }
 }
 
-/// The id that comes next at `position`: what the form has come, or one that it allows.
+/// The id that comes next at `position`: what must come, or one that the form allows.
 fn choose(
     sampler: &mut Sampler,
     logits: &[f32],
@@ -98,9 +98,8 @@ fn choose(
     choice: &mut Choice,
     position: u64,
 ) -> Result<u32, GrammarFailed> {
-    let forced = choice.held.as_mut().map(Held::forced).transpose()?;
-    if let Some(id) = forced.and_then(<[u32]>::first) {
-        return Ok(*id);
+    if let Some(id) = choice.forced()? {
+        return Ok(id);
     }
     let sampling = &rules.sampling;
     let random = if is_greedy(sampling) { 0.0 } else { uniform(sampling.seed.0, choice.number, position) };

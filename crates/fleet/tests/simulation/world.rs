@@ -138,6 +138,7 @@ impl World {
             kv_tokens: 16_384 * 16,
             continues: Continues::Never,
             grammars: false,
+            thought_caps: false,
         };
         let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));

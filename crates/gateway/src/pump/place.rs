@@ -425,6 +425,7 @@ impl Placing<'_> {
             generated,
             sampling,
             grammar: work.grammar.clone(),
+            thought: work.thought.clone(),
             salt: work.salt,
             keys,
             tenant: work.tenant,

@@ -9,7 +9,7 @@ use headrace_domain::{
     CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling, SamplingDefaults,
     Stage, ToolChoice, UnixNanos,
 };
-use headrace_engine_api::{SharedGrammar, Tenant};
+use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
 use headrace_prompt::RenderOptions;
 
@@ -23,6 +23,7 @@ use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
 pub(crate) mod estimate;
 
+mod budget;
 mod calls;
 mod form;
 mod held;
@@ -56,7 +57,7 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, thought, messages }, sampling) = written;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
@@ -72,6 +73,7 @@ impl Moderated {
             messages,
             text,
             grammar,
+            thought,
             sampling,
             salt,
             keys,
@@ -103,7 +105,7 @@ impl Work {
         let salt = salt(gateway, project, &model, &self.call);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, thought, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
         let mut work = Self {
             body_bytes: self.body_bytes,
@@ -113,6 +115,7 @@ impl Work {
             messages,
             text,
             grammar,
+            thought,
             sampling,
             salt,
             keys: Vec::new(),
@@ -218,6 +221,8 @@ struct Encoded {
     text: Option<String>,
     /// What its answers are held to.
     grammar: Option<SharedGrammar>,
+    /// What ends their thoughts.
+    thought: Option<Arc<ThoughtCap>>,
     /// What goes in messages.
     messages: Option<Messages>,
 }
@@ -253,11 +258,11 @@ fn encode(
         Lane::Tokens(lane) => tokens(model, lane, call, now),
         Lane::Vectors(lane) => {
             let prompts = texts::encode(model, lane, call, most_tokens)?;
-            Ok(Encoded { prompts, text: None, grammar: None, messages: None })
+            Ok(Encoded { prompts, text: None, grammar: None, thought: None, messages: None })
         }
         Lane::Messages(_) => {
             let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
-            Ok(Encoded { prompts: Vec::new(), text: None, grammar: None, messages })
+            Ok(Encoded { prompts: Vec::new(), text: None, grammar: None, thought: None, messages })
         }
     }
 }
@@ -271,14 +276,16 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
                 RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
             let (ids, text) = rendered(model, lane, conversation, &options)?;
             let grammar = form::grammar(model, lane, call, &text)?;
-            Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, messages: None })
+            let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
+            Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, thought, messages: None })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
             let grammar = form::grammar(model, lane, call, "")?;
-            Ok(Encoded { prompts: each.collect::<Result<_, _>>()?, text: None, grammar, messages: None })
+            let prompts = each.collect::<Result<_, _>>()?;
+            Ok(Encoded { prompts, text: None, grammar, thought: None, messages: None })
         }
     }
 }

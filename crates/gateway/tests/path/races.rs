@@ -32,7 +32,8 @@ fn hedged(world: &World, fleet: Arc<Fleet>, known: &[&str]) {
 
 /// Gives all models of a world a policy.
 pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known: &[&str]) {
-    let of_policy = |model: &Arc<ServedModel>| Arc::new(ServedModel { policy, ..(**model).clone() });
+    let of_policy =
+        |model: &Arc<ServedModel>| Arc::new(ServedModel { policy: policy.clone(), ..(**model).clone() });
     let price =
         |model: &str| json!({"model": model, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64});
     let prices = json!([price(MODEL), price("far")]);

@@ -107,7 +107,7 @@ async fn the_order_of_tools_properties_is_as_sent_or_the_models_own() {
     for (tools_order, names_matter) in [(ToolsOrder::AsSent, true), (ToolsOrder::Canonical, false)] {
         let policy = Policy { tools_order, ..Policy::default() };
         let mut offer = offer(&world, 1, "other");
-        offer.models.iter_mut().for_each(|model| Arc::make_mut(model).policy = policy);
+        offer.models.iter_mut().for_each(|model| Arc::make_mut(model).policy = policy.clone());
         swap(&world, offer);
         let mut prompts = Vec::new();
         for body in [&one, &two, &three] {

@@ -1,9 +1,11 @@
 //! What a model thinks before it answers: told as such, counted as such, and switched by who calls.
 
 use headrace_domain::Endpoint;
+use headrace_engine_api::Capabilities;
+use headrace_gateway::{Policy, ThinkingPolicy};
 use serde_json::{Value, json};
 
-use crate::world::{Script, Setup, World, chat_body, read};
+use crate::world::{Script, Setup, World, capabilities, chat_body, read};
 
 /// It opens a thought in the prompt unless it is told not to.
 const THINKS: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
@@ -96,4 +98,85 @@ async fn variables_of_the_template_reach_it() {
     };
     let plain = tokens(json!({})).await;
     assert!(tokens(json!({"chat_template_kwargs": {"style": "terse"}})).await > plain);
+}
+
+/// A vocabulary with the marks of thoughts.
+fn thinker(template: &'static str, thought_caps: bool, policy: Policy) -> World {
+    World::new(Setup {
+        template: Some(template),
+        words_of: "../model/tests/data/qwen3",
+        capabilities: Capabilities { vocab: 1024, thought_caps, ..capabilities() },
+        policy,
+        ..Setup::default()
+    })
+}
+
+const OPENED: u32 = 1022;
+const CLOSED: u32 = 1023;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_of_thought_reaches_the_engine_in_ids() {
+    let last_words = Some("Enough.\n".into());
+    let mut budgets = [None; ThinkingPolicy::EFFORTS.len()];
+    budgets[1] = Some(300);
+    let thinking = ThinkingPolicy { budgets, last_words };
+    let with_words = Policy { thinking: thinking.clone(), ..Policy::default() };
+    let without = Policy { thinking: ThinkingPolicy { last_words: None, ..thinking }, ..Policy::default() };
+    let plain = "{{ messages[0].content }}{# </think> #}";
+    for (template, policy, fields, most, words, is_open) in [
+        (THINKS, &without, json!({"thinking_token_budget": 7}), 7, 0, true),
+        (THINKS, &without, json!({"thinking_token_budget": 0}), 0, 0, true),
+        (THINKS, &with_words, json!({"thinking_token_budget": 100}), 95, 5, true),
+        // The words do not fit: the thought is just closed.
+        (THINKS, &with_words, json!({"thinking_token_budget": 5}), 5, 0, true),
+        (THINKS, &without, json!({"thinking_token_budget": 7, "reasoning_effort": "low"}), 7, 0, true),
+        (THINKS, &without, json!({"reasoning_effort": "low"}), 300, 0, true),
+        (plain, &without, json!({"thinking_token_budget": 7}), 7, 0, false),
+    ] {
+        let world = thinker(template, true, policy.clone());
+        world.script(Script::Say("Hm.</think>Yes."));
+        let answer = world.call(Endpoint::ChatCompletions, with(fields.clone(), false)).await;
+        let (status, text) = (answer.status, read(answer).await);
+        assert_eq!(status, 200, "{fields} {text}");
+        let job = world.engine.jobs.lock().unwrap().pop().unwrap();
+        let cap = job.thought.unwrap();
+        assert_eq!((cap.most_tokens, cap.is_open), (most, is_open), "{fields}");
+        assert_eq!((cap.open.as_slice(), cap.close), (&[OPENED][..], CLOSED));
+        assert_eq!(cap.ending.last(), Some(&CLOSED));
+        assert_eq!(cap.ending.len(), words + 1, "{fields}: {:?}", cap.ending);
+    }
+    // Who asks for nothing is held to nothing, and so is an effort that has no number.
+    let world = thinker(THINKS, true, without);
+    world.script(Script::Say("Hm.</think>Yes."));
+    read(world.call(Endpoint::ChatCompletions, with(json!({}), false)).await).await;
+    assert_eq!(world.engine.jobs.lock().unwrap().pop().unwrap().thought, None);
+    let answer =
+        world.call(Endpoint::ChatCompletions, with(json!({"reasoning_effort": "high"}), false)).await;
+    assert!(read(answer).await.contains("not how much"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_nobody_can_keep_to_is_refused_by_its_name() {
+    let seed = "{{ messages[0].content }}{# </seed:think> #}";
+    for (template, caps, endpoint, says) in [
+        (PLAIN, true, Endpoint::ChatCompletions, "does not think"),
+        (seed, true, Endpoint::ChatCompletions, "no token that ends a thought"),
+        (THINKS, false, Endpoint::ChatCompletions, "server that cannot end a thought"),
+        (THINKS, false, Endpoint::Messages, "server that cannot end a thought"),
+    ] {
+        let world = thinker(template, caps, Policy::default());
+        let (param, body) = match endpoint {
+            Endpoint::Messages => (
+                "thinking.budget_tokens",
+                json!({"model": "demo", "max_tokens": 1025, "messages": [{"role": "user", "content": "hi"}],
+                    "thinking": {"type": "enabled", "budget_tokens": 1024}, "stream": false}),
+            ),
+            _ => ("thinking_token_budget", with(json!({"thinking_token_budget": 5}), false)),
+        };
+        let answer = world.call(endpoint, body).await;
+        let (status, text) = (answer.status, read(answer).await);
+        assert_eq!(status, 400, "{text}");
+        assert!(text.contains(param) && text.contains(says), "{text}");
+        assert!(world.engine.jobs.lock().unwrap().is_empty());
+    }
 }

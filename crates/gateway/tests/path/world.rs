@@ -94,7 +94,11 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn new(script: Script) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::plain(script))
+    }
+
+    fn plain(script: Script) -> Self {
+        Self {
             capabilities: capabilities(),
             script: Mutex::new(script),
             may_fail: Arc::default(),
@@ -103,7 +107,7 @@ impl Scripted {
             miss: Mutex::default(),
             health: Mutex::new(Health::Up),
             trace: Mutex::default(),
-        })
+        }
     }
 }
 
@@ -337,6 +341,11 @@ pub(crate) struct Setup {
     pub(crate) objects: ObjectLimits,
     /// The model is an encoder, which makes this.
     pub(crate) makes: Option<Makes>,
+    /// Whose tokenizer the model has: a directory beside this room's manifest.
+    pub(crate) words_of: &'static str,
+    /// What the engine can do.
+    pub(crate) capabilities: Capabilities,
+    pub(crate) policy: Policy,
 }
 
 impl Default for Setup {
@@ -356,6 +365,9 @@ impl Default for Setup {
             region: None,
             objects: ObjectLimits::default(),
             makes: None,
+            words_of: "../../demo-model/checkpoint",
+            capabilities: capabilities(),
+            policy: Policy::default(),
         }
     }
 }
@@ -387,7 +399,10 @@ impl World {
         ledger.transact(opening, now).durable.wait().unwrap();
 
         let name = ModelName::new(MODEL).unwrap();
-        let engine = Scripted::new(Script::Answer);
+        let engine = Arc::new(Scripted {
+            capabilities: setup.capabilities.clone(),
+            ..Scripted::plain(Script::Answer)
+        });
         let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
             {"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}
         ]))
@@ -425,7 +440,7 @@ impl World {
             judge: judge.clone(),
             costs: CostList::default(),
             fleet: Arc::new(Fleet::new([worker])),
-            models: vec![Arc::new(served(name, setup.template, setup.makes))],
+            models: vec![Arc::new(served(name, &setup))],
             aliases: BTreeMap::from([(
                 ModelName::new("alias").unwrap(),
                 Route::to(ModelName::new(MODEL).unwrap()),
@@ -553,18 +568,19 @@ pub(crate) fn capabilities() -> Capabilities {
         kv_tokens: 4096,
         continues: Continues::Never,
         grammars: false,
+        thought_caps: false,
     }
 }
 
-fn served(name: ModelName, template: Option<&str>, makes: Option<Makes>) -> ServedModel {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+fn served(name: ModelName, setup: &Setup) -> ServedModel {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(setup.words_of);
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let tokenizer =
         Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
-    if let Some(makes) = makes {
+    if let Some(makes) = setup.makes {
         let lane = VectorLane {
             tokenizer,
-            capabilities: capabilities(),
+            capabilities: setup.capabilities.clone(),
             makes,
             lower_case: false,
             prompts: BTreeMap::from([("query".to_owned(), "query: ".to_owned())]),
@@ -575,7 +591,7 @@ fn served(name: ModelName, template: Option<&str>, makes: Option<Makes>) -> Serv
         return ServedModel { name, lane, created_unix_s: 0, default_max_tokens: None, limits, policy };
     }
     let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
-    let source = template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
+    let source = setup.template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
         lane: Lane::Tokens(TokenLane {
@@ -583,14 +599,18 @@ fn served(name: ModelName, template: Option<&str>, makes: Option<Makes>) -> Serv
                 ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
             )),
             replies: ReplyStyle::detect(source),
-            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 2560)),
+            grammars: Arc::new(headrace_grammar::Compiler::new(
+                Arc::clone(&tokenizer),
+                &[],
+                setup.capabilities.vocab,
+            )),
             tokenizer,
             defaults: SamplingDefaults::default(),
-            capabilities: capabilities(),
+            capabilities: setup.capabilities.clone(),
         }),
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
-        policy: Policy::default(),
+        policy: setup.policy.clone(),
     }
 }

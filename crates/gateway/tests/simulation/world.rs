@@ -599,5 +599,6 @@ fn capabilities() -> Capabilities {
         kv_tokens: 4096,
         continues: Continues::Never,
         grammars: false,
+        thought_caps: false,
     }
 }

@@ -192,6 +192,7 @@ fn capabilities() -> Capabilities {
         kv_tokens: 1 << 20,
         continues: Continues::Never,
         grammars: false,
+        thought_caps: false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::ToolsOrder;
+use headrace_gateway::{ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
@@ -19,6 +19,7 @@ use super::prices::{play_price, prices_of};
 use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
 use super::table::Table;
+use super::thinking::thinking;
 use super::upstreams::{self, tools_order};
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
@@ -213,7 +214,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
     });
-    let tools_order = tools_order(table);
+    let (tools_order, thinking) = (tools_order(table), thinking(table));
     Some(ModelConfig {
         setting: table.what.clone(),
         name: name?,
@@ -226,6 +227,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),
         arithmetic: arithmetic.unwrap_or_default(),
         tools_order,
+        thinking,
     })
 }
 
@@ -242,5 +244,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         limits: LimitSpec::UNLIMITED,
         arithmetic: Arithmetic::default(),
         tools_order: ToolsOrder::default(),
+        thinking: ThinkingPolicy::default(),
     }
 }

@@ -480,6 +480,25 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
     let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\ntools.order = \"canonical\"\n\
                [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
     assert_eq!(read(own).map(|config| config.models[0].tools_order), Ok(ToolsOrder::Canonical));
+    let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\nthinking = { low = 0, xhigh = 9000, last_words = \"So.\" }\n\
+               [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+    let thinking = read(own).map(|config| config.models[0].thinking.clone()).unwrap();
+    let budgets =
+        ["minimal", "low", "medium", "high", "xhigh", "max", "other"].map(|word| thinking.budget(word));
+    assert_eq!(budgets, [None, Some(0), None, None, Some(9000), None, None]);
+    assert_eq!(thinking.last_words.as_deref(), Some("So."));
+    for (wrong, told) in [
+        ("thinking = 5", "models[0].thinking: must be a table such as"),
+        ("thinking.low = -1", "models[0].thinking.low: "),
+        ("thinking.some = 1", "models[0].thinking.some"),
+        (
+            &format!("thinking.last_words = \"{}\"", "x".repeat(501)),
+            "thinking.last_words: 501 bytes; at most 500",
+        ),
+    ] {
+        let why = order(wrong).unwrap_err();
+        assert!(why.contains(told), "{why}");
+    }
     let policy =
         |hedge: &str| read(&text(&format!("hedge = {hedge}"))).map(|config| config.relayed[0].policy.hedge);
     let hedge = |after_percent, most_permille| Some(Hedge { after_percent, most_permille });

@@ -18,6 +18,7 @@ use super::paths::not_a_model;
 use super::prices::prices_of;
 use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
 use super::table::Table;
+use super::thinking::thinking;
 use super::value::{Kind, Parsed};
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::{DEMO_PATH, Reader};
@@ -257,7 +258,12 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
 fn policy(table: &mut Table) -> Policy {
     let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
-    Policy { on_break: on_break.unwrap_or_default(), hedge: hedge(table), tools_order: tools_order(table) }
+    Policy {
+        on_break: on_break.unwrap_or_default(),
+        hedge: hedge(table),
+        tools_order: tools_order(table),
+        thinking: thinking(table),
+    }
 }
 
 /// In which order tools are shown: `tools.order`.

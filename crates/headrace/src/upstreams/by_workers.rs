@@ -53,7 +53,7 @@ impl Fronted {
             created_unix_s: before.created_unix_s,
             default_max_tokens: model.default_max_tokens.or(their.about.default_max_tokens),
             limits: model.limits,
-            policy: model.policy,
+            policy: model.policy.clone(),
         }));
     }
 

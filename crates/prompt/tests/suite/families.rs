@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Conversation, FinishReason, ReplyEvent, Tool};
+use headrace_domain::{Conversation, FinishReason, ReplyEvent, RequestId, Tool};
 use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle, Thought};
 use serde_json::Value;
 
@@ -258,4 +258,33 @@ fn a_style_reads_its_own_marks() {
     }
     let style = ReplyStyle::detect("<think>\n</think> [TOOL_CALLS]");
     assert!(style.reads("</think>") && style.thinks() && style.family == ReplyFamily::MistralArray);
+}
+
+/// What bounds a thought is what a parser knows for it: behind an ending that was put there stands the answer.
+#[test]
+fn behind_the_bounds_of_a_thought_stands_the_answer() {
+    for (template, prompted) in [("<think></think>", true), ("[THINK][/THINK]", true), ("<|channel|>", false)]
+    {
+        let style = match prompted {
+            true => ReplyStyle::detect(template),
+            false => plain(ReplyFamily::Harmony),
+        };
+        let bounds = style.bounds().unwrap();
+        let form = ReplyForm { style, ..ReplyForm::default() };
+        let mut parser = ReplyParser::new(&form, 0, CallIds::from(RequestId::from_bits(1)));
+        let mut events = Vec::new();
+        let said = format!("{}Hm, enough.{}{}Yes.", bounds.open, bounds.close, bounds.onward);
+        said.chars().for_each(|c| parser.push(&c.to_string(), vec![1], Vec::new(), &mut events));
+        parser.finish(FinishReason::Stop, &mut events);
+        let told = |thought: bool| -> String {
+            let texts = events.iter().filter_map(|event| match event {
+                ReplyEvent::Reasoning { text, .. } if thought => Some(text.as_str()),
+                ReplyEvent::Text { text, .. } if !thought => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect()
+        };
+        assert_eq!((told(true).as_str(), told(false).as_str()), ("Hm, enough.", "Yes."), "{template}");
+    }
+    assert_eq!(ReplyStyle::PLAIN.bounds(), None);
 }

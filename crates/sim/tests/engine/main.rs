@@ -10,5 +10,6 @@ mod prefixes;
 mod readers;
 mod same_answers;
 mod support;
+mod thoughts;
 mod thread;
 mod waits;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use headrace_domain::{FinishReason, Sampling, Seed};
 use headrace_engine::Progress;
-use headrace_engine_api::{Job, JobError, Priority, SubmitRefusal, Tenant, TicketControl};
+use headrace_engine_api::{
+    Job, JobError, Priority, SharedGrammar, SubmitRefusal, Tenant, ThoughtCap, TicketControl,
+};
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{Fault, ScriptedForward, ToyGrammar, ToyVocabulary, Trigger};
 
@@ -79,8 +81,19 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
     let tenant = rng.below(3);
     let fails_at = if rng.one_in(8) { Some(rng.below(20) as usize) } else { None };
     let grammar = ToyGrammar { fails_at, ..ToyGrammar::new(rng.below(1000), 46, EOS) };
+    let grammar = rng.one_in(3).then_some(Arc::new(grammar) as SharedGrammar);
+    let thought = ThoughtCap {
+        most_tokens: rng.below(30) as u32,
+        open: rng.of(&[&[3][..], &[3, 4]]).to_vec(),
+        close: 11,
+        ending: rng.of(&[&[11][..], &[1, 2, 11], &[1, 11, 2, 3]]).to_vec(),
+        is_open: rng.one_in(2),
+    };
+    // The toy's forms know no thoughts.
+    let thinks = grammar.is_none() && rng.one_in(3);
     Job {
-        grammar: if rng.one_in(3) { Some(Arc::new(grammar)) } else { None },
+        grammar,
+        thought: thinks.then(|| Arc::new(thought)),
         salt: salt(tenant),
         tenant: Tenant(tenant),
         weight: 1 + rng.below(3) as u32,
@@ -193,7 +206,7 @@ impl World {
             reader.pump();
             let report = reader.report.as_ref().expect("a terminal event");
             preemptions += report.engine.preemptions;
-            let key = format!("{:?} {:?} {:?}", job.prompt, job.sampling, job.grammar);
+            let key = format!("{:?} {:?} {:?} {:?}", job.prompt, job.sampling, job.grammar, job.thought);
             let expected = memory.entry(key).or_insert_with(|| alone(job));
             let got = &reader.answer;
             let wanted_error = expected.error.as_ref().map(std::mem::discriminant);

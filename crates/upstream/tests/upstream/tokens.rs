@@ -54,6 +54,7 @@ pub(crate) fn job(sampling: Sampling) -> Job {
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
         grammar: None,
+        thought: None,
         tenant: Tenant(1),
         weight: 1,
         priority: Priority::Normal,

@@ -42,6 +42,7 @@ fn job() -> Job {
         salt: CacheSalt::from_bytes([0; 32]),
         keys: None,
         grammar: None,
+        thought: None,
         tenant: Tenant(0),
         weight: 1,
         priority: Priority::Normal,

@@ -9,7 +9,8 @@ use crate::refused::Why;
 
 /// Refuses the first parameter that would go unheeded.
 pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
-    let wishes = if matches!(call.prompt, Prompt::Conversation(_)) { reasoning(lane, call) } else { None };
+    let wishes =
+        if matches!(call.prompt, Prompt::Conversation(_)) { reasoning(model, lane, call) } else { None };
     match wishes {
         None => Ok(()),
         Some((param, what)) => {
@@ -20,18 +21,17 @@ pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Resul
 }
 
 /// What is wished of its thinking, and the model cannot do. Not to think is what one does that has no thoughts.
-fn reasoning(lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static str)> {
+fn reasoning(model: &ServedModel, lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static str)> {
     let wish = &call.reasoning;
     let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
-    if wish.budget_tokens.is_some() {
-        return Some(("thinking.budget_tokens", "cannot be held to a number of tokens for its thought yet"));
-    }
+    // Of the efforts that the configuration knows, it says how much each is.
+    let has_budget = wish.effort.as_deref().and_then(|effort| model.policy.thinking.budget(effort)).is_some();
     match (wish.enabled, lane.replies.thinks()) {
         (Some(true), false) => Some(("reasoning_effort", "does not think before it answers")),
         (Some(false), true) if !switches.thinking => {
             Some(("reasoning_effort", "thinks before each answer, and its template has no switch for that"))
         }
-        (Some(true), true) if wish.effort.is_some() && !switches.effort => {
+        (Some(true), true) if wish.effort.is_some() && !switches.effort && !has_budget => {
             Some(("reasoning_effort", "has a template that knows thinking, but not how much of it"))
         }
         _ => None,

@@ -1,0 +1,176 @@
+//! How far the thoughts of one answer have come, and what ends them where they have had enough. Decided by the ids of the answer
+//! alone, so that it is the same however they came. Knows no text and no grammar.
+
+use std::sync::Arc;
+
+use headrace_engine_api::{GrammarFailed, ThoughtCap};
+
+/// Of one answer.
+#[derive(Debug)]
+pub(crate) struct Thinking {
+    cap: Arc<ThoughtCap>,
+    at: At,
+    /// Tokens thought so far.
+    tokens: u32,
+    /// A thought was ended here.
+    cut: bool,
+    /// The answer has a form, which begins behind the first thought, or at once.
+    once: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// So many ids of the opening mark have come.
+    Outside {
+        opened: usize,
+    },
+    Inside,
+    /// So many ids of the ending have come.
+    Ending {
+        said: usize,
+    },
+    /// Whatever comes is none.
+    Over,
+}
+
+/// What an id means for the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Turn {
+    /// The thought ends with it.
+    pub(crate) closes: bool,
+    /// It is the first time that one is ended here.
+    pub(crate) cut: bool,
+}
+
+impl Thinking {
+    /// At the beginning of an answer. `once`: it has a form, so that it may think before that and not within it.
+    pub(crate) fn new(cap: &Arc<ThoughtCap>, once: bool) -> Self {
+        let at = if cap.is_open { At::Inside } else { At::Outside { opened: 0 } };
+        let mut thinking = Self { cap: Arc::clone(cap), at, tokens: 0, cut: false, once };
+        thinking.bound();
+        thinking
+    }
+
+    /// What must come next; `None`: whatever the model says.
+    pub(crate) fn forced(&self) -> Option<u32> {
+        match self.at {
+            At::Ending { said } => self.cap.ending.get(said).copied(),
+            At::Outside { .. } | At::Inside | At::Over => None,
+        }
+    }
+
+    /// The answer goes on with this id.
+    ///
+    /// # Errors
+    /// It is not the one that must come.
+    pub(crate) fn accept(&mut self, id: u32) -> Result<Turn, GrammarFailed> {
+        let mut turn = Turn { closes: id == self.cap.close, cut: false };
+        match self.at {
+            At::Ending { said } => {
+                if self.cap.ending.get(said) != Some(&id) {
+                    return Err(GrammarFailed { why: "a thought that should end".to_owned() });
+                }
+                turn.cut = !std::mem::replace(&mut self.cut, true);
+                let is_over = said + 1 >= self.cap.ending.len();
+                self.at = if is_over { self.behind() } else { At::Ending { said: said + 1 } };
+            }
+            At::Inside if turn.closes => self.at = self.behind(),
+            At::Inside => {
+                self.tokens = self.tokens.saturating_add(1);
+                self.bound();
+            }
+            At::Outside { opened } => {
+                turn.closes = false;
+                let opened = match self.cap.open.get(opened) {
+                    Some(next) if *next == id => opened + 1,
+                    _ => usize::from(self.cap.open.first() == Some(&id)),
+                };
+                self.at = if opened == 0 && self.once { At::Over } else { At::Outside { opened } };
+                if opened == self.cap.open.len() {
+                    self.at = At::Inside;
+                    self.bound();
+                }
+            }
+            At::Over => turn.closes = false,
+        }
+        Ok(turn)
+    }
+
+    fn behind(&self) -> At {
+        if self.once { At::Over } else { At::Outside { opened: 0 } }
+    }
+
+    fn bound(&mut self) {
+        if self.at == At::Inside && self.tokens >= self.cap.most_tokens {
+            self.at = At::Ending { said: 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: [u32; 2] = [7, 8];
+    const CLOSE: u32 = 9;
+
+    fn cap(most_tokens: u32, is_open: bool) -> Arc<ThoughtCap> {
+        let (open, ending) = (OPEN.to_vec(), vec![1, 2, CLOSE, 3]);
+        Arc::new(ThoughtCap { most_tokens, open, close: CLOSE, ending, is_open })
+    }
+
+    /// Ids as a model would choose them; those that must come stand in their place.
+    fn follow(cap: &Arc<ThoughtCap>, wishes: &[u32]) -> (Vec<u32>, u32) {
+        let (mut thinking, mut came, mut cuts) = (Thinking::new(cap, false), Vec::new(), 0);
+        for wish in wishes {
+            let id = thinking.forced().unwrap_or(*wish);
+            cuts += u32::from(thinking.accept(id).unwrap().cut);
+            came.push(id);
+        }
+        (came, cuts)
+    }
+
+    #[test]
+    fn a_thought_ends_where_it_has_enough() {
+        let wish = [50, 51, 52, 53, 54, 55, 56, 57];
+        for (most, is_open, wishes, came, cuts) in [
+            (2, true, &wish[..], vec![50, 51, 1, 2, 9, 3, 56, 57], 1),
+            (0, true, &wish, vec![1, 2, 9, 3, 54, 55, 56, 57], 1),
+            (99, true, &wish, wish.to_vec(), 0),
+            (2, false, &wish, wish.to_vec(), 0),
+            // It closes by itself, also at its last token.
+            (2, true, &[50, 9, 51, 52, 53, 54], vec![50, 9, 51, 52, 53, 54], 0),
+            // It opens one itself; half a mark opens none.
+            (1, false, &[7, 7, 8, 50, 51, 52, 53, 54, 55], vec![7, 7, 8, 50, 1, 2, 9, 3, 55], 1),
+            (1, false, &[7, 50, 8, 51], vec![7, 50, 8, 51], 0),
+            // A second thought has what the first one left, and nothing behind that.
+            (
+                2,
+                true,
+                &[50, 9, 7, 8, 50, 0, 0, 0, 0, 7, 8, 0, 0, 0, 0, 5],
+                { vec![50, 9, 7, 8, 50, 1, 2, 9, 3, 7, 8, 1, 2, 9, 3, 5] },
+                1,
+            ),
+        ] {
+            assert_eq!(follow(&cap(most, is_open), wishes), (came, cuts), "{most} {is_open} {wishes:?}");
+        }
+    }
+
+    #[test]
+    fn within_a_form_nothing_is_a_thought() {
+        for (is_open, ids) in [(true, &[50, CLOSE, 7, 8, 50, 51][..]), (false, &[50, 7, 8, 50, 51])] {
+            let mut thinking = Thinking::new(&cap(1, is_open), true);
+            for id in ids {
+                let id = thinking.forced().unwrap_or(*id);
+                thinking.accept(id).unwrap();
+            }
+            assert_eq!((thinking.at, thinking.cut), (At::Over, is_open), "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn what_should_end_and_does_not_is_refused() {
+        let mut thinking = Thinking::new(&cap(0, true), false);
+        assert!(thinking.accept(50).is_err());
+    }
+}

@@ -1,0 +1,97 @@
+//! How much an answer may think, in ids: what a call asks for, or the model's configuration says of the effort that it asks for. Must
+//! not know how a thought is ended.
+
+use std::sync::Arc;
+
+use headrace_domain::{Call, Code, Endpoint, Prompt, Stage};
+use headrace_engine_api::ThoughtCap;
+use headrace_prompt::ThoughtBounds;
+use headrace_tokenizer::Segment;
+
+use crate::catalog::ServedModel;
+use crate::lane::TokenLane;
+use crate::policy::ThinkingPolicy;
+use crate::refused::Why;
+
+/// What ends the thoughts of a call's answers; `None`: they take as long as they like. `text` is its prompt; with
+/// `has_form` the answers are held to a form, too.
+///
+/// # Errors
+/// The call asks for what the model cannot do, by its name.
+pub(super) fn cap(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+    (text, has_form): (&str, bool),
+) -> Result<Option<Arc<ThoughtCap>>, Why> {
+    let Prompt::Conversation(_) = &call.prompt else { return Ok(None) };
+    let (wish, policy) = (&call.reasoning, &model.policy.thinking);
+    let by_effort = || policy.budget(wish.effort.as_deref()?);
+    let Some(most_tokens) = wish.budget_tokens.or_else(by_effort) else { return Ok(None) };
+    match made(lane, policy, most_tokens, (text, has_form)) {
+        Ok(cap) => Ok(Some(Arc::new(cap))),
+        // The template has a say of its own in how much an effort is.
+        Err(_) if wish.budget_tokens.is_none() && is_heard(lane, call) => Ok(None),
+        Err(what) => {
+            let param = param(call);
+            let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
+            Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
+        }
+    }
+}
+
+/// Whether the template, or nobody by right, decides what an effort means.
+fn is_heard(lane: &TokenLane, call: &Call) -> bool {
+    let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
+    switches.effort || call.reasoning.enabled != Some(true)
+}
+
+/// Where the caller wrote it.
+fn param(call: &Call) -> &'static str {
+    match (call.reasoning.budget_tokens, call.endpoint) {
+        (None, Endpoint::Messages) => "output_config.effort",
+        (None, _) => "reasoning_effort",
+        (Some(_), Endpoint::Messages) => "thinking.budget_tokens",
+        (Some(_), _) => "thinking_token_budget",
+    }
+}
+
+/// So many tokens, the last words among them where they fit: what is told as thought, the marks aside, is never more.
+fn made(
+    lane: &TokenLane,
+    policy: &ThinkingPolicy,
+    most_tokens: u32,
+    (text, has_form): (&str, bool),
+) -> Result<ThoughtCap, &'static str> {
+    if !lane.replies.thinks() {
+        return Err("does not think before it answers");
+    }
+    if !lane.capabilities.thought_caps {
+        return Err("is computed by a server that cannot end a thought");
+    }
+    const NO_MARK: &str = "has no token that ends a thought, so none can be held to a number of tokens";
+    let ThoughtBounds { open, close, onward } = lane.replies.bounds().ok_or(NO_MARK)?;
+    if has_form && !onward.is_empty() {
+        return Err("cannot be held to a form and to a number of tokens for its thought at once");
+    }
+    let ids = |segments: &[Segment<'_>]| lane.tokenizer.encode_segments(segments, false).map_err(|_| NO_MARK);
+    let close_id = lane.tokenizer.id_of(close).ok_or(NO_MARK)?;
+    let open_ids = ids(&[Segment::Trusted(open)])?;
+    let is_mark = |id: u32| lane.tokenizer.is_control(id) || lane.tokenizer.is_markup(id);
+    if !is_mark(close_id) || !open_ids.first().is_some_and(|id| is_mark(*id)) {
+        return Err(NO_MARK);
+    }
+    let behind = format!("{close}{onward}");
+    let bare = ids(&[Segment::Trusted(&behind)])?;
+    let words = policy.last_words.as_deref().unwrap_or_default();
+    let full = ids(&[Segment::Literal(words), Segment::Trusted(&behind)])?;
+    let last_words = u32::try_from(full.len().saturating_sub(bare.len())).unwrap_or(u32::MAX);
+    let (most_tokens, ending) = match most_tokens.checked_sub(last_words) {
+        Some(left) if left > 0 => (left, full),
+        _ => (most_tokens, bare),
+    };
+    let is_open = lane.replies.thought.is_some_and(|marks| marks.is_open_at_end(text));
+    let cap = ThoughtCap { most_tokens, open: open_ids, close: close_id, ending, is_open };
+    cap.check(lane.capabilities.vocab).map_err(|_| NO_MARK)?;
+    Ok(cap)
+}

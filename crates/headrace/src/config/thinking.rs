@@ -1,0 +1,36 @@
+//! `thinking = { … }` of a model: how many tokens of thought an effort is, and what a thought ends with that has had enough. Must not
+//! know what efforts callers ask for.
+
+use headrace_gateway::ThinkingPolicy;
+
+use super::table::Table;
+use super::value::{Kind, Parsed};
+
+/// The most bytes of last words: they are put into prompts' contexts, not read there.
+const MOST_LAST_WORDS_BYTES: usize = 500;
+
+/// The `thinking` of a table.
+pub(super) fn thinking(table: &mut Table) -> ThinkingPolicy {
+    const SHAPE: &str = "must be a table such as { low = 1024, high = 8192 }";
+    let mut policy = ThinkingPolicy::default();
+    let Some(value) = table.raw("thinking") else { return policy };
+    let toml::Value::Table(left) = value else {
+        table.problem("thinking", SHAPE.to_owned());
+        return policy;
+    };
+    let mut inner = Table::within(table, "thinking", left);
+    for (effort, budget) in ThinkingPolicy::EFFORTS.into_iter().zip(&mut policy.budgets) {
+        if let Some(Parsed::Count(most)) =
+            inner.take(effort, Kind::Count { least: 0, most: u64::from(u32::MAX) })
+        {
+            *budget = u32::try_from(most).ok();
+        }
+    }
+    let words = inner.take_text("last_words", Kind::Text).filter(|words| !words.is_empty());
+    if let Some(long) = words.as_ref().filter(|words| words.len() > MOST_LAST_WORDS_BYTES) {
+        inner.problem("last_words", format!("{} bytes; at most {MOST_LAST_WORDS_BYTES}", long.len()));
+    }
+    policy.last_words = words.map(Into::into);
+    table.problems.extend(inner.end());
+    policy
+}
