@@ -5,14 +5,16 @@ import base64
 import concurrent.futures
 import json
 import math
+import re
 import struct
+import subprocess
 import urllib.error
 import urllib.request
 
 import openai
 import pytest
 
-from conftest import MODEL, ROOT, Server
+from conftest import BINARY, MODEL, ROOT, Server
 
 DATA = ROOT / "crates" / "model" / "tests" / "data"
 QUERY = "Which server answers every request?"
@@ -129,9 +131,31 @@ def test_rankings_and_scores_are_those_of_transformers(encoders):
     close([row["score"] for row in answer["data"]], want)
 
 
+def test_the_list_of_models_says_what_each_is_for(encoders):
+    listed = {model.id: model.model_dump() for model in encoders.openai().models.list()}
+    assert set(listed) == {"bert", "xlmr", "qwen", "rank", MODEL}
+    assert {name: model["endpoints"] for name, model in listed.items() if name != MODEL} == {
+        **dict.fromkeys(("bert", "xlmr", "qwen"), ["embeddings"]),
+        "rank": ["rerank", "score"],
+    }
+    assert "chat/completions" in listed[MODEL]["endpoints"]
+    assert {name: model["dimensions"] for name, model in listed.items() if "dimensions" in model} == {
+        name: len(answers(folder)["out"][0][pooled])
+        for name, folder, pooled in [("bert", "bert-embed", "mean_l2"), ("xlmr", "xlmr-embed", "mean_l2"), ("qwen", "qwen3-embed", "last_l2")]
+    }
+    # So does the server when it starts.
+    assert re.search(r"bert \(embeddings, \d+ tokens\)", encoders.said()) and "rank (rerank and score," in encoders.said()
+
+
+def test_the_chat_command_talks_to_a_model_that_answers(encoders):
+    asked = [str(BINARY), "chat", "--url", encoders.url, "--temperature", "0", "--max-tokens", "8", "What is prefill?"]
+    env = {name: value for name, value in encoders.env.items() if name != "HEADRACE_BOOTSTRAP_KEY"} | {"HEADRACE_API_KEY": encoders.key}
+    answer = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
+
+
 def test_models_of_another_kind_are_refused_by_name(encoders):
     client = encoders.openai()
-    assert {model.id for model in client.models.list()} == {"bert", "xlmr", "qwen", "rank", MODEL}
     for ask in (
         lambda: client.chat.completions.create(model="bert", messages=[{"role": "user", "content": "Hello"}]),
         lambda: client.completions.create(model="rank", prompt="Hello"),

@@ -98,16 +98,17 @@ impl Target {
         known.key.clone_from(&config.key);
         known.ca_pem.clone_from(&config.ca_pem);
         let client = Client::new(known).map_err(BenchError::Server)?;
-        let model = match &config.model {
-            Some(name) => ModelInfo { id: name.clone(), context_window: None },
-            None => {
-                let models = client.models().await.map_err(BenchError::Server)?;
-                models.into_iter().next().ok_or(BenchError::NoModel)?
-            }
-        };
         let path = match config.api {
             Api::Chat => "v1/chat/completions",
             Api::Completions => "v1/completions",
+        };
+        let model = match &config.model {
+            Some(name) => ModelInfo { id: name.clone(), context_window: None, endpoints: None },
+            None => {
+                let models = client.models().await.map_err(BenchError::Server)?;
+                let short = path.trim_start_matches("v1/");
+                models.into_iter().find(|model| model.answers_at(short)).ok_or(BenchError::NoModel)?
+            }
         };
         let http = http(config, client.base())?;
         let (stream, timeout) = (config.stream, config.timeout);

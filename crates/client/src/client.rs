@@ -72,6 +72,8 @@ pub struct ModelInfo {
     pub id: String,
     /// Tokens of prompt and answer together, where the server says.
     pub context_window: Option<u64>,
+    /// The endpoints that it answers at, by their paths behind `/v1/`, where the server says: Headrace does.
+    pub endpoints: Option<Vec<String>>,
 }
 
 impl ModelInfo {
@@ -80,7 +82,15 @@ impl ModelInfo {
         // The second name is vLLM's; Headrace has both.
         let context = entry.get("context_window").or_else(|| entry.get("max_model_len"));
         let id = entry.get("id")?.as_str()?.to_owned();
-        Some(Self { id, context_window: context.and_then(Value::as_u64) })
+        let paths = entry.get("endpoints").and_then(Value::as_array);
+        let endpoints =
+            paths.map(|paths| paths.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+        Some(Self { id, context_window: context.and_then(Value::as_u64), endpoints })
+    }
+
+    /// Whether it answers at an endpoint, by its path behind `/v1/`, as far as the server says.
+    pub fn answers_at(&self, path: &str) -> bool {
+        self.endpoints.as_ref().is_none_or(|paths| paths.iter().any(|known| known == path))
     }
 }
 

@@ -85,6 +85,27 @@ impl Lane {
         }
     }
 
+    /// Which endpoints it answers at, by their paths behind `/v1/`. Empty: somebody else's server knows.
+    pub const fn endpoints(&self) -> &'static [&'static str] {
+        match self {
+            Self::Tokens(TokenLane { template: Some(_), .. }) => {
+                &["chat/completions", "responses", "messages", "completions"]
+            }
+            Self::Tokens(_) => &["completions"],
+            Self::Vectors(VectorLane { makes: Makes::Vectors { .. }, .. }) => &["embeddings"],
+            Self::Vectors(_) => &["rerank", "score"],
+            Self::Messages(_) => &[],
+        }
+    }
+
+    /// Numbers of a vector that it makes of a text, where it makes some.
+    pub const fn vector_width(&self) -> Option<u32> {
+        match self {
+            Self::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) => Some(*width),
+            Self::Tokens(_) | Self::Vectors(_) | Self::Messages(_) => None,
+        }
+    }
+
     /// What decides the bits of an answer, as far as it is known before anybody answers. Empty: nothing is.
     pub(crate) fn numerics(&self) -> &str {
         match self {

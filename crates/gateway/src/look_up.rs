@@ -160,6 +160,8 @@ fn card(name: &ModelName, model: &ServedModel, notice: Option<&Notice>) -> Model
         owned_by: "headrace".to_owned(),
         context_window: model.lane.context_window(),
         max_output_tokens: None,
+        endpoints: model.lane.endpoints(),
+        dimensions: model.lane.vector_width(),
         deprecated: notice.and_then(|notice| notice.deprecated),
         retires: notice.map(|notice| notice.retires),
         successor: notice.and_then(|notice| notice.successor.as_ref()).map(ToString::to_string),

@@ -345,9 +345,12 @@ async fn show(
 }
 
 async fn first_model(client: &Client) -> Result<String, ClientError> {
-    let first = client.models().await?.into_iter().next().map(|model| model.id);
+    let models = client.models().await?;
+    let first = models.into_iter().find(|model| model.answers_at("chat/completions")).map(|model| model.id);
     first.ok_or_else(|| {
-        ClientError::Config("the server lists no model for this key; name one by --model".to_owned())
+        ClientError::Config(
+            "the server lists no model that takes conversations for this key; name one by --model".to_owned(),
+        )
     })
 }
 

@@ -37,7 +37,7 @@ use crate::reload::{Beginning, LogFilter, Reloader, Runs};
 use crate::running::InMemory;
 use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
-use crate::welcome::{Manner, Welcome};
+use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
 use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, reload};
 
@@ -245,8 +245,7 @@ impl House {
         let fronted = self.front(runtime)?;
         let running = self.engines.running();
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
-        let models: Vec<(String, Option<u32>)> =
-            served.map(|model| (model.name.to_string(), model.lane.context_window())).collect();
+        let models: Vec<Offer> = served.map(|model| Offer::of(model)).collect();
         drop(running);
         let gateway = self.gateway(&fronted)?;
         objects::take_over(runtime, &gateway);

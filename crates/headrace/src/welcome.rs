@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use headrace_gateway::ServedModel;
 use secrecy::zeroize::Zeroizing;
 
 use crate::datadir::first_key_file;
@@ -18,6 +19,38 @@ pub(crate) enum Manner {
     Serve,
 }
 
+/// A model that is served.
+pub(crate) struct Offer {
+    pub(crate) name: String,
+    /// The longest prompt or text, in tokens, as far as it is known.
+    pub(crate) context: Option<u32>,
+    /// The endpoints that it answers at; empty: somebody else's server knows.
+    pub(crate) endpoints: &'static [&'static str],
+}
+
+impl Offer {
+    pub(crate) fn of(model: &ServedModel) -> Self {
+        let (name, lane) = (model.name.to_string(), &model.lane);
+        Self { name, context: lane.context_window(), endpoints: lane.endpoints() }
+    }
+
+    /// Its name, and what it is for where that is not to answer.
+    fn described(&self) -> String {
+        let (encodes, context) = (!self.answers(), self.context);
+        match context {
+            Some(context) if encodes => {
+                format!("{} ({}, {context} tokens)", self.name, self.endpoints.join(" and "))
+            }
+            Some(context) => format!("{} ({context} tokens of context)", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    fn answers(&self) -> bool {
+        self.endpoints.is_empty() || self.endpoints.iter().any(|path| path.ends_with("completions"))
+    }
+}
+
 /// What there is to say.
 pub(crate) struct Welcome<'a> {
     /// The API's base, without a path: `http://127.0.0.1:8080`.
@@ -25,8 +58,7 @@ pub(crate) struct Welcome<'a> {
     /// Where metrics are.
     pub(crate) metrics: Option<String>,
     pub(crate) data_dir: &'a Path,
-    /// Names and contexts, in tokens.
-    pub(crate) models: &'a [(String, Option<u32>)],
+    pub(crate) models: &'a [Offer],
     pub(crate) keys: &'a Keys,
     pub(crate) manner: Manner,
     /// Since the process began.
@@ -41,11 +73,7 @@ const QUESTION: &str = "What happens when I call an LLM API?";
 impl Welcome<'_> {
     /// The text.
     pub(crate) fn text(&self) -> Zeroizing<String> {
-        let described = |(name, context): &(String, Option<u32>)| match context {
-            Some(context) => format!("{name} ({context} tokens of context)"),
-            None => name.clone(),
-        };
-        let mut models: Vec<String> = self.models.iter().take(MODELS_NAMED).map(described).collect();
+        let mut models: Vec<String> = self.models.iter().take(MODELS_NAMED).map(Offer::described).collect();
         if self.models.len() > MODELS_NAMED {
             models.push(format!("and {} more", self.models.len() - MODELS_NAMED));
         }
@@ -105,7 +133,8 @@ impl Welcome<'_> {
         };
         let import = if first.secret.is_some() { "" } else { "  import os\n" };
         let (url, at) = (self.url, self.at());
-        let model = self.models.first().map_or("", |(name, _)| name.as_str());
+        let answers = self.models.iter().find(|model| model.answers());
+        let model = answers.or(self.models.first()).map_or("", |model| model.name.as_str());
         format!(
             "  key      {shown}
   credit   {credit} to play with, for organisation `default`
@@ -154,7 +183,8 @@ mod tests {
     use headrace_domain::NanoDollars;
 
     fn welcome(keys: &Keys, manner: Manner) -> String {
-        let models = [("m".to_owned(), Some(8))];
+        let encodes = Offer { name: "e".to_owned(), context: Some(9), endpoints: &["embeddings"] };
+        let models = [encodes, Offer { name: "m".to_owned(), context: Some(8), endpoints: &["completions"] }];
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
         let welcome =
@@ -170,9 +200,17 @@ mod tests {
     #[test]
     fn a_key_is_shown_when_it_was_made_and_never_when_it_was_chosen() {
         let shown = welcome(&made(), Manner::Up);
-        for part in
-            ["http://h:1", "sk-made", "$10.00", "curl ", "OpenAI(", "trace --last --data-dir /d", "12 ms"]
-        {
+        for part in [
+            "http://h:1",
+            "sk-made",
+            "$10.00",
+            "curl ",
+            "OpenAI(",
+            "trace --last --data-dir /d",
+            "12 ms",
+            "e (embeddings, 9 tokens), m (8 tokens of context)",
+            "\"model\": \"m\"",
+        ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
         let chosen = FirstKey { secret: None, credit: NanoDollars::ZERO };

@@ -20,6 +20,10 @@ pub struct ModelCard {
     pub context_window: Option<u32>,
     /// Most tokens of one answer, where that is less than the context window.
     pub max_output_tokens: Option<u32>,
+    /// Which endpoints it answers at, by their paths behind `/v1/`; empty: whoever serves it has not said.
+    pub endpoints: &'static [&'static str],
+    /// Numbers of a vector that it makes of a text.
+    pub dimensions: Option<u32>,
     /// From when on it is not to be used for anything new.
     pub deprecated: Option<UnixNanos>,
     /// From when on it is no more.
@@ -142,6 +146,14 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
         raw(out, ",\"max_output_tokens\":");
         value(out, &max);
     }
+    if !model.endpoints.is_empty() {
+        raw(out, ",\"endpoints\":");
+        value(out, &model.endpoints);
+    }
+    if let Some(width) = model.dimensions {
+        raw(out, ",\"dimensions\":");
+        value(out, &width);
+    }
     // Mistral's names for the same.
     if let Some(retires) = model.retires {
         raw(out, ",\"deprecation\":");
@@ -194,17 +206,29 @@ mod tests {
             owned_by: "headrace".into(),
             context_window: Some(2048),
             max_output_tokens: None,
+            endpoints: &[],
+            dimensions: None,
             deprecated: None,
             retires: None,
             successor: None,
         };
-        let models = [model.clone(), ModelCard { id: "b".into(), max_output_tokens: Some(9), ..model }];
+        let models = [
+            model.clone(),
+            ModelCard {
+                id: "b".into(),
+                max_output_tokens: Some(9),
+                endpoints: &["embeddings"],
+                dimensions: Some(384),
+                ..model
+            },
+        ];
         assert_eq!(
             String::from_utf8(models_body(&models, Dialect::OpenAi, &ALL, NOW)).unwrap(),
             concat!(
                 r#"{"object":"list","data":[{"id":"demo","object":"model","created":1700000000,"owned_by":"headrace","#,
                 r#""max_model_len":2048,"context_window":2048},{"id":"b","object":"model","created":1700000000,"#,
-                r#""owned_by":"headrace","max_model_len":2048,"context_window":2048,"max_output_tokens":9}]}"#
+                r#""owned_by":"headrace","max_model_len":2048,"context_window":2048,"max_output_tokens":9,"#,
+                r#""endpoints":["embeddings"],"dimensions":384}]}"#
             )
         );
         let retires = Some(UnixNanos::new(1_801_353_600_000_000_000));
@@ -234,6 +258,8 @@ mod tests {
             owned_by: String::new(),
             context_window: None,
             max_output_tokens: None,
+            endpoints: &[],
+            dimensions: None,
             deprecated: None,
             retires: None,
             successor: None,
@@ -262,6 +288,8 @@ mod tests {
             owned_by: String::new(),
             context_window: None,
             max_output_tokens: None,
+            endpoints: &[],
+            dimensions: None,
             deprecated: None,
             retires: None,
             successor: None,
