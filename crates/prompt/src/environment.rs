@@ -13,6 +13,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 
 use crate::bounds::{CAP, TemplateLimits, TooLong, count};
+use crate::builtins;
 use crate::filters;
 use crate::json::{self, Style};
 use crate::mask::MaskTable;
@@ -64,6 +65,7 @@ pub(crate) fn new(limits: TemplateLimits, masks: Arc<MaskTable>) -> Environment<
     environment.add_filter(CAP, move |value: &Value| cap(value, max_bytes).map(|()| value.clone()));
     environment.add_filter("string", move |value: &Value| json::python_str(value, max_bytes));
     filters::add(&mut environment, &masks, max_bytes);
+    builtins::add(&mut environment, &masks, max_bytes);
     let table = Arc::clone(&masks);
     environment.add_filter("trim", move |text: &Value, chars: Option<&str>| {
         strings::trim(&json::python_str(text, max_bytes)?, chars, &table)

@@ -71,26 +71,26 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
 }
 
 /// Arguments by place or by name, as Python takes them.
-struct Args<'a> {
-    given: &'a [Value],
-    named: &'a Kwargs,
+pub(crate) struct Args<'a> {
+    pub(crate) given: &'a [Value],
+    pub(crate) named: &'a Kwargs,
 }
 
 impl Args<'_> {
-    fn get(&self, at: usize, name: &str) -> Result<Option<Value>, Error> {
+    pub(crate) fn get(&self, at: usize, name: &str) -> Result<Option<Value>, Error> {
         let named: Option<Value> = self.named.get(name)?;
         Ok(self.given.get(at).cloned().or(named).filter(|value| !value.is_none() && !value.is_undefined()))
     }
 
-    fn count(&self, at: usize, name: &str, default: usize) -> Result<usize, Error> {
+    pub(crate) fn count(&self, at: usize, name: &str, default: usize) -> Result<usize, Error> {
         self.get(at, name)?.map_or(Ok(default), usize::try_from)
     }
 
-    fn flag(&self, at: usize, name: &str, default: bool) -> Result<bool, Error> {
+    pub(crate) fn flag(&self, at: usize, name: &str, default: bool) -> Result<bool, Error> {
         Ok(self.get(at, name)?.map_or(default, |value| value.is_true()))
     }
 
-    fn text(&self, at: usize, name: &str) -> Result<Option<String>, Error> {
+    pub(crate) fn text(&self, at: usize, name: &str) -> Result<Option<String>, Error> {
         Ok(self.get(at, name)?.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
     }
 }

@@ -3,6 +3,7 @@
 //! Must not know HTTP, keys, engines or what a token costs.
 
 mod bounds;
+mod builtins;
 mod coerce;
 mod environment;
 mod error;
@@ -16,6 +17,7 @@ mod offered;
 mod part;
 mod percent;
 mod places;
+mod pretty;
 mod python;
 mod rendered;
 mod reply;

@@ -36,19 +36,25 @@ CONTEXT = {
 
 FILTERS = {
     "abs": ["{{ (-3)|abs }} {{ (-2.5)|abs }}"],
-    "attr": ["{{ mapping|attr('a') is defined }}", "{{ text|attr('nope') is defined }}"],
+    "attr": [
+        "{{ mapping|attr('a') is defined }}",
+        "{{ text|attr('nope') is defined }}",
+        "{% set ns = namespace(a=1) %}{{ ns|attr('a') }}",
+    ],
     "batch": ["{{ numbers|batch(2)|list }}", "{{ numbers|batch(3, 0)|list }}"],
     "capitalize": ["{{ 'hELLO wORLD'|capitalize }}", "{{ ''|capitalize }}"],
     "center": ["[{{ 'ab'|center(7) }}]", "[{{ 'abc'|center(8) }}]", "[{{ text|center }}]"],
     "default": [
         "{{ missing|default('d') }} {{ nothing|default('d') }} {{ nothing|default('d', true) }}",
         "{{ empty|d('x', boolean=true) }} {{ missing|default }}",
+        "{{ missing|default(default_value=3) }} {{ 0|default(7, true) }} {{ 0|default(7) }} {{ [] | d('e', boolean=false) }}",
     ],
     "dictsort": [
         "{{ mapping|dictsort }}",
         "{{ {'b': 2, 'a': 3}|dictsort(false, 'value') }}",
         "{{ mapping|dictsort(true) }}",
         "{{ {'b': 2, 'a': 3}|dictsort(reverse=true) }}",
+        "{{ {'B': 2, 'a': 2, 'c': 1}|dictsort(by='value', reverse=true) }} {{ {'B': 2, 'a': 2, 'C': 1}|dictsort(true, 'key', true) }}",
     ],
     "escape": ["{{ markup|escape }} {{ markup|e }}"],
     "filesizeformat": [
@@ -56,7 +62,7 @@ FILTERS = {
         "{{ big|filesizeformat(true) }} {{ 1024|filesizeformat(true) }}",
     ],
     "first": ["{{ numbers|first }} {{ 'abc'|first }} {{ []|first is undefined }}"],
-    "float": ["{{ '3.5'|float }} {{ 'x'|float }} {{ 'x'|float(1.5) }} {{ 3|float }}"],
+    "float": ["{{ '3.5'|float }} {{ 'x'|float }} {{ 'x'|float(1.5) }} {{ 3|float }}", "{{ ' 1_000.5 '|float }} {{ yes|float }} {{ '1e3'|float }} {{ []|float(default=2.0) }} {{ nothing|float }}"],
     "forceescape": ["{{ '<b>'|safe|forceescape }} {{ markup|forceescape }}"],
     "format": ["{{ '%s, %s!'|format('Hello', n) }} {{ '%05.2f|%x|%-4s|%+d|%%'|format(x, 255, 'a', 7) }}", "{{ '%(a)s'|format(a=1) }}"],
     "groupby": [
@@ -65,8 +71,8 @@ FILTERS = {
         "{% for k, v in people|groupby('nope', default='?') %}{{ k }}{{ v|length }}{% endfor %}",
         "{% for k, v in people|groupby('home.zip') %}{{ k }}{% endfor %}",
     ],
-    "indent": ["{{ long|indent }}", "{{ 'a\n\nb'|indent(2, true) }}", "{{ 'a\n\nb'|indent(2, blank=true) }}", "{{ 'a\nb'|indent('> ') }}"],
-    "int": ["{{ '42'|int }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ 3.9|int }} {{ '0x1f'|int(0, 16) }} {{ '3.7'|int }}"],
+    "indent": ["{{ long|indent }}", "{{ 'a\n\nb'|indent(2, true) }}", "{{ 'a\n\nb'|indent(2, blank=true) }}", "{{ 'a\nb'|indent('> ') }}", "{{ 'a\r\nb\n'|indent(1, true, true) }}|{{ ''|indent }}|{{ 'a\n\nb\n'|indent('- ', first=true) }}"],
+    "int": ["{{ '42'|int }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ 3.9|int }} {{ '0x1f'|int(0, 16) }} {{ '3.7'|int }}", "{{ ' 1_000 '|int }} {{ '-7'|int }} {{ '0b101'|int(base=0) }} {{ 'ff'|int(base=16) }} {{ '1__0'|int(5) }} {{ yes|int }} {{ -3.9|int }} {{ nothing|int(9) }} {{ 'inf'|int(4) }} {{ '-0x1F'|int(base=16) }}"],
     "items": ["{% for k, v in mapping|items %}{{ k }}={{ v }} {% endfor %}"],
     "join": ["{{ numbers|join }} {{ numbers|join(', ') }} {{ people|join('/', attribute='name') }}"],
     "last": ["{{ numbers|last }} {{ 'abc'|last }}"],
@@ -77,9 +83,18 @@ FILTERS = {
         "{{ people|map(attribute='name')|join(' ') }} {{ words|map('upper')|list }}",
         "{{ people|map(attribute='nope', default='-')|list }} {{ people|map(attribute='home.zip')|list }}",
     ],
-    "max": ["{{ numbers|max }} {{ words|max }} {{ words|max(true) }} {{ (people|max(attribute='age')).name }}"],
+    "max": ["{{ numbers|max }} {{ words|max }} {{ words|max(true) }} {{ (people|max(attribute='age')).name }}", "{{ []|max is defined }} {{ (people|max(attribute='home.zip')).name }} {{ [[1, 5], [2, 4]]|max(attribute=1) }} {{ people|map(attribute='name')|max(true) }}"],
     "min": ["{{ numbers|min }} {{ words|min }} {{ words|min(case_sensitive=true) }} {{ (people|min(attribute='age')).name }}"],
-    "pprint": ["{{ numbers|pprint }}", "{{ 'a'|pprint }}"],
+    "pprint": [
+        "{{ numbers|pprint }}",
+        "{{ 'a'|pprint }}",
+        "{{ people|pprint }}",
+        "{{ nested|pprint }} {{ mapping|pprint }} {{ (1,)|pprint }} {{ n|pprint }} {{ nothing|pprint }} {{ {}|pprint }}",
+        "{{ long|pprint }}",
+        "{{ {'k': long, 'l': [long, numbers * 20], 'm': {'n': (long, 1)}}|pprint }}",
+        "{{ ['x' * 100, 'y' * 77, 'z' * 76]|pprint }}",
+        "{{ range(40)|list|pprint }}",
+    ],
     "random": ["{{ [5]|random }}"],
     "reject": ["{{ numbers|reject('odd')|list }} {{ [0, 1, '']|reject|list }}"],
     "rejectattr": ["{{ people|rejectattr('age', 'eq', 31)|map(attribute='name')|list }}"],
@@ -126,7 +141,10 @@ FILTERS = {
 
 TESTS = {
     "boolean": ["{{ yes is boolean }} {{ 1 is boolean }}"],
-    "callable": ["{{ range is callable }} {{ n is callable }}"],
+    "callable": [
+        "{{ range is callable }} {{ n is callable }}",
+        "{% macro m() %}{% endmacro %}{{ m is callable }} {{ mapping is callable }} {{ joiner() is callable }} {{ cycler(1) is callable }} {{ text is callable }}",
+    ],
     "defined": ["{{ n is defined }} {{ missing is defined }} {{ mapping.nope is defined }}"],
     "divisibleby": ["{{ 6 is divisibleby(3) }} {{ 7 is divisibleby 3 }}"],
     "eq": ["{{ 1 is eq(1.0) }} {{ 'a' is equalto 'b' }} {{ 1 is sameas 1 }} {{ numbers|select('==', 3)|list }}"],
@@ -149,7 +167,7 @@ TESTS = {
     "number": ["{{ n is number }} {{ x is number }} {{ 'a' is number }} {{ yes is number }}"],
     "odd": ["{{ 3 is odd }}"],
     "sameas": ["{{ nothing is sameas none }} {{ yes is sameas true }} {{ 1 is sameas true }}"],
-    "sequence": ["{{ numbers is sequence }} {{ 'a' is sequence }} {{ mapping is sequence }} {{ n is sequence }}"],
+    "sequence": ["{{ numbers is sequence }} {{ 'a' is sequence }} {{ mapping is sequence }} {{ n is sequence }}", "{{ (1, 2) is sequence }} {{ nothing is sequence }} {{ range(3) is sequence }}", "{{ numbers|map('string') is sequence }}"],
     "string": ["{{ text is string }} {{ n is string }}"],
     "test": ["{{ 'odd' is test }} {{ 'nope' is test }}"],
     "true": ["{{ yes is true }} {{ 1 is true }}"],
@@ -169,11 +187,15 @@ OTHERS = [
     "{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}",
     "{{ joiner is defined }}{% set comma = joiner(', ') %}{% for i in numbers %}{{ comma() }}{{ i }}{% endfor %}",
     "{% set c = cycler('odd', 'even') %}{{ c.next() }} {{ c.next() }} {{ c.current }} {{ c.next() }}",
-    "{{ dict(a=1, b=2) }} {{ lipsum is defined }}",
+    "{{ dict(a=1, b=2) }}",
+    "{{ lipsum is defined }}",
     "{{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 3 }} {{ -7 // 2 }} {{ 1 / 2 }} {{ 'a' * 3 }} {{ 'a' ~ 1 }}",
     "{{ text[4:9] }} {{ text[::-1][:3] }} {{ numbers[-1] }} {{ 'b' in 'abc' }} {{ 1 if no else 2 }}",
     "{{ text.split(' ')[1].upper() }} {{ ' a '.strip() }} {{ 'a-b'.partition('-') }} {{ mapping.get('zz', 5) }}",
-    "{{ 'a,b'.split(',') | join('+') }} {{ 'x'.join(['1', '2']) }} {{ '%d items' % 3 }} {{ 'abc'.title() }}",
+    "{{ 'a,b'.split(',') | join('+') }} {{ 'x'.join(['1', '2']) }} {{ 'abc'.title() }}",
+    "{{ '%d items' % 3 }}",
+    "{% set c = cycler(1, 2, 3) %}{{ c.next() }}{{ c.next() }}{{ c.reset() if false else '' }}{% for i in range(5) %}{{ c.next() }}{% endfor %}",
+    "{% set comma = joiner() %}[{{ comma() }}][{{ comma() }}][{{ comma() }}]",
 ]
 
 
