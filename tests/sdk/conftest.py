@@ -5,7 +5,6 @@ temporary directory; ports are free ones. To run: `pip install -r requirements.t
 """
 
 import json
-import importlib.util
 import os
 import pathlib
 import signal
@@ -18,16 +17,28 @@ import anthropic
 import openai
 import pytest
 
-# Other people's clients are tried where they are installed (requirements-clients.txt, requirements-other.txt).
-OTHERS = [name for name in ("langchain_openai", "instructor") if importlib.util.find_spec(name)]
-collect_ignore = [] if OTHERS else ["test_clients.py", "test_comply.py", "test_other_clients.py", "test_peers_rows.py", "test_typescript.py"]
-pytest_plugins = ["places"] if OTHERS else []
+from noted import Noted
+
+pytest_plugins = ["places"]
+NOTED = Noted()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("HEADRACE_BIN") or ROOT / "target" / "release" / "headrace").resolve()
 MODEL = "headrace-demo"
+ENCODER = "text-encoder"
+"""A small one that makes vectors of texts, beside the demo model."""
 KEY = "sk-sdk-tests-0123456789abcdefghijklmnopqrstuvwxyz"
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 60
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(NOTED)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    outcome = yield
+    NOTED.note(item, outcome.get_result())
 
 
 class Server:
@@ -179,7 +190,13 @@ DIALECTS = ["openai", "anthropic"]
 
 
 def front_configuration(kind, url):
-    """The demo model by its own name, at a server of others that speaks this dialect, at the demo model's price."""
+    """The demo model by its own name, at a server of others that speaks this dialect, at the demo model's price; and the encoder, in the one
+    dialect that has embeddings."""
+    encoder = f"""
+[[models]]
+name = "{ENCODER}"
+targets = ["far/{ENCODER}"]
+"""
     return f"""
 [server]
 metrics_listen = "127.0.0.1:0"
@@ -193,7 +210,7 @@ price = {{ input = "0.1", cached_input = "0.01", output = "0.4" }}
 [[models]]
 name = "{MODEL}"
 targets = ["far/{MODEL}"]
-"""
+""" + (encoder if kind == "openai" else "")
 
 
 class Relayed:
@@ -205,7 +222,9 @@ class Relayed:
     computing = ("upstream", "decode")
 
     def __init__(self, make_directory):
-        self.far = Server(make_directory("far"), LIMITS)
+        models = {MODEL: ROOT / "demo-model" / "checkpoint", ENCODER: ROOT / "crates" / "model" / "tests" / "data" / "bert-embed"}
+        more = [word for name, path in models.items() for word in ("--model", f"{name}={path}")]
+        self.far = Server(make_directory("far"), LIMITS, more=more)
         self.servers = [self.far]
         self.fronts = {}
         try:

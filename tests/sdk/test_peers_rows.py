@@ -4,13 +4,16 @@ another Headrace in front of it, and where a model would have to be told what to
 A row about what is not here yet is expected to fail, by the feature's name: it turns red when it begins to pass.
 """
 
+import base64
 import json
 import re
+import struct
 
 import httpx
 import openai
 import pytest
 
+from conftest import ENCODER
 from places import QUESTION, WEATHER, found
 
 LISBON = {
@@ -448,10 +451,14 @@ def _(http):
     assert second["cache_read_input_tokens"] >= total - 32
 
 
-@row("openai-python #1490: embeddings come as base64 where that is asked for", lacks="a demo model for embeddings")
+@row("openai-python #1490, sglang PR 28803: embeddings come as base64 where that is asked for, each number in four bytes, little end first")
 def _(http):
-    answer = http.post("/v1/embeddings", input="hello", encoding_format="base64").json()
-    assert isinstance(answer["data"][0]["embedding"], str)
+    floats, packed = (
+        http.post("/v1/embeddings", model=ENCODER, input="hello", encoding_format=form).json()["data"][0]["embedding"]
+        for form in ("float", "base64")
+    )
+    assert isinstance(packed, str)
+    assert list(struct.unpack(f"<{len(floats)}f", base64.b64decode(packed))) == pytest.approx(floats, abs=1e-7)
 
 
 def cases():

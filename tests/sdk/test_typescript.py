@@ -15,7 +15,7 @@ from places import NAMES, found
 TESTS = pathlib.Path(__file__).parent / "typescript" / "clients.test.mjs"
 HOME = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "node"
 
-if not (HOME / "node_modules" / "openai").exists():
+if not (HOME / "installed-package-lock.json").exists():
     pytest.skip("the TypeScript SDKs are not installed: Node with npm is missing", allow_module_level=True)
 
 

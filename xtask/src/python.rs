@@ -1,5 +1,5 @@
-//! The SDK tests: a virtual environment of their own under `target/venv`, and pytest in it.
-//! Knows where Python is, never what the tests test.
+//! The SDK tests: virtual environments of their own under `target/venv` and `target/venv-other`, Node's packages under `target/node`,
+//! and pytest. Knows where Python is, never what the tests test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,15 +7,26 @@ use std::process::Command;
 use crate::shell::{Done, Failure, Place, capture, read, show};
 
 const TESTS: &str = "tests/sdk";
-const REQUIREMENTS: &str = "tests/sdk/requirements.txt";
-const NEED_PYTHON: &str = "install Python 3.9 or later with venv and pip (Debian: python3-venv), or name one with PYTHON=/path/to/python3";
+/// Folder under the target, what is installed into it, and what of the tests runs in it. The second has clients that go with older SDKs.
+const ENVIRONMENTS: &[(&str, &str, &str)] = &[
+    ("venv", "tests/sdk/requirements.txt", TESTS),
+    ("venv-other", "tests/sdk/requirements-other.txt", "tests/sdk/test_other_clients.py"),
+];
+/// Writes or compares docs/compatibility.md from what the tests found.
+const COMPATIBILITY: &str = "tests/sdk/compatibility.py";
+/// What the tests noted for it, in the target folder.
+const NOTES: &str = "compatibility";
+/// What Node's package manager installs.
+const PACKAGES: &str = "tests/sdk/typescript";
+const NEED_NODE: &str = "install Node 20 or later with npm, then run the steps `python` and `sdk`";
+const NEED_PYTHON: &str = "install Python 3.10 or later with venv and pip (Debian: python3-venv), or name one with PYTHON=/path/to/python3";
 
 /// Whether there is a Python that can make the environment.
 pub(crate) fn found(place: &Place) -> Result<(), Failure> {
     let mut command = place.command(interpreter());
     command.args([
         "-c",
-        "import sys, venv, ensurepip; assert sys.version_info >= (3, 9), sys.version; print(sys.version)",
+        "import sys, venv, ensurepip; assert sys.version_info >= (3, 10), sys.version; print(sys.version)",
     ]);
     let version =
         capture(&mut command, "python3 --version").map_err(|failure| failure.with_remedy(NEED_PYTHON))?;
@@ -23,55 +34,116 @@ pub(crate) fn found(place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs `requirements.txt` into the environment, unless that very list was installed before.
+/// Installs what each environment lists, unless that very list was installed before, and Node's packages where Node is.
 pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
-    let wanted = read(&place.root.join(REQUIREMENTS))?;
-    let stamp = venv(place).join("installed-requirements.txt");
-    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python(place).exists() {
-        println!("{REQUIREMENTS} is installed");
+    for (name, requirements, _) in ENVIRONMENTS {
+        environment(place, name, requirements)?;
+    }
+    if packages(place)? {
         return Ok(Done::Passed);
     }
+    Ok(Done::Without(format!("the TypeScript SDKs: {NEED_NODE}")))
+}
+
+fn environment(place: &Place, name: &str, requirements: &str) -> Result<(), Failure> {
+    let wanted = read(&place.root.join(requirements))?;
+    let stamp = venv(place, name).join("installed-requirements.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted)
+        && interpreter_of(place, name).exists()
+    {
+        println!("{requirements} is installed");
+        return Ok(());
+    }
     let mut create = place.command(interpreter());
-    create.args(["-m", "venv", "--clear"]).arg(venv(place));
-    show(&mut create, "python3 -m venv --clear target/venv")
+    create.args(["-m", "venv", "--clear"]).arg(venv(place, name));
+    show(&mut create, &format!("python3 -m venv --clear target/{name}"))
         .map_err(|failure| failure.with_remedy(NEED_PYTHON))?;
-    let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS];
-    let line = format!("target/venv/bin/python {}", arguments.join(" "));
-    show(place.command(python(place)).args(arguments), &line).map_err(|failure| {
+    let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements];
+    let line = format!("target/{name}/bin/python {}", arguments.join(" "));
+    show(place.command(interpreter_of(place, name)).args(arguments), &line).map_err(|failure| {
         failure.with_remedy(format!(
             "pip needs a network, or a mirror set in its configuration; run it alone with\n  {line}"
         ))
     })?;
-    write_stamp(&stamp, &wanted)?;
-    Ok(Done::Passed)
+    write_stamp(&stamp, &wanted)
 }
 
-/// Runs them against the release binary.
+/// The TypeScript SDKs. False where there is no Node: their tests are left out then, and the last word of the run says so.
+fn packages(place: &Place) -> Result<bool, Failure> {
+    let home = place.target.join("node");
+    let from = place.root.join(PACKAGES);
+    let wanted = read(&from.join("package-lock.json"))?;
+    let stamp = stamp_of_packages(place);
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        println!("{PACKAGES} is installed");
+        return Ok(true);
+    }
+    if capture(place.command("npm").arg("--version"), "npm --version").is_err() {
+        return Ok(false);
+    }
+    std::fs::create_dir_all(&home).map_err(|error| cannot_write(&home, &error))?;
+    for file in ["package.json", "package-lock.json"] {
+        std::fs::copy(from.join(file), home.join(file)).map_err(|error| cannot_write(&home, &error))?;
+    }
+    let line = "npm ci --ignore-scripts --no-audit --no-fund --prefix target/node";
+    let mut install = place.command("npm");
+    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&home);
+    show(&mut install, line)?;
+    write_stamp(&stamp, &wanted)?;
+    Ok(true)
+}
+
+fn stamp_of_packages(place: &Place) -> PathBuf {
+    place.target.join("node").join("installed-package-lock.json")
+}
+
+/// Runs them against the release binary, and compares docs/compatibility.md with what they found.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let binary = place.headrace();
-    let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS];
-    let mut command: Command = place.command(python(place));
-    command.args(arguments).env("HEADRACE_BIN", &binary).env("PYTHONDONTWRITEBYTECODE", "1");
-    let line = format!("HEADRACE_BIN={} target/venv/bin/python {}", binary.display(), arguments.join(" "));
-    show(&mut command, &line)?;
-    Ok(Done::Passed)
+    // What an earlier run found is no evidence of this one.
+    let notes = place.target.join(NOTES);
+    if notes.exists() {
+        std::fs::remove_dir_all(&notes).map_err(|error| cannot_write(&notes, &error))?;
+    }
+    for (name, _, tests) in ENVIRONMENTS {
+        let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tests];
+        let mut command: Command = place.command(interpreter_of(place, name));
+        command.args(arguments).env("HEADRACE_BIN", &binary).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("CARGO_TARGET_DIR", &place.target);
+        let line =
+            format!("HEADRACE_BIN={} target/{name}/bin/python {}", binary.display(), arguments.join(" "));
+        show(&mut command, &line)?;
+    }
+    let mut page = place.command(python(place));
+    page.arg(COMPATIBILITY).env("CARGO_TARGET_DIR", &place.target);
+    show(&mut page, &format!("target/venv/bin/python {COMPATIBILITY}"))?;
+    if stamp_of_packages(place).exists() {
+        return Ok(Done::Passed);
+    }
+    Ok(Done::Without(format!("the TypeScript SDKs: {NEED_NODE}")))
 }
 
 fn interpreter() -> PathBuf {
     std::env::var_os("PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from)
 }
 
-fn venv(place: &Place) -> PathBuf {
-    place.target.join("venv")
+fn venv(place: &Place, name: &str) -> PathBuf {
+    place.target.join(name)
 }
 
-/// The environment's interpreter.
+/// The interpreter of the SDKs' environment.
 pub(crate) fn python(place: &Place) -> PathBuf {
-    venv(place).join("bin").join("python")
+    interpreter_of(place, "venv")
+}
+
+fn interpreter_of(place: &Place, name: &str) -> PathBuf {
+    venv(place, name).join("bin").join("python")
 }
 
 fn write_stamp(stamp: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(stamp, text).map_err(|error| {
-        Failure::new(format!("{}: {error}", stamp.display()), "make the target folder writable")
-    })
+    std::fs::write(stamp, text).map_err(|error| cannot_write(stamp, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()), "make the target folder writable")
 }

@@ -40,6 +40,8 @@ impl fmt::Display for Failure {
 #[derive(Debug)]
 pub(crate) enum Done {
     Passed,
+    /// It passed, but for what could not run on this machine.
+    Without(String),
     /// It could not run on this machine.
     Skipped(String),
 }

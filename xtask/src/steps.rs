@@ -16,6 +16,10 @@ pub(crate) enum Which<'a> {
     Only(&'a str),
 }
 
+// How a result begins that tells of something that nobody tested.
+const SKIPPED: &str = "skipped: ";
+const WITHOUT: &str = "passed, without ";
+
 const SAME_BITS: &str = "crates/sim/tests/same_bits.rs";
 
 type Run = fn(&Place) -> Result<Done, Failure>;
@@ -26,7 +30,11 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("rules", "crate graph, circles of files, file sizes, forbidden constructs, error page", |place| {
         passed(rules(place))
     }),
-    ("python", "the SDK tests' own virtual environment under target/venv", python::install),
+    (
+        "python",
+        "the SDK tests' own environments under target: Python's, and Node's packages",
+        python::install,
+    ),
     ("format", "rustfmt has nothing to change", format),
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
     ("lint", "clippy with every warning denied", lint),
@@ -36,7 +44,11 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("neon", "kernels and oracles on 64-bit Arm under an emulator", arm::emulate),
     ("binary", "the program as the README starts it", binary),
     ("generated", "generated files are what the program generates", |place| passed(artefacts::check(place))),
-    ("sdk", "the official OpenAI and Anthropic Python SDKs against a running server", python::test),
+    (
+        "sdk",
+        "official SDKs (Python, TypeScript) and other people's clients against running servers",
+        python::test,
+    ),
     ("smoke", "the demo model answers, bills, traces and stops, on each instruction set", smoke::run),
 ];
 
@@ -56,9 +68,10 @@ pub(crate) fn run(place: &Place, which: Which<'_>) -> Result<(), Failure> {
         let took = started.elapsed();
         match outcome {
             Ok(Done::Passed) => rows.push((*name, "passed".to_owned(), took)),
+            Ok(Done::Without(what)) => rows.push((*name, format!("{WITHOUT}{what}"), took)),
             Ok(Done::Skipped(why)) => {
                 println!("skipped: {why}");
-                rows.push((*name, format!("skipped: {why}"), took));
+                rows.push((*name, format!("{SKIPPED}{why}"), took));
             }
             Err(error) => {
                 rows.push((*name, "FAILED".to_owned(), took));
@@ -114,14 +127,14 @@ fn print_table(rows: &[(&str, String, Duration)]) {
 
 /// The last word: what nobody has tested now, and how it could be.
 fn print_not_run(rows: &[(&str, String, Duration)]) {
-    let skipped: Vec<_> =
-        rows.iter().filter_map(|(name, result, _)| Some((name, result.strip_prefix("skipped: ")?))).collect();
+    let left_out = |result: &str| [SKIPPED, WITHOUT].iter().any(|word| result.starts_with(word));
+    let skipped: Vec<_> = rows.iter().filter(|(_, result, _)| left_out(result)).collect();
     if skipped.is_empty() {
         return;
     }
     println!("\n!! NOT RUN, so nothing is known of it on this machine:");
-    for (name, why) in skipped {
-        println!("!!   {name}: {why}");
+    for (name, result, _) in skipped {
+        println!("!!   {name}: {result}");
     }
 }
 
