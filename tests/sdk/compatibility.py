@@ -18,6 +18,8 @@ NOTES = TARGET / "compatibility"
 PAGE = ROOT / "docs" / "compatibility.md"
 NODE = "test_typescript"
 """Left out where there is no Node."""
+NO_CLIENTS = {"kubernetes-validate", "promql-parser", "pytest", "pyzmq", "xllamacpp"}
+"""Installed for other tests."""
 PLACES = ["engine", "relayed", "scripted"]
 HEAD = """# What works with what
 
@@ -33,7 +35,7 @@ SECTIONS = [
     ("test_clients", "Frameworks", "Unchanged, pointed here by their base URL."),
     ("test_other_clients", "Frameworks that bring older official SDKs", "The same."),
     (NODE, "The official TypeScript SDKs", "On Node."),
-    ("test_comply", "llm-comply", "A checker of others, against the published descriptions of the dialects, case by case."),
+    ("test_comply", "llm-comply", "A checker of others, against the published descriptions of the dialects, [Open Responses](https://www.openresponses.org) among them, case by case."),
     ("test_peers_rows", "What was reported of other servers", "Each row is named by its thread."),
 ]
 
@@ -48,7 +50,7 @@ def versions():
             pins[name] = version
     packages = json.loads((folder / "typescript" / "package.json").read_text())["dependencies"]
     pins |= {f"{name} (npm)": version for name, version in packages.items()}
-    return " · ".join(f"{name} {version}" for name, version in sorted(pins.items()) if name not in ("pytest", "xllamacpp", "pyzmq"))
+    return " · ".join(f"{name} {version}" for name, version in sorted(pins.items()) if name not in NO_CLIENTS)
 
 
 def cell(outcomes):

@@ -12,8 +12,14 @@ from conftest import KEY
 pytest.importorskip("llm_comply")
 
 CHAT = ["basic-response", "system-prompt", "multi-turn", "tool-calling", "streaming-response", "streaming-usage", "image-input", "error-handling"]
+# Of Open Responses, the specification of others.
+RESPONSES = [
+    *("basic-response", "system-prompt", "multi-turn", "tool-calling", "streaming-response", "streaming-usage", "image-input", "error-handling"),
+    *("assistant-phase", "response-output-phase-schema", "compact-response", "compact-missing-model"),
+]
 # What is asked, its cases, and how its key is sent.
 FORMATS = {
+    "open-responses": ([f"responses-{case}" for case in RESPONSES], []),
     "openai-chat": ([f"chat-{case}" for case in CHAT], []),
     "anthropic": (
         [f"anth-{case}" for case in CHAT],
@@ -22,8 +28,7 @@ FORMATS = {
 }
 CASES = [(form, case) for form, (cases, _) in FORMATS.items() for case in cases]
 EYES = "the demo model sees no images"
-NOT_YET = {"anth-tool-calling": "all fields of Anthropic's tool calls"}
-NOT_YET_RELAYED = NOT_YET
+NOT_YET = {"anth-tool-calling": "all fields of Anthropic's tool calls", "responses-image-input": "images in Responses"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,9 @@ def results(request):
     def at(place, form):
         if (place.name, form) not in kept:
             cases, more = FORMATS[form]
-            base = place.openai if form == "openai-chat" else place.anthropic
+            base = place.anthropic if form == "anthropic" else place.openai
+            # These have no name of their format's before them.
+            cases = [case.removeprefix("responses-") for case in cases]
             command = [sys.executable, "-m", "llm_comply.cli", "--format", form, "-u", base + "/v1", "-k", KEY, "-m", place.model]
             done = subprocess.run(
                 [*command, "--filter", ",".join(cases), *more, "--json"], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
@@ -52,8 +59,7 @@ def test_it_complies(request, place, results, form, case):
         pytest.skip("the same bytes as the engine's")
     if place.name == "engine" and case.endswith("image-input"):
         pytest.skip(EYES)
-    not_yet = NOT_YET if place.name == "engine" else NOT_YET_RELAYED
-    if case in not_yet:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=f"not here yet: {not_yet[case]}"))
-    result = results(place, form)[case]
+    if case in NOT_YET:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=f"not here yet: {NOT_YET[case]}"))
+    result = results(place, form)[case.removeprefix("responses-")]
     assert result["status"] == "passed", result["errors"]
