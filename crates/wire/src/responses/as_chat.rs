@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Code, Conversation, CustomInput, Endpoint, Form, Message, Prompt, Relayed, Role, ServiceTier, Tool,
-    ToolCall, ToolChoice,
+    Call, Code, Conversation, Endpoint, Form, Message, Prompt, Relayed, Role, ServiceTier, Tool, ToolCall,
+    ToolChoice,
 };
 
 use crate::BadRequest;
@@ -131,12 +131,8 @@ fn named(out: &mut BytesMut, name: &str) -> Read<()> {
 }
 
 fn tool(out: &mut BytesMut, tool: &Tool) -> Read<()> {
-    // A tool of any text is a function of one string to every model, and its calls are read as such.
-    if matches!(tool.custom, Some(CustomInput::Form(_))) {
-        let message =
-            "the model's upstream is not asked to keep to a grammar in a tool; leave the tool's `format` out";
-        return Err(Fault::at("tools", Code::UnsupportedValue, message));
-    }
+    // A custom tool is a function of one string to every model, and its calls are read as such. Its grammar is told in that string's
+    // description: who runs the tool reads what it was given, and says so where it does not fit.
     object(out, |written| {
         written.text("type", "function");
         object(written.field("function"), |function| {

@@ -150,6 +150,8 @@ impl Draft {
             "metadata" => self.echo.metadata = r.optional(|r| metadata(r, limits))?,
             "safety_identifier" => self.echo.safety_identifier = r.optional(|r| label(r, limits))?,
             "prompt_cache_key" => self.echo.prompt_cache_key = r.optional(|r| label(r, limits))?,
+            // What a client tells of itself and of its session (Codex): nothing that a model sees.
+            "client_metadata" => r.optional(|r| r.object(|r, _| r.string().map(drop))).map(drop)?,
             "user" => self.echo.user = r.optional(|r| label(r, limits))?,
             _ => return Ok(false),
         }

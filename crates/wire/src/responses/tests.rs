@@ -396,3 +396,25 @@ fn what_a_custom_tool_gets_is_the_text_alone() {
     assert_eq!((&item["type"], &item["input"]), (&json!("custom_tool_call"), &json!("a\nb")));
     assert_eq!((&item["call_id"], &item["status"]), (&json!("c"), &json!("completed")));
 }
+
+#[test]
+fn the_grammar_of_a_custom_tool_is_told_to_models_of_others() {
+    let grammar = json!({"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\""});
+    let tools =
+        json!([{"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": grammar}]);
+    let told = json!({"installation": "i", "turn": "{}"});
+    let call = read(&with(&json!({"tools": tools, "client_metadata": told}))).unwrap();
+    let sent: Value = serde_json::from_str(body_of(&as_chat(&call).unwrap())).unwrap();
+    let function = &sent["tools"][0]["function"];
+    assert_eq!(
+        (&function["name"], &function["description"]),
+        (&json!("apply_patch"), &json!("Edits files."))
+    );
+    let input = &function["parameters"]["properties"]["input"];
+    assert!(input["description"].as_str().unwrap().contains("start: \"*** Begin Patch\""), "{input}");
+    assert!(sent.get("client_metadata").is_none());
+    assert_eq!(
+        read(&with(&json!({"client_metadata": {"a": 1}}))).unwrap_err().param.as_deref(),
+        Some("client_metadata.a")
+    );
+}
