@@ -12,6 +12,12 @@ const PEERS: &[(&str, &str, &str)] = &[
         "tests/peers/gateways.py",
         "LiteLLM's and Portkey's gateways beside ours, same load, same mock",
     ),
+    (
+        "codex",
+        "tests/peers/codex.py",
+        "OpenAI's Codex CLI: turns with patches and a shell on a scripted model",
+    ),
+    ("aider", "tests/peers/aider.py", "aider: edits in both dialects on a scripted model"),
 ];
 
 /// Runs one against the release program, which is built first.
