@@ -17,4 +17,6 @@ mod published;
 #[cfg(test)]
 mod replies;
 #[cfg(test)]
+mod sglang;
+#[cfg(test)]
 mod support;
