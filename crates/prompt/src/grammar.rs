@@ -63,16 +63,19 @@ impl<'c> Asked<'c> {
         (wanted && !tools.is_empty()).then_some(Self { tools, required, one })
     }
 
-    /// The schema of a tool's arguments.
+    /// The schema of a tool's arguments. A tool that names none takes none, where its schema would let in any.
     fn schema(&self, tool: &Tool) -> Value {
+        let schema = tool.parameters.as_ref();
         if !self.required && !tool.strict {
-            return json!({ "type": "object" });
+            // Any object, written as its schema says.
+            let guidance = schema.and_then(|schema| schema.get("x-guidance")).cloned();
+            return json!({ "type": "object", "x-guidance": guidance.unwrap_or_else(|| json!({})) });
         }
-        let schema = tool
-            .parameters
-            .clone()
-            .unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false }));
-        match schema {
+        let Some(schema) = schema.filter(|schema| !names_nothing(schema)) else {
+            let guidance = json!({ "whitespace_flexible": false });
+            return json!({ "type": "object", "properties": {}, "additionalProperties": false, "x-guidance": guidance });
+        };
+        match schema.clone() {
             Value::Object(schema) if !schema.contains_key("type") => {
                 let mut typed = Map::from_iter([("type".to_owned(), json!("object"))]);
                 typed.extend(schema);
@@ -82,6 +85,31 @@ impl<'c> Asked<'c> {
             schema => schema,
         }
     }
+}
+
+/// Whether a schema of arguments names no property, and says in no other way that there are any.
+fn names_nothing(schema: &Value) -> bool {
+    const SAY_NOTHING: [&str; 9] = [
+        "type",
+        "properties",
+        "required",
+        "title",
+        "description",
+        "$schema",
+        "$id",
+        "$comment",
+        "x-guidance",
+    ];
+    let empty = |key: &str| match schema.get(key) {
+        Some(Value::Object(named)) => named.is_empty(),
+        Some(Value::Array(named)) => named.is_empty(),
+        other => other.is_none(),
+    };
+    let plain = |schema: &Map<String, Value>| {
+        let keys = schema.keys().all(|key| SAY_NOTHING.contains(&key.as_str()));
+        keys && schema.contains_key("properties")
+    };
+    schema.as_object().is_some_and(plain) && empty("properties") && empty("required")
 }
 
 /// A grammar being written.

@@ -179,6 +179,38 @@ fn at_most_one_call_where_one_is_asked_for() {
 }
 
 #[test]
+fn a_tool_that_names_no_arguments_is_called_without_any() {
+    let nothing = [
+        None,
+        Some(json!({ "type": "object", "properties": {} })),
+        Some(json!({ "type": "object", "properties": {}, "required": [], "description": "none" })),
+    ];
+    let anything = [
+        json!({ "type": "object" }),
+        json!({ "properties": {}, "additionalProperties": { "type": "integer" } }),
+    ];
+    let named = |parameters: Option<Value>| {
+        let tools = vec![Tool::function("now", None, parameters)];
+        let tool_choice = ToolChoice::Named("now".to_owned());
+        lark(ReplyFamily::Hermes, &Conversation { tools, tool_choice, ..Conversation::default() })
+    };
+    let call = |arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"now\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    for parameters in nothing {
+        let lark = named(parameters);
+        assert!(takes(&lark, &call("{}")), "{lark}");
+        for more in ["{\"a\": 1}", "{ }", "{\n\n\n}"] {
+            assert!(!takes(&lark, &call(more)), "{more}: {lark}");
+        }
+    }
+    for parameters in anything {
+        let lark = named(Some(parameters));
+        assert!(takes(&lark, &call("{}")) && takes(&lark, &call("{\"a\": 1}")), "{lark}");
+    }
+}
+
+#[test]
 fn special_tokens_are_named_by_their_ids() {
     let conversation = asked(ToolChoice::Required, false);
     let special = |mark: &str| (mark == "[TOOL_CALLS]").then_some(5);
