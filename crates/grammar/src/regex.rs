@@ -21,6 +21,10 @@ pub(crate) fn check(pattern: &str, at: &str) -> Result<(), GrammarFault> {
     let levels = MAX_DEPTH_LEVELS as u32;
     let parsed = regex_syntax::ParserBuilder::new().nest_limit(levels).build().parse(pattern);
     let parsed = parsed.map_err(|error| refused(&error, at))?;
+    if repeats_a_repetition(&parsed) {
+        let why = "it repeats without a bound what is nothing but such a repetition, as in `(a+)+`: write it once, as in `a+`";
+        return Err(GrammarFault::unsupported("pattern", at, why));
+    }
     let repeats = repeats(&parsed);
     if repeats > MAX_PATTERN_REPEATS {
         return Err(GrammarFault::TooLarge {
@@ -52,6 +56,27 @@ fn last_line(text: &str) -> String {
     text.lines().next_back().unwrap_or_default().to_owned()
 }
 
+/// Whether anywhere a repetition without a bound has nothing in it but another one: in how many ways it matches a text grows with
+/// every character. Automata follow all of them at once, but whoever checks the answer may not.
+fn repeats_a_repetition(hir: &Hir) -> bool {
+    let endless = |hir: &Hir| match hir.kind() {
+        HirKind::Repetition(repetition) => repetition.max.is_none(),
+        _ => false,
+    };
+    match hir.kind() {
+        HirKind::Repetition(repetition) => {
+            let mut inner = &*repetition.sub;
+            while let HirKind::Capture(capture) = inner.kind() {
+                inner = &capture.sub;
+            }
+            endless(hir) && endless(inner) || repeats_a_repetition(inner)
+        }
+        HirKind::Capture(capture) => repeats_a_repetition(&capture.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().any(repeats_a_repetition),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
+    }
+}
+
 /// How many copies of its parts an expression unfolds to at most.
 fn repeats(hir: &Hir) -> u64 {
     match hir.kind() {
@@ -73,7 +98,7 @@ mod tests {
 
     #[test]
     fn expressions_are_checked_before_they_cost_anything() {
-        for fine in ["^a+$", r"\d{4}-\d{2}", "(a|b)*", "[^\"]{0,200}", "(a+)+"] {
+        for fine in ["^a+$", r"\d{4}-\d{2}", "(a|b)*", "[^\"]{0,200}", "(a+b)+", "(a{2,3})+"] {
             assert_eq!(check(fine, "/p"), Ok(()), "{fine}");
         }
         let nested = format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000));
@@ -81,6 +106,8 @@ mod tests {
         let cases = [
             ("(?!a)b", "`pattern` at `/p` is not supported: look-around"),
             (r"(a)\1", "backreferences"),
+            ("(a+)+$", "`pattern` at `/p` is not supported: it repeats without a bound"),
+            ("^x((?:[a-z]*))+", "write it once"),
             ("(a", "unclosed group"),
             ("a{1000}{1000}", "1000000 repetitions"),
             (nested.as_str(), "bytes of a regular expression"),
