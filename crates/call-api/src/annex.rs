@@ -1,5 +1,7 @@
 //! What answers beside the API, at paths of its own and to whom it knows: other servers of ours ask there. Plain data and bytes.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use headrace_domain::{KeyId, UnixNanos};
 
@@ -7,6 +9,9 @@ use crate::{Answer, BodyRefusal, Frames};
 
 /// An answer of an annex.
 pub type AnnexAnswer = Answer<Box<dyn Frames>>;
+
+/// An answer of an annex in the making.
+pub type AnnexAnswering = Pin<Box<dyn Future<Output = AnnexAnswer> + Send>>;
 
 /// The head of a request to an annex.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +38,8 @@ pub trait AnnexCall: Send {
     /// Under whose name its body takes memory.
     fn payer(&self) -> &KeyId;
 
-    /// The answer, now that its body is here. Does not wait.
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer;
+    /// The answer, now that its body is here. It may take a while, but holds up no thread.
+    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering;
 
     /// What is said to a body that is not taken.
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer;

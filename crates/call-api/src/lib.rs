@@ -13,7 +13,7 @@ mod refusal;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use annex::{Annex, AnnexAnswer, AnnexCall, AnnexHead};
+pub use annex::{Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead};
 pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
 pub use body::{BodyRefusal, BodySource};

@@ -266,7 +266,7 @@ impl<F: Front> Asked<'_, F> {
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
         let upload = Upload { head, body, limits, stats, taken: &taken, was_read };
         let answer = match upload.read_any().await {
-            Ok(body) => call.answer(body),
+            Ok(body) => call.answer(body).await,
             Err(refusal) => call.refuse(&refusal),
         };
         answer.map(Source::Annex)

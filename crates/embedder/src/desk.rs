@@ -76,6 +76,7 @@ impl Desk {
             continues: Continues::Never,
             grammars: false,
             thought_caps: false,
+            forms: headrace_engine_api::FormKinds::NONE,
         };
         let state = State { queue: Queue::default(), running: 0, mode: Mode::Open, dead: None };
         Self {

@@ -13,7 +13,7 @@ mod thought;
 use std::sync::Arc;
 
 pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel};
-pub use grammar::{Grammar, GrammarFailed, GrammarState, SharedGrammar};
+pub use grammar::{FormKinds, FormThought, Grammar, GrammarFailed, GrammarState, SharedGrammar, is_gbnf};
 pub use health::Health;
 pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};

@@ -6,6 +6,8 @@ use std::time::Duration;
 use headrace_domain::Sampling;
 use serde::{Deserialize, Serialize};
 
+use crate::grammar::FormKinds;
+
 /// What an engine serves. Published when it registers: the gateway refuses early by it, the engine asserts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
@@ -26,12 +28,15 @@ pub struct Capabilities {
     /// How it goes on with an answer that another engine began.
     #[serde(default)]
     pub continues: Continues,
-    /// Whether it holds answers to grammars.
+    /// Whether it holds answers to grammars that are compiled here, or by itself in the same way.
     #[serde(default)]
     pub grammars: bool,
     /// Whether it ends thoughts that have had enough tokens ([`crate::Job::thought`]).
     #[serde(default)]
     pub thought_caps: bool,
+    /// Forms that it is told in words, where it takes no grammars.
+    #[serde(default)]
+    pub forms: FormKinds,
 }
 
 /// How an engine goes on with an answer that another one began ([`crate::Job::generated`]).

@@ -99,6 +99,7 @@ impl Intake {
             continues: Continues::Exactly,
             grammars: true,
             thought_caps: true,
+            forms: headrace_engine_api::FormKinds::NONE,
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);

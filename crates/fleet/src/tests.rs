@@ -58,6 +58,7 @@ fn worker_that_is(health: Health, id: &str, waiting_tokens: u64, running: u32, c
         continues: Continues::Never,
         grammars: false,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     };
     let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
     let model = ModelName::new("m").unwrap();
@@ -211,6 +212,7 @@ fn fixed() -> Fixed {
         continues: Continues::Never,
         grammars: false,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     };
     Fixed { capabilities, load: LoadReport::default(), cached: 0, health: Health::Up }
 }

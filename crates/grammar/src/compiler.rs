@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use headrace_domain::Form;
-use headrace_engine_api::SharedGrammar;
+use headrace_engine_api::{FormThought, SharedGrammar};
 use headrace_tokenizer::Tokenizer;
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
@@ -23,6 +23,7 @@ use crate::fault::GrammarFault;
 use crate::forms::{self, Written};
 use crate::numbers::NumberTokens;
 use crate::state::Compiled;
+use crate::thought;
 use crate::vocabulary::Vocabulary;
 
 /// Compiles forms for one model. Cheap to make: what it needs of the vocabulary is read when the first form comes.
@@ -87,9 +88,21 @@ impl Compiler {
         Ok(compiled)
     }
 
-    /// The ids that end an answer.
-    pub fn ends(&self) -> &[u32] {
-        &self.0.ends
+    /// The same behind a thought, where there may be one.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_behind(
+        &self,
+        thought: Option<FormThought>,
+        form: &Arc<Form>,
+        bounds: &Bounds,
+    ) -> Result<SharedGrammar, GrammarFault> {
+        let grammar = self.compile(form, bounds)?;
+        Ok(match thought {
+            Some(thought) => thought::after(thought, &self.0.ends, self.0.size, grammar),
+            None => grammar,
+        })
     }
 
     /// Compiled forms that are kept, and the bytes that they take.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use headrace_domain::{Form, GrammarSyntax, JsonForm, TaggedForm};
+use headrace_engine_api::is_gbnf;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
@@ -101,7 +102,7 @@ fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {
     nesting(text)?;
     let text = match syntax {
         GrammarSyntax::Gbnf => gbnf::to_lark(text)?,
-        GrammarSyntax::Either if gbnf::is_gbnf(text) => gbnf::to_lark(text)?,
+        GrammarSyntax::Either if is_gbnf(text) => gbnf::to_lark(text)?,
         GrammarSyntax::Lark | GrammarSyntax::Either => text.to_owned(),
     };
     Ok(plain(TopLevelGrammar::from_lark(text)))

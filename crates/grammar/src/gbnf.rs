@@ -10,11 +10,6 @@ use crate::fault::GrammarFault;
 const ROOT: &str = "root";
 const START: &str = "start";
 
-/// Whether a text is in this notation: its rules are defined by `::=`.
-pub(crate) fn is_gbnf(text: &str) -> bool {
-    text.contains("::=")
-}
-
 /// The same grammar for llguidance. The text must not be nested deeper than recursion may go.
 ///
 /// # Errors
@@ -324,7 +319,7 @@ mod tests {
             (r#"root ::= "\x41\u00e9\"\\" [\x41-Z-]"#, "start: \"Aé\\\"\\\\\" /[A-Z\\u{2d}]/\n"),
         ];
         for (gbnf, lark) in rows {
-            assert!(is_gbnf(gbnf));
+            assert!(headrace_engine_api::is_gbnf(gbnf));
             assert_eq!(to_lark(gbnf).unwrap(), lark, "{gbnf}");
         }
     }

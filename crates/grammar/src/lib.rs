@@ -13,12 +13,11 @@ mod regex;
 mod schema;
 mod state;
 pub mod strict;
-pub mod thought;
+mod thought;
 mod tools;
 mod vocabulary;
 
 pub use bounds::Bounds;
 pub use compiler::Compiler;
 pub use fault::GrammarFault;
-pub use thought::Thought;
 pub use tools::tool_schema;

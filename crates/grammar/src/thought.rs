@@ -3,35 +3,24 @@
 use std::sync::Arc;
 
 use headrace_domain::Form;
-use headrace_engine_api::{Grammar, GrammarFailed, GrammarState, SharedGrammar};
+use headrace_engine_api::{FormThought, Grammar, GrammarFailed, GrammarState, SharedGrammar};
 
-/// How a model marks its thoughts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thought {
-    /// The id that opens one.
-    pub open: u32,
-    /// The id that ends one.
-    pub close: u32,
-    /// Whether the prompt has opened it. Otherwise an answer may begin with one, or not.
-    pub is_open: bool,
-    /// Ids that may stand once between a thought and the answer: white space.
-    pub between: Vec<u32>,
-    /// Ids that end an answer: none does within a thought.
-    pub ends: Vec<u32>,
-    /// The vocabulary's size in ids.
-    pub ids: u32,
-    /// After so many ids a thought is closed; `None`: as long as it likes.
-    pub most_ids: Option<u32>,
+/// A grammar that begins behind a thought, over a vocabulary of so many `ids`, of which `ends` end an answer: none does within a
+/// thought.
+pub(crate) fn after(thought: FormThought, ends: &[u32], ids: u32, grammar: SharedGrammar) -> SharedGrammar {
+    Arc::new(After { marks: Arc::new(Marks { thought, ends: ends.to_vec(), ids }), grammar })
 }
 
-/// A grammar that begins behind a thought.
-pub fn after(thought: Thought, grammar: SharedGrammar) -> SharedGrammar {
-    Arc::new(After { thought: Arc::new(thought), grammar })
+#[derive(Debug)]
+struct Marks {
+    thought: FormThought,
+    ends: Vec<u32>,
+    ids: u32,
 }
 
 #[derive(Debug)]
 struct After {
-    thought: Arc<Thought>,
+    marks: Arc<Marks>,
     grammar: SharedGrammar,
 }
 
@@ -40,12 +29,17 @@ impl Grammar for After {
         self.grammar.form()
     }
 
+    fn thought(&self) -> Option<&FormThought> {
+        Some(&self.marks.thought)
+    }
+
     fn begin(&self) -> Box<dyn GrammarState> {
+        let FormThought { is_open, close, .. } = self.marks.thought;
         let mut state = State {
-            thought: Arc::clone(&self.thought),
-            at: if self.thought.is_open { At::Thinking } else { At::Before },
+            marks: Arc::clone(&self.marks),
+            at: if is_open { At::Thinking } else { At::Before },
             ids: 0,
-            close: [self.thought.close],
+            close: [close],
             inner: self.grammar.begin(),
         };
         state.bound();
@@ -70,7 +64,7 @@ enum At {
 }
 
 struct State {
-    thought: Arc<Thought>,
+    marks: Arc<Marks>,
     at: At,
     /// Ids of the thought so far.
     ids: u32,
@@ -80,7 +74,7 @@ struct State {
 
 impl State {
     fn bound(&mut self) {
-        if self.at == At::Thinking && self.thought.most_ids.is_some_and(|most| self.ids >= most) {
+        if self.at == At::Thinking && self.marks.thought.most_ids.is_some_and(|most| self.ids >= most) {
             self.at = At::Closing;
         }
     }
@@ -88,7 +82,7 @@ impl State {
 
 impl GrammarState for State {
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), GrammarFailed> {
-        let Thought { open, close, between, ends, ids, .. } = &*self.thought;
+        let Marks { thought: FormThought { open, close, between, .. }, ends, ids } = &*self.marks;
         match self.at {
             At::Answer => return self.inner.mask(allowed),
             At::Before => {
@@ -118,11 +112,11 @@ impl GrammarState for State {
     fn accept(&mut self, id: u32) -> Result<(), GrammarFailed> {
         self.at = match self.at {
             At::Answer => return self.inner.accept(id),
-            At::Before if id == self.thought.open => At::Thinking,
-            At::Thinking | At::Closing if id == self.thought.close => At::Behind,
+            At::Before if id == self.marks.thought.open => At::Thinking,
+            At::Thinking | At::Closing if id == self.marks.thought.close => At::Behind,
             At::Thinking => At::Thinking,
             At::Closing => return Err(GrammarFailed { why: "a thought that should end".to_owned() }),
-            At::Behind if self.thought.between.contains(&id) => At::Answer,
+            At::Behind if self.marks.thought.between.contains(&id) => At::Answer,
             At::Before | At::Behind => {
                 self.at = At::Answer;
                 return self.inner.accept(id);

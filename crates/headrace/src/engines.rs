@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use headrace_domain::Clock;
-use headrace_engine_api::SharedEngine;
+use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use headrace_fleet::Worker;
+use headrace_gateway::{Lane, TokenLane};
+use headrace_grammar::{Bounds, Compiler, GrammarFault};
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;
-use headrace_worker::Offer;
+use headrace_worker::{HeldTo, Offer};
 
 use crate::config::Config;
 use crate::gauges;
@@ -47,6 +49,17 @@ struct Ending {
     worker: Weak<Worker>,
 }
 
+/// What the answers of another Headrace's job are held to, for the model whose vocabulary this is.
+fn compile(grammars: &Compiler, held_to: HeldTo) -> Result<SharedGrammar, SubmitRefusal> {
+    let HeldTo { form, thought } = held_to;
+    grammars.compile_behind(thought, &Arc::new(form), &Bounds::default()).map_err(|fault| match fault {
+        GrammarFault::Busy | GrammarFault::Broke { .. } => {
+            SubmitRefusal::Unavailable { why: format!("a form: {fault}") }
+        }
+        fault => SubmitRefusal::Invalid { what: format!("a form: {fault}") },
+    })
+}
+
 impl Engines {
     /// Of a server that begins with these models.
     pub(crate) fn new(
@@ -75,9 +88,12 @@ impl Engines {
     pub(crate) fn offers(&self) -> Vec<Offer> {
         let offer = |model: &Running| {
             let Offered { bits, words } = model.offered.clone()?;
+            let Lane::Tokens(TokenLane { grammars, .. }) = &model.served.lane else { return None };
+            let grammars = Arc::clone(grammars);
             Some(Offer {
                 engine: Arc::clone(&model.engine) as SharedEngine,
                 bits,
+                compile: Arc::new(move |held_to| compile(&grammars, held_to)),
                 words,
                 created_unix_s: model.served.created_unix_s,
                 default_max_tokens: model.served.default_max_tokens,

@@ -134,6 +134,7 @@ impl Wordbook {
             }
             capabilities.grammars &= engine.grammars;
             capabilities.thought_caps &= engine.thought_caps;
+            capabilities.forms = capabilities.forms.and(engine.forms);
         }
         Some(TokenLane {
             tokenizer: Arc::clone(&self.tokenizer),

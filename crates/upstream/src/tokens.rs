@@ -3,6 +3,7 @@
 
 mod ask;
 mod choice;
+mod form;
 mod llama;
 mod model;
 mod piece;
@@ -63,6 +64,7 @@ impl TokenModel {
             continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
             grammars: false,
             thought_caps: false,
+            forms: form::kinds(upstream.kind()),
         };
         let server = upstream.server();
         let gauge = server.loads.gauge(&model.model);
@@ -89,6 +91,7 @@ impl TokenModel {
             return bad(format!("logprobs beyond {MAX_LOGPROBS}"));
         }
         protocol::check(self.server.spec.kind, &job.sampling)?;
+        form::check(self.server.spec.kind, job)?;
         if job.generated > 0 && (n != 1 || job.parts().0.is_empty()) {
             return bad(format!("{} ids generated before, of {n} answers", job.generated));
         }

@@ -65,6 +65,11 @@ impl WorkerModel {
         if job.parts().0.is_empty() {
             return bad("a prompt without a token".to_owned());
         }
+        if job.grammar.is_some() && !self.model.capabilities.grammars {
+            return bad(
+                "a form: this worker holds answers to none, or is older than jobs that say one".to_owned()
+            );
+        }
         let needed = job.parts().0.len() as u64;
         if needed > u64::from(context_window) {
             return Err(SubmitRefusal::DoesNotFit { needed, limit: context_window.into() });

@@ -32,6 +32,10 @@ pub struct AboutModel {
     pub words: String,
     /// What its engine can do.
     pub capabilities: Capabilities,
+    /// Whether a job for it may say what its answers are held to. Not told as its engine's own ability: gateways of before would
+    /// believe it, and say nothing of forms in their jobs.
+    #[serde(default)]
+    pub holds_forms: bool,
     /// When it was made, in seconds since 1970.
     pub created_unix_s: u64,
     /// Length of an answer where the caller names none.
@@ -63,6 +67,7 @@ impl About {
         for model in &mut about.models {
             model.check()?;
             model.load = bounded(model.load);
+            model.capabilities.grammars = model.holds_forms;
         }
         Ok(about)
     }
@@ -126,12 +131,14 @@ mod tests {
             continues: headrace_engine_api::Continues::Exactly,
             grammars: false,
             thought_caps: false,
+            forms: headrace_engine_api::FormKinds::NONE,
         };
         let load = LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, ..LoadReport::default() };
         let model = AboutModel {
             bits: "ab".repeat(32),
             words: "cd".repeat(32),
             capabilities,
+            holds_forms: false,
             created_unix_s: 1,
             default_max_tokens: None,
             up: true,

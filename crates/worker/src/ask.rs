@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{CacheSalt, RequestId, Sampling};
-use headrace_engine_api::{Job, Priority, Tenant, ThoughtCap};
+use headrace_domain::{CacheSalt, Form, RequestId, Sampling};
+use headrace_engine_api::{FormThought, Job, Priority, Tenant, ThoughtCap};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
-    LEAST_UNREAD_BYTES, MAX_CHOICES, MAX_IDS, MAX_NAME_BYTES, MAX_STOP_BYTES, MAX_STOPS, MAX_WEIGHT,
-    MOST_UNREAD_BYTES, PROTOCOL,
+    LEAST_UNREAD_BYTES, MAX_BETWEEN, MAX_CHOICES, MAX_FORM_BYTES, MAX_IDS, MAX_NAME_BYTES, MAX_STOP_BYTES,
+    MAX_STOPS, MAX_WEIGHT, MOST_UNREAD_BYTES, PROTOCOL,
 };
 
 /// A job for one of a worker's models.
@@ -31,6 +31,19 @@ pub struct Ask<'a> {
     is_idle: bool,
     start_within_ns: Option<u64>,
     unread_bytes: u64,
+    /// Behind all of the above, as JSON, and only where there is one: workers of before take no job that has more to it.
+    #[serde(skip)]
+    held_to: Option<HeldTo>,
+}
+
+/// What the answers of a job are held to, for whoever compiles it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldTo {
+    /// The form.
+    pub form: Form,
+    /// The thought that may stand before it.
+    pub thought: Option<FormThought>,
 }
 
 /// The model that a job is for, as its gateway knows it.
@@ -70,7 +83,7 @@ impl<'a> Ask<'a> {
     /// A job for a worker's model. `now_ns`: of the clock that its deadline is of.
     pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
         // The keys of its blocks are reckoned anew where they are believed.
-        let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, .. } = job;
+        let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, grammar, .. } = job;
         let Job { tenant: Tenant(tenant), weight, priority, start_deadline_ns, unread_bytes, .. } = job;
         Self {
             model: model.name.into(),
@@ -87,16 +100,25 @@ impl<'a> Ask<'a> {
             is_idle: *priority == Priority::Idle,
             start_within_ns: start_deadline_ns.map(|deadline| deadline.saturating_sub(now_ns)),
             unread_bytes: *unread_bytes as u64,
+            held_to: grammar.as_ref().map(|grammar| HeldTo {
+                form: (**grammar.form()).clone(),
+                thought: grammar.thought().cloned(),
+            }),
         }
     }
 
-    /// As it travels: the version, and the rest.
+    /// As it travels: the version, the rest, and what its answers are held to.
     pub fn to_bytes(&self) -> Vec<u8> {
         let room = 512 + self.prompt.len().saturating_mul(3);
         let mut bytes = Vec::with_capacity(room);
         bytes.push(PROTOCOL);
         // Memory takes all that it says.
-        postcard::to_extend(self, bytes).unwrap_or_default()
+        let mut bytes = postcard::to_extend(self, bytes).unwrap_or_default();
+        if let Some(held_to) = &self.held_to {
+            // Plain data, whose maps have text for keys.
+            bytes.extend(serde_json::to_vec(held_to).unwrap_or_default());
+        }
+        bytes
     }
 
     /// Reads what came.
@@ -109,11 +131,11 @@ impl<'a> Ask<'a> {
             return Err(AskFault::Version(*version));
         }
         let read = postcard::take_from_bytes(bytes);
-        let (ask, rest): (Ask<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
-        if !rest.is_empty() {
-            return Err(AskFault::Malformed);
-        }
+        let (mut ask, rest): (Ask<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
         ask.check()?;
+        if !rest.is_empty() {
+            ask.held_to = Some(HeldTo::read(rest)?);
+        }
         Ok(ask)
     }
 
@@ -156,7 +178,12 @@ impl<'a> Ask<'a> {
         ExpectedModel { name: &self.model, bits: &self.bits }
     }
 
-    /// For an engine. `now_ns`: of its clock.
+    /// Takes out what its answers are held to.
+    pub fn take_held_to(&mut self) -> Option<HeldTo> {
+        self.held_to.take()
+    }
+
+    /// For an engine, held to nothing as yet. `now_ns`: of its clock.
     pub fn into_job(self, now_ns: u64) -> Job {
         let unread = usize::try_from(self.unread_bytes).unwrap_or(usize::MAX);
         Job {
@@ -175,5 +202,20 @@ impl<'a> Ask<'a> {
             start_deadline_ns: self.start_within_ns.map(|within| now_ns.saturating_add(within)),
             unread_bytes: unread.clamp(LEAST_UNREAD_BYTES, MOST_UNREAD_BYTES),
         }
+    }
+}
+
+impl HeldTo {
+    fn read(json: &[u8]) -> Result<Self, AskFault> {
+        if json.len() > MAX_FORM_BYTES {
+            let bytes = json.len();
+            return Err(AskFault::Value(format!("a form of {bytes} bytes; at most {MAX_FORM_BYTES}")));
+        }
+        let held_to: Self = serde_json::from_slice(json).map_err(|_| AskFault::Malformed)?;
+        let between = held_to.thought.as_ref().map_or(0, |thought| thought.between.len());
+        if between > MAX_BETWEEN {
+            return Err(AskFault::Value(format!("{between} ids behind a thought; at most {MAX_BETWEEN}")));
+        }
+        Ok(held_to)
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal};
+use headrace_call_api::{
+    Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal,
+};
 use headrace_domain::{Clock, KeyId};
-use headrace_engine_api::{Capabilities, SubmitRefusal};
+use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
 
 use crate::about::{About, AboutModel};
-use crate::ask::{Ask, AskFault};
+use crate::ask::{Ask, AskFault, HeldTo};
 use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
 use crate::offer::Offer;
 use crate::refusal::Refusal;
@@ -87,15 +89,17 @@ impl AnnexCall for Call {
         &self.shared.payer
     }
 
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer {
-        if !self.digest.is_of(&body) {
-            return self.shared.stranger(&TicketFault::Body);
-        }
-        match &self.what {
-            What::Job => self.shared.job(&body).unwrap_or_else(|refusal| refused(&refusal)),
-            What::About => self.shared.about(),
-            What::Words(digest) => self.shared.words(digest),
-        }
+    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
+        Box::pin(async move {
+            if !self.digest.is_of(&body) {
+                return self.shared.stranger(&TicketFault::Body);
+            }
+            match &self.what {
+                What::Job => self.shared.job(&body).await.unwrap_or_else(|refusal| refused(&refusal)),
+                What::About => self.shared.about(),
+                What::Words(digest) => self.shared.words(digest),
+            }
+        })
     }
 
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
@@ -131,8 +135,9 @@ impl Shared {
         refused(&Refusal::Ticket)
     }
 
-    fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
-        let ask = Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
+    async fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
+        let mut ask =
+            Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
         let expected = ask.model();
         let unavailable = |why: String| Refusal::Unavailable { why };
         let offers = (self.offers)();
@@ -142,7 +147,12 @@ impl Shared {
         if *offer.bits != *expected.bits {
             return Err(unavailable(format!("its `{}` is another one than before", expected.name)));
         }
-        let job = ask.into_job(self.clock.monotonic_nanos());
+        let grammar = match ask.take_held_to() {
+            Some(held_to) => Some(compiled(offer, held_to).await?),
+            None => None,
+        };
+        let mut job = ask.into_job(self.clock.monotonic_nanos());
+        job.grammar = grammar;
         let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
         let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock));
         Ok(Answer {
@@ -157,7 +167,7 @@ impl Shared {
         let model = |offer: Offer| AboutModel {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
-            // A job says nothing of a form yet.
+            holds_forms: offer.engine.capabilities().grammars,
             capabilities: Capabilities { grammars: false, ..offer.engine.capabilities().clone() },
             created_unix_s: offer.created_unix_s,
             default_max_tokens: offer.default_max_tokens,
@@ -180,6 +190,18 @@ impl Shared {
             body: AnswerBody::Whole(offer.words.bytes().clone()),
         }
     }
+}
+
+/// What the answers of a job are held to, compiled off the event loop.
+async fn compiled(offer: &Offer, held_to: HeldTo) -> Result<SharedGrammar, Refusal> {
+    if !offer.engine.capabilities().grammars {
+        let what = "a form: the engine of this model holds answers to none".to_owned();
+        return Err(Refusal::Invalid { what });
+    }
+    let compile = Arc::clone(&offer.compile);
+    let compiling = tokio::task::spawn_blocking(move || compile(held_to));
+    let gone = |_| Refusal::Unavailable { why: "compiling a form was stopped".to_owned() };
+    compiling.await.map_err(gone)?.map_err(Refusal::from)
 }
 
 fn refused(refusal: &Refusal) -> AnnexAnswer {

@@ -16,7 +16,7 @@ mod ticket;
 mod words;
 
 pub use about::{About, AboutModel};
-pub use ask::{Ask, AskFault, ExpectedModel};
+pub use ask::{Ask, AskFault, ExpectedModel, HeldTo};
 pub use audit::{Audit, Fault, Heard};
 pub use desk::Desk;
 pub use frame::{Broken, End, Frame};
@@ -24,7 +24,7 @@ pub use framing::{FrameFault, Unframer, put_frame};
 pub use limits::{
     BEAT, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
 };
-pub use offer::Offer;
+pub use offer::{Compile, Offer};
 pub use refusal::Refusal;
 pub use report::Report;
 pub use ticket::{Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};

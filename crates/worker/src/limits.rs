@@ -37,6 +37,10 @@ pub(crate) const MAX_STOPS: usize = 1 << 10;
 pub(crate) const MAX_STOP_BYTES: usize = 256 << 10;
 /// Stop ids, and ids with a bias, of one job.
 pub(crate) const MAX_IDS: usize = 1 << 16;
+/// What answers are held to, as it travels.
+pub(crate) const MAX_FORM_BYTES: usize = 512 << 10;
+/// Ids that may stand between a thought and the answer.
+pub(crate) const MAX_BETWEEN: usize = 64;
 /// Bytes of events that may wait unread at the worker.
 pub(crate) const LEAST_UNREAD_BYTES: usize = 16 << 10;
 pub(crate) const MOST_UNREAD_BYTES: usize = 1 << 20;

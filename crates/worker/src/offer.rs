@@ -3,9 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use headrace_engine_api::SharedEngine;
+use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 
+use crate::ask::HeldTo;
 use crate::words::Words;
+
+/// Compiles what answers are held to. It may take a while: not to be called where others must not wait.
+pub type Compile = dyn Fn(HeldTo) -> Result<SharedGrammar, SubmitRefusal> + Send + Sync;
 
 /// A model that jobs may be for.
 #[derive(Clone)]
@@ -14,6 +18,8 @@ pub struct Offer {
     pub engine: SharedEngine,
     /// What decides its bits.
     pub bits: Arc<str>,
+    /// Compiles forms for its vocabulary.
+    pub compile: Arc<Compile>,
     /// Its words.
     pub words: Arc<Words>,
     /// When it was made, in seconds since 1970.

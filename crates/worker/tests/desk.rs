@@ -5,21 +5,22 @@
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Annex, AnnexAnswer, AnnexHead, AnswerBody, Frames};
+use headrace_call_api::{Annex, AnnexAnswer, AnnexAnswering, AnnexHead, AnswerBody, Frames};
 use headrace_domain::{
-    CacheSalt, Clock, FinishReason, KeyId, ManualClock, PrefixKeys, RequestId, Sampling, SystemClock,
-    TokenLogprob, UnixNanos, Usage,
+    CacheSalt, Clock, FinishReason, Form, JsonForm, KeyId, ManualClock, PrefixKeys, RequestId, Sampling,
+    SystemClock, TokenLogprob, UnixNanos, Usage,
 };
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Event, EventSender, Health, Job, JobReport, LoadReport, Priority,
-    PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket, channel,
+    Capabilities, Continues, Engine, Event, EventSender, FormThought, Grammar, GrammarState, Health, Job,
+    JobReport, LoadReport, Priority, PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket, channel,
 };
 use headrace_worker::{
-    ABOUT_PATH, About, Ask, Audit, BEAT, Desk, ExpectedModel, Frame, Heard, JOBS_PATH, Offer, Refusal,
-    Secret, Tickets, Unframer, WORDS_PATH, Words,
+    ABOUT_PATH, About, Ask, Audit, BEAT, Desk, ExpectedModel, Frame, Heard, HeldTo, JOBS_PATH, Offer,
+    Refusal, Secret, Tickets, Unframer, WORDS_PATH, Words,
 };
 
 const BITS: &str = "abababababababab";
@@ -57,6 +58,28 @@ impl Engine for Told {
     }
 }
 
+/// A grammar that is nothing but its form.
+#[derive(Debug)]
+struct Shown(Arc<Form>, Option<FormThought>);
+
+impl Grammar for Shown {
+    fn form(&self) -> &Arc<Form> {
+        &self.0
+    }
+
+    fn thought(&self) -> Option<&FormThought> {
+        self.1.as_ref()
+    }
+
+    fn begin(&self) -> Box<dyn GrammarState> {
+        unreachable!("nothing is generated")
+    }
+
+    fn state_bytes(&self) -> usize {
+        0
+    }
+}
+
 struct World {
     engine: Arc<Told>,
     desk: Desk,
@@ -66,6 +89,15 @@ struct World {
 }
 
 fn world() -> World {
+    world_of(false)
+}
+
+/// Its engine holds answers to forms.
+fn holding() -> World {
+    world_of(true)
+}
+
+fn world_of(grammars: bool) -> World {
     let capabilities = Capabilities {
         model: "demo".into(),
         compute_mode: "exact".into(),
@@ -75,14 +107,21 @@ fn world() -> World {
         max_logprobs: 20,
         kv_tokens: 1_000,
         continues: Continues::Exactly,
-        grammars: false,
+        grammars,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     };
     let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
     let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
     let offer = Offer {
         engine: Arc::clone(&engine) as SharedEngine,
         bits: BITS.into(),
+        compile: Arc::new(|held_to| match held_to {
+            HeldTo { form: Form::Regex(_), .. } => {
+                Err(SubmitRefusal::Invalid { what: "no expressions".to_owned() })
+            }
+            held_to => Ok(Arc::new(Shown(Arc::new(held_to.form), held_to.thought))),
+        }),
         words: Arc::clone(&words),
         created_unix_s: 1,
         default_max_tokens: Some(9),
@@ -133,13 +172,29 @@ impl World {
     fn show(&self, method: &str, path: &str, body: Vec<u8>, authorization: Option<&[u8]>) -> AnnexAnswer {
         let head = AnnexHead { method, path, authorization, now: now() };
         match self.desk.admit(&head) {
-            Ok(call) => call.answer(Bytes::from(body)),
+            Ok(call) => at_once(call.answer(Bytes::from(body))),
             Err(refusal) => refusal,
         }
     }
 
+    /// A job that may have to be waited for.
+    async fn ask_late(&self, body: Vec<u8>) -> AnnexAnswer {
+        let ticket = self.secret.ticket(("POST", JOBS_PATH), &body, now()).unwrap();
+        let authorization = Some(ticket.as_bytes());
+        let head = AnnexHead { method: "POST", path: JOBS_PATH, authorization, now: now() };
+        self.desk.admit(&head).map_err(|refusal| whole(refusal)).unwrap().answer(Bytes::from(body)).await
+    }
+
     fn take(&self) -> (Job, EventSender) {
         self.engine.jobs.lock().unwrap().pop().expect("the engine was given a job")
+    }
+}
+
+/// What needs no waiting for.
+fn at_once(mut answer: AnnexAnswering) -> AnnexAnswer {
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits"),
     }
 }
 
@@ -216,6 +271,43 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
     assert_eq!(came, events);
     assert_eq!(over, Some((Ok(()), report)));
     assert!(chunks > 2, "large scores come in several pieces");
+}
+
+#[tokio::test]
+async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job() {
+    let world = world();
+    let form = Form::JsonSchema(JsonForm {
+        name: Some("x".into()),
+        schema: serde_json::from_str(r#"{"properties": {"z": {}, "a": {"type": "string"}}}"#).unwrap(),
+        strict: true,
+        compact: false,
+        white_space: None,
+    });
+    let thought = FormThought { open: 1, close: 2, is_open: true, between: vec![3], most_ids: Some(9) };
+    let held = |form: &Form| {
+        let grammar = Shown(Arc::new(form.clone()), Some(thought.clone()));
+        Job { grammar: Some(Arc::new(grammar)), ..job(&[1]) }
+    };
+    // An engine that holds to nothing is given nothing of the kind.
+    let (status, told) = refusal(world.ask_late(body(&held(&form), BITS)).await);
+    let Refusal::Invalid { what } = told else { panic!("{told:?}") };
+    assert!(status == 400 && what.contains("holds answers to none"), "{what}");
+    let world = holding();
+    let about = About::read(&whole(world.ask("GET", ABOUT_PATH, Vec::new())).1).unwrap();
+    assert!(about.models[0].capabilities.grammars && about.models[0].holds_forms);
+    let _stream = stream(world.ask_late(body(&held(&form), BITS)).await);
+    let (got, _sender) = world.take();
+    let grammar = got.grammar.expect("it is held to something");
+    assert_eq!((&**grammar.form(), grammar.thought()), (&form, Some(&thought)));
+    let keys = |form: &Form| serde_json::to_string(form).unwrap();
+    assert_eq!(keys(grammar.form()), keys(&form), "keys stay in their order");
+    let (_, told) = refusal(world.ask_late(body(&held(&Form::Regex("a".into())), BITS)).await);
+    assert_eq!(told, Refusal::Invalid { what: "no expressions".to_owned() });
+    assert!(world.engine.jobs.lock().unwrap().is_empty());
+    // A job that is held to nothing is what it was before.
+    let told = held(&form);
+    let plain = body(&Job { grammar: None, ..told.clone() }, BITS);
+    assert!(body(&told, BITS).starts_with(&plain) && body(&told, BITS).len() > plain.len());
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Annex, AnnexAnswer, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal, Frames};
+use headrace_call_api::{
+    Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal, Frames,
+};
 use headrace_domain::{KeyId, SystemClock};
 use headrace_edge::Edge;
 use tokio::sync::oneshot;
@@ -34,12 +36,14 @@ impl AnnexCall for Asked {
         &self.payer
     }
 
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswer {
-        if body.as_ref() == b"three" {
-            let frames: Box<dyn Frames> = Box::new(self.stub.three());
-            return Answer { body: AnswerBody::Stream(frames), ..Answer::json(200, "") };
-        }
-        Answer::json(200, format!("{} {} bytes", self.head, body.len()))
+    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
+        Box::pin(async move {
+            if body.as_ref() == b"three" {
+                let frames: Box<dyn Frames> = Box::new(self.stub.three());
+                return Answer { body: AnswerBody::Stream(frames), ..Answer::json(200, "") };
+            }
+            Answer::json(200, format!("{} {} bytes", self.head, body.len()))
+        })
     }
 
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {

@@ -139,6 +139,7 @@ impl World {
             continues: Continues::Never,
             grammars: false,
             thought_caps: false,
+            forms: headrace_engine_api::FormKinds::NONE,
         };
         let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));

@@ -133,7 +133,10 @@ pub(super) struct Onward<'a> {
 impl Onward<'_> {
     /// Whether this one goes on with it as the other one would have.
     fn is_unchanged_by(&self, placement: &Placement, work: &Work) -> bool {
-        let goes_on = |engine: &Capabilities| engine.continue_of(self.began, &work.sampling);
+        // Who is told a form in words begins with it anew.
+        let goes_on = |engine: &Capabilities| {
+            engine.continue_of(self.began, &work.sampling) && (engine.grammars || work.grammar.is_none())
+        };
         placement.capabilities().is_some_and(goes_on)
     }
 }

@@ -569,6 +569,7 @@ pub(crate) fn capabilities() -> Capabilities {
         continues: Continues::Never,
         grammars: false,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     }
 }
 

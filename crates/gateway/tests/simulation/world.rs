@@ -600,5 +600,6 @@ fn capabilities() -> Capabilities {
         continues: Continues::Never,
         grammars: false,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     }
 }

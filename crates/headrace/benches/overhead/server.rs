@@ -193,6 +193,7 @@ fn capabilities() -> Capabilities {
         continues: Continues::Never,
         grammars: false,
         thought_caps: false,
+        forms: headrace_engine_api::FormKinds::NONE,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is asked of a server that takes ids, for one answer. Knows no bodies.
 
+use headrace_domain::Form;
 use headrace_engine_api::Job;
 use serde_json::{Map, Value, json};
 
@@ -24,6 +25,11 @@ impl Ask<'_> {
     /// What is left of a number of tokens of the whole answer.
     pub(super) fn left(&self, count: u32) -> u32 {
         count.saturating_sub(self.generated)
+    }
+
+    /// What the answer is held to.
+    pub(super) fn form(&self) -> Option<&Form> {
+        self.job.grammar.as_ref().map(|grammar| &**grammar.form())
     }
 
     /// Tenants share no prefix: without its label nobody finds another's.

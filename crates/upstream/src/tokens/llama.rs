@@ -10,13 +10,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::tokens::ask::Ask;
+use crate::tokens::form;
 use crate::tokens::piece::{Piece, error_within, seed};
 
 /// The body for one answer.
 pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
     let sampling = &ask.rules.sampling;
     let bias: Vec<Value> = sampling.logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
-    json!({
+    let mut body = json!({
         "model": ask.model,
         "prompt": ask.prompt,
         "n_predict": ask.left(ask.rules.limit),
@@ -41,7 +42,11 @@ pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
         "mirostat": 0,
         "dynatemp_range": 0.0,
-    })
+    });
+    if let (Some((name, said)), Some(fields)) = (ask.form().and_then(form::llama), body.as_object_mut()) {
+        fields.insert(name.to_owned(), said);
+    }
+    body
 }
 
 /// Reads one stream, or an answer in one piece.

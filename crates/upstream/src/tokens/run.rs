@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Dialect, EngineTrace, FinishReason, TokenLogprob, TopLogprob, Usage};
-use headrace_engine_api::{Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayEvent};
+use headrace_engine_api::{
+    Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayError, RelayEvent,
+};
 use tokio::sync::Notify;
 
 use crate::answer::Answer;
@@ -17,6 +19,7 @@ use crate::load::gauge::Gauge;
 use crate::server::Server;
 use crate::tokens::ask::Ask;
 use crate::tokens::choice::{Choice, Rules};
+use crate::tokens::form;
 use crate::tokens::model::TokenModelSpec;
 use crate::tokens::piece::{Piece, Score};
 use crate::tokens::protocol::{Protocol, Reader};
@@ -120,7 +123,9 @@ impl Run {
             return;
         }
         let protocol = Protocol::of(&self.server);
-        let answer = Some(self.ask(protocol, number, &[], true));
+        // What follows a lost token could not be asked for: it would begin with the form anew.
+        let stream = protocol != Protocol::Llama || self.job.grammar.is_none();
+        let answer = Some(self.ask(protocol, number, &[], stream));
         self.calls.push(Call { choice, answer, protocol, reader: protocol.reader(), ids: Vec::new() });
     }
 
@@ -238,6 +243,11 @@ impl Run {
             }
             Some(RelayEvent::Failed(_)) if !self.started && self.time_to_start() == Some(Duration::ZERO) => {
                 Err(JobError::Expired { retry_after: Duration::from_secs(1) })
+            }
+            Some(RelayEvent::Failed(RelayError::Status { status: 400, .. }))
+                if !self.started && self.job.grammar.is_some() =>
+            {
+                Err(form::not_taken(&self.job))
             }
             Some(RelayEvent::Failed(error)) => failed(format!("`{}`: {error}", self.server.spec.name)),
             None => self.over(index),

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::tokens::ask::Ask;
+use crate::tokens::form;
 use crate::tokens::piece::{Piece, Score, error_within, seed};
 
 /// The body for one answer.
@@ -46,10 +47,13 @@ pub(super) fn body(ask: &Ask<'_>) -> Value {
         if let Some((_, adapter)) = ask.model.split_once(':') {
             fields.insert("lora_path".to_owned(), adapter.into());
         }
-        if !sampling.logit_bias.is_empty()
-            && let Some(inner) = fields.get_mut("sampling_params").and_then(Value::as_object_mut)
-        {
-            inner.insert("logit_bias".to_owned(), ask.bias_by_name());
+        if let Some(inner) = fields.get_mut("sampling_params").and_then(Value::as_object_mut) {
+            if !sampling.logit_bias.is_empty() {
+                inner.insert("logit_bias".to_owned(), ask.bias_by_name());
+            }
+            if let Some((name, text)) = ask.form().map(form::sglang) {
+                inner.insert(name.to_owned(), text.into());
+            }
         }
     }
     body

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::tokens::ask::Ask;
+use crate::tokens::form;
 use crate::tokens::piece::{Piece, Score, error_within, finish, seed};
 
 /// The body of a completion.
@@ -64,6 +65,9 @@ fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
     }
     if let Some(top) = sampling.logprobs {
         fields.insert("logprobs".to_owned(), top.into());
+    }
+    if let Some(form) = ask.form() {
+        fields.insert("structured_outputs".to_owned(), form::vllm(form));
     }
     if !sampling.logit_bias.is_empty() {
         fields.insert("logit_bias".to_owned(), ask.bias_by_name());

@@ -6,6 +6,7 @@ mod caches;
 mod calls;
 mod connections;
 mod faults;
+mod forms;
 mod kinds;
 mod loads;
 mod probes;

@@ -1,6 +1,7 @@
 //! Calls of tools that must come, or must be of a form, as a grammar. Must not know how a grammar is compiled.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use headrace_domain::{
     Call, Code, Conversation, CustomInput, Endpoint, Form, GrammarSyntax, JsonForm, Prompt, Stage, Tool,
@@ -29,10 +30,13 @@ pub(super) fn form(
     let Some(param) = wanted(conversation, call.form.is_some()).filter(|_| may_call) else { return Ok(None) };
     let beside = call.form.as_deref().filter(|_| !is_required(conversation));
     let conversation = prepared(conversation, call.endpoint, beside.is_some())?;
-    // What is no text of a message has an id of its own in a grammar, too.
+    // What is no text of a message has an id of its own in a grammar, too. Elsewhere only what has no text at all.
+    let (own, named) = (lane.capabilities.grammars, Cell::new(false));
     let special = |mark: &str| {
         let id = lane.tokenizer.id_of(mark)?;
-        (lane.tokenizer.is_control(id) || lane.tokenizer.is_markup(id)).then_some(id)
+        let special = lane.tokenizer.is_control(id) || own && lane.tokenizer.is_markup(id);
+        named.set(named.get() || special);
+        special.then_some(id)
     };
     let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
@@ -41,6 +45,13 @@ pub(super) fn form(
         );
         return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     };
+    if named.get() && !own {
+        let message = format!(
+            "`{param}`: `{}` writes calls of tools with special tokens, which a grammar for its server cannot name. Leave it out.",
+            model.name
+        );
+        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
+    }
     let text = match beside {
         None => calls,
         Some(form) => either(&calls, form)?,
@@ -95,7 +106,9 @@ fn prepared(conversation: &Conversation, endpoint: Endpoint, alone: bool) -> Res
         let fitting = match tool_schema(&schema) {
             Ok(schema) => schema,
             Err(fault) if held => return Err(invalid(at, &tool.name, &fault.to_string())),
-            Err(_) => json!({ "type": "object" }),
+            Err(_) => {
+                tool_schema(&json!({ "type": "object" })).unwrap_or_else(|_| json!({ "type": "object" }))
+            }
         };
         tool.parameters = Some(fitting);
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{Call, Code, Endpoint, Form, JsonForm, Stage};
-use headrace_engine_api::SharedGrammar;
-use headrace_grammar::{Bounds, GrammarFault, Thought, strict, thought};
+use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
+use headrace_grammar::{Bounds, GrammarFault, strict};
 
 use super::calls;
 use crate::catalog::ServedModel;
@@ -29,11 +29,9 @@ pub(super) fn grammar(
         (None, Some(form)) => (Arc::clone(form), param(call.endpoint, form)),
         (None, None) => return Ok(None),
     };
-    if !lane.capabilities.grammars {
-        let message = format!(
-            "`{param}`: what computes `{}` cannot hold an answer to a format. Describe it in the prompt, or use another model.",
-            model.name
-        );
+    let thought = thought(lane, prompt);
+    if let Some(what) = cannot(lane, &form, thought.as_ref()) {
+        let message = format!("`{param}`: what computes `{}` cannot hold an answer to {what}", model.name);
         return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     }
     if let Some(Form::JsonSchema(JsonForm { strict: true, schema, name, .. })) = call.form.as_deref()
@@ -42,15 +40,28 @@ pub(super) fn grammar(
         let message = format!("Invalid schema for {param}{}: {fault}", Named(name.as_deref()));
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
-    let grammar = compile(lane, &form, param)?;
-    Ok(Some(match thought(lane, prompt) {
-        Some(thought) => thought::after(thought, grammar),
-        None => grammar,
-    }))
+    compile(lane, thought, &form, param).map(Some)
+}
+
+/// What of a form those who compute the model cannot hold an answer to, with the way out.
+fn cannot(lane: &TokenLane, form: &Form, thought: Option<&FormThought>) -> Option<String> {
+    if lane.capabilities.grammars {
+        return None;
+    }
+    let (kind, name) = FormKinds::of(form);
+    if lane.capabilities.forms == FormKinds::NONE {
+        return Some("a format. Describe it in the prompt, or use another model.".to_owned());
+    }
+    if !lane.capabilities.forms.has(kind) {
+        return Some(format!("{name}. Ask for another kind of format, or use another model."));
+    }
+    // Its server begins with the form at once, and would hold the thought to it.
+    let thinks = thought.is_some_and(|thought| thought.is_open);
+    thinks.then(|| "a format behind a thought. Switch thinking off, or use another model.".to_owned())
 }
 
 /// What may stand before the answer, where the model thinks in marks that are tokens.
-fn thought(lane: &TokenLane, prompt: &str) -> Option<Thought> {
+fn thought(lane: &TokenLane, prompt: &str) -> Option<FormThought> {
     let marks = lane.replies.thought?;
     let (open, close) = (lane.tokenizer.id_of(marks.open)?, lane.tokenizer.id_of(marks.close)?);
     if prompt.trim_end().ends_with(marks.close) {
@@ -59,19 +70,22 @@ fn thought(lane: &TokenLane, prompt: &str) -> Option<Thought> {
     }
     let between = ["\n\n", "\n"].into_iter();
     let one = |text: &str| lane.tokenizer.encode_plain(text, false).ok().filter(|ids| ids.len() == 1);
-    Some(Thought {
+    Some(FormThought {
         open,
         close,
         is_open: marks.is_open_at_end(prompt),
         between: between.filter_map(one).flatten().collect(),
-        ends: lane.grammars.ends().to_vec(),
-        ids: lane.capabilities.vocab,
         most_ids: None,
     })
 }
 
-fn compile(lane: &TokenLane, form: &Arc<Form>, param: &'static str) -> Result<SharedGrammar, Why> {
-    let fault = match lane.grammars.compile(form, &Bounds::default()) {
+fn compile(
+    lane: &TokenLane,
+    thought: Option<FormThought>,
+    form: &Arc<Form>,
+    param: &'static str,
+) -> Result<SharedGrammar, Why> {
+    let fault = match lane.grammars.compile_behind(thought, form, &Bounds::default()) {
         Ok(grammar) => return Ok(grammar),
         Err(fault) => fault,
     };

@@ -1,0 +1,160 @@
+//! What an answer is held to, said to each kind of server in its own words. Knows no grammar's engine, and not how a server holds to
+//! it.
+//!
+//! vLLM: `vllm/sampling_params.py` (`StructuredOutputsParams`). SGLang: `sampling/sampling_params.py` (`json_schema`, `regex`, `ebnf`,
+//! `structural_tag`, all of them texts). llama.cpp: `tools/server/README.md` (`json_schema`, `grammar`).
+
+use std::fmt::Write as _;
+
+use headrace_domain::{Form, TaggedForm};
+use headrace_engine_api::{FormKinds, Job, JobError, SubmitRefusal};
+use serde_json::{Map, Value, json};
+
+use crate::kind::Kind;
+
+/// The kinds of forms that servers of a kind can be told.
+pub(super) const fn kinds(kind: Kind) -> FormKinds {
+    let all = FormKinds::JSON.or(FormKinds::CHOICE).or(FormKinds::GBNF);
+    match kind {
+        Kind::Vllm => all.or(FormKinds::SPACED).or(FormKinds::REGEX).or(FormKinds::LARK).or(FormKinds::TAGS),
+        Kind::Sglang => all.or(FormKinds::REGEX).or(FormKinds::TAGS),
+        Kind::LlamaCpp => all,
+        _ => FormKinds::NONE,
+    }
+}
+
+/// Refuses what a server of this kind would not hold the whole of an answer to.
+///
+/// # Errors
+/// What is asked for and cannot be had.
+pub(super) fn check(kind: Kind, job: &Job) -> Result<(), SubmitRefusal> {
+    let Some(grammar) = &job.grammar else { return Ok(()) };
+    let bad = |what: String| Err(SubmitRefusal::Invalid { what });
+    let (asked, name) = FormKinds::of(grammar.form());
+    if !kinds(kind).has(asked) {
+        return bad(format!("{name}: servers of kind `{kind}` cannot be told that"));
+    }
+    if grammar.thought().is_some_and(|thought| thought.is_open) {
+        return bad(format!("a form behind a thought: servers of kind `{kind}` begin with the form"));
+    }
+    if job.generated > 0 {
+        return bad(format!(
+            "an answer in a form that was begun elsewhere: servers of kind `{kind}` begin anew"
+        ));
+    }
+    Ok(())
+}
+
+/// A server has found fault with a job before it began, and the form is what its kind may not take all of. Its words, in which the
+/// caller's may stand, are kept where its failures are.
+pub(super) fn not_taken(job: &Job) -> JobError {
+    let name = job.grammar.as_ref().map_or("a form", |grammar| FormKinds::of(grammar.form()).1);
+    let what = format!(
+        "{name}: its server does not take it as it is. A simpler form may do; operators see its words in `headrace upstreams`"
+    );
+    JobError::Refused(SubmitRefusal::Invalid { what })
+}
+
+/// vLLM's `structured_outputs`.
+pub(super) fn vllm(form: &Form) -> Value {
+    match form {
+        Form::JsonObject => json!({"json_object": true}),
+        Form::JsonSchema(form) => {
+            let mut said = json!({"json": form.schema});
+            if form.compact {
+                put(&mut said, "disable_any_whitespace", true.into());
+            }
+            if let Some(pattern) = &form.white_space {
+                put(&mut said, "whitespace_pattern", pattern.as_str().into());
+            }
+            said
+        }
+        Form::Regex(pattern) => json!({"regex": pattern}),
+        Form::Choice(choices) => json!({"choice": choices}),
+        Form::Grammar { text, .. } => json!({"grammar": text}),
+        Form::Tags(tagged) => json!({"structural_tag": tags(tagged)}),
+    }
+}
+
+/// A field of SGLang's `sampling_params`, and its text.
+pub(super) fn sglang(form: &Form) -> (&'static str, String) {
+    match form {
+        Form::JsonObject => ("json_schema", r#"{"type":"object"}"#.to_owned()),
+        Form::JsonSchema(form) => ("json_schema", form.schema.to_string()),
+        Form::Regex(pattern) => ("regex", pattern.clone()),
+        Form::Choice(choices) => ("regex", either(choices)),
+        Form::Grammar { text, .. } => ("ebnf", text.clone()),
+        Form::Tags(tagged) => ("structural_tag", tags(tagged)),
+    }
+}
+
+/// A field of llama.cpp's body; `None`: it has none for this.
+pub(super) fn llama(form: &Form) -> Option<(&'static str, Value)> {
+    match form {
+        Form::JsonObject => Some(("json_schema", json!({"type": "object"}))),
+        Form::JsonSchema(form) => Some(("json_schema", form.schema.clone())),
+        Form::Choice(choices) => Some(("grammar", choice_as_gbnf(choices).into())),
+        Form::Grammar { text, .. } => Some(("grammar", text.as_str().into())),
+        Form::Regex(_) | Form::Tags(_) => None,
+    }
+}
+
+fn put(said: &mut Value, key: &str, value: Value) {
+    said.as_object_mut().into_iter().for_each(|fields| drop(fields.insert(key.to_owned(), value.clone())));
+}
+
+/// XGrammar's structural tags, as a text.
+fn tags(tagged: &TaggedForm) -> String {
+    let one = |tag: &headrace_domain::FormTag| {
+        Value::from(Map::from_iter([
+            ("begin".to_owned(), tag.begin.as_str().into()),
+            ("schema".to_owned(), tag.schema.clone()),
+            ("end".to_owned(), tag.end.as_str().into()),
+        ]))
+    };
+    let structures: Vec<Value> = tagged.tags.iter().map(one).collect();
+    json!({"type": "structural_tag", "structures": structures, "triggers": tagged.triggers}).to_string()
+}
+
+/// One of the texts, as a regular expression.
+fn either(choices: &[String]) -> String {
+    let escaped = |choice: &String| {
+        let mut out = String::new();
+        for c in choice.chars() {
+            match c {
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                c => {
+                    if r"\.+*?()|[]{}^$/".contains(c) {
+                        out.push('\\');
+                    }
+                    out.push(c);
+                }
+            }
+        }
+        out
+    };
+    let each: Vec<String> = choices.iter().map(escaped).collect();
+    format!("({})", each.join("|"))
+}
+
+/// One of the texts, in GBNF.
+fn choice_as_gbnf(choices: &[String]) -> String {
+    let mut grammar = "root ::= ".to_owned();
+    for (at, choice) in choices.iter().enumerate() {
+        grammar.push_str(if at == 0 { "\"" } else { " | \"" });
+        for c in choice.chars() {
+            match c {
+                '"' | '\\' => grammar.extend(['\\', c]),
+                c if c.is_ascii_control() => {
+                    // Writing to a string cannot fail.
+                    let _ = write!(grammar, "\\x{:02X}", u32::from(c));
+                }
+                c => grammar.push(c),
+            }
+        }
+        grammar.push('"');
+    }
+    grammar
+}
