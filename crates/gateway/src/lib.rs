@@ -44,7 +44,7 @@ pub use lane::{Lane, Makes, MessageLane, TokenLane, VectorLane};
 pub use memory::MemoryBounds;
 pub use notices::Notice;
 pub use objects::Asked;
-pub use policy::{OnBreak, Policy, ThinkingPolicy, ToolsOrder};
+pub use policy::{OffForm, OnBreak, Policy, ThinkingPolicy, ToolsOrder};
 pub use questions::Questioner;
 pub use routes::{Arm, Fallbacks, Route, Sticky};
 pub use shadows::{SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec};

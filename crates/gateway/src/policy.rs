@@ -14,8 +14,36 @@ pub struct Policy {
     pub hedge: Option<Hedge>,
     /// In which order tools' schemas name properties.
     pub tools_order: ToolsOrder,
+    /// What follows where a finished answer is not of the form that was asked for.
+    pub off_form: OffForm,
     /// How much it thinks.
     pub thinking: ThinkingPolicy,
+}
+
+/// What follows where a finished answer is not of the form that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OffForm {
+    /// It is refused; of a stream, the end of it.
+    #[default]
+    Refuse,
+    /// It is asked for once more where nothing of it has gone out, as long as retries last; then it is refused.
+    Retry,
+    /// It goes out as it is, and is not judged.
+    Pass,
+}
+
+impl OffForm {
+    /// Every one, in the order of a list.
+    pub const ALL: [Self; 3] = [Self::Refuse, Self::Retry, Self::Pass];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refuse => "refuse",
+            Self::Retry => "retry",
+            Self::Pass => "pass",
+        }
+    }
 }
 
 /// How much a model thinks before it answers.

@@ -32,6 +32,7 @@ mod race;
 mod asking;
 
 mod fall_back;
+mod judged;
 
 mod source;
 
@@ -210,14 +211,14 @@ impl Carried {
     async fn round(&mut self, gateway: &Gateway) -> Ending {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.dossier) {
-                Ok(placed) => self.noted_run(gateway, &placed).await,
+                Ok(placed) => self.judged_run(gateway, &placed).await,
                 Err(why) => Ending::Refused(why),
             };
             if matches!(ending, Ending::Completed) {
                 break ending;
             }
             self.round.source.cancel().await;
-            if !Box::pin(self.falls_back(gateway, &ending)).await {
+            if !self.asks_again(&ending) && !Box::pin(self.falls_back(gateway, &ending)).await {
                 break ending;
             }
         };
@@ -555,7 +556,7 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> 
 }
 
 fn failed(why: &Why) -> Outcome {
-    Outcome::Failed { stage: why.stage, message: why.message.clone() }
+    Outcome::Failed { stage: why.stage, message: why.traced().message }
 }
 
 fn not_held(failed: &headrace_ledger::JournalFailed) -> Ending {

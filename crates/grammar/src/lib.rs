@@ -1,9 +1,10 @@
 //! What an answer must look like, compiled: a form and a vocabulary become masks over token ids, and the ids that must come.
-//! Beside it the checks of schemas (`strict`), and of finished answers (`Checked`).
+//! Beside it the checks of schemas (`strict`), and of finished answers (`checked`).
 //! Must not know engines, requests, or who asked. The arithmetic of grammars is llguidance's.
 
 mod bounds;
 mod cache;
+pub mod checked;
 mod compiler;
 mod fault;
 mod forms;

@@ -29,7 +29,7 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, Route, ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, OffForm, Route, ThinkingPolicy, ToolsOrder};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -120,6 +120,8 @@ pub(crate) struct ModelConfig {
     pub(crate) tools_order: ToolsOrder,
     /// How much it thinks.
     pub(crate) thinking: ThinkingPolicy,
+    /// What follows where an answer is not of the form that was asked for.
+    pub(crate) off_form: OffForm,
 }
 
 impl ModelConfig {

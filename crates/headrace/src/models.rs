@@ -458,6 +458,7 @@ fn run(
         limits: named.limits,
         policy: Policy {
             tools_order: named.tools_order,
+            off_form: named.off_form,
             thinking: named.thinking.clone(),
             ..Policy::default()
         },

@@ -287,6 +287,7 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
         served.limits = named.limits;
         served.policy.tools_order = named.tools_order;
         served.policy.thinking = named.thinking.clone();
+        served.policy.off_form = named.off_form;
         served.default_max_tokens = plan.default_max_tokens(&named.name);
         Some(model)
     });

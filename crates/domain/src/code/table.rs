@@ -447,6 +447,12 @@ codes! {
         "The answer could not be held to its form any further: following the form came to take more work than one token may."
         "The call ends there, others go on. What was not delivered is not charged. A form with fewer alternatives, shorter \
          patterns and lists or less ambiguity takes less.";
+    AnswerOffForm "answer_off_form" Postprocess (502 Internal)
+        "The finished answer is not of the form that was asked for: it is no JSON, or does not fit the schema. The message names \
+         the place in the answer, and the keyword that is not kept."
+        "A whole answer is not charged; a stream ends with this error behind what was delivered. Ask a model that holds answers to \
+         their form. Operators: `structured.invalid` of the model says whether such an answer is refused, asked for once more, \
+         or passed on.";
     InternalError "internal_error" Postprocess (500 Internal)
         "A fault in the gateway itself, on this call alone."
         "What was not delivered is not charged. Report it with the request id.";

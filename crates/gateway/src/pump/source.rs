@@ -23,6 +23,9 @@ pub(super) mod resume;
 
 mod faults;
 
+pub(super) mod heard;
+
+use heard::Heard;
 use jobs::Handed;
 use messages::{Asked, MessageSource};
 use said::Said;
@@ -164,6 +167,14 @@ impl Source {
         match self {
             Self::Tokens(source) => source.cancel().await,
             Self::Messages(source) => source.cancel().await,
+        }
+    }
+
+    /// The answers, now that they are whole, where they are to be judged.
+    pub(crate) fn heard(&mut self) -> Option<Box<Heard>> {
+        match self {
+            Self::Tokens(source) => source.heard(),
+            Self::Messages(source) => source.heard(),
         }
     }
 

@@ -31,6 +31,7 @@ mod messages;
 
 mod texts;
 
+pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
 

@@ -10,6 +10,7 @@ mod encodes;
 mod ends;
 mod explains;
 mod fallbacks;
+mod forms;
 mod holds;
 mod inside;
 mod memory;

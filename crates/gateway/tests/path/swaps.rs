@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::world::{MODEL, Script, Setup, World, chat_body, read, trace_of};
 
 /// The model and worker of a world at so many times the price, under another further name.
-fn offer(world: &World, times: i64, alias: &str) -> Offer {
+pub(crate) fn offer(world: &World, times: i64, alias: &str) -> Offer {
     let name = |text: &str| ModelName::new(text).unwrap();
     let prices = json!([{"model": MODEL, "input": times * 1_000_000_000, "output": times * 4_000_000_000}]);
     let former = world.gateway.catalog();
@@ -29,7 +29,7 @@ fn offer(world: &World, times: i64, alias: &str) -> Offer {
     }
 }
 
-fn swap(world: &World, offer: Offer) {
+pub(crate) fn swap(world: &World, offer: Offer) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 

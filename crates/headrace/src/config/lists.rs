@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::{ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{OffForm, ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
@@ -20,7 +20,7 @@ use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
 use super::table::Table;
 use super::thinking::thinking;
-use super::upstreams::{self, tools_order};
+use super::upstreams::{self, off_form, tools_order};
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
@@ -214,7 +214,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
         None
     });
-    let (tools_order, thinking) = (tools_order(table), thinking(table));
+    let (tools_order, off_form, thinking) = (tools_order(table), off_form(table), thinking(table));
     Some(ModelConfig {
         setting: table.what.clone(),
         name: name?,
@@ -228,6 +228,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         arithmetic: arithmetic.unwrap_or_default(),
         tools_order,
         thinking,
+        off_form,
     })
 }
 
@@ -245,5 +246,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         arithmetic: Arithmetic::default(),
         tools_order: ToolsOrder::default(),
         thinking: ThinkingPolicy::default(),
+        off_form: OffForm::default(),
     }
 }

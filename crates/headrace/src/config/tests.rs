@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headrace_domain::PriceTier;
 use headrace_fleet::Hedge;
-use headrace_gateway::{OnBreak, Sticky};
+use headrace_gateway::{OffForm, OnBreak, Sticky};
 use headrace_trace::RecorderConfig;
 
 use super::*;
@@ -477,6 +477,14 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
         let why = order(wrong).unwrap_err();
         assert!(why.contains(told), "{why}");
     }
+    let off_form = |more: &str| read(&text(more)).map(|config| config.relayed[0].policy.off_form);
+    assert_eq!(off_form(""), Ok(OffForm::Refuse));
+    assert_eq!(off_form("structured.invalid = \"retry\""), Ok(OffForm::Retry));
+    let why = off_form("structured = { invalid = \"ignore\" }").unwrap_err();
+    assert!(
+        why.contains("models[0].structured.invalid: \"ignore\" is not one of refuse, retry, pass"),
+        "{why}"
+    );
     let own = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\ntools.order = \"canonical\"\n\
                [[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
     assert_eq!(read(own).map(|config| config.models[0].tools_order), Ok(ToolsOrder::Canonical));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_domain::{ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_fleet::Hedge;
-use headrace_gateway::{OnBreak, Policy, ToolsOrder};
+use headrace_gateway::{OffForm, OnBreak, Policy, ToolsOrder};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
@@ -36,6 +36,8 @@ const ABANDONED: &[&str] = &["abort", "drain"];
 const ON_BREAK: &[&str] = &["error", "continue"];
 /// The names of [`ToolsOrder`].
 const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
+/// The names of [`OffForm`].
+const OFF_FORM: &[&str] = &["refuse", "retry", "pass"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
 impl Reader {
@@ -263,21 +265,40 @@ fn policy(table: &mut Table) -> Policy {
         hedge: hedge(table),
         tools_order: tools_order(table),
         thinking: thinking(table),
+        off_form: off_form(table),
     }
+}
+
+/// What follows where an answer is not of the form that was asked for: `structured.invalid`.
+pub(super) fn off_form(table: &mut Table) -> OffForm {
+    let named =
+        one_of(table, "structured", "invalid", OFF_FORM, "must be a table such as { invalid = \"retry\" }");
+    OffForm::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
 /// In which order tools are shown: `tools.order`.
 pub(super) fn tools_order(table: &mut Table) -> ToolsOrder {
-    const SHAPE: &str = "must be a table such as { order = \"canonical\" }";
-    let Some(value) = table.raw("tools") else { return ToolsOrder::default() };
-    let toml::Value::Table(left) = value else {
-        table.problem("tools", SHAPE.to_owned());
-        return ToolsOrder::default();
-    };
-    let mut inner = Table::within(table, "tools", left);
-    let named = inner.take_text("order", Kind::Choice(TOOLS_ORDERS));
-    table.problems.extend(inner.end());
+    let named =
+        one_of(table, "tools", "order", TOOLS_ORDERS, "must be a table such as { order = \"canonical\" }");
     ToolsOrder::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
+}
+
+/// The one word in a table of its own, which is one of these; `shape`: what is said to what is no table.
+fn one_of(
+    table: &mut Table,
+    name: &'static str,
+    key: &'static str,
+    known: &'static [&'static str],
+    shape: &str,
+) -> Option<String> {
+    let toml::Value::Table(left) = table.raw(name)? else {
+        table.problem(name, shape.to_owned());
+        return None;
+    };
+    let mut inner = Table::within(table, name, left);
+    let named = inner.take_text(key, Kind::Choice(known));
+    table.problems.extend(inner.end());
+    named
 }
 
 /// When a call that waits for its first word is put to a second target.

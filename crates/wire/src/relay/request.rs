@@ -8,6 +8,7 @@ mod edit;
 #[cfg(test)]
 mod edit_tests;
 mod fields;
+mod held;
 mod look;
 mod object;
 mod opening;
@@ -34,6 +35,7 @@ mod write_messages;
 pub use beginning::beginning;
 pub use edit::{Edits, edited};
 pub use fields::model_named;
+pub use held::form_asked;
 pub(crate) use object::{Object, array, object};
 pub use opening::{opening, user_named};
 pub use resume::{SoFar, can_resume, resumed};

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
+use headrace_wire::WireLimits;
 use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, ReplyReader, end_of_stream};
 
 use crate::dossier::Dossier;
@@ -19,6 +20,7 @@ use crate::pump::asking::Asking;
 use crate::state::Work;
 
 use super::faults;
+use super::heard::Heard;
 use super::resume::{Begun, Resume};
 use super::said::{Lost, More, Outrun, Passed, Said};
 
@@ -45,6 +47,9 @@ pub(crate) struct MessageSource {
     postprocess_ns: u64,
     /// Said behind what was told together.
     kept: Option<Said>,
+    /// The answers' texts, where they are to be judged; and what was said of one that goes out as it is.
+    heard: Option<Box<Heard>>,
+    overheard: Vec<ReplyEvent>,
 }
 
 /// A server that was asked, and how far its answer came.
@@ -141,6 +146,8 @@ impl MessageSource {
     pub(super) fn new(work: Arc<Work>) -> Self {
         let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
         Self {
+            heard: Heard::of(&work, &WireLimits::default()).map(Box::new),
+            overheard: Vec::new(),
             work,
             asked: None,
             rival: None,
@@ -343,10 +350,16 @@ impl MessageSource {
             Some(RelayEvent::Whole(body)) => {
                 // A server that does not stream has its answer told as a stream.
                 asked.as_is &= !self.work.call.stream;
-                let out = (!asked.as_is).then_some(&mut *events);
+                let before = events.len();
+                let out = match (asked.as_is, &self.heard) {
+                    (false, _) => Some(&mut *events),
+                    (true, Some(_)) => Some(&mut self.overheard),
+                    (true, None) => None,
+                };
                 match asked.reader.whole(&body, out) {
                     Ok(facts) => {
                         asked.ended = true;
+                        self.hear(events.get(before..).unwrap_or_default());
                         self.told(&facts, body, dossier)
                     }
                     Err(fault) => Some(Said::Lost(self.misread(&fault))),
@@ -373,7 +386,11 @@ impl MessageSource {
     ) -> Option<Said> {
         let asked = self.asked.as_mut()?;
         let before = events.len();
-        let out = (!asked.as_is).then_some(&mut *events);
+        let out = match (asked.as_is, &self.heard) {
+            (false, _) => Some(&mut *events),
+            (true, Some(_)) => Some(&mut self.overheard),
+            (true, None) => None,
+        };
         let facts = match asked.reader.event(&event.name, &event.data, out) {
             Ok(facts) => facts,
             Err(fault) => return Some(Said::Lost(self.misread(&fault))),
@@ -382,9 +399,23 @@ impl MessageSource {
             resume.take(new);
         }
         asked.ended |= facts.kind == EventKind::End;
+        self.hear(events.get(before..).unwrap_or_default());
         // It was asked for in the caller's place: for the bill.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
         if for_us { None } else { self.told(&facts, event.raw.clone(), dossier) }
+    }
+
+    /// Keeps what is to be judged: what is told in events, or what was overheard.
+    fn hear(&mut self, told: &[ReplyEvent]) {
+        if let Some(heard) = &mut self.heard {
+            heard.take(told);
+            heard.take(&self.overheard);
+            self.overheard.clear();
+        }
+    }
+
+    pub(super) fn heard(&mut self) -> Option<Box<Heard>> {
+        self.heard.take()
     }
 
     /// What the client gets of it.
@@ -466,6 +497,7 @@ impl MessageSource {
     /// Nothing that was said has left. It is as if it had not been.
     pub(super) fn unsaid(&mut self) {
         (self.begun, self.first_token_ns) = (false, None);
+        self.heard.iter_mut().for_each(|heard| heard.unsaid());
         if let Some(resume) = &mut self.resume {
             **resume = Resume::default();
         }

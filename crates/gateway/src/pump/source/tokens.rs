@@ -10,11 +10,14 @@ use headrace_domain::{
 use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
+use headrace_wire::WireLimits;
 
 use crate::dossier::Dossier;
 use crate::refused::Why;
+use crate::stages::render::held_calls;
 use crate::state::Work;
 
+use super::heard::Heard;
 use super::jobs::{Handed, Jobs};
 use super::said::{Lost, More, Outrun, Said};
 
@@ -28,6 +31,8 @@ pub(crate) struct TokenSource {
     prompt: Option<Usage>,
     /// What came, where another worker could go on with it; else nothing is kept.
     kept: Option<Box<Kept>>,
+    /// The answers' texts, where they are to be judged.
+    heard: Option<Box<Heard>>,
     /// Two workers have the call, and neither has said a word.
     racing: bool,
     /// The first word of the faster one.
@@ -68,6 +73,7 @@ pub(crate) struct Begun {
 impl TokenSource {
     pub(super) fn new(work: Arc<Work>) -> Self {
         Self {
+            heard: Heard::of(&work, &WireLimits::default()).map(Box::new),
             work,
             jobs: Jobs::default(),
             parsers: Vec::new(),
@@ -207,6 +213,7 @@ impl TokenSource {
     /// Takes one event of the job of prompt `job`.
     fn take(&mut self, job: usize, event: Event, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
         let from = dossier.clock.monotonic_nanos();
+        let before = events.len();
         let (mut cached, mut begun, mut meaningful) = (0, true, true);
         match event {
             Event::Started { cached_tokens } => {
@@ -263,6 +270,9 @@ impl TokenSource {
             }
             Event::Failed { error, .. } => return Said::Lost(self.lost(job, Some(&error))),
         }
+        if let (Some(heard), Some(new)) = (&mut self.heard, events.get(before..)) {
+            heard.take(new);
+        }
         let prompt = if begun { self.begin(cached) } else { None };
         let at_ns = dossier.clock.monotonic_nanos();
         self.postprocess_ns += at_ns.saturating_sub(from);
@@ -290,6 +300,10 @@ impl TokenSource {
         let cached_input = cached.min(prompt);
         self.prompt = Some(Usage { input: prompt - cached_input, cached_input, ..Usage::default() });
         self.prompt
+    }
+
+    pub(super) fn heard(&mut self) -> Option<Box<Heard>> {
+        self.heard.take()
     }
 
     pub(super) async fn cancel(&mut self) {
@@ -416,11 +430,16 @@ fn reply_form(work: &Work) -> ReplyForm {
         return ReplyForm { hidden, ..ReplyForm::default() };
     };
     let prompt = work.text.as_deref().unwrap_or("");
+    let mut offered = OfferedTools::of(conversation);
+    // Who is told a form in words may hold to less of it.
+    if work.grammar.is_some() && lane.capabilities.grammars {
+        offered = offered.held(held_calls(conversation, work.call.form.is_some()));
+    }
     ReplyForm {
         style: lane.replies,
         hidden,
         thinking: lane.replies.thought.is_some_and(|thought| thought.is_open_at_end(prompt)),
-        offered: Arc::new(OfferedTools::of(conversation)),
+        offered: Arc::new(offered),
     }
 }
 

@@ -59,6 +59,17 @@ pub(super) fn form(
     Ok(Some((Form::Grammar { text, syntax: GrammarSyntax::Lark }, param)))
 }
 
+/// Whether the grammar of a call holds the calls of a tool to the whole of its schema, so that nothing in them can be wrong.
+pub(crate) fn held(conversation: &Conversation, has_form: bool) -> impl Fn(&str) -> bool {
+    let all = is_required(conversation) || has_form;
+    let any = wanted(conversation, has_form).is_some();
+    let whole = move |tool: &Tool| {
+        let strict = tool.strict || matches!(tool.custom, Some(CustomInput::Form(_)));
+        strict || all && tool.parameters.as_ref().is_none_or(|schema| tool_schema(schema).is_ok())
+    };
+    move |name| any && conversation.tools.iter().find(|tool| tool.name == name).is_some_and(whole)
+}
+
 /// The parameter because of which calls are held to anything.
 fn wanted(conversation: &Conversation, has_form: bool) -> Option<&'static str> {
     let Conversation { tools, tool_choice, one_call, .. } = conversation;

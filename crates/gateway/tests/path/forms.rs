@@ -1,0 +1,217 @@
+//! Answers that are to be of a form: judged once they are whole, refused, asked for again or passed on as their model's operator wants;
+//! and calls that a grammar holds, told as they come.
+
+use std::sync::Arc;
+
+use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Outcome, Stage};
+use headrace_gateway::{Lane, OffForm, Policy, ServedModel};
+use serde_json::{Value, json};
+
+use crate::races::by_policy;
+use crate::swaps::{offer, swap};
+use crate::told::{
+    Told, answer_of, body, chat, chunk, data_event, delta, finish, head, server, spent, usage, whole, world,
+};
+use crate::world::{Script, Setup, World, chat_body, read, read_to_the_end};
+
+fn number() -> Value {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    json!({"response_format": {"type": "json_schema", "json_schema": {"name": "number", "schema": schema}}})
+}
+
+/// A world whose servers' model has this policy.
+fn relayed(servers: &[Arc<Told>], off_form: OffForm) -> World {
+    let world = world(servers);
+    let fleet = Arc::clone(world.gateway.catalog().fleet());
+    by_policy(&world, fleet, Policy { off_form, ..Policy::default() }, &[]);
+    world
+}
+
+/// A world whose engine takes grammars, and says what it is told to all the same.
+fn embedded(off_form: OffForm) -> World {
+    let world = World::new(Setup::default());
+    let mut offer = offer(&world, 1, "other");
+    for model in &mut offer.models {
+        let model: &mut ServedModel = Arc::make_mut(model);
+        model.policy.off_form = off_form;
+        if let Lane::Tokens(lane) = &mut model.lane {
+            lane.capabilities.grammars = true;
+        }
+    }
+    swap(&world, offer);
+    world
+}
+
+fn with(fields: &Value, stream: bool) -> Value {
+    let mut body = chat_body(stream);
+    for (key, value) in fields.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+fn failed_for_its_form(outcome: &AttemptOutcome) -> bool {
+    matches!(outcome, AttemptOutcome::Failed { code, .. } if code == "answer_off_form")
+}
+
+#[tokio::test]
+async fn an_answer_of_somebody_elses_server_that_is_off_its_form_is_refused_and_free() {
+    for (said, words) in [
+        (r#"{"n": "1"}"#, "at `/n` it does not keep to `type`"),
+        ("{}", "as a whole it does not keep to `required`"),
+        ("Sure: {\"n\": 1}", "it is no JSON"),
+    ] {
+        let server = server("gpu", Dialect::OpenAi, vec![whole(&answer_of(said))]);
+        let world = relayed(&[server], OffForm::Refuse);
+        let answer = chat(&world, false, &number()).await;
+        assert_eq!(answer.status, 502);
+        let text = read(answer).await;
+        assert!(text.contains("answer_off_form") && text.contains(words), "{text}");
+        assert_eq!(spent(world.balance_when_idle().await), 0, "nobody pays for it");
+        let record = world.last_trace();
+        let Outcome::Failed { stage: Stage::Postprocess, message } = &record.outcome else {
+            panic!("{:?}", record.outcome)
+        };
+        assert!(message.contains("of the form that was asked for") && !message.contains("/n"), "{message}");
+        assert!(failed_for_its_form(&record.attempts[0].outcome), "{:?}", record.attempts);
+    }
+    // What has its form, ended early, refuses or calls a tool is passed on, and so is what nobody asked a form of.
+    let mut cut = answer_of("{\"n\":");
+    cut["choices"][0]["finish_reason"] = json!("length");
+    let mut refuses = answer_of("");
+    refuses["choices"][0]["message"] = json!({"role": "assistant", "content": null, "refusal": "No."});
+    let mut calls = answer_of("");
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    calls["choices"][0]["message"] = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    calls["choices"][0]["finish_reason"] = json!("tool_calls");
+    for (said, asked) in [
+        (answer_of(" {\"n\": 1} "), number()),
+        (cut, number()),
+        (refuses, number()),
+        (calls, number()),
+        (answer_of("Hi"), json!({})),
+        (answer_of("Hi"), json!({"response_format": {"type": "text"}})),
+    ] {
+        let server = server("gpu", Dialect::OpenAi, vec![whole(&said)]);
+        let world = relayed(&[server], OffForm::Refuse);
+        let answer = chat(&world, false, &asked).await;
+        let (status, text) = (answer.status, read(answer).await);
+        assert_eq!((status, text), (200, said.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_off_its_form_is_asked_for_again_or_passed_on_where_that_is_wanted() {
+    let bad = || whole(&answer_of("{\"n\": 1.5}"));
+    let good = || whole(&answer_of("{\"n\": 2}"));
+    let one = server("gpu", Dialect::OpenAi, vec![bad(), good()]);
+    let world = relayed(&[Arc::clone(&one)], OffForm::Retry);
+    let answer = chat(&world, false, &number()).await;
+    let (status, text) = (answer.status, read(answer).await);
+    assert_eq!((status, text), (200, answer_of("{\"n\": 2}").to_string()));
+    assert_eq!(spent(world.balance_when_idle().await), 20_000 + 8_000, "the answer that came is paid for");
+    let record = world.last_trace();
+    let outcomes: Vec<bool> =
+        record.attempts.iter().map(|attempt| failed_for_its_form(&attempt.outcome)).collect();
+    assert_eq!(outcomes, [true, false], "{:?}", record.attempts);
+    assert_eq!(one.asked.lock().unwrap().len(), 2);
+
+    let three = server("gpu", Dialect::OpenAi, vec![bad(), bad(), bad(), good()]);
+    let world = relayed(&[Arc::clone(&three)], OffForm::Retry);
+    let answer = chat(&world, false, &number()).await;
+    assert_eq!(answer.status, 502, "not for ever");
+    assert_eq!(three.asked.lock().unwrap().len(), 3);
+    assert_eq!(spent(world.balance_when_idle().await), 0);
+
+    let passed = server("gpu", Dialect::OpenAi, vec![bad()]);
+    let world = relayed(&[passed], OffForm::Pass);
+    assert_eq!(chat(&world, false, &number()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stream_off_its_form_ends_with_an_error_and_never_as_if_it_were_well() {
+    let script = || {
+        let mut script =
+            vec![head(), chunk(&delta("{\"n\":")), None, chunk(&delta(" \"x\"}")), chunk(&finish("stop"))];
+        script.extend([chunk(&usage(20, 5, 2)), data_event("", "[DONE]")]);
+        script
+    };
+    // In the caller's dialect, passed on as it comes, and said in the other one.
+    for endpoint in [Endpoint::ChatCompletions, Endpoint::Messages] {
+        let server = server("gpu", Dialect::OpenAi, vec![script()]);
+        let world = relayed(&[Arc::clone(&server)], OffForm::Retry);
+        let asked = match endpoint {
+            Endpoint::Messages => {
+                let schema = number()["response_format"]["json_schema"]["schema"].clone();
+                let mut body = body(
+                    true,
+                    &json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+                );
+                body.as_object_mut().unwrap().remove("unknown_to_us");
+                body
+            }
+            _ => body(true, &number()),
+        };
+        let answer = world.call(endpoint, asked).await;
+        assert_eq!(answer.status, 200);
+        server.gate.open();
+        let (text, _) = read_to_the_end(answer).await;
+        assert!(text.contains("answer_off_form") || text.contains("does not keep to"), "{endpoint:?} {text}");
+        assert!(text.contains("at `/n` it does not keep to `type`"), "{text}");
+        assert!(!text.contains("[DONE]") && !text.contains("message_stop"), "{text}");
+        assert!(spent(world.balance_when_idle().await) > 0, "what was delivered is paid for");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_does_not_keep_to_a_grammar_is_found_out() {
+    for (said, stream, off_form, status) in [
+        ("{\"n\": 1}", false, OffForm::Refuse, 200),
+        ("{\"n\": 1}", true, OffForm::Refuse, 200),
+        ("{\"n\": []}", false, OffForm::Refuse, 502),
+        ("{\"n\": []}", false, OffForm::Pass, 200),
+    ] {
+        let world = embedded(off_form);
+        world.script(Script::Say(said));
+        let answer = world.call(Endpoint::ChatCompletions, with(&number(), stream)).await;
+        assert_eq!(answer.status, status, "{said}");
+        assert!(world.engine.jobs.lock().unwrap().iter().all(|job| job.grammar.is_some()));
+        let (text, _) = read_to_the_end(answer).await;
+        assert_eq!(text.contains("answer_off_form"), status == 502, "{text}");
+        assert_eq!(stream && text.contains("[DONE]"), stream, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_of_calls_that_a_grammar_holds_come_as_they_are_made() {
+    let look = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let tool = |strict: bool, parameters: &Value| json!([{"type": "function", "function": {"name": "look", "strict": strict, "parameters": parameters}}]);
+    let mut closed = look.clone();
+    closed["additionalProperties"] = json!(false);
+    // What no grammar holds is told once it is whole.
+    let unheld =
+        json!({"type": "object", "properties": {"city": {"type": "string"}}, "not": {"required": ["x"]}});
+    for (fields, comes_in_pieces) in [
+        (json!({"tools": tool(false, &look), "tool_choice": "required"}), true),
+        (json!({"tools": tool(true, &closed)}), true),
+        (json!({"tools": tool(false, &look)}), false),
+        (json!({"tools": tool(false, &look), "parallel_tool_calls": false}), false),
+        (json!({"tools": tool(false, &unheld), "tool_choice": "required"}), false),
+    ] {
+        let world = embedded(OffForm::Refuse);
+        world.script(Script::Say(
+            "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Lisbon\"}}\n</tool_call>",
+        ));
+        let text = read(world.call(Endpoint::ChatCompletions, with(&fields, true)).await).await;
+        let events = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+        let events = events.map(|rest| serde_json::from_str::<Value>(&format!("{{{rest}")).unwrap());
+        let pieces: Vec<String> = events
+            .filter_map(|event| {
+                let call = &event["choices"][0]["delta"]["tool_calls"][0];
+                call["function"]["arguments"].as_str().filter(|piece| !piece.is_empty()).map(str::to_owned)
+            })
+            .collect();
+        assert_eq!(pieces.concat(), "{\"city\": \"Lisbon\"}", "{fields} {text}");
+        assert_eq!(pieces.len() > 3, comes_in_pieces, "{fields} {pieces:?}");
+    }
+}

@@ -1,0 +1,72 @@
+//! What the answer to a body that is sent on is to be held to, as far as that can be judged when it is here. Refuses nothing: what
+//! a body means is its receiver's to say.
+
+use headrace_domain::{Endpoint, Form};
+use memchr::memmem;
+
+use crate::WireLimits;
+use crate::form::{anthropic_format, response_format, structured_outputs};
+use crate::json::Reader;
+
+use super::fields::Fields;
+
+/// What stands in every body that asks for JSON of a form.
+const ASKED_BY: [&[u8]; 2] = [b"\"json_", b"\"structured_outputs\""];
+
+/// The form of JSON that a body asks for; `None`: none, or in words that are not known here.
+pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Option<Form> {
+    if !ASKED_BY.iter().any(|words| memmem::find(body, words).is_some()) {
+        return None;
+    }
+    let field = |bytes: &'_ [u8], name: &str| {
+        let field = Fields::of(bytes)?.find(|field| field.key == name)?;
+        Some(field.value)
+    };
+    let read = |bytes| Reader::new(bytes, limits.max_json_depth, limits.max_free_form_values).ok();
+    if endpoint == Endpoint::Messages {
+        let config = body.get(field(body, "output_config")?)?;
+        let format = config.get(field(config, "format")?)?;
+        return anthropic_format(&mut read(format)?).ok();
+    }
+    if let Some(outputs) = field(body, "structured_outputs") {
+        return structured_outputs(&mut read(body.get(outputs)?)?, limits).ok();
+    }
+    let format = body.get(field(body, "response_format")?)?;
+    response_format(&mut read(format)?, limits).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_found_where_its_dialect_has_it() {
+        let schema = r#"{"type":"object","properties":{"z":{},"a":{}}}"#;
+        let chat = format!(
+            r#"{{"messages":[{{"content":"\"json_schema\""}}],"response_format":{{"type":"json_schema","json_schema":{{"name":"x","schema":{schema}}}}},"model":"m"}}"#
+        );
+        let claude = format!(
+            r#"{{"output_config":{{"effort":"low","format":{{"type":"json_schema","schema":{schema}}}}}}}"#
+        );
+        let vllm = format!(r#"{{"structured_outputs":{{"json":{schema}}}}}"#);
+        for (endpoint, body, found) in [
+            (Endpoint::ChatCompletions, chat.as_str(), Some(schema)),
+            (Endpoint::Messages, &claude, Some(schema)),
+            (Endpoint::ChatCompletions, &vllm, Some(schema)),
+            (Endpoint::ChatCompletions, r#"{"response_format":{"type":"json_object"}}"#, Some("")),
+            (Endpoint::ChatCompletions, r#"{"response_format":{"type":"text"}}"#, None),
+            (Endpoint::ChatCompletions, r#"{"response_format":{"type":"json_later"}}"#, None),
+            (Endpoint::ChatCompletions, r#"{"response_format":null,"n":"json_"}"#, None),
+            (Endpoint::Messages, &chat, None),
+            (Endpoint::ChatCompletions, "\"json_\"", None),
+        ] {
+            let form = form_asked(endpoint, body.as_bytes(), &WireLimits::default());
+            let schema = form.map(|form| match form {
+                Form::JsonSchema(form) => form.schema.to_string(),
+                Form::JsonObject => String::new(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(schema.as_deref(), found, "{body}");
+        }
+    }
+}
