@@ -223,7 +223,9 @@ impl<'a> Walk<'a> {
             Some(anchor) => anchored(self.root, &anchor, 0).ok_or_else(|| nowhere(at, said))?,
             None => return Err(nowhere(at, said)),
         };
-        let pointer = pointer.trim_end_matches('/').to_owned();
+        // A slash at its end leads to a member without a name; some mean nothing by it.
+        let whole = self.root.pointer(&pointer).map(|_| pointer.as_str());
+        let pointer = whole.unwrap_or_else(|| pointer.trim_end_matches('/')).to_owned();
         self.root.pointer(&pointer).ok_or_else(|| nowhere(at, said))?;
         let next = self.referenced.len();
         let number = *self.numbers.entry(pointer.clone()).or_insert(next);

@@ -1,0 +1,177 @@
+//! The JSON-Schema-Test-Suite (draft 2020-12), judged by what grammars let through: of each schema that compiles, an instance passes
+//! where the suite says that it is valid, and none passes where it says that it is not. What cannot be held to is refused by name.
+//!
+//! `data/json-schema-test-suite.json`: the files of these keywords as Python's `jsonschema` 4.26 carries them, comments left out. Its
+//! licence stands beside it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headrace_checkpoint::TokenizerConfig;
+use headrace_domain::{Form, JsonForm};
+use headrace_engine_api::Grammar;
+use headrace_grammar::{Bounds, Compiler, GrammarFault};
+use headrace_tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+
+const SUITE: &str = include_str!("data/json-schema-test-suite.json");
+/// The id that ends an answer; those before it are bytes.
+const END: u32 = 256;
+/// Ways to write one instance, its keys in other orders, that are tried.
+const MOST_WAYS: usize = 120;
+
+/// Valid instances that no grammar here writes, and why: answers are somewhat less than what fits.
+const NEVER_WRITTEN: [(&str, &str); 0] = [];
+
+/// A compiler over single bytes: however an instance is cut into tokens, it is the same.
+fn compiler() -> Compiler {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let letter = |byte: u8| {
+        let before = (0..byte).filter(|byte| !printable(*byte)).count() as u32;
+        let code = if printable(byte) { u32::from(byte) } else { 0x100 + before };
+        char::from_u32(code).unwrap().to_string()
+    };
+    let vocab: Map<String, Value> = (0..=255u8).map(|byte| (letter(byte), json!(byte))).collect();
+    let end = json!({"id": END, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true});
+    let file = json!({
+        "version": "1.0", "added_tokens": [end],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    let tokenizer = Tokenizer::new(file.to_string().as_bytes(), &TokenizerConfig::default()).unwrap();
+    Compiler::new(Arc::new(tokenizer), &[END], END + 1)
+}
+
+/// Whether a text passes as a whole answer.
+fn passes(grammar: &dyn Grammar, text: &str) -> bool {
+    let mut state = grammar.begin();
+    if text.bytes().any(|byte| state.is_over() || state.accept(u32::from(byte)).is_err()) {
+        return false;
+    }
+    let mut mask = vec![0; 9];
+    state.is_over() || state.mask(&mut mask).is_ok() && mask[8] & 1 == 1
+}
+
+/// The same value with the keys of its objects in any order: a grammar has them in the schema's.
+fn ways(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => {
+            let each: Vec<Vec<Value>> = items.iter().map(ways).collect();
+            let mut all = vec![Vec::new()];
+            for ways in &each {
+                all = all
+                    .iter()
+                    .flat_map(|begun: &Vec<Value>| {
+                        ways.iter().map(move |way| [begun.as_slice(), &[way.clone()]].concat())
+                    })
+                    .take(MOST_WAYS)
+                    .collect();
+            }
+            all.into_iter().map(Value::Array).collect()
+        }
+        Value::Object(members) => {
+            let members: Vec<(&String, Vec<Value>)> =
+                members.iter().map(|(key, value)| (key, ways(value))).collect();
+            let mut all = Vec::new();
+            orders(&members, &mut Vec::new(), &mut all);
+            all
+        }
+        scalar => vec![scalar.clone()],
+    }
+}
+
+fn orders(members: &[(&String, Vec<Value>)], begun: &mut Vec<(String, Value)>, all: &mut Vec<Value>) {
+    if begun.len() == members.len() {
+        all.push(Value::Object(begun.iter().cloned().collect()));
+        return;
+    }
+    for (key, ways) in
+        members.iter().filter(|(key, _)| begun.iter().all(|(other, _)| other != *key)).collect::<Vec<_>>()
+    {
+        for way in ways {
+            if all.len() >= MOST_WAYS {
+                return;
+            }
+            begun.push(((*key).clone(), way.clone()));
+            orders(members, begun, all);
+            begun.pop();
+        }
+    }
+}
+
+#[test]
+fn what_passes_is_what_the_suite_says() {
+    let suite: BTreeMap<String, Vec<Value>> = serde_json::from_str(SUITE).unwrap();
+    let compiler = compiler();
+    let (mut wrong, mut missed, mut refused) = (Vec::new(), Vec::new(), BTreeMap::<String, usize>::new());
+    let (mut compiled, mut judged) = (0, 0);
+    for (file, groups) in &suite {
+        for group in groups {
+            let name = format!("{file}: {}", group["description"].as_str().unwrap());
+            let form = Form::JsonSchema(JsonForm {
+                name: None,
+                schema: group["schema"].clone(),
+                strict: false,
+                compact: false,
+                white_space: None,
+            });
+            let grammar = match compiler.compile(&Arc::new(form), &Bounds::default()) {
+                Ok(grammar) => grammar,
+                Err(GrammarFault::Unsupported { keyword, path, why }) => {
+                    assert!(!why.is_empty(), "{name}");
+                    let keyword = if path.is_empty() || path.starts_with('/') {
+                        keyword
+                    } else {
+                        panic!("{name}: {path}")
+                    };
+                    *refused.entry(keyword).or_default() += 1;
+                    continue;
+                }
+                // Where an `$id` moves what references are relative to.
+                Err(GrammarFault::Invalid { path, .. }) if path.ends_with("$ref") => {
+                    *refused.entry("$ref".to_owned()).or_default() += 1;
+                    continue;
+                }
+                Err(GrammarFault::Unsatisfiable { .. }) => {
+                    // Nothing fits it, then.
+                    for test in group["tests"].as_array().unwrap() {
+                        if test["valid"] == true {
+                            missed.push(format!("{name}: refused as unsatisfiable: {}", test["data"]));
+                        }
+                    }
+                    *refused.entry("(nothing fits)".to_owned()).or_default() += 1;
+                    continue;
+                }
+                Err(GrammarFault::TooCostly { what, .. }) => {
+                    *refused.entry(format!("({what})")).or_default() += 1;
+                    continue;
+                }
+                Err(fault) => panic!("{name}: {fault:?}"),
+            };
+            compiled += 1;
+            for test in group["tests"].as_array().unwrap() {
+                judged += 1;
+                let valid = test["valid"] == true;
+                let any = ways(&test["data"]).iter().any(|way| passes(&*grammar, &way.to_string()));
+                if any != valid {
+                    let list = if any { &mut wrong } else { &mut missed };
+                    list.push(format!("{name}: {}", test["data"]));
+                }
+            }
+        }
+    }
+    println!("{compiled} schemas compiled, {judged} instances judged; refused: {refused:?}");
+    assert!(wrong.is_empty(), "passes and is not valid:\n{}", wrong.join("\n"));
+    let known: Vec<&str> = NEVER_WRITTEN.iter().map(|(name, _)| *name).collect();
+    assert_eq!(missed, known, "valid and does not pass");
+    assert!(compiled > 120 && judged > 400, "{compiled} {judged}");
+    for keyword in
+        ["not", "if", "contains", "propertyNames", "uniqueItems", "unevaluatedProperties", "dependentSchemas"]
+    {
+        assert!(refused.contains_key(keyword), "{keyword}: {refused:?}");
+    }
+}
