@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use annex::{Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead};
 pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
-pub use body::{BodyRefusal, BodySource};
+pub use body::{BodyPieces, BodyRefusal, BodySource};
 pub use memory::{Memory, NoRoom, Reserved};
 pub use object::{ObjectAsk, ObjectMethod};
 pub use question::Question;

@@ -91,7 +91,7 @@ pub struct Relayed {
     pub media: u32,
 }
 
-/// How a call stands to others (OpenAI's `service_tier`).
+/// How a call stands to others (OpenAI's `service_tier`), and at which prices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServiceTier {
     /// The usual.
@@ -99,6 +99,8 @@ pub enum ServiceTier {
     Standard,
     /// Only when nothing else waits: work that has time.
     Flex,
+    /// The same, as a line of a batch. No body says this: whoever runs a batch does.
+    Batch,
 }
 
 /// Where a message of a conversation stands in what the caller sent.

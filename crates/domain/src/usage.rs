@@ -113,6 +113,7 @@ impl From<ServiceTier> for PriceTier {
         match tier {
             ServiceTier::Standard => Self::Standard,
             ServiceTier::Flex => Self::Flex,
+            ServiceTier::Batch => Self::Batch,
         }
     }
 }

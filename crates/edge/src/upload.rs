@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{BodyRefusal, BodySource, NoRoom, Reserved};
+use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, NoRoom, Reserved};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http_body::{Body, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::stats::{Stats, count};
 
@@ -20,6 +20,10 @@ const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
 /// as much work as kilobytes do.
 const PIECES_FREE: u64 = 4_096;
 const LEAST_BYTES_PER_PIECE: u64 = 256;
+/// Of a body that is read piece by piece, so many bytes must come within the time that a whole one may take: what is long may take long.
+const BYTES_IN_TIME: u64 = 1 << 20;
+/// What such a body takes of the memory: as much as a connection reads at once.
+const PIECE_BYTES: usize = 512 * 1024;
 /// A body up to this long is copied: it lies in the buffer that its connection reads into, and whoever keeps the one keeps the other,
 /// so that the connection needs another one for as long as the call lasts.
 const COPIED_BYTES: usize = 4 * 1024;
@@ -49,6 +53,67 @@ impl BodySource for Upload<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
         takes_json(&self.head.headers)?;
         self.read_any().await
+    }
+
+    fn open(self, most_bytes: u64) -> Result<impl BodyPieces, BodyRefusal> {
+        takes_plain(&self.head.headers)?;
+        if self.body.size_hint().lower() > most_bytes {
+            return Err(BodyRefusal::TooLarge { limit_bytes: most_bytes });
+        }
+        take(self.taken, head_bytes(self.head).saturating_add(PIECE_BYTES))?;
+        let deadline = Instant::now() + self.limits.total;
+        Ok(Opened { upload: self, most_bytes, bytes: 0, pieces: 0, deadline })
+    }
+}
+
+/// A body that is read piece by piece.
+struct Opened<'a> {
+    upload: Upload<'a>,
+    most_bytes: u64,
+    bytes: u64,
+    pieces: u64,
+    /// When the megabyte that is under way must be here.
+    deadline: Instant,
+}
+
+impl BodyPieces for Opened<'_> {
+    fn content_type(&self) -> Option<&str> {
+        let mut values = self.upload.head.headers.get_all(header::CONTENT_TYPE).iter();
+        let first = values.next()?.to_str().ok()?;
+        values.next().is_none().then_some(first)
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, BodyRefusal> {
+        let limits = self.upload.limits;
+        loop {
+            let frame = timeout(limits.pause, self.upload.body.frame());
+            let frame = match timeout_at(self.deadline, frame).await {
+                Ok(Ok(frame)) => frame,
+                late => {
+                    count(&self.upload.stats.body_timeouts);
+                    return Err(too_slow(if late.is_err() { limits.total } else { limits.pause }));
+                }
+            };
+            let Some(frame) = frame else {
+                *self.upload.was_read = true;
+                return Ok(None);
+            };
+            // Trailers mean nothing here.
+            let Ok(data) = frame.map_err(|_| BodyRefusal::Incomplete)?.into_data() else { continue };
+            let before = self.bytes;
+            self.pieces += 1;
+            self.bytes = before.saturating_add(data.len() as u64);
+            if self.bytes > self.most_bytes {
+                return Err(BodyRefusal::TooLarge { limit_bytes: self.most_bytes });
+            }
+            if self.pieces > PIECES_FREE.saturating_add(self.bytes / LEAST_BYTES_PER_PIECE) {
+                return Err(BodyRefusal::TooManyPieces { pieces: self.pieces, bytes: self.bytes });
+            }
+            if self.bytes / BYTES_IN_TIME > before / BYTES_IN_TIME {
+                self.deadline = Instant::now() + limits.total;
+            }
+            return Ok(Some(data));
+        }
     }
 }
 
@@ -177,13 +242,18 @@ impl Gathered {
     }
 }
 
-fn takes_json(headers: &HeaderMap) -> Result<(), BodyRefusal> {
+fn takes_plain(headers: &HeaderMap) -> Result<(), BodyRefusal> {
     for value in headers.get_all(header::CONTENT_ENCODING) {
         if !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity") {
             let encoding = String::from_utf8_lossy(value.as_bytes()).into_owned();
             return Err(BodyRefusal::Encoding { encoding });
         }
     }
+    Ok(())
+}
+
+fn takes_json(headers: &HeaderMap) -> Result<(), BodyRefusal> {
+    takes_plain(headers)?;
     let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let essence = media.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is_json = essence.eq_ignore_ascii_case(b"application/json")

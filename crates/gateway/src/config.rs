@@ -8,7 +8,7 @@ use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_ledger::{Books, Owner};
 use headrace_limits::Limits;
-use headrace_objects::ObjectStore;
+use headrace_objects::{BatchStore, ObjectStore};
 use headrace_wire::WireLimits;
 use serde_json::Value;
 
@@ -30,6 +30,8 @@ pub struct GatewayParts {
     pub records: Arc<dyn Records>,
     /// Keeps what clients store.
     pub objects: Arc<dyn ObjectStore>,
+    /// Keeps their files and batches; `None`: there are none.
+    pub files: Option<Arc<dyn BatchStore>>,
     /// Separates the prefix caches of tenants. Never leaves the server.
     pub cache_secret: [u8; 32],
     /// This process, new at each start.

@@ -52,7 +52,7 @@ impl Gateway {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        let objects = Objects::new(Arc::clone(&parts.objects), config.object_retention);
+        let objects = Objects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
         Ok(Arc::new(Self {
             objects,
             parts,

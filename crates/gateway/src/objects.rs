@@ -5,10 +5,14 @@ mod ask;
 pub(crate) mod background;
 mod conversations;
 mod counts;
+mod files;
+mod form;
 mod history;
 pub(crate) mod keep;
 mod responses;
 pub(crate) mod running;
+mod uploads;
+mod writing;
 
 use std::sync::Arc;
 
@@ -39,8 +43,8 @@ type Told = Result<Answer, Why>;
 impl Gateway {
     /// Whoever asks for what is stored, counted as a request.
     pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<Asked, Answer> {
-        let (dossier, principal) = self.identify(&ask.credentials, Dialect::OpenAi);
-        match principal.and_then(entitled) {
+        let (dossier, principal) = self.identify(&ask.credentials, dialect_of(&ask.path));
+        match principal.and_then(|principal| entitled(principal, &ask.path)) {
             Ok(principal) => Ok(Asked { principal, dossier, ask }),
             Err(why) => Err(why.answer(&dossier)),
         }
@@ -77,9 +81,25 @@ impl Gateway {
             (Post, ["conversations", id, "items"]) => self.add_items(principal, id, body).await,
             (Get, ["conversations", id, "items", item]) => self.show_item(principal, id, item).await,
             (Delete, ["conversations", id, "items", item]) => self.delete_item(principal, id, item).await,
+            (Post, ["files"]) => self.create_file(principal, body).await,
+            (Get, ["files"]) => self.list_files(principal, &ask.query).await,
+            (Get, ["files", id]) => self.show_file(principal, id).await,
+            (Delete, ["files", id]) => self.delete_file(principal, id).await,
+            (Get, ["files", id, "content"]) => self.file_content(principal, id).await,
+            (Post, ["uploads"]) => self.create_upload(principal, body).await,
+            (Post, ["uploads", id, "parts"]) => self.add_part(principal, id, body).await,
+            (Post, ["uploads", id, "complete"]) => self.complete_upload(principal, id, body).await,
+            (Post, ["uploads", id, "cancel"]) => self.cancel_upload(principal, id).await,
             _ => Err(Why::new(Code::NotFound, "There is no such path here, or not by this method.")
                 .keeping("There is no such path here.")),
         }
+    }
+
+    /// The bounds on files.
+    fn file_limits(&self) -> Result<headrace_objects::FileLimits, Why> {
+        let files = self.objects().files();
+        let none = || Why::new(Code::NotFound, "Files and batches are not kept here.");
+        files.map(|files| files.limits()).ok_or_else(none)
     }
 
     fn now(&self) -> UnixNanos {
@@ -87,9 +107,15 @@ impl Gateway {
     }
 }
 
-/// Whoever may not ask for responses may not look at them.
-fn entitled(principal: Arc<Principal>) -> Result<Arc<Principal>, Why> {
-    if principal.endpoints.allows(Endpoint::Responses) {
+/// Whose words are spoken at a path.
+fn dialect_of(path: &str) -> Dialect {
+    if path.starts_with("messages/") { Dialect::Anthropic } else { Dialect::OpenAi }
+}
+
+/// Whoever may not ask for responses may not look at them. Files are anybody's own, and a request of a batch is let in as any call is.
+fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Why> {
+    let is_of_responses = path.starts_with("responses") || path.starts_with("conversations");
+    if !is_of_responses || principal.endpoints.allows(Endpoint::Responses) {
         return Ok(principal);
     }
     let refusal = EntitlementRefusal::Endpoint(Endpoint::Responses);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{Code, UnixNanos};
-use headrace_objects::{ObjectError, ObjectStore};
+use headrace_objects::{BatchStore, ObjectError, ObjectStore};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -18,6 +18,8 @@ const SEATS: usize = 32;
 /// The store, and what is worked on for it.
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
+    /// Files and batches; `None`: they are not kept here.
+    files: Option<Arc<dyn BatchStore>>,
     seats: Semaphore,
     /// Responses in the background, by their ids.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
@@ -25,8 +27,12 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, retention: Duration) -> Self {
-        Self { store, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
+    pub(crate) fn new(
+        store: Arc<dyn ObjectStore>,
+        files: Option<Arc<dyn BatchStore>>,
+        retention: Duration,
+    ) -> Self {
+        Self { store, files, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
     }
 
     /// Asks the store, off the event loop.
@@ -34,13 +40,36 @@ impl Objects {
         &self,
         ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
     ) -> Result<T, Why> {
+        let store = Arc::clone(&self.store);
+        self.blocking(move || ask(&*store)).await
+    }
+
+    /// Asks the store of files, off the event loop.
+    pub(crate) async fn ask_files<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn BatchStore) -> Result<T, ObjectError> + Send + 'static,
+    ) -> Result<T, Why> {
+        let Some(store) = self.files() else {
+            return Err(Why::new(Code::NotFound, "Files and batches are not kept here."));
+        };
+        self.blocking(move || ask(&*store)).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
+    ) -> Result<T, Why> {
         // It is never closed.
         let _seat = self.seats.acquire().await;
-        let store = Arc::clone(&self.store);
-        match tokio::task::spawn_blocking(move || ask(&*store)).await {
+        match tokio::task::spawn_blocking(ask).await {
             Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
             Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
         }
+    }
+
+    /// The store of files, if there is one.
+    pub(crate) fn files(&self) -> Option<Arc<dyn BatchStore>> {
+        self.files.clone()
     }
 
     /// When what is stored now is gone.

@@ -34,7 +34,7 @@ use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
-use headrace_objects::ObjectLimits;
+use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_prompt::ReplyFamily;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
@@ -83,6 +83,8 @@ pub(crate) struct Config {
     pub(crate) rules: Option<Rules>,
     pub(crate) gateway: GatewayConfig,
     pub(crate) objects: ObjectLimits,
+    /// Bounds on files and batches.
+    pub(crate) files: FileLimits,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     /// What other Headraces sign with who may send jobs; `None`: nobody may.
@@ -206,6 +208,7 @@ impl Config {
             rules: read.rules(),
             gateway: read.gateway(),
             objects: read.objects(),
+            files: read.files(),
             traces: read.traces(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
@@ -472,6 +475,17 @@ impl Reader {
             max_items_per_conversation: long("objects.max_items_per_conversation"),
             max_turns: self.size("objects.max_turns").unwrap_or(1),
             max_history_bytes: long("objects.max_history"),
+        }
+    }
+
+    fn files(&self) -> FileLimits {
+        let long = |path| self.long(path).unwrap_or(1);
+        FileLimits {
+            max_file_bytes: long("objects.max_file"),
+            max_files_per_project: long("objects.max_files_per_project"),
+            max_file_bytes_per_project: long("objects.max_file_bytes_per_project"),
+            max_open_batches_per_project: long("objects.max_open_batches_per_project"),
+            max_requests_per_batch: long("objects.max_requests_per_batch"),
         }
     }
 

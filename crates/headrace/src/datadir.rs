@@ -24,6 +24,8 @@ const LEDGER_FILE: &str = "ledger.sqlite";
 const TRACE_FILE: &str = "traces.sqlite";
 /// What clients store.
 const OBJECTS_FILE: &str = "objects.sqlite";
+/// Their files and batches.
+const FILES_FILE: &str = "files.sqlite";
 /// Where the API listens, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
@@ -45,6 +47,11 @@ pub(crate) fn trace_file(dir: &Path) -> PathBuf {
 /// The path of what clients store.
 pub(crate) fn objects_file(dir: &Path) -> PathBuf {
     dir.join(OBJECTS_FILE)
+}
+
+/// The path of clients' files and batches.
+pub(crate) fn files_file(dir: &Path) -> PathBuf {
+    dir.join(FILES_FILE)
 }
 
 /// Whether a directory has a store of keys, as it does from its first start on.

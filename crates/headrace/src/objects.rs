@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use headrace_gateway::Gateway;
-use headrace_objects::{ObjectLimits, ObjectStore};
+use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
+use headrace_store::files::SqliteFiles;
 use headrace_store::objects::SqliteObjects;
 
 use crate::datadir::{self, DataDir};
@@ -19,6 +20,15 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Why it cannot be.
 pub(crate) fn open(data_dir: &DataDir, limits: ObjectLimits) -> Result<Arc<dyn ObjectStore>, String> {
     let store = SqliteObjects::open(&datadir::objects_file(data_dir.path()), limits);
+    Ok(Arc::new(store.map_err(|error| error.to_string())?))
+}
+
+/// Opens the store of files of a data directory.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) fn open_files(data_dir: &DataDir, limits: FileLimits) -> Result<Arc<dyn BatchStore>, String> {
+    let store = SqliteFiles::open(&datadir::files_file(data_dir.path()), limits);
     Ok(Arc::new(store.map_err(|error| error.to_string())?))
 }
 

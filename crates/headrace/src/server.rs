@@ -395,6 +395,7 @@ impl House {
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
             objects: objects::open(&self.data_dir, self.config.objects)?,
+            files: Some(objects::open_files(&self.data_dir, self.config.files)?),
             cache_secret: self.data_dir.cache_salt(),
             owner: self.owner,
         };

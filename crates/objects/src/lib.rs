@@ -1,6 +1,8 @@
-//! What clients store: responses with what went in and came out, and conversations. Each belongs to a project, and nobody else's
+//! What clients store: responses with what went in and came out, conversations, files, and batches of calls. Each belongs to a project, and nobody else's
 //! look-up tells it from one that never was. Traits and plain logic: no SQL, no HTTP, no clock.
 
+mod batches;
+mod files;
 mod id;
 mod items;
 mod memory;
@@ -8,9 +10,17 @@ mod page;
 mod record;
 mod store;
 
+pub use batches::{
+    BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes,
+    LineEnd, LineRecord, LineResult,
+};
+pub use files::{
+    Draft, FileLimits, FileRecord, FileStore, Incomplete, OUTPUT_PURPOSE, PartRecord, UploadRecord,
+    UploadStatus,
+};
 pub use id::fresh_id;
 pub use items::{input_items, items_with_ids};
 pub use memory::MemoryObjects;
-pub use page::{MOST_ITEMS, Order, Page, PageAsk, page};
+pub use page::{MOST_ITEMS, MOST_ROWS, Order, Page, PageAsk, page};
 pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus, Turn};
 pub use store::{ObjectError, ObjectLimits, ObjectStore};

@@ -1,4 +1,4 @@
-//! A page of a list: OpenAI's cursors. Knows no store.
+//! A page of a list, by its vendors' cursors: how its rows are read from wherever they lie, and cut. Knows no store.
 
 use crate::ItemRecord;
 
@@ -15,20 +15,56 @@ pub enum Order {
 /// Which page is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageAsk {
-    /// Items, 1 to 100.
+    /// Items, from 1 on.
     pub limit: usize,
     /// In which order.
     pub order: Order,
     /// The id of the item that the page comes behind.
     pub after: Option<String>,
+    /// The id of the item that the page ends before.
+    pub before: Option<String>,
 }
 
-/// The most items of a page.
+/// The most items of a page of items; of other lists callers may be told of more.
 pub const MOST_ITEMS: usize = 100;
+/// The most rows of any page.
+pub const MOST_ROWS: usize = 10_000;
 
 impl Default for PageAsk {
     fn default() -> Self {
-        Self { limit: 20, order: Order::default(), after: None }
+        Self { limit: 20, order: Order::default(), after: None, before: None }
+    }
+}
+
+impl PageAsk {
+    /// The id of the item beside which the page lies.
+    pub fn cursor(&self) -> Option<&str> {
+        self.before.as_deref().or(self.after.as_deref())
+    }
+
+    /// In which order rows are read from the cursor on. What ends before an item is read from that item back.
+    pub fn reads(&self) -> Order {
+        match (self.order, &self.before) {
+            (order, None) => order,
+            (Order::Descending, Some(_)) => Order::Ascending,
+            (Order::Ascending, Some(_)) => Order::Descending,
+        }
+    }
+
+    /// How many rows are read: one more than the page has, to see whether more follow.
+    pub fn rows(&self) -> usize {
+        self.limit.clamp(1, MOST_ROWS) + 1
+    }
+
+    /// The page of rows that were read so, in its order, and whether more follow.
+    pub fn cut<T>(&self, mut rows: Vec<T>) -> (Vec<T>, bool) {
+        let most = self.rows() - 1;
+        let has_more = rows.len() > most;
+        rows.truncate(most);
+        if self.before.is_some() {
+            rows.reverse();
+        }
+        (rows, has_more)
     }
 }
 
@@ -41,19 +77,17 @@ pub struct Page {
     pub has_more: bool,
 }
 
-/// The page of a list that is here whole, oldest first. Behind an item that is not in it comes nothing.
-pub fn page(items: Vec<ItemRecord>, ask: &PageAsk) -> Page {
-    let mut items = items;
-    if ask.order == Order::Descending {
+/// The page of a list that is here whole, oldest first. Beside an item that is not in it lies nothing.
+pub fn page(mut items: Vec<ItemRecord>, ask: &PageAsk) -> Page {
+    if ask.reads() == Order::Descending {
         items.reverse();
     }
-    if let Some(after) = &ask.after {
-        let at = items.iter().position(|item| item.id == *after).map_or(items.len(), |at| at + 1);
+    if let Some(cursor) = ask.cursor() {
+        let at = items.iter().position(|item| item.id == cursor).map_or(items.len(), |at| at + 1);
         items.drain(..at);
     }
-    let limit = ask.limit.clamp(1, MOST_ITEMS);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
+    items.truncate(ask.rows());
+    let (items, has_more) = ask.cut(items);
     Page { items, has_more }
 }
 
@@ -90,7 +124,7 @@ mod tests {
         {
             let (mut seen, mut after) = (Vec::new(), None);
             loop {
-                let page = page(list(&all), &PageAsk { limit: 2, order, after });
+                let page = page(list(&all), &PageAsk { limit: 2, order, after, before: None });
                 seen.extend(page.items.iter().map(|item| item.id.clone()));
                 after = page.items.last().map(|item| item.id.clone());
                 if !page.has_more {
@@ -99,6 +133,14 @@ mod tests {
             }
             assert_eq!(seen, expected);
         }
+        let before = |limit, before: &str| {
+            let ask = PageAsk { limit, before: Some(before.to_owned()), ..PageAsk::default() };
+            let page = page(list(&all), &ask);
+            (page.items.into_iter().map(|item| item.id).collect::<Vec<_>>(), page.has_more)
+        };
+        assert_eq!(before(2, "a"), (vec!["c".to_owned(), "b".to_owned()], true), "those next to it");
+        assert_eq!(before(2, "c"), (vec!["e".to_owned(), "d".to_owned()], false));
+        assert_eq!(before(2, "x"), (vec![], false));
         let behind = page(list(&all), &PageAsk { after: Some("x".to_owned()), ..PageAsk::default() });
         assert_eq!(behind, Page::default());
         assert_eq!(

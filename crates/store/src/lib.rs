@@ -2,6 +2,7 @@
 
 mod sqlite;
 
+pub mod files;
 pub mod identity;
 pub mod journal;
 pub mod objects;

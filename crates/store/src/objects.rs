@@ -1,7 +1,7 @@
 //! Objects of clients in one SQLite file: responses, and conversations with their items. What was written is on the disk
 //! (`synchronous=FULL`): a client may have been told of it. Knows no dialect.
 
-mod rows;
+pub(crate) mod rows;
 
 use std::fmt;
 use std::path::Path;

@@ -149,7 +149,8 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
         }
         Act::Items { id, project: whose, descending, after, limit } => {
             let order = if *descending { Order::Descending } else { Order::Ascending };
-            let ask = PageAsk { limit: *limit, order, after: after.map(|after| format!("i{after}")) };
+            let after = after.map(|after| format!("i{after}"));
+            let ask = PageAsk { limit: *limit, order, after, ..PageAsk::default() };
             format!("{:?}", store.items(&project(*whose), &conv(*id), &ask, now))
         }
         Act::Item { id, project: whose, item } => {

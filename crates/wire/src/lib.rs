@@ -14,6 +14,7 @@ mod embeddings;
 mod encode;
 mod error;
 mod fault;
+mod files;
 mod form;
 mod json;
 mod json_out;
@@ -36,6 +37,10 @@ mod wishes;
 pub use encode::{Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
+pub use files::{
+    CompleteBody, MAX_FILE_NAME_BYTES, UploadBody, complete_body, file_name, file_purpose, kept_for,
+    upload_body,
+};
 pub use limits::WireLimits;
 pub use models::{ModelCard, ModelsPage, model_body, models_body};
 pub use parameters::parameters_page;

@@ -238,6 +238,37 @@ codes! {
     ResponseNotInBackground "response_not_in_background" Route (400 InvalidRequest)
         "Only a response in the background can be cancelled by its id."
         "Close the connection that the response comes on.";
+    FileNotFound "file_not_found" Route (404 NotFound)
+        "There is no such file for your project."
+        "The id is wrong, belongs to somebody else, was deleted, or the file has expired (`expires_after`). All are answered alike.";
+    UploadNotFound "upload_not_found" Route (404 NotFound)
+        "There is no such upload for your project."
+        "The id is wrong, belongs to somebody else, or the upload is long over. All are answered alike.";
+    BatchNotFound "batch_not_found" Route (404 NotFound)
+        "There is no such batch for your project."
+        "The id is wrong, belongs to somebody else, was deleted, or is of a batch that ended longer ago than is kept \
+         (`objects.retention`). All are answered alike.";
+    BadForm "bad_form" Parse (400 InvalidRequest)
+        "The body is not the form that this path takes."
+        "Send `multipart/form-data` with the fields that the message names, as the official SDKs do.";
+    FileTooLarge "file_too_large" Parse (413 RequestTooLarge)
+        "The file has more bytes than one may have."
+        "Split it; the bound is `objects.max_file`.";
+    UploadNotPending "upload_not_pending" Route (400 InvalidRequest)
+        "The upload was completed or cancelled, or its time is over."
+        "Create another one, and complete it within an hour.";
+    UploadMismatch "upload_mismatch" Route (400 InvalidRequest)
+        "The parts are not what the upload was created for: an unknown one, one twice, another number of bytes, or another MD5 sum."
+        "The message says which. Send the missing parts, or create another upload.";
+    BatchNotEnded "batch_not_ended" Route (400 InvalidRequest)
+        "The batch has not ended: there are no results yet, and it cannot be deleted."
+        "Ask for it until it has ended, or cancel it.";
+    BatchEnded "batch_ended" Route (409 InvalidRequest)
+        "The batch has ended: there is nothing to cancel."
+        "Its results stand in its files.";
+    BatchesFull "batches_full" Route (429 RateLimit)
+        "The project has as many batches under way as it may have."
+        "Wait for some of them, or cancel some. The bound is `objects.max_open_batches_per_project`.";
     BadPage "bad_page" Route (400 InvalidRequest)
         "A parameter of the query is not one that this path has."
         "`limit` is 1 to 100, `order` is `asc` or `desc`, `after` is the id of an item, `starting_after` a sequence number.";
@@ -362,7 +393,7 @@ codes! {
         "Callers see `journal_unavailable`.";
     IdempotencyInFlight "idempotency_in_flight" Hold inside
         "A call with this idempotency key is running: try again in a second."
-        "(Idempotency keys are kept by the ledger; no HTTP header reaches them yet.)";
+        "(Idempotency keys are kept by the ledger, for the lines of batches; no HTTP header reaches them yet.)";
     IdempotencyMismatch "idempotency_mismatch" Hold inside
         "This idempotency key was used with another request."
         "Use a new key.";

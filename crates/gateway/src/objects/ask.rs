@@ -1,7 +1,7 @@
 //! What the query of a look-up says. Knows no store.
 
 use headrace_domain::Code;
-use headrace_objects::{MOST_ITEMS, Order, PageAsk};
+use headrace_objects::{MOST_ITEMS, MOST_ROWS, Order, PageAsk};
 
 use crate::refused::Why;
 
@@ -11,23 +11,57 @@ pub(super) struct Query {
     pub(super) page: PageAsk,
     pub(super) stream: bool,
     pub(super) starting_after: Option<u64>,
+    pub(super) purpose: Option<String>,
+}
+
+/// Which parameters a list takes, and how many rows a page has.
+pub(super) struct Listing {
+    fields: &'static [&'static str],
+    usual: usize,
+    most: usize,
+}
+
+impl Listing {
+    /// Of items.
+    pub(super) const ITEMS: Self = Self {
+        fields: &["limit", "order", "after", "stream", "starting_after"],
+        usual: 20,
+        most: MOST_ITEMS,
+    };
+    /// Of files.
+    pub(super) const FILES: Self =
+        Self { fields: &["limit", "order", "after", "purpose"], usual: MOST_ROWS, most: MOST_ROWS };
 }
 
 impl Query {
     /// # Errors
     /// The first parameter that is not one.
     pub(super) fn read(fields: &[(String, String)]) -> Result<Self, Why> {
+        Self::read_of(fields, &Listing::ITEMS)
+    }
+
+    /// As [`Self::read`], of another list.
+    ///
+    /// # Errors
+    /// The first parameter that is not one.
+    pub(super) fn read_of(fields: &[(String, String)], listing: &Listing) -> Result<Self, Why> {
         let mut query = Self::default();
+        query.page.limit = listing.usual;
         for (name, value) in fields {
             let bad = |what: &str| {
                 let message = format!("`{name}` must be {what}.");
                 Why::new(Code::BadPage, message).keeping("A parameter of the query is wrong.")
             };
             match name.as_str() {
+                // What it names is never there, or always.
+                name if name.starts_with("include") || name == "beta" => {}
+                name if !listing.fields.contains(&name) => {
+                    return Err(bad("left out: there is no such parameter"));
+                }
                 "limit" => {
-                    let limit = value.parse().ok().filter(|limit| (1..=MOST_ITEMS).contains(limit));
-                    query.page.limit =
-                        limit.ok_or_else(|| bad("a number from 1 to 100").with_param("limit"))?;
+                    let limit = value.parse().ok().filter(|limit| (1..=listing.most).contains(limit));
+                    let numbers = format!("a number from 1 to {}", listing.most);
+                    query.page.limit = limit.ok_or_else(|| bad(&numbers).with_param("limit"))?;
                 }
                 "order" => {
                     query.page.order = match value.as_str() {
@@ -36,16 +70,16 @@ impl Query {
                         _ => return Err(bad("`asc` or `desc`").with_param("order")),
                     };
                 }
-                "after" => query.page.after = Some(value.clone()),
+                "after" | "after_id" => query.page.after = Some(value.clone()),
+                "before_id" => query.page.before = Some(value.clone()),
+                "purpose" => query.purpose = Some(value.clone()),
                 "stream" => query.stream = value == "true",
                 "starting_after" => {
                     let number = value.parse().ok();
                     query.starting_after =
                         Some(number.ok_or_else(|| bad("a sequence number").with_param("starting_after"))?);
                 }
-                // What it names is never there, or always.
-                name if name.starts_with("include") => {}
-                _ => return Err(bad("left out: there is no such parameter")),
+                _ => {}
             }
         }
         Ok(query)
@@ -63,7 +97,10 @@ mod tests {
             Query::read(&fields)
         };
         let query = read(&[("limit", "100"), ("order", "asc"), ("after", "x"), ("include[]", "y")]).unwrap();
-        assert_eq!(query.page, PageAsk { limit: 100, order: Order::Ascending, after: Some("x".to_owned()) });
+        assert_eq!(
+            query.page,
+            PageAsk { limit: 100, order: Order::Ascending, after: Some("x".to_owned()), before: None }
+        );
         let query = read(&[("stream", "true"), ("starting_after", "7")]).unwrap();
         assert_eq!((query.stream, query.starting_after), (true, Some(7)));
         assert_eq!(read(&[]).unwrap(), Query::default());

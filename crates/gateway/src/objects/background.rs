@@ -219,8 +219,13 @@ impl Gateway {
     /// Why they cannot be removed.
     pub async fn sweep_objects(&self) -> Result<u64, String> {
         let now = self.parts().clock.now();
-        let swept = self.objects().ask(move |store| store.sweep(now)).await;
-        swept.map_err(|why| why.message.clone())
+        let swept =
+            self.objects().ask(move |store| store.sweep(now)).await.map_err(|why| why.message.clone())?;
+        if self.objects().files().is_none() {
+            return Ok(swept);
+        }
+        let files = self.objects().ask_files(move |store| store.sweep_files(now)).await;
+        files.map(|files| swept + files).map_err(|why| why.message.clone())
     }
 
     /// Says of all responses that a process before this one had begun that they failed: nobody works on them.

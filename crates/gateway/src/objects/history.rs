@@ -65,7 +65,7 @@ impl Gateway {
     async fn said_before(&self, principal: &Principal, id: &str) -> Result<Vec<String>, Why> {
         let ((project, id), now) = (owned(principal, id), self.now());
         let all = move |store: &dyn ObjectStore| -> Result<Option<Vec<String>>, ObjectError> {
-            let mut ask = PageAsk { limit: MOST_ITEMS, order: Order::Ascending, after: None };
+            let mut ask = PageAsk { limit: MOST_ITEMS, order: Order::Ascending, ..PageAsk::default() };
             let mut lists = Vec::new();
             loop {
                 let Some(page) = store.items(&project, &id, &ask, now)? else { return Ok(None) };

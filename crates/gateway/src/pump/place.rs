@@ -436,7 +436,7 @@ impl Placing<'_> {
             priority: match work.call.tier {
                 ServiceTier::Standard if dossier.copy().is_none() => Priority::Normal,
                 ServiceTier::Standard => Priority::Idle,
-                ServiceTier::Flex => Priority::Idle,
+                ServiceTier::Flex | ServiceTier::Batch => Priority::Idle,
             },
             start_deadline_ns,
             unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())

@@ -421,6 +421,7 @@ impl World {
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn Records>,
             objects: Arc::new(MemoryObjects::new(setup.objects)),
+            files: None,
             cache_secret: [9; 32],
             owner: Owner::new(1),
         };

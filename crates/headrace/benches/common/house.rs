@@ -119,6 +119,7 @@ pub(crate) fn house(
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
         objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
+        files: None,
         cache_secret: [2; 32],
         owner,
     };

@@ -509,6 +509,11 @@ pub(crate) const FIELDS: &[Field] = &[
         "Responses that one may go on from, one after the other.",
     ),
     field("objects.max_history", bytes(KIB, GIB), "\"32MiB\"", "What they may hold together."),
+    field("objects.max_file", bytes(KIB, TIB), "\"512MiB\"", "The most that one file may have."),
+    field("objects.max_files_per_project", count(1, 1 << 40), "10000", "Files and parts of a project."),
+    field("objects.max_file_bytes_per_project", bytes(KIB, TIB), "\"10GiB\"", "The same in bytes."),
+    field("objects.max_open_batches_per_project", count(1, 1 << 20), "100", "Batches that have not ended."),
+    field("objects.max_requests_per_batch", count(1, 1 << 20), "50000", "Requests of a batch."),
     field(
         "traces.max_records",
         count(1, 1 << 40),

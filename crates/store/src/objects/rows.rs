@@ -2,15 +2,15 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, Order, Page, PageAsk,
-    ResponseRecord, ResponseStatus, Turn,
+    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, Order, Page, PageAsk, ResponseRecord,
+    ResponseStatus, Turn,
 };
 use sqlx::sqlite::SqliteConnection;
 
 use crate::sqlite::FormatError;
 
 /// What a statement gives: nothing is written of a transaction that gives this.
-pub(super) struct Looked(ObjectError);
+pub(crate) struct Looked(ObjectError);
 
 impl From<sqlx::Error> for Looked {
     fn from(error: sqlx::Error) -> Self {
@@ -37,17 +37,17 @@ impl From<Looked> for ObjectError {
 }
 
 /// SQLite's integers have a sign; times and sizes stay far below its bound.
-pub(super) fn integer(number: u64) -> i64 {
+pub(crate) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn nanos(number: i64) -> UnixNanos {
+pub(crate) fn nanos(number: i64) -> UnixNanos {
     UnixNanos::new(number.unsigned_abs())
 }
 
 /// # Errors
 /// [`ObjectError::Full`]
-pub(super) fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
+pub(crate) fn fits(rule: &'static str, limit: u64, observed: u64) -> Result<(), ObjectError> {
     if observed > limit { Err(ObjectError::Full { rule, limit, observed }) } else { Ok(()) }
 }
 
@@ -292,42 +292,42 @@ pub(super) async fn items(
     conversation: &str,
     ask: &PageAsk,
 ) -> Result<Page, Looked> {
-    let limit = ask.limit.clamp(1, MOST_ITEMS);
-    let (beyond, order) = match ask.order {
-        Order::Descending => ("<", "DESC"),
-        Order::Ascending => (">", "ASC"),
-    };
-    let from = match &ask.after {
-        None => {
-            if ask.order == Order::Descending {
-                i64::MAX
-            } else {
-                i64::MIN
-            }
-        }
-        Some(after) => {
+    let from = match ask.cursor() {
+        None => None,
+        Some(cursor) => {
             let found: Option<(i64,)> =
                 sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
                     .bind(conversation)
-                    .bind(after)
+                    .bind(cursor)
                     .fetch_optional(&mut *connection)
                     .await?;
             let Some((seq,)) = found else { return Ok(Page::default()) };
-            seq
+            Some(seq)
         }
     };
-    let query = format!(
-        "SELECT id, json FROM item WHERE conversation = ? AND seq {beyond} ? ORDER BY seq {order} LIMIT ?"
-    );
+    let query = format!("SELECT id, json FROM item WHERE conversation = ? AND {}", walk(ask));
     let rows: Vec<(String, String)> = sqlx::query_as(sqlx::AssertSqlSafe(query))
         .bind(conversation)
-        .bind(from)
-        .bind(integer(limit as u64 + 1))
+        .bind(from.unwrap_or(end(ask)))
+        .bind(integer(ask.rows() as u64))
         .fetch_all(&mut *connection)
         .await?;
-    let has_more = rows.len() > limit;
-    let items = rows.into_iter().take(limit).map(|(id, json)| ItemRecord { id, json }).collect();
+    let items = rows.into_iter().map(|(id, json)| ItemRecord { id, json }).collect();
+    let (items, has_more) = ask.cut(items);
     Ok(Page { items, has_more })
+}
+
+/// The end of a query that walks rows by `seq` as a page reads them: binds where it begins, and how many rows.
+pub(crate) fn walk(ask: &PageAsk) -> &'static str {
+    match ask.reads() {
+        Order::Descending => "seq < ? ORDER BY seq DESC LIMIT ?",
+        Order::Ascending => "seq > ? ORDER BY seq ASC LIMIT ?",
+    }
+}
+
+/// Where a walk begins that begins at no row.
+pub(crate) fn end(ask: &PageAsk) -> i64 {
+    if ask.reads() == Order::Descending { i64::MAX } else { i64::MIN }
 }
 
 pub(super) async fn remove_item(

@@ -1,0 +1,184 @@
+//! A form (`multipart/form-data`, RFC 7578) as it comes: its fields one after the other, none of them whole in memory. What a client
+//! could make endless is bounded: fields, text, and what is read ahead of them. Knows no field, and keeps nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::stream;
+use headrace_call_api::{BodyPieces, BodyRefusal};
+use headrace_domain::Code;
+use multer::{Field, Multipart};
+
+use crate::refused::Why;
+
+/// Fields of a form.
+const MOST_FIELDS: usize = 16;
+/// Bytes of a field of text.
+const MOST_TEXT_BYTES: usize = 4 << 10;
+/// Characters of the line between two fields (RFC 2046 §5.1.1).
+const MOST_BOUNDARY: usize = 70;
+/// Bytes that were read of a body and belong to no field yet.
+const MOST_AHEAD_BYTES: u64 = 2 << 20;
+/// What a form takes of the memory while it is read.
+pub(super) const FORM_MEMORY: u64 = 8 << 20;
+
+/// See the top of the file.
+pub(super) struct Form<'b> {
+    fields: Multipart<'b>,
+    ahead: Arc<AtomicU64>,
+    seen: usize,
+}
+
+/// One field.
+pub(super) struct FormField<'b> {
+    field: Field<'b>,
+    ahead: Arc<AtomicU64>,
+}
+
+/// Why a body is read no further.
+#[derive(Debug)]
+enum Stopped {
+    Body(BodyRefusal),
+    Ahead,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Body(refusal) => write!(f, "{refusal:?}"),
+            Self::Ahead => write!(f, "more than {MOST_AHEAD_BYTES} bytes of it belong to no field"),
+        }
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+impl<'b> Form<'b> {
+    /// A form whose fields are still on their way.
+    ///
+    /// # Errors
+    /// The body is none.
+    pub(super) fn of(pieces: impl BodyPieces + 'b) -> Result<Self, Why> {
+        let kind = pieces.content_type().unwrap_or_default();
+        let boundary = multer::parse_boundary(kind).ok().filter(|line| line.len() <= MOST_BOUNDARY);
+        let boundary = boundary.ok_or_else(|| bad("send it as `multipart/form-data` with a boundary"))?;
+        let ahead = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&ahead);
+        let body = stream::unfold((pieces, true), move |(mut pieces, first)| {
+            let ahead = Arc::clone(&counted);
+            async move {
+                if !first {
+                    // Whoever takes them would otherwise gather all that is there before it looks at any.
+                    tokio::task::yield_now().await;
+                }
+                let piece = match pieces.next().await {
+                    Ok(None) => return None,
+                    Ok(Some(piece)) => {
+                        let waiting = ahead.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                        if waiting > MOST_AHEAD_BYTES { Err(Stopped::Ahead) } else { Ok(piece) }
+                    }
+                    Err(refusal) => Err(Stopped::Body(refusal)),
+                };
+                Some((piece, (pieces, false)))
+            }
+        });
+        Ok(Self { fields: Multipart::new(body, boundary), ahead, seen: 0 })
+    }
+
+    /// The next field, by its name. What is left of the one before it is passed over.
+    ///
+    /// # Errors
+    /// The body broke off, or is no form.
+    pub(super) async fn next(&mut self) -> Result<Option<(String, FormField<'b>)>, Why> {
+        let Some(field) = self.fields.next_field().await.map_err(|error| refused(&error))? else {
+            return Ok(None);
+        };
+        self.seen += 1;
+        if self.seen > MOST_FIELDS {
+            return Err(bad(&format!("it may have at most {MOST_FIELDS} fields")));
+        }
+        let name = field.name().unwrap_or_default().to_owned();
+        Ok(Some((name, FormField { field, ahead: Arc::clone(&self.ahead) })))
+    }
+}
+
+impl FormField<'_> {
+    /// What its client calls the file that it is.
+    pub(super) fn file_name(&self) -> Option<&str> {
+        self.field.file_name()
+    }
+
+    /// Some of its bytes; `None` at its end.
+    ///
+    /// # Errors
+    /// The body broke off, or is no form.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Why> {
+        let chunk = self.field.chunk().await.map_err(|error| refused(&error))?;
+        if let Some(chunk) = &chunk {
+            let taken = chunk.len() as u64;
+            let less = |ahead: u64| Some(ahead.saturating_sub(taken));
+            let _ = self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+        Ok(chunk)
+    }
+
+    /// All of it, as a short text.
+    ///
+    /// # Errors
+    /// It is long, or no text.
+    pub(super) async fn text(mut self, name: &str) -> Result<String, Why> {
+        let mut text = Vec::new();
+        while let Some(chunk) = self.next().await? {
+            text.extend_from_slice(&chunk);
+            if text.len() > MOST_TEXT_BYTES {
+                let message = format!("`{name}`: it may have at most {MOST_TEXT_BYTES} bytes.");
+                return Err(Why::new(Code::StringAboveMaxLength, message).with_param(name));
+            }
+        }
+        let no_text = |_| Why::new(Code::InvalidType, format!("`{name}`: it must be text.")).with_param(name);
+        String::from_utf8(text).map_err(no_text)
+    }
+}
+
+/// A field that this form has not.
+pub(super) fn unknown_field(name: &str, known: &str) -> Why {
+    let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
+    let message = format!("`{shown}`: there is no such field in this form. It may have {known}.");
+    Why::new(Code::UnknownParameter, message).keeping("The form has a field that is none of it.")
+}
+
+/// A field that must be there is not.
+pub(super) fn missing_field(name: &str) -> Why {
+    Why::new(Code::MissingRequiredParameter, format!("`{name}` is missing in the form.")).with_param(name)
+}
+
+fn refused(error: &multer::Error) -> Why {
+    if let multer::Error::StreamReadFailed(cause) = error {
+        match cause.downcast_ref::<Stopped>() {
+            Some(Stopped::Body(BodyRefusal::TooLarge { limit_bytes })) => return too_large(*limit_bytes),
+            Some(Stopped::Body(refusal)) => return Why::of_body(refusal),
+            Some(Stopped::Ahead) => return bad("its headers and the lines between its fields are too long"),
+            None => {}
+        }
+    }
+    match error {
+        multer::Error::IncompleteFieldData { .. }
+        | multer::Error::IncompleteHeaders
+        | multer::Error::IncompleteStream => bad("it ends before its last boundary"),
+        _ => bad("a field of it cannot be read"),
+    }
+}
+
+/// More bytes than a file may have.
+pub(super) fn too_large(limit_bytes: u64) -> Why {
+    let message = format!(
+        "A file may have {limit_bytes} bytes (`objects.max_file`), what stands around it in the form included. Split it."
+    );
+    Why::new(Code::FileTooLarge, message).with_limit("max_file_bytes", "bytes", limit_bytes, limit_bytes + 1)
+}
+
+fn bad(what: &str) -> Why {
+    Why::new(Code::BadForm, format!("The body is not the form that this path takes: {what}."))
+}

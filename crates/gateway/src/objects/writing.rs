@@ -1,0 +1,79 @@
+//! Bytes on their way into something that nobody sees before it is whole. What is let go of before its end is thrown away. Knows no
+//! form, and no disk.
+
+use bytes::BytesMut;
+use headrace_objects::{BatchStore, Draft};
+
+use crate::Gateway;
+use crate::refused::Why;
+
+/// Bytes that are written together: each time costs the disk a wait.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
+/// See the top of the file.
+pub(super) struct Writing<'g> {
+    gateway: &'g Gateway,
+    draft: Draft,
+    written: u64,
+    held: BytesMut,
+    is_done: bool,
+}
+
+impl<'g> Writing<'g> {
+    /// Begins.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(super) async fn begin(gateway: &'g Gateway, draft: Draft) -> Result<Self, Why> {
+        let begun = draft.clone();
+        gateway.objects().ask_files(move |store| store.begin(&begun)).await?;
+        Ok(Self { gateway, draft, written: 0, held: BytesMut::new(), is_done: false })
+    }
+
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub(super) async fn add(&mut self, bytes: &[u8]) -> Result<(), Why> {
+        self.held.extend_from_slice(bytes);
+        if self.held.len() >= WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
+    }
+
+    async fn write(&mut self) -> Result<(), Why> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let (id, at, bytes) = (self.draft.id().to_owned(), self.written, self.held.split().freeze());
+        self.written += bytes.len() as u64;
+        self.gateway.objects().ask_files(move |store| store.append(&id, at, &bytes)).await
+    }
+
+    /// It has all its bytes. What it is then; `None`: it was a part of an upload that takes none any more.
+    ///
+    /// # Errors
+    /// There is no room for the last of them.
+    pub(super) async fn finish(mut self, name: impl FnOnce(&mut Draft)) -> Result<Option<Draft>, Why> {
+        self.write().await?;
+        let written = self.written;
+        name(&mut self.draft);
+        self.draft.set_bytes(written);
+        let (draft, now) = (self.draft.clone(), self.gateway.parts().clock.now());
+        let is_whole = self.gateway.objects().ask_files(move |store| store.finish(&draft, now)).await?;
+        self.is_done = is_whole;
+        Ok(is_whole.then(|| self.draft.clone()))
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let Some(store) = self.gateway.objects().files().filter(|_| !self.is_done) else { return };
+        let id = self.draft.id().to_owned();
+        let give_up = move |store: &dyn BatchStore| {
+            if let Err(error) = store.give_up(&id) {
+                tracing::warn!(%error, "a file that was not written to its end is left until the next start");
+            }
+        };
+        // Also where a client went away: then this runs on the event loop, which must not wait for a disk.
+        tokio::task::spawn_blocking(move || give_up(&*store));
+    }
+}

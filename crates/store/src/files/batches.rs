@@ -1,0 +1,359 @@
+//! Batches and their requests: the statements, and the seam that they fill. Knows no dialect.
+
+use headrace_domain::{ProjectId, UnixNanos};
+use headrace_objects::{
+    BatchCounts, BatchKind, BatchRecord, BatchState, BatchStore, LineEnd, LineRecord, LineResult,
+    ObjectError, PageAsk,
+};
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::objects::rows::{Looked, end, fits, integer, walk};
+
+use super::SqliteFiles;
+use super::rows::{clear, owner};
+
+/// Requests that are looked at in one go.
+const LINES_AT_ONCE: i64 = 256;
+
+impl BatchStore for SqliteFiles {
+    fn create_batch(&self, batch: &BatchRecord) -> Result<(), ObjectError> {
+        self.write(async |connection| {
+            let (open,): (i64,) = sqlx::query_as("SELECT count(*) FROM batch WHERE project = ? AND gone IS NULL")
+                .bind(batch.project.as_str())
+                .fetch_one(&mut *connection)
+                .await?;
+            let most = self.limits.max_open_batches_per_project;
+            fits("max_open_batches_per_project", most, open.unsigned_abs() + 1)?;
+            sqlx::query(
+                "INSERT INTO batch (id, project, messages, total, completed, failed, cancelled, expired, state) \
+                 VALUES (?, ?, ?, 0, 0, 0, 0, 0, ?)",
+            )
+            .bind(&batch.id)
+            .bind(batch.project.as_str())
+            .bind(kind(BatchKind::of(batch.state.endpoint)))
+            .bind(written(&batch.state)?)
+            .execute(&mut *connection)
+            .await?;
+            Ok(())
+        })
+    }
+
+    fn batch(&self, project: &ProjectId, id: &str) -> Result<Option<BatchRecord>, ObjectError> {
+        self.read(async |connection| {
+            let found = batch(connection, id).await?;
+            Ok(found.filter(|found| found.project == *project))
+        })
+    }
+
+    fn batches(
+        &self,
+        project: &ProjectId,
+        of: BatchKind,
+        ask: &PageAsk,
+    ) -> Result<(Vec<BatchRecord>, bool), ObjectError> {
+        self.read(async |connection| {
+            let from = match ask.cursor() {
+                None => end(ask),
+                Some(cursor) => {
+                    let found: Option<(i64,)> =
+                        sqlx::query_as("SELECT seq FROM batch WHERE id = ? AND project = ?")
+                            .bind(cursor)
+                            .bind(project.as_str())
+                            .fetch_optional(&mut *connection)
+                            .await?;
+                    let Some((seq,)) = found else { return Ok((Vec::new(), false)) };
+                    seq
+                }
+            };
+            let query = format!("SELECT {COLUMNS} WHERE project = ? AND messages = ? AND {}", walk(ask));
+            let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query))
+                .bind(project.as_str())
+                .bind(kind(of))
+                .bind(from)
+                .bind(integer(ask.rows() as u64))
+                .fetch_all(&mut *connection)
+                .await?;
+            let (rows, has_more) = ask.cut(rows);
+            Ok((rows.into_iter().map(record).collect::<Result<_, _>>()?, has_more))
+        })
+    }
+
+    fn open_batches(&self) -> Result<Vec<BatchRecord>, ObjectError> {
+        self.read(async |connection| {
+            let query = format!("SELECT {COLUMNS} WHERE gone IS NULL ORDER BY seq");
+            let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query)).fetch_all(&mut *connection).await?;
+            rows.into_iter().map(record).collect()
+        })
+    }
+
+    fn change_batch(
+        &self,
+        id: &str,
+        gone: UnixNanos,
+        change: &mut dyn FnMut(&mut BatchState),
+    ) -> Result<Option<BatchRecord>, ObjectError> {
+        self.write(async |connection| {
+            let Some(mut found) = batch(connection, id).await? else { return Ok(None) };
+            change(&mut found.state);
+            let gone = found.state.status.is_over().then(|| integer(gone.get()));
+            sqlx::query("UPDATE batch SET state = ?, gone = ? WHERE id = ?")
+                .bind(written(&found.state)?)
+                .bind(gone)
+                .bind(id)
+                .execute(&mut *connection)
+                .await?;
+            Ok(Some(found))
+        })
+    }
+
+    fn delete_batch(&self, project: &ProjectId, id: &str) -> Result<bool, ObjectError> {
+        self.write(async |connection| {
+            let gone = sqlx::query("DELETE FROM batch WHERE id = ? AND project = ? AND gone IS NOT NULL")
+                .bind(id)
+                .bind(project.as_str())
+                .execute(&mut *connection)
+                .await?;
+            let was_there = gone.rows_affected() > 0;
+            if was_there {
+                clear(connection, id).await?;
+            }
+            Ok(was_there)
+        })
+    }
+
+    fn add_lines(&self, batch: &str, lines: &[LineRecord]) -> Result<Option<String>, ObjectError> {
+        self.write(async |connection| {
+            for (at, LineRecord { custom_id, .. }) in lines.iter().enumerate() {
+                let taken: Option<(i64,)> =
+                    sqlx::query_as("SELECT at FROM line WHERE batch = ? AND custom_id = ?")
+                        .bind(batch)
+                        .bind(custom_id)
+                        .fetch_optional(&mut *connection)
+                        .await?;
+                if taken.is_some() || lines.iter().take(at).any(|before| before.custom_id == *custom_id) {
+                    return Ok(Some(custom_id.clone()));
+                }
+            }
+            for LineRecord { at, custom_id, body, .. } in lines {
+                sqlx::query(
+                    "INSERT INTO line (batch, at, custom_id, body, request, answer, status, ended) VALUES (?, ?, ?, ?, '', '', 0, 0)",
+                )
+                .bind(batch)
+                .bind(integer(*at))
+                .bind(custom_id)
+                .bind(body)
+                .execute(&mut *connection)
+                .await?;
+            }
+            sqlx::query("UPDATE batch SET total = total + ? WHERE id = ?")
+                .bind(integer(lines.len() as u64))
+                .bind(batch)
+                .execute(&mut *connection)
+                .await?;
+            Ok(None)
+        })
+    }
+
+    fn clear_lines(&self, batch: &str) -> Result<(), ObjectError> {
+        self.write(async |connection| {
+            clear(connection, batch).await?;
+            sqlx::query("UPDATE batch SET total = 0, completed = 0, failed = 0, cancelled = 0, expired = 0 WHERE id = ?")
+                .bind(batch)
+                .execute(&mut *connection)
+                .await?;
+            Ok(())
+        })
+    }
+
+    fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError> {
+        self.read(async |connection| {
+            let sizes: Vec<(i64, i64)> = sqlx::query_as(
+                "SELECT at, length(body) FROM line WHERE batch = ? AND at >= ? AND ended = 0 ORDER BY at LIMIT ?",
+            )
+            .bind(batch)
+            .bind(integer(from))
+            .bind(LINES_AT_ONCE)
+            .fetch_all(&mut *connection)
+            .await?;
+            let Some(last) = within(&sizes, most_bytes) else { return Ok(Vec::new()) };
+            let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+                "SELECT at, custom_id, body, request FROM line WHERE batch = ? AND at >= ? AND at <= ? AND ended = 0 ORDER BY at",
+            )
+            .bind(batch)
+            .bind(integer(from))
+            .bind(last)
+            .fetch_all(&mut *connection)
+            .await?;
+            let line = |(at, custom_id, body, request): (i64, String, String, String)| LineRecord {
+                at: at.unsigned_abs(),
+                custom_id,
+                body,
+                noted: Some(request).filter(|request| !request.is_empty()),
+            };
+            Ok(rows.into_iter().map(line).collect())
+        })
+    }
+
+    fn note_answer(&self, batch: &str, at: u64, request: &str, answer: &str) -> Result<(), ObjectError> {
+        self.write(async |connection| {
+            sqlx::query("UPDATE line SET request = ?, answer = ? WHERE batch = ? AND at = ? AND ended = 0")
+                .bind(request)
+                .bind(answer)
+                .bind(batch)
+                .bind(integer(at))
+                .execute(&mut *connection)
+                .await?;
+            Ok(())
+        })
+    }
+
+    fn end_line(
+        &self,
+        batch: &str,
+        at: u64,
+        end: LineEnd,
+        status: u16,
+        told: Option<(&str, &str)>,
+    ) -> Result<(), ObjectError> {
+        self.write(async |connection| {
+            let (request, answer) = told.unzip();
+            let done = sqlx::query(
+                "UPDATE line SET ended = ?, status = ?, body = '', request = coalesce(?, request), answer = coalesce(?, answer) \
+                 WHERE batch = ? AND at = ? AND ended = 0",
+            )
+            .bind(number(end))
+            .bind(i64::from(status))
+            .bind(request)
+            .bind(answer)
+            .bind(batch)
+            .bind(integer(at))
+            .execute(&mut *connection)
+            .await?;
+            count(connection, batch, end, done.rows_affected()).await
+        })
+    }
+
+    fn end_rest(&self, batch: &str, end: LineEnd) -> Result<(), ObjectError> {
+        self.write(async |connection| {
+            let done = sqlx::query("UPDATE line SET ended = ?, body = '', request = '', answer = '' WHERE batch = ? AND ended = 0")
+                .bind(number(end))
+                .bind(batch)
+                .execute(&mut *connection)
+                .await?;
+            count(connection, batch, end, done.rows_affected()).await
+        })
+    }
+
+    fn results(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineResult>, ObjectError> {
+        self.read(async |connection| {
+            let sizes: Vec<(i64, i64)> = sqlx::query_as(
+                "SELECT at, length(answer) FROM line WHERE batch = ? AND at >= ? AND ended <> 0 ORDER BY at LIMIT ?",
+            )
+            .bind(batch)
+            .bind(integer(from))
+            .bind(LINES_AT_ONCE)
+            .fetch_all(&mut *connection)
+            .await?;
+            let Some(last) = within(&sizes, most_bytes) else { return Ok(Vec::new()) };
+            let rows: Vec<(i64, String, i64, i64, String, String)> = sqlx::query_as(
+                "SELECT at, custom_id, ended, status, request, answer FROM line \
+                 WHERE batch = ? AND at >= ? AND at <= ? AND ended <> 0 ORDER BY at",
+            )
+            .bind(batch)
+            .bind(integer(from))
+            .bind(last)
+            .fetch_all(&mut *connection)
+            .await?;
+            Ok(rows.into_iter().map(result).collect())
+        })
+    }
+}
+
+/// The place of the last row that belongs to the first so many bytes; `None`: there is no row.
+fn within(sizes: &[(i64, i64)], most_bytes: u64) -> Option<i64> {
+    let mut bytes = 0_i64;
+    let fits = |(at, (place, size)): (usize, &(i64, i64))| {
+        bytes = bytes.saturating_add(*size);
+        (at == 0 || bytes <= integer(most_bytes)).then_some(*place)
+    };
+    sizes.iter().enumerate().map_while(fits).last()
+}
+
+async fn count(
+    connection: &mut SqliteConnection,
+    batch: &str,
+    end: LineEnd,
+    lines: u64,
+) -> Result<(), Looked> {
+    let statement = match end {
+        LineEnd::Completed => "UPDATE batch SET completed = completed + ? WHERE id = ?",
+        LineEnd::Failed => "UPDATE batch SET failed = failed + ? WHERE id = ?",
+        LineEnd::Cancelled => "UPDATE batch SET cancelled = cancelled + ? WHERE id = ?",
+        LineEnd::Expired => "UPDATE batch SET expired = expired + ? WHERE id = ?",
+    };
+    sqlx::query(statement).bind(integer(lines)).bind(batch).execute(connection).await?;
+    Ok(())
+}
+
+const fn kind(kind: BatchKind) -> i64 {
+    match kind {
+        BatchKind::OfFiles => 0,
+        BatchKind::OfMessages => 1,
+    }
+}
+
+const fn number(end: LineEnd) -> i64 {
+    match end {
+        LineEnd::Completed => 1,
+        LineEnd::Failed => 2,
+        LineEnd::Cancelled => 3,
+        LineEnd::Expired => 4,
+    }
+}
+
+fn result(row: (i64, String, i64, i64, String, String)) -> LineResult {
+    let (at, custom_id, ended, status, request, answer) = row;
+    let end = match ended {
+        1 => LineEnd::Completed,
+        2 => LineEnd::Failed,
+        3 => LineEnd::Cancelled,
+        _ => LineEnd::Expired,
+    };
+    let status = u16::try_from(status).unwrap_or_default();
+    LineResult { at: at.unsigned_abs(), custom_id, end, status, request, answer }
+}
+
+type Row = (String, String, i64, i64, i64, i64, i64, String);
+
+const COLUMNS: &str = "id, project, total, completed, failed, cancelled, expired, state FROM batch";
+
+async fn batch(connection: &mut SqliteConnection, id: &str) -> Result<Option<BatchRecord>, Looked> {
+    let query = format!("SELECT {COLUMNS} WHERE id = ?");
+    let row: Option<Row> = sqlx::query_as(AssertSqlSafe(query)).bind(id).fetch_optional(connection).await?;
+    row.map(record).transpose()
+}
+
+fn record(
+    (id, project, total, completed, failed, cancelled, expired, state): Row,
+) -> Result<BatchRecord, Looked> {
+    let unread = |error: serde_json::Error| ObjectError::Unavailable {
+        why: format!("a batch cannot be read: {error}"),
+    };
+    let state = serde_json::from_str(&state).map_err(unread)?;
+    let counts = BatchCounts {
+        total: total.unsigned_abs(),
+        completed: completed.unsigned_abs(),
+        failed: failed.unsigned_abs(),
+        cancelled: cancelled.unsigned_abs(),
+        expired: expired.unsigned_abs(),
+    };
+    Ok(BatchRecord { id, project: owner(&project)?, counts, state })
+}
+
+fn written(state: &BatchState) -> Result<String, Looked> {
+    let unwritten = |error: serde_json::Error| ObjectError::Unavailable {
+        why: format!("a batch cannot be written: {error}"),
+    };
+    Ok(serde_json::to_string(state).map_err(unwritten)?)
+}

@@ -1,0 +1,515 @@
+//! The statements on files and uploads, each within somebody's transaction. Knows no locks.
+
+use headrace_domain::{ProjectId, UnixNanos};
+use headrace_objects::{
+    Draft, FileLimits, FileRecord, Incomplete, OUTPUT_PURPOSE, ObjectError, PageAsk, UploadRecord,
+    UploadStatus,
+};
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::objects::rows::{Looked, end, fits, integer, nanos, walk};
+
+/// The most bytes of one row.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of a file that are removed in one transaction.
+const REMOVED_AT_ONCE: i64 = 16 << 20;
+/// How long what was an upload is remembered.
+const REMEMBERED_NANOS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// What a row of `file` is.
+const DRAFT: i64 = 0;
+const FILE: i64 = 1;
+const PART: i64 = 2;
+const GOING: i64 = 3;
+
+/// Of processes that ended: what they were writing or removing.
+pub(super) async fn unfinished(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
+    let ids: Vec<(String,)> = sqlx::query_as("SELECT id FROM file WHERE state IN (?, ?)")
+        .bind(DRAFT)
+        .bind(GOING)
+        .fetch_all(connection)
+        .await?;
+    Ok(ids.into_iter().map(|(id,)| id).collect())
+}
+
+pub(super) async fn begin(connection: &mut SqliteConnection, draft: &Draft) -> Result<(), Looked> {
+    let (created, expires, name, purpose, upload) = match draft {
+        Draft::File(FileRecord { created, expires, name, purpose, .. }) => {
+            (created, *expires, name.as_str(), purpose.as_str(), None)
+        }
+        Draft::Part { part, .. } => (&part.created, None, "", "", Some(part.upload.as_str())),
+    };
+    sqlx::query(
+        "INSERT INTO file (id, project, created, expires, bytes, name, purpose, upload, state) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
+    )
+    .bind(draft.id())
+    .bind(draft.project().as_str())
+    .bind(integer(created.get()))
+    .bind(expires.map(|expires| integer(expires.get())))
+    .bind(name)
+    .bind(purpose)
+    .bind(upload)
+    .bind(DRAFT)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// What a project's files come to, by so much more.
+pub(super) async fn count(
+    connection: &mut SqliteConnection,
+    limits: &FileLimits,
+    project: &str,
+    is_bounded: bool,
+    files: i64,
+    bytes: i64,
+) -> Result<(), Looked> {
+    let (files, bytes): (i64, i64) = sqlx::query_as(
+        "INSERT INTO held (project, files, bytes) VALUES (?, ?, ?) ON CONFLICT (project) DO UPDATE SET \
+         files = files + excluded.files, bytes = bytes + excluded.bytes RETURNING files, bytes",
+    )
+    .bind(project)
+    .bind(files)
+    .bind(bytes)
+    .fetch_one(connection)
+    .await?;
+    if is_bounded {
+        fits("max_files_per_project", limits.max_files_per_project, files.unsigned_abs())?;
+        fits("max_file_bytes_per_project", limits.max_file_bytes_per_project, bytes.unsigned_abs())?;
+    }
+    Ok(())
+}
+
+pub(super) async fn append(
+    connection: &mut SqliteConnection,
+    limits: &FileLimits,
+    id: &str,
+    at: u64,
+    bytes: &[u8],
+) -> Result<(), Looked> {
+    let more = integer(bytes.len() as u64);
+    let row: Option<(String, String)> = sqlx::query_as(
+        "UPDATE file SET bytes = bytes + ? WHERE id = ? AND state = ? AND bytes = ? RETURNING project, purpose",
+    )
+    .bind(more)
+    .bind(id)
+    .bind(DRAFT)
+    .bind(integer(at))
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((project, purpose)) = row else {
+        return Err(
+            ObjectError::Unavailable { why: "a file was written that is being removed".to_owned() }.into()
+        );
+    };
+    fits("max_file_bytes", limits.max_file_bytes, at.saturating_add(bytes.len() as u64))?;
+    count(connection, limits, &project, purpose != OUTPUT_PURPOSE, 0, more).await?;
+    let mut at = at;
+    for chunk in bytes.chunks(CHUNK_BYTES) {
+        sqlx::query("INSERT INTO chunk (file, at, data) VALUES (?, ?, ?)")
+            .bind(id)
+            .bind(integer(at))
+            .bind(chunk)
+            .execute(&mut *connection)
+            .await?;
+        at += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+pub(super) async fn finish(
+    connection: &mut SqliteConnection,
+    draft: &Draft,
+    now: UnixNanos,
+) -> Result<bool, Looked> {
+    let state = match draft {
+        Draft::File(_) => FILE,
+        Draft::Part { project, part } => {
+            let found = upload(connection, project, &part.upload).await?;
+            if found.is_none_or(|upload| upload.status != UploadStatus::Pending || upload.expires <= now) {
+                return Ok(false);
+            }
+            PART
+        }
+    };
+    let (expires, name, purpose) = match draft {
+        Draft::File(FileRecord { expires, name, purpose, .. }) => (*expires, name.as_str(), purpose.as_str()),
+        Draft::Part { .. } => (None, "", ""),
+    };
+    let expires = expires.map(|expires| integer(expires.get()));
+    let done = sqlx::query(
+        "UPDATE file SET state = ?, expires = ?, name = ?, purpose = ? WHERE id = ? AND state = ?",
+    )
+    .bind(state)
+    .bind(expires)
+    .bind(name)
+    .bind(purpose)
+    .bind(draft.id())
+    .bind(DRAFT)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+type Row = (String, String, i64, Option<i64>, i64, String, String);
+
+const COLUMNS: &str = "id, project, created, expires, bytes, name, purpose FROM file";
+
+fn record((id, project, created, expires, bytes, name, purpose): Row) -> Result<FileRecord, Looked> {
+    let (project, created, expires) = (owner(&project)?, nanos(created), expires.map(nanos));
+    Ok(FileRecord { id, project, created, expires, bytes: bytes.unsigned_abs(), name, purpose })
+}
+
+/// # Errors
+/// A row names a project that is none.
+pub(super) fn owner(project: &str) -> Result<ProjectId, Looked> {
+    let bad =
+        |error| ObjectError::Unavailable { why: format!("a row names a project that is none: {error}") };
+    Ok(ProjectId::new(project).map_err(bad)?)
+}
+
+pub(super) async fn file(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    id: &str,
+    now: UnixNanos,
+) -> Result<Option<FileRecord>, Looked> {
+    let query = format!(
+        "SELECT {COLUMNS} WHERE id = ? AND project = ? AND state = ? AND (expires IS NULL OR expires > ?)"
+    );
+    let row: Option<Row> = sqlx::query_as(AssertSqlSafe(query))
+        .bind(id)
+        .bind(project.as_str())
+        .bind(FILE)
+        .bind(integer(now.get()))
+        .fetch_optional(connection)
+        .await?;
+    row.map(record).transpose()
+}
+
+pub(super) async fn files(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    purpose: Option<&str>,
+    ask: &PageAsk,
+    now: UnixNanos,
+) -> Result<(Vec<FileRecord>, bool), Looked> {
+    let from = match ask.cursor() {
+        None => end(ask),
+        Some(cursor) => {
+            let found: Option<(i64,)> =
+                sqlx::query_as("SELECT seq FROM file WHERE id = ? AND project = ? AND state = ?")
+                    .bind(cursor)
+                    .bind(project.as_str())
+                    .bind(FILE)
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            let Some((seq,)) = found else { return Ok((Vec::new(), false)) };
+            seq
+        }
+    };
+    let query = format!(
+        "SELECT {COLUMNS} WHERE project = ? AND state = ? AND (expires IS NULL OR expires > ?) AND (? IS NULL OR purpose = ?) AND {}",
+        walk(ask)
+    );
+    let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query))
+        .bind(project.as_str())
+        .bind(FILE)
+        .bind(integer(now.get()))
+        .bind(purpose)
+        .bind(purpose)
+        .bind(from)
+        .bind(integer(ask.rows() as u64))
+        .fetch_all(connection)
+        .await?;
+    let (rows, has_more) = ask.cut(rows);
+    Ok((rows.into_iter().map(record).collect::<Result<_, _>>()?, has_more))
+}
+
+/// Bytes from a place on: the rest of the row in which it lies.
+pub(super) async fn bytes(connection: &mut SqliteConnection, id: &str, from: u64) -> Result<Vec<u8>, Looked> {
+    let row: Option<(i64, Vec<u8>)> =
+        sqlx::query_as("SELECT at, data FROM chunk WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
+            .bind(id)
+            .bind(integer(from))
+            .fetch_optional(connection)
+            .await?;
+    let Some((at, mut data)) = row else { return Ok(Vec::new()) };
+    let skipped = usize::try_from(integer(from).saturating_sub(at)).unwrap_or(usize::MAX).min(data.len());
+    data.drain(..skipped);
+    Ok(data)
+}
+
+/// Nobody sees the file any more; whether anybody did.
+pub(super) async fn hide(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    id: &str,
+    now: UnixNanos,
+) -> Result<bool, Looked> {
+    let hidden = sqlx::query(
+        "UPDATE file SET state = ? WHERE id = ? AND project = ? AND state = ? AND (expires IS NULL OR expires > ?)",
+    )
+    .bind(GOING)
+    .bind(id)
+    .bind(project.as_str())
+    .bind(FILE)
+    .bind(integer(now.get()))
+    .execute(connection)
+    .await?;
+    Ok(hidden.rows_affected() > 0)
+}
+
+/// Removes some of a file that nobody sees; whether there is more of it.
+pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> Result<bool, Looked> {
+    let first: Option<(i64,)> = sqlx::query_as("SELECT at FROM chunk WHERE file = ? ORDER BY at LIMIT 1")
+        .bind(id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if let Some((at,)) = first {
+        sqlx::query("DELETE FROM chunk WHERE file = ? AND at < ?")
+            .bind(id)
+            .bind(at + REMOVED_AT_ONCE)
+            .execute(connection)
+            .await?;
+        return Ok(true);
+    }
+    let gone: Option<(String, i64)> =
+        sqlx::query_as("DELETE FROM file WHERE id = ? AND state IN (0, 3) RETURNING project, bytes")
+            .bind(id)
+            .fetch_optional(&mut *connection)
+            .await?;
+    if let Some((project, bytes)) = gone {
+        count(connection, &FileLimits::default(), &project, false, -1, -bytes).await?;
+    }
+    Ok(false)
+}
+
+/// Hides files whose time is over; which.
+pub(super) async fn expired(
+    connection: &mut SqliteConnection,
+    now: UnixNanos,
+    most: i64,
+) -> Result<Vec<String>, Looked> {
+    let ids: Vec<(String,)> = sqlx::query_as(
+        "UPDATE file SET state = ? WHERE seq IN (SELECT seq FROM file WHERE expires <= ? AND state = ? LIMIT ?) RETURNING id",
+    )
+    .bind(GOING)
+    .bind(integer(now.get()))
+    .bind(FILE)
+    .bind(most)
+    .fetch_all(connection)
+    .await?;
+    Ok(ids.into_iter().map(|(id,)| id).collect())
+}
+
+pub(super) async fn create_upload(
+    connection: &mut SqliteConnection,
+    limits: &FileLimits,
+    upload: &UploadRecord,
+) -> Result<(), Looked> {
+    fits("max_file_bytes", limits.max_file_bytes, upload.bytes)?;
+    let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM upload WHERE project = ?")
+        .bind(upload.project.as_str())
+        .fetch_one(&mut *connection)
+        .await?;
+    fits("max_files_per_project", limits.max_files_per_project, own.unsigned_abs() + 1)?;
+    sqlx::query(
+        "INSERT INTO upload (id, project, created, expires, status, bytes, name, purpose, mime, kept_seconds) \
+         VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
+    )
+    .bind(&upload.id)
+    .bind(upload.project.as_str())
+    .bind(integer(upload.created.get()))
+    .bind(integer(upload.expires.get()))
+    .bind(integer(upload.bytes))
+    .bind(&upload.name)
+    .bind(&upload.purpose)
+    .bind(&upload.mime)
+    .bind(upload.kept_seconds.map(integer))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+type UploadRow = (i64, i64, i64, i64, String, String, String, Option<i64>, Option<String>);
+
+pub(super) async fn upload(
+    connection: &mut SqliteConnection,
+    project: &ProjectId,
+    id: &str,
+) -> Result<Option<UploadRecord>, Looked> {
+    let row: Option<UploadRow> = sqlx::query_as(
+        "SELECT created, expires, status, bytes, name, purpose, mime, kept_seconds, file FROM upload WHERE id = ? AND project = ?",
+    )
+    .bind(id)
+    .bind(project.as_str())
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(|(created, expires, status, bytes, name, purpose, mime, kept_seconds, file)| UploadRecord {
+        id: id.to_owned(),
+        project: project.clone(),
+        created: nanos(created),
+        expires: nanos(expires),
+        status: match status {
+            0 => UploadStatus::Pending,
+            1 => UploadStatus::Completed,
+            _ => UploadStatus::Cancelled,
+        },
+        bytes: bytes.unsigned_abs(),
+        name,
+        purpose,
+        mime,
+        kept_seconds: kept_seconds.map(i64::unsigned_abs),
+        file,
+    }))
+}
+
+/// Writes down how an upload ended, and hides the parts that are left; which.
+pub(super) async fn end_upload(
+    connection: &mut SqliteConnection,
+    upload: &UploadRecord,
+) -> Result<Vec<String>, Looked> {
+    let status = match upload.status {
+        UploadStatus::Pending => 0,
+        UploadStatus::Completed => 1,
+        UploadStatus::Cancelled => 2,
+    };
+    sqlx::query("UPDATE upload SET status = ?, file = ? WHERE id = ?")
+        .bind(status)
+        .bind(&upload.file)
+        .bind(&upload.id)
+        .execute(&mut *connection)
+        .await?;
+    hide_parts(connection, &upload.id).await
+}
+
+async fn hide_parts(connection: &mut SqliteConnection, upload: &str) -> Result<Vec<String>, Looked> {
+    let ids: Vec<(String,)> =
+        sqlx::query_as("UPDATE file SET state = ? WHERE upload = ? AND state = ? RETURNING id")
+            .bind(GOING)
+            .bind(upload)
+            .bind(PART)
+            .fetch_all(connection)
+            .await?;
+    Ok(ids.into_iter().map(|(id,)| id).collect())
+}
+
+/// How many bytes a part of an upload has.
+pub(super) async fn part_bytes(
+    connection: &mut SqliteConnection,
+    upload: &str,
+    part: &str,
+) -> Result<Option<u64>, Looked> {
+    let row: Option<(i64,)> =
+        sqlx::query_as("SELECT bytes FROM file WHERE id = ? AND upload = ? AND state = ?")
+            .bind(part)
+            .bind(upload)
+            .bind(PART)
+            .fetch_optional(connection)
+            .await?;
+    Ok(row.map(|(bytes,)| bytes.unsigned_abs()))
+}
+
+/// Makes parts one file, whose rows they become.
+pub(super) async fn join(
+    connection: &mut SqliteConnection,
+    upload: &UploadRecord,
+    parts: &[String],
+    file: &str,
+    now: UnixNanos,
+) -> Result<Result<FileRecord, Incomplete>, Looked> {
+    let mut places = Vec::with_capacity(parts.len());
+    let mut bytes = 0_u64;
+    for (at, part) in parts.iter().enumerate() {
+        let found = part_bytes(connection, &upload.id, part).await?;
+        let twice = parts.iter().take(at).any(|before| before == part);
+        let Some(more) = found.filter(|_| !twice) else { return Ok(Err(Incomplete::Part(part.clone()))) };
+        places.push((part, bytes));
+        bytes = bytes.saturating_add(more);
+    }
+    if bytes != upload.bytes {
+        return Ok(Err(Incomplete::Bytes(bytes)));
+    }
+    let UploadRecord { project, name, purpose, kept_seconds, .. } = upload;
+    let record = FileRecord {
+        id: file.to_owned(),
+        project: project.clone(),
+        created: now,
+        expires: kept_seconds.map(|seconds| now.after(std::time::Duration::from_secs(seconds))),
+        bytes,
+        name: name.clone(),
+        purpose: purpose.clone(),
+    };
+    begin(connection, &Draft::File(record.clone())).await?;
+    for (part, at) in places {
+        sqlx::query("UPDATE chunk SET file = ?, at = at + ? WHERE file = ?")
+            .bind(file)
+            .bind(integer(at))
+            .bind(part)
+            .execute(&mut *connection)
+            .await?;
+        // Its bytes are the file's now.
+        sqlx::query("UPDATE file SET bytes = 0 WHERE id = ?").bind(part).execute(&mut *connection).await?;
+    }
+    sqlx::query("UPDATE file SET bytes = ?, state = ? WHERE id = ?")
+        .bind(integer(bytes))
+        .bind(FILE)
+        .bind(file)
+        .execute(&mut *connection)
+        .await?;
+    // The parts were counted, and have made room for one.
+    count(connection, &FileLimits::default(), project.as_str(), false, 1, 0).await?;
+    Ok(Ok(record))
+}
+
+/// Hides the parts of uploads whose time is over, and forgets uploads that ended long ago. The parts, and how many uploads.
+pub(super) async fn expired_uploads(
+    connection: &mut SqliteConnection,
+    now: UnixNanos,
+    most: i64,
+) -> Result<(Vec<String>, u64), Looked> {
+    let now = integer(now.get());
+    let parts: Vec<(String,)> = sqlx::query_as(
+        "UPDATE file SET state = ? WHERE state = ? AND upload IN (SELECT id FROM upload WHERE expires <= ? LIMIT ?) RETURNING id",
+    )
+    .bind(GOING)
+    .bind(PART)
+    .bind(now)
+    .bind(most)
+    .fetch_all(&mut *connection)
+    .await?;
+    let gone =
+        sqlx::query("DELETE FROM upload WHERE id IN (SELECT id FROM upload WHERE expires <= ? LIMIT ?)")
+            .bind(now.saturating_sub(REMEMBERED_NANOS))
+            .bind(most)
+            .execute(connection)
+            .await?;
+    Ok((parts.into_iter().map(|(id,)| id).collect(), gone.rows_affected()))
+}
+
+/// Removes batches that were over long enough, with their requests; how many.
+pub(super) async fn sweep_batches(
+    connection: &mut SqliteConnection,
+    now: UnixNanos,
+    most: i64,
+) -> Result<u64, Looked> {
+    let gone: Vec<(String,)> = sqlx::query_as(
+        "DELETE FROM batch WHERE seq IN (SELECT seq FROM batch WHERE gone <= ? LIMIT ?) RETURNING id",
+    )
+    .bind(integer(now.get()))
+    .bind(most)
+    .fetch_all(&mut *connection)
+    .await?;
+    for (id,) in &gone {
+        clear(connection, id).await?;
+    }
+    Ok(gone.len() as u64)
+}
+
+/// Removes all requests of a batch.
+pub(super) async fn clear(connection: &mut SqliteConnection, batch: &str) -> Result<(), Looked> {
+    sqlx::query("DELETE FROM line WHERE batch = ?").bind(batch).execute(connection).await?;
+    Ok(())
+}

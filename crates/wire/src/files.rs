@@ -1,0 +1,270 @@
+//! Bodies about files and uploads: OpenAI's. Knows no store, no form and no bytes of files.
+//!
+//! Source: <https://platform.openai.com/docs/api-reference/files>, <https://platform.openai.com/docs/api-reference/uploads>.
+
+use headrace_domain::Code;
+
+use crate::fault::{Fault, Read};
+use crate::json::Reader;
+use crate::{BadRequest, WireLimits};
+
+/// What files may be for. Those of batches are read here; the others are kept and given back.
+const PURPOSES: [&str; 6] = ["assistants", "batch", "evals", "fine-tune", "user_data", "vision"];
+/// Seconds that a file may be kept for after it was created: OpenAI's bounds.
+const KEPT_SECONDS: std::ops::RangeInclusive<u64> = 3_600..=2_592_000;
+/// The longest name of a file, in bytes: what file systems take.
+pub const MAX_FILE_NAME_BYTES: usize = 255;
+/// Parts of an upload.
+const MAX_PARTS: usize = 10_000;
+
+/// What an upload is created with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadBody {
+    /// What the file will be called.
+    pub name: String,
+    /// What it will be for.
+    pub purpose: String,
+    /// How many bytes it will have.
+    pub bytes: u64,
+    /// Its media type, as its client has it.
+    pub mime: String,
+    /// Seconds that it will be kept for.
+    pub kept_seconds: Option<u64>,
+}
+
+/// What an upload is completed with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CompleteBody {
+    /// Its parts, in their order.
+    pub parts: Vec<String>,
+    /// The MD5 sum that the file must have, in hexadecimal.
+    pub md5: Option<String>,
+}
+
+/// Whether a file may be for that.
+///
+/// # Errors
+/// [`BadRequest`] names what it may be for.
+pub fn file_purpose(purpose: &str) -> Result<(), BadRequest> {
+    Ok(check_purpose(purpose).map_err(|fault| fault.under_key("purpose"))?)
+}
+
+fn check_purpose(purpose: &str) -> Read<()> {
+    if PURPOSES.contains(&purpose) {
+        return Ok(());
+    }
+    Err(Fault::new(Code::InvalidValue, format!("it must be one of: {}", PURPOSES.join(", "))))
+}
+
+/// The name of a file without any path before it, and without control characters: it is shown, and never looked up.
+///
+/// # Errors
+/// [`BadRequest`] where nothing is left, or too much.
+pub fn file_name(name: &str) -> Result<String, BadRequest> {
+    Ok(check_name(name).map_err(|fault| fault.under_key("filename"))?)
+}
+
+fn check_name(name: &str) -> Read<String> {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let plain: String = last.chars().filter(|c| !c.is_control()).collect();
+    if plain.is_empty() || plain == "." || plain == ".." {
+        return Err(Fault::new(Code::EmptyString, "it must name a file"));
+    }
+    if plain.len() > MAX_FILE_NAME_BYTES {
+        let message = format!("it may have at most {MAX_FILE_NAME_BYTES} bytes");
+        return Err(Fault::new(Code::StringAboveMaxLength, message));
+    }
+    Ok(plain)
+}
+
+/// How long a file is to be kept, in seconds: from `expires_after[anchor]` and `expires_after[seconds]` of a form.
+///
+/// # Errors
+/// [`BadRequest`] names the field.
+pub fn kept_for(anchor: Option<&str>, seconds: Option<&str>) -> Result<Option<u64>, BadRequest> {
+    Ok(check_kept(anchor, seconds).map_err(|fault| fault.under_key("expires_after"))?)
+}
+
+fn check_kept(anchor: Option<&str>, seconds: Option<&str>) -> Read<Option<u64>> {
+    if anchor.is_none() && seconds.is_none() {
+        return Ok(None);
+    }
+    if anchor != Some("created_at") {
+        return Err(Fault::at("anchor", Code::InvalidValue, "it must be `created_at`"));
+    }
+    let seconds = seconds.ok_or_else(|| Fault::missing("seconds"))?;
+    let seconds = seconds.parse().ok().filter(|seconds| KEPT_SECONDS.contains(seconds));
+    let (least, most) = (KEPT_SECONDS.start(), KEPT_SECONDS.end());
+    let message = || format!("it must be a whole number from {least} to {most}");
+    seconds.map(Some).ok_or_else(|| Fault::at("seconds", Code::InvalidValue, message()))
+}
+
+/// `{"anchor": "created_at", "seconds": …}`
+pub(crate) fn expires_after(r: &mut Reader<'_>) -> Read<Option<u64>> {
+    let (mut anchor, mut seconds) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "anchor" => anchor = Some(r.string()?.into_owned()),
+            "seconds" => seconds = Some(r.number()?.to_owned()),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    check_kept(anchor.as_deref(), seconds.as_deref())
+}
+
+/// Reads what an upload is created with.
+///
+/// # Errors
+/// [`BadRequest`] names the first field that is wrong or missing.
+pub fn upload_body(body: &[u8], limits: &WireLimits) -> Result<UploadBody, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(read_upload(&mut reader)?)
+}
+
+fn read_upload(r: &mut Reader<'_>) -> Read<UploadBody> {
+    let (mut name, mut purpose, mut bytes, mut mime, mut kept_seconds) = (None, None, None, None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "filename" => name = Some(check_name(&r.string()?)?),
+            "purpose" => {
+                let text = r.string()?.into_owned();
+                check_purpose(&text)?;
+                purpose = Some(text);
+            }
+            "bytes" => {
+                let whole = r.number()?.parse::<u64>().ok().filter(|bytes| *bytes > 0);
+                let fault =
+                    || Fault::new(Code::InvalidValue, "it must be a whole number of bytes, one at least");
+                bytes = Some(whole.ok_or_else(fault)?);
+            }
+            "mime_type" => {
+                let text = r.string()?.into_owned();
+                if text.len() > MAX_FILE_NAME_BYTES {
+                    let message = format!("it may have at most {MAX_FILE_NAME_BYTES} bytes");
+                    return Err(Fault::new(Code::StringAboveMaxLength, message));
+                }
+                mime = Some(text);
+            }
+            "expires_after" => kept_seconds = r.optional(expires_after)?.flatten(),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    Ok(UploadBody {
+        name: name.ok_or_else(|| Fault::missing("filename"))?,
+        purpose: purpose.ok_or_else(|| Fault::missing("purpose"))?,
+        bytes: bytes.ok_or_else(|| Fault::missing("bytes"))?,
+        mime: mime.ok_or_else(|| Fault::missing("mime_type"))?,
+        kept_seconds,
+    })
+}
+
+/// Reads what an upload is completed with.
+///
+/// # Errors
+/// [`BadRequest`] names the first field that is wrong or missing.
+pub fn complete_body(body: &[u8], limits: &WireLimits) -> Result<CompleteBody, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(read_complete(&mut reader)?)
+}
+
+fn read_complete(r: &mut Reader<'_>) -> Read<CompleteBody> {
+    let (mut parts, mut md5) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "part_ids" => {
+                let mut ids = Vec::new();
+                r.array(MAX_PARTS, |r, _| {
+                    ids.push(r.string()?.into_owned());
+                    Ok(())
+                })?;
+                parts = Some(ids);
+            }
+            "md5" => {
+                md5 = r.optional(|r| {
+                    let text = r.string()?.to_ascii_lowercase();
+                    let is_sum = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+                    let fault = || Fault::new(Code::InvalidValue, "it must be 32 hexadecimal digits");
+                    if is_sum { Ok(text) } else { Err(fault()) }
+                })?;
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    Ok(CompleteBody { parts: parts.ok_or_else(|| Fault::missing("part_ids"))?, md5 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_path() {
+        for (name, expected) in [
+            ("a.jsonl", Some("a.jsonl")),
+            ("../../etc/passwd", Some("passwd")),
+            ("C:\\a\\b.txt", Some("b.txt")),
+            ("a\r\nb\0", Some("ab")),
+            ("..", None),
+            ("a/..", None),
+            ("", None),
+            ("a/", None),
+        ] {
+            assert_eq!(file_name(name).ok().as_deref(), expected, "{name}");
+        }
+        assert!(file_name(&"a".repeat(255)).is_ok());
+        assert_eq!(file_name(&"a".repeat(256)).unwrap_err().code, Code::StringAboveMaxLength);
+    }
+
+    #[test]
+    fn how_long_a_file_is_kept_is_within_bounds() {
+        assert_eq!(kept_for(None, None).unwrap(), None);
+        assert_eq!(kept_for(Some("created_at"), Some("3600")).unwrap(), Some(3600));
+        for (anchor, seconds, param) in [
+            (Some("created_at"), Some("3599"), "expires_after.seconds"),
+            (Some("created_at"), Some("2592001"), "expires_after.seconds"),
+            (Some("created_at"), Some("1e4"), "expires_after.seconds"),
+            (Some("created_at"), None, "expires_after.seconds"),
+            (Some("now"), Some("3600"), "expires_after.anchor"),
+            (None, Some("3600"), "expires_after.anchor"),
+        ] {
+            assert_eq!(kept_for(anchor, seconds).unwrap_err().param.as_deref(), Some(param));
+        }
+    }
+
+    #[test]
+    fn bodies_of_uploads_are_read_or_refused_by_name() {
+        let limits = WireLimits::default();
+        let read = |body: &str| upload_body(body.as_bytes(), &limits);
+        let good = r#"{"filename":"a/b.jsonl","purpose":"batch","bytes":7,"mime_type":"text/jsonl","expires_after":{"anchor":"created_at","seconds":3600}}"#;
+        let expected = UploadBody {
+            name: "b.jsonl".to_owned(),
+            purpose: "batch".to_owned(),
+            bytes: 7,
+            mime: "text/jsonl".to_owned(),
+            kept_seconds: Some(3600),
+        };
+        assert_eq!(read(good).unwrap(), expected);
+        for (from, to, param) in [
+            ("7", "0", "bytes"),
+            ("7", "-7", "bytes"),
+            ("7", "7.5", "bytes"),
+            ("\"batch\"", "\"batch_output\"", "purpose"),
+            ("3600", "1", "expires_after.seconds"),
+            ("mime_type", "mime", "mime"),
+            ("\"a/b.jsonl\"", "7", "filename"),
+        ] {
+            assert_eq!(read(&good.replace(from, to)).unwrap_err().param.as_deref(), Some(param), "{from}");
+        }
+        let read = |body: &str| complete_body(body.as_bytes(), &limits);
+        let sum = "0123456789abcdef0123456789ABCDEF";
+        let body = read(&format!(r#"{{"part_ids":["a","b"],"md5":"{sum}"}}"#)).unwrap();
+        assert_eq!(body, CompleteBody { parts: vec!["a".into(), "b".into()], md5: Some(sum.to_lowercase()) });
+        assert_eq!(read("{}").unwrap_err().param.as_deref(), Some("part_ids"));
+        assert_eq!(read(r#"{"part_ids":[],"md5":"x"}"#).unwrap_err().param.as_deref(), Some("md5"));
+    }
+}
