@@ -4,8 +4,10 @@ import hashlib
 import http.client
 import json
 import os
+import time
 import urllib.parse
 
+import anthropic
 import openai
 import pytest
 from conftest import MODEL, Server
@@ -229,3 +231,306 @@ def test_what_has_no_end_is_cut_off_and_takes_no_memory(tmp_path_factory):
         assert peak < 400_000, f"{peak} kB"
     finally:
         server.stop()
+
+
+# Batches. The demo model at a price of whole nano-dollars a token, so that what was charged is known to the last of them.
+
+PRICED = f"""
+[server]
+metrics_listen = "127.0.0.1:0"
+
+[[prices]]
+model = "{MODEL}"
+input = "1"
+cached_input = "1"
+output = "4"
+
+[[prices]]
+model = "{MODEL}"
+tier = "batch"
+input = "0.5"
+cached_input = "0.5"
+output = "2"
+"""
+BATCH_NANOS = {"input": 500, "output": 2000}
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def priced(binary, tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("priced"), configuration=PRICED)
+    granted = server.run("credit", "grant", "100", "--reference", "tests")
+    assert granted.returncode == 0, granted.stderr + granted.stdout
+    yield server
+    server.stop()
+
+
+def request(custom_id, url=CHAT, **body):
+    messages = [{"role": "user", "content": "What is a KV cache?"}]
+    usual = {"model": MODEL, "temperature": 0, "max_tokens": 4, **({"messages": messages} if url == CHAT else {})}
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {**usual, **body}}
+
+
+def create(client, content, endpoint=CHAT, window="24h", **options):
+    file = client.files.create(file=("requests.jsonl", content), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=window, **options)
+
+
+def wait(client, batch, within=60, status=None):
+    """Until a batch is over, or as far as that."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        batch = client.batches.retrieve(batch.id)
+        over = batch.status in ["completed", "failed", "expired", "cancelled"]
+        if batch.status == status or (over and status is None):
+            return batch
+        assert not over, batch
+        time.sleep(0.05)
+    pytest.fail(f"the batch is not over after {within} s: {batch}")
+
+
+def results(client, file):
+    """The lines of a file by their ids; none has two."""
+    if file is None:
+        return {}
+    told = [json.loads(line) for line in client.files.content(file).text.splitlines()]
+    by_id = {line["custom_id"]: line for line in told}
+    assert len(by_id) == len(told)
+    return by_id
+
+
+def balance(server):
+    shown = server.run("credit", "show", "--json")
+    assert shown.returncode == 0, shown.stderr
+    (org,) = json.loads(shown.stdout)["value"]
+    assert org["held"] == 0, "nothing is left held"
+    return org["balance"]
+
+
+def nanos(lines):
+    """What answered lines cost at the batch's price."""
+    usages = [line["response"]["body"]["usage"] for line in lines if line["response"]["status_code"] == 200]
+    return sum(u["prompt_tokens"] * BATCH_NANOS["input"] + u["completion_tokens"] * BATCH_NANOS["output"] for u in usages)
+
+
+def test_a_batch_answers_as_calls_do_at_its_own_price(priced):
+    client = priced.openai()
+    direct = client.chat.completions.create(**request("x")["body"])
+    content = lines(request("good"), request("bad", max_tokens=-1), request("other", messages=[{"role": "user", "content": "Hi"}]))
+    batch = create(client, content + b"\n", metadata={"topic": "test"})
+    assert batch.object == "batch" and batch.status == "validating" and batch.endpoint == CHAT
+    assert batch.metadata == {"topic": "test"} and batch.expires_at == batch.created_at + 24 * 3600
+    done = wait(client, batch)
+    assert done.status == "completed" and done.errors is None
+    counts = done.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (3, 2, 1)
+    assert done.in_progress_at and done.finalizing_at and done.completed_at
+    good = results(client, done.output_file_id)
+    assert set(good) == {"good", "other"}
+    answer = good["good"]["response"]
+    assert answer["status_code"] == 200 and good["good"]["error"] is None and good["good"]["id"].startswith("batch_req_")
+    assert answer["body"]["choices"][0]["message"]["content"] == direct.choices[0].message.content
+    bad = results(client, done.error_file_id)["bad"]["response"]
+    assert bad["status_code"] == 400 and bad["body"]["error"]["param"] == "max_tokens"
+    trace = priced.get(f"/v1/requests/{answer['request_id']}")
+    assert trace["cost"]["tier"] == "batch"
+    assert trace["cost"]["charged_nano_dollars"] == nanos([good["good"]])
+    file = client.files.retrieve(done.output_file_id)
+    assert file.purpose == "batch_output" and file.filename.endswith(".jsonl") and file.expires_at
+    assert [found.id for found in client.batches.list(limit=1)][0] == batch.id
+
+
+def test_a_batch_takes_completions_and_responses(priced):
+    client = priced.openai()
+    for endpoint, body in [
+        ("/v1/completions", {"prompt": "A KV cache", "max_tokens": 3}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 3, "max_tokens": None}),
+        ("/v1/embeddings", {"input": "Hi", "max_tokens": None, "temperature": None}),
+    ]:
+        asked = request("one", endpoint, **body)
+        asked["body"] = {key: value for key, value in asked["body"].items() if value is not None}
+        done = wait(client, create(client, lines(asked), endpoint))
+        if endpoint == "/v1/embeddings":
+            # The demo model is no encoder: that is the request's answer, and no failure of the batch.
+            error = results(client, done.error_file_id)["one"]["response"]
+            assert (error["status_code"], error["body"]["error"]["code"]) == (400, "wrong_kind_of_model"), error
+            continue
+        told = results(client, done.output_file_id)["one"]["response"]["body"]
+        if endpoint == "/v1/responses":
+            assert client.responses.retrieve(told["id"]).output == client.responses.retrieve(told["id"]).output
+            assert told["status"] in ["completed", "incomplete"]
+        else:
+            assert told["choices"][0]["text"]
+
+
+def test_what_no_batch_can_do_is_a_line_with_an_error(priced):
+    client = priced.openai()
+    asked = [request("stream", stream=True), request("model", model="nobody"), request("unknown", what=1)]
+    done = wait(client, create(client, lines(*asked)))
+    assert done.status == "completed" and done.output_file_id is None
+    codes = {id: line["response"]["body"]["error"]["code"] for id, line in results(client, done.error_file_id).items()}
+    assert codes == {"stream": "unsupported_value", "model": "model_not_found", "unknown": "unknown_parameter"}
+
+
+def test_a_bad_file_fails_the_batch_with_its_lines(priced):
+    client = priced.openai()
+    bad = lines(request("a")) + b"{\n" + lines({**request("b"), "url": "/v1/embeddings"}, request("a"), {**request("c"), "method": "GET"})
+    failed = wait(client, create(client, bad))
+    assert failed.status == "failed" and failed.failed_at and failed.output_file_id is None
+    told = {fault.line: fault.code for fault in failed.errors.data}
+    assert told == {2: "invalid_json_line", 3: "mismatched_url", 4: "duplicate_custom_id", 5: "invalid_method"}
+    assert failed.request_counts.total == 0
+    empty = wait(client, create(client, b"\n\n"))
+    assert [fault.code for fault in empty.errors.data] == ["empty_file"]
+    refused(lambda: client.batches.cancel(empty.id), 409, "batch_ended")
+    other = client.files.create(file=("a", b"{}"), purpose="vision")
+    for ask, status, code in [
+        (dict(input_file_id=other.id, endpoint=CHAT, completion_window="24h"), 400, "invalid_value"),
+        (dict(input_file_id="file-x", endpoint=CHAT, completion_window="24h"), 404, "file_not_found"),
+        (dict(input_file_id=other.id, endpoint="/v1/messages", completion_window="24h"), 400, "invalid_value"),
+        (dict(input_file_id=other.id, endpoint=CHAT, completion_window="48h"), 400, "invalid_value"),
+    ]:
+        refused(lambda: client.batches.create(**ask), status, code)
+    refused(lambda: client.batches.retrieve("batch_x"), 404, "batch_not_found")
+
+
+def long_requests(count, tokens=200):
+    """Requests that take a while, each with a prompt of its own."""
+    return [request(f"r{at}", max_tokens=tokens, messages=[{"role": "user", "content": f"Tell me of {at}."}]) for at in range(count)]
+
+
+def test_a_cancelled_batch_keeps_what_it_has(priced):
+    client = priced.openai()
+    batch = create(client, lines(*long_requests(2000)))
+    while client.batches.retrieve(batch.id).request_counts.completed < 3:
+        time.sleep(0.05)
+    ending = client.batches.cancel(batch.id)
+    assert ending.status == "cancelling" and ending.cancelling_at
+    done = wait(client, batch)
+    assert done.status == "cancelled" and done.cancelled_at
+    good, never = results(client, done.output_file_id), results(client, done.error_file_id)
+    assert len(good) == done.request_counts.completed >= 3 and len(good) + len(never) == 2000
+    assert {line["error"]["code"] for line in never.values()} == {"batch_cancelled"}
+    refused(lambda: client.batches.cancel(batch.id), 409, "batch_ended")
+
+
+def test_a_batch_ends_when_its_time_is_over(priced):
+    client = priced.openai()
+    done = wait(client, create(client, lines(*long_requests(2000)), window="2s"))
+    assert done.status == "expired" and done.expired_at >= done.expires_at
+    good, never = results(client, done.output_file_id), results(client, done.error_file_id)
+    assert good and len(good) + len(never) == 2000
+    assert {line["error"]["code"] for line in never.values()} == {"batch_expired"}
+
+
+def test_calls_go_before_a_batch_and_others_see_nothing_of_it(priced):
+    client = priced.openai()
+    batch = create(client, lines(*long_requests(2000)))
+    wait(client, batch, status="in_progress")
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        client.chat.completions.create(**request("x", max_tokens=16)["body"])
+        took.append(time.monotonic() - began)
+    assert min(took) < 2, took
+    assert client.batches.retrieve(batch.id).status == "in_progress"
+    stranger = priced.openai(api_key=other_key(priced))
+    assert list(stranger.batches.list()) == []
+    for look in [stranger.batches.retrieve, stranger.batches.cancel]:
+        refused(lambda: look(batch.id), 404, "batch_not_found")
+    client.batches.cancel(batch.id)
+    wait(client, batch)
+
+
+def test_money_a_killed_server_goes_on_with_a_batch_and_charges_nothing_twice(binary, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("killed")
+    count = 120
+    server = Server(directory, configuration=PRICED)
+    try:
+        granted = server.run("credit", "grant", "100", "--reference", "tests")
+        assert granted.returncode == 0, granted.stderr + granted.stdout
+        before = balance(server)
+        client = server.openai()
+        batch = create(client, lines(*long_requests(count, tokens=60)))
+        kills = 0
+        for at_least in [5, 30, 60]:
+            while (told := client.batches.retrieve(batch.id)).request_counts.completed < at_least:
+                assert told.status in ["validating", "in_progress"], told
+                time.sleep(0.01)
+            server.process.kill()
+            server.process.wait()
+            kills += 1
+            (directory / "data" / "address").unlink(missing_ok=True)
+            server = Server(directory, configuration=PRICED)
+            client = server.openai()
+        assert kills == 3
+        done = wait(client, batch)
+        assert done.status == "completed", done
+        assert (done.request_counts.completed, done.request_counts.failed) == (count, 0)
+        good = results(client, done.output_file_id)
+        assert set(good) == {f"r{at}" for at in range(count)}
+        after = balance(server)
+        assert before - after == nanos(good.values())
+    finally:
+        server.stop()
+
+
+# Anthropic's.
+
+
+def message(custom_id, **params):
+    usual = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "What is a KV cache?"}]}
+    return {"custom_id": custom_id, "params": {**usual, **params}}
+
+
+def wait_for_messages(claude, batch, within=60):
+    deadline = time.monotonic() + within
+    while (batch := claude.messages.batches.retrieve(batch.id)).processing_status != "ended":
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.05)
+    return batch
+
+
+def test_a_batch_of_messages_comes_with_its_requests_and_gives_their_results(priced):
+    claude = priced.anthropic()
+    direct = claude.messages.create(**message("x")["params"], extra_body={"temperature": 0})
+    batch = claude.messages.batches.create(requests=[message("good", temperature=0), message("bad", max_tokens=-1), message("s", stream=True)])
+    assert batch.id.startswith("msgbatch_") and batch.type == "message_batch"
+    assert batch.processing_status == "in_progress" and batch.results_url is None
+    done = wait_for_messages(claude, batch)
+    counts = done.request_counts
+    assert (counts.processing, counts.succeeded, counts.errored, counts.canceled, counts.expired) == (0, 1, 2, 0, 0)
+    assert done.ended_at >= done.created_at and (done.expires_at - done.created_at).total_seconds() == 24 * 3600
+    told = {line.custom_id: line.result for line in claude.messages.batches.results(batch.id)}
+    assert told["good"].type == "succeeded" and told["good"].message.content == direct.content
+    assert told["bad"].type == "errored" and told["bad"].error.error.type == "invalid_request_error"
+    assert "stream" in told["s"].error.error.message
+    assert [found.id for found in claude.messages.batches.list(limit=1)][0] == batch.id
+    assert claude.messages.batches.delete(batch.id).type == "message_batch_deleted"
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.batches.retrieve(batch.id)
+
+
+def test_batches_of_messages_are_cancelled_and_listed_in_pages(priced):
+    claude = priced.anthropic()
+    batch = claude.messages.batches.create(requests=[message(f"m{at}", max_tokens=200) for at in range(1000)])
+    with pytest.raises(anthropic.BadRequestError):
+        claude.messages.batches.delete(batch.id)
+    with pytest.raises(anthropic.AnthropicError):
+        claude.messages.batches.results(batch.id)
+    ending = claude.messages.batches.cancel(batch.id)
+    assert ending.processing_status == "canceling" and ending.cancel_initiated_at
+    done = wait_for_messages(claude, batch)
+    assert done.request_counts.canceled > 0 and done.request_counts.succeeded + done.request_counts.canceled == 1000
+    kinds = [line.result.type for line in claude.messages.batches.results(batch.id)]
+    assert kinds.count("canceled") == done.request_counts.canceled and len(kinds) == 1000
+    made = [batch.id] + [claude.messages.batches.create(requests=[message("a")]).id for _ in range(3)]
+    newest_first = made[::-1]
+    assert [found.id for found in claude.messages.batches.list(limit=2)][:4] == newest_first
+    page = claude.messages.batches.list(limit=2, before_id=made[0])
+    assert [found.id for found in page.data] == newest_first[1:3] and page.has_more
+    for wrong in [[message("a"), message("a")], [message("a b")], []]:
+        with pytest.raises(anthropic.BadRequestError):
+            claude.messages.batches.create(requests=wrong)
+    with pytest.raises(anthropic.NotFoundError):
+        priced.anthropic(api_key=other_key(priced)).messages.batches.retrieve(batch.id)

@@ -9,6 +9,7 @@ use headrace_domain::{
     TraceRecord, UnixNanos, Usage, UsageSource,
 };
 
+use crate::batch_line::BatchLine;
 use crate::canary::Trial;
 use crate::catalog::ServedModel;
 use crate::shadows::{Running, Shadow};
@@ -25,6 +26,8 @@ pub(crate) struct Dossier {
     pub(crate) line: Timeline,
     /// What it has to do with copies of calls; mostly nothing.
     pub(crate) shadow: Option<Box<Shadow>>,
+    /// Which request of a batch it is; mostly none.
+    pub(crate) batch: Option<Box<BatchLine>>,
     /// What the model that takes it is watched for.
     pub(crate) trial: Option<Box<Trial>>,
     start_ns: u64,
@@ -127,6 +130,7 @@ impl Dossier {
             clock,
             line: Timeline::new(),
             shadow: None,
+            batch: None,
             trial: None,
             start_ns: started_mono_ns,
         }

@@ -2,6 +2,8 @@
 //! Knows tokens, money and limits; knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
+mod batch_line;
+mod batches;
 mod canary;
 mod catalog;
 mod config;

@@ -3,16 +3,18 @@
 
 mod ask;
 pub(crate) mod background;
+mod batches;
 mod conversations;
 mod counts;
 mod files;
 mod form;
 mod history;
 pub(crate) mod keep;
+mod message_batches;
 mod responses;
 pub(crate) mod running;
 mod uploads;
-mod writing;
+pub(crate) mod writing;
 
 use std::sync::Arc;
 
@@ -86,6 +88,16 @@ impl Gateway {
             (Get, ["files", id]) => self.show_file(principal, id).await,
             (Delete, ["files", id]) => self.delete_file(principal, id).await,
             (Get, ["files", id, "content"]) => self.file_content(principal, id).await,
+            (Post, ["batches"]) => self.create_batch(principal, body).await,
+            (Get, ["batches"]) => self.list_batches(principal, &ask.query).await,
+            (Get, ["batches", id]) => self.show_batch(principal, id).await,
+            (Post, ["batches", id, "cancel"]) => self.cancel_batch(principal, id).await,
+            (Post, ["messages", "batches"]) => self.create_message_batch(principal, body).await,
+            (Get, ["messages", "batches"]) => self.list_message_batches(principal, &ask.query).await,
+            (Get, ["messages", "batches", id]) => self.show_message_batch(principal, id).await,
+            (Delete, ["messages", "batches", id]) => self.delete_message_batch(principal, id).await,
+            (Post, ["messages", "batches", id, "cancel"]) => self.cancel_message_batch(principal, id).await,
+            (Get, ["messages", "batches", id, "results"]) => self.message_results(principal, id).await,
             (Post, ["uploads"]) => self.create_upload(principal, body).await,
             (Post, ["uploads", id, "parts"]) => self.add_part(principal, id, body).await,
             (Post, ["uploads", id, "complete"]) => self.complete_upload(principal, id, body).await,

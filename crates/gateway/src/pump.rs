@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::Gateway;
 use crate::answer::Answer;
 use crate::canary::Went;
-use crate::delivery::Cut;
+use crate::delivery::{Cut, Kept};
 use crate::dossier::Dossier;
 use crate::objects::keep::Noted;
 use crate::refused::Why;
@@ -60,6 +60,8 @@ pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
+/// The longest answer to a request of a batch.
+const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
 /// How long a call that was cut off, for a shutdown or for its length, waits until its last word is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -165,6 +167,9 @@ impl Carried {
         let line = Line::new(gateway.config(), head, headers, &work);
         if let Some(kept) = dossier.shadow.as_deref().and_then(Shadow::keeps) {
             line.sender.keep(kept);
+        }
+        if dossier.batch.is_some() {
+            line.sender.keep(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES));
         }
         Self {
             line,

@@ -9,6 +9,7 @@ use headrace_objects::{BatchStore, ObjectError, ObjectStore};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::batches::places::Batches;
 use crate::objects::running::Running;
 use crate::refused::Why;
 
@@ -23,6 +24,7 @@ pub(crate) struct Objects {
     seats: Semaphore,
     /// Responses in the background, by their ids.
     pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
+    batches: Batches,
     retention: Duration,
 }
 
@@ -32,7 +34,14 @@ impl Objects {
         files: Option<Arc<dyn BatchStore>>,
         retention: Duration,
     ) -> Self {
-        Self { store, files, seats: Semaphore::new(SEATS), running: Mutex::default(), retention }
+        Self {
+            store,
+            files,
+            seats: Semaphore::new(SEATS),
+            running: Mutex::default(),
+            batches: Batches::default(),
+            retention,
+        }
     }
 
     /// Asks the store, off the event loop.
@@ -65,6 +74,11 @@ impl Objects {
             Ok(answered) => answered.map_err(|error| Why::of_objects(&error)),
             Err(_) => Err(Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")),
         }
+    }
+
+    /// What batches share.
+    pub(crate) const fn batches(&self) -> &Batches {
+        &self.batches
     }
 
     /// The store of files, if there is one.

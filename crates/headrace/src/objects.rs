@@ -45,6 +45,15 @@ pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Gateway) {
     }
 }
 
+/// Goes on with the batches that a process before this one left.
+pub(crate) fn resume(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>) {
+    match runtime.block_on(gateway.resume_batches()) {
+        Ok(0) => {}
+        Ok(count) => output::note(&format!("{count} batches that the last stop cut off go on")),
+        Err(why) => output::note(&format!("warning: batches that the last stop cut off do not go on: {why}")),
+    }
+}
+
 /// Removes what has expired, until the gateway is gone.
 pub(crate) async fn tend(gateway: Weak<Gateway>) {
     loop {

@@ -249,6 +249,7 @@ impl House {
         drop(running);
         let gateway = self.gateway(&fronted)?;
         objects::take_over(runtime, &gateway);
+        objects::resume(runtime, &gateway);
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }

@@ -113,6 +113,21 @@ impl Directory {
         }
     }
 
+    /// The principal of a key by its id: for callers inside the house who act for it, at any time after it was presented.
+    ///
+    /// # Errors
+    /// It is not there, or no longer good.
+    pub fn principal(&self, id: &KeyId, now: UnixNanos) -> Result<Arc<Principal>, AuthRefusal> {
+        let records = self.records.read();
+        let key = records.keys.get(id).ok_or(AuthRefusal::Unknown)?;
+        let entry = records.entry(key).map_err(|_| AuthRefusal::Unknown)?;
+        if entry.revoked {
+            return Err(AuthRefusal::Revoked);
+        }
+        let is_over = entry.principal.expires.is_some_and(|end| now >= end);
+        if is_over { Err(AuthRefusal::Expired) } else { Ok(entry.principal) }
+    }
+
     /// All keys, by id, revoked and expired ones too.
     pub fn list(&self) -> Vec<KeyRecord> {
         self.records.read().keys.values().map(|key| key.record.clone()).collect()

@@ -248,11 +248,23 @@ pub trait BatchStore: FileStore {
     /// [`ObjectError::Unavailable`]
     fn clear_lines(&self, batch: &str) -> Result<(), ObjectError>;
 
+    /// Removes all requests of a batch whose results are elsewhere. Its counts stay.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`]
+    fn forget_lines(&self, batch: &str) -> Result<(), ObjectError>;
+
     /// Requests that have not ended, in their order, from a place on: as many as come to so many bytes, one at least.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`]
     fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError>;
+
+    /// Requests that have not ended, and for which an answer was noted.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`]
+    fn begun_lines(&self, batch: &str) -> Result<Vec<LineRecord>, ObjectError>;
 
     /// Writes down an answer that is about to be paid for.
     ///

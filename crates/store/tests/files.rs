@@ -235,6 +235,7 @@ fn each_request_of_a_batch_ends_once_and_is_counted_once() {
     drop(store);
     let store = SqliteFiles::open(&path, LIMITS).unwrap();
     assert_eq!(store.lines("b", 1, 1 << 20).unwrap()[0].noted.as_deref(), Some("req_1"));
+    assert_eq!(store.begun_lines("b").unwrap(), [LineRecord { noted: Some("req_1".to_owned()), ..line(1) }]);
     store.end_line("b", 0, LineEnd::Failed, 400, Some(("req_0", "told"))).unwrap();
     store.end_line("b", 1, LineEnd::Completed, 200, None).unwrap();
     store.end_line("b", 1, LineEnd::Failed, 500, Some(("x", "x"))).unwrap();

@@ -1,6 +1,7 @@
 //! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
 //! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
 
+mod batches;
 mod breakpoints;
 mod call_ids;
 pub mod canonical;
@@ -34,6 +35,9 @@ mod responses;
 mod tools;
 mod wishes;
 
+pub use batches::{
+    BatchBody, BatchLine, LineFault, batch_body, batch_line, batch_path, message_batch, one_line,
+};
 pub use encode::{Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;

@@ -21,6 +21,6 @@ mod tests;
 pub use as_chat::as_chat;
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 
-pub(crate) use request::read;
+pub(crate) use request::{metadata, read};
 pub(crate) use stream::ResponseStream;
 pub(crate) use whole::ResponseWhole;

@@ -49,7 +49,7 @@ async fn unknown_paths_and_methods_are_refused_in_the_callers_dialect() {
     for (method, path, lines, status, says) in [
         ("GET", "/nothing", "", 404, "OpenAi None NotFound"),
         ("GET", "/nothing", anthropic, 404, "Anthropic None NotFound"),
-        ("POST", "/v1/messages/batches", "", 404, "Anthropic None NotFound"),
+        ("POST", "/v1/messages/nothing", "", 404, "Anthropic None NotFound"),
         ("GET", "/metrics", "", 404, "NotFound"),
         ("GET", "/v1/models/%zz", "authorization: Bearer good\r\n", 404, "NotFound"),
         ("GET", "/v1/messages", "", 405, "Anthropic Some(Messages) MethodNotAllowed"),

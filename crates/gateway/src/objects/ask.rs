@@ -31,6 +31,11 @@ impl Listing {
     /// Of files.
     pub(super) const FILES: Self =
         Self { fields: &["limit", "order", "after", "purpose"], usual: MOST_ROWS, most: MOST_ROWS };
+    /// Of batches.
+    pub(super) const BATCHES: Self = Self { fields: &["limit", "after"], usual: 20, most: MOST_ITEMS };
+    /// Of batches of messages.
+    pub(super) const MESSAGE_BATCHES: Self =
+        Self { fields: &["limit", "after_id", "before_id"], usual: 20, most: 1_000 };
 }
 
 impl Query {

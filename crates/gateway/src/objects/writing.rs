@@ -11,7 +11,7 @@ use crate::refused::Why;
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// See the top of the file.
-pub(super) struct Writing<'g> {
+pub(crate) struct Writing<'g> {
     gateway: &'g Gateway,
     draft: Draft,
     written: u64,
@@ -24,7 +24,7 @@ impl<'g> Writing<'g> {
     ///
     /// # Errors
     /// There is no room for it.
-    pub(super) async fn begin(gateway: &'g Gateway, draft: Draft) -> Result<Self, Why> {
+    pub(crate) async fn begin(gateway: &'g Gateway, draft: Draft) -> Result<Self, Why> {
         let begun = draft.clone();
         gateway.objects().ask_files(move |store| store.begin(&begun)).await?;
         Ok(Self { gateway, draft, written: 0, held: BytesMut::new(), is_done: false })
@@ -34,7 +34,7 @@ impl<'g> Writing<'g> {
     ///
     /// # Errors
     /// There is no room for them.
-    pub(super) async fn add(&mut self, bytes: &[u8]) -> Result<(), Why> {
+    pub(crate) async fn add(&mut self, bytes: &[u8]) -> Result<(), Why> {
         self.held.extend_from_slice(bytes);
         if self.held.len() >= WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
     }
@@ -52,7 +52,7 @@ impl<'g> Writing<'g> {
     ///
     /// # Errors
     /// There is no room for the last of them.
-    pub(super) async fn finish(mut self, name: impl FnOnce(&mut Draft)) -> Result<Option<Draft>, Why> {
+    pub(crate) async fn finish(mut self, name: impl FnOnce(&mut Draft)) -> Result<Option<Draft>, Why> {
         self.write().await?;
         let written = self.written;
         name(&mut self.draft);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Attempt, CacheMiss, EngineSeen, Pauses, Stage};
+use headrace_domain::{Attempt, CacheMiss, EngineSeen, Pauses, PriceTier, ServiceTier, Stage};
 
 use crate::Gateway;
 use crate::dossier::Dossier;
@@ -80,7 +80,9 @@ impl Round {
         let record = &mut dossier.record;
         // This comes first, before anything that could fail: it is what is paid for.
         record.usage = record.usage.plus(&source.usage());
-        record.price_tier = source.price_tier();
+        // A batch has its price whoever answers, and whatever that calls it.
+        let is_batch = self.work.call.tier == ServiceTier::Batch;
+        record.price_tier = if is_batch { PriceTier::Batch } else { source.price_tier() };
         record.usage_source = source.usage_source();
         record.upstream_model = source.answered_as().map(str::to_owned);
         if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {

@@ -46,6 +46,36 @@ impl Carried {
 
     /// Encodes the end of an answer and stores it before it goes out: what cannot be stored is not told as if it were.
     pub(super) async fn complete(&mut self, gateway: &Gateway) -> Ending {
+        match self.complete_response(gateway).await {
+            Ending::Completed if self.dossier.batch.is_some() => {
+                let noted = Box::pin(self.note_line(gateway)).await;
+                noted.map_or_else(Ending::Failed, |()| Ending::Completed)
+            }
+            ending => ending,
+        }
+    }
+
+    /// Writes down the answer to a request of a batch, whole, before it is paid for: what a crash cuts off behind this is not lost.
+    async fn note_line(&mut self, gateway: &Gateway) -> Result<(), Why> {
+        let Some(line) = &self.dossier.batch else { return Ok(()) };
+        let Some(begun) = self.line.sender.kept() else {
+            let message = "The answer is longer than one of a batch may be.";
+            self.end = None;
+            return Err(Why::new(Code::ObjectsFull, message));
+        };
+        let mut whole = String::from_utf8_lossy(&begun).into_owned();
+        whole.push_str(&String::from_utf8_lossy(self.end.as_deref().unwrap_or_default()));
+        let (batch, at, request) = (line.batch.clone(), line.at, self.dossier.id.to_string());
+        let noting =
+            gateway.objects().ask_files(move |store| store.note_answer(&batch, at, &request, &whole));
+        let noted = noting.await;
+        if noted.is_err() {
+            self.end = None;
+        }
+        noted
+    }
+
+    async fn complete_response(&mut self, gateway: &Gateway) -> Ending {
         self.encode_end(gateway).await;
         let kept = self.reply.as_mut().and_then(Reply::kept);
         let Some(body) = kept.filter(|_| keep::is_kept(&self.dossier, &self.round.work)) else {

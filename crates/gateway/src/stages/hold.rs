@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::{Code, NanoDollars, Stage, UnixNanos};
+use headrace_domain::{Code, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{Command, LedgerRefusal, Verdict};
 use headrace_limits::Scope;
@@ -53,13 +53,17 @@ impl Keyed {
             amount,
             owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
-            idempotency: None,
+            // A request of a batch is paid for once, however often it is begun.
+            idempotency: dossier.batch.as_ref().map(|line| line.claim()),
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), dossier.dialect, now);
         headers.extend(self.work.told(dossier));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
             self.principal.lease.release(now);
+            if let (LedgerRefusal::IdempotencyReplay { hold, .. }, Some(line)) = (&refusal, &dossier.batch) {
+                line.was_paid(*hold);
+            }
             return Err(refusal.into());
         }
         dossier.record.held = amount;
@@ -73,8 +77,9 @@ impl Keyed {
 pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars), Why> {
     let name = &work.model.name;
     let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
-    // Whoever answers in messages says in which class of service it did.
-    let tier = work.messages.is_none().then(|| work.call.tier.into());
+    // Whoever answers in messages says in which class of service it did; a batch is one of ours, whoever answers.
+    let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
+    let tier = is_known.then(|| work.call.tier.into());
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
 }

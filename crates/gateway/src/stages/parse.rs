@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Endpoint, KeyId, ModelName, Stage};
+use headrace_domain::{Call, Code, Endpoint, KeyId, ModelName, ServiceTier, Stage};
 use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
@@ -51,7 +51,10 @@ impl Received {
             let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
             (read(&catalog, &asker, named, endpoint, body, &config.wire), taken)
         };
-        let Read { call, asked, model } = read?;
+        let Read { mut call, asked, model } = read?;
+        if dossier.batch.is_some() {
+            in_batch(&mut call)?;
+        }
         if let (Some(asked), Some(model)) = (&asked, &model) {
             dossier.trial = catalog.trial(asked, &model.name);
         }
@@ -74,6 +77,22 @@ impl Received {
         dossier.mark(Stage::Parse);
         Ok(Parsed { principal, call, taken, catalog, asked, model })
     }
+}
+
+/// A request of a batch is answered once, whole, when there is time for it.
+fn in_batch(call: &mut Call) -> Result<(), Why> {
+    let never = |param: &str| {
+        let message = format!("`{param}`: a request of a batch is answered whole, and waited for.");
+        Err(Why::new(Code::UnsupportedValue, message).with_param(param))
+    };
+    if call.stream {
+        return never("stream");
+    }
+    if call.response.as_ref().is_some_and(|ask| ask.background) {
+        return never("background");
+    }
+    call.tier = ServiceTier::Batch;
+    Ok(())
 }
 
 /// What a body says.

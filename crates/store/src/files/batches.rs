@@ -166,6 +166,10 @@ impl BatchStore for SqliteFiles {
         })
     }
 
+    fn forget_lines(&self, batch: &str) -> Result<(), ObjectError> {
+        self.write(async |connection| clear(connection, batch).await)
+    }
+
     fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError> {
         self.read(async |connection| {
             let sizes: Vec<(i64, i64)> = sqlx::query_as(
@@ -177,7 +181,7 @@ impl BatchStore for SqliteFiles {
             .fetch_all(&mut *connection)
             .await?;
             let Some(last) = within(&sizes, most_bytes) else { return Ok(Vec::new()) };
-            let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+            let rows: Vec<LineRow> = sqlx::query_as(
                 "SELECT at, custom_id, body, request FROM line WHERE batch = ? AND at >= ? AND at <= ? AND ended = 0 ORDER BY at",
             )
             .bind(batch)
@@ -185,13 +189,19 @@ impl BatchStore for SqliteFiles {
             .bind(last)
             .fetch_all(&mut *connection)
             .await?;
-            let line = |(at, custom_id, body, request): (i64, String, String, String)| LineRecord {
-                at: at.unsigned_abs(),
-                custom_id,
-                body,
-                noted: Some(request).filter(|request| !request.is_empty()),
-            };
-            Ok(rows.into_iter().map(line).collect())
+            Ok(rows.into_iter().map(waiting).collect())
+        })
+    }
+
+    fn begun_lines(&self, batch: &str) -> Result<Vec<LineRecord>, ObjectError> {
+        self.read(async |connection| {
+            let rows: Vec<LineRow> = sqlx::query_as(
+                "SELECT at, custom_id, body, request FROM line WHERE batch = ? AND ended = 0 AND request <> '' ORDER BY at",
+            )
+            .bind(batch)
+            .fetch_all(&mut *connection)
+            .await?;
+            Ok(rows.into_iter().map(waiting).collect())
         })
     }
 
@@ -310,6 +320,13 @@ const fn number(end: LineEnd) -> i64 {
         LineEnd::Cancelled => 3,
         LineEnd::Expired => 4,
     }
+}
+
+type LineRow = (i64, String, String, String);
+
+fn waiting((at, custom_id, body, request): LineRow) -> LineRecord {
+    let noted = Some(request).filter(|request| !request.is_empty());
+    LineRecord { at: at.unsigned_abs(), custom_id, body, noted }
 }
 
 fn result(row: (i64, String, i64, i64, String, String)) -> LineResult {

@@ -401,7 +401,7 @@ const MAX_METADATA_KEY: usize = 64;
 const MAX_METADATA_VALUE: usize = 512;
 
 /// Up to 16 pairs of short strings, as they were sent.
-pub(super) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+pub(crate) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = r.raw()?;
     let mut pairs = 0;
     r.inner(text).object(|r, key| {

@@ -1,0 +1,161 @@
+//! One request of a batch, from its first try to its end. What came too early is tried again; what was paid for by an earlier process is
+//! not run again. Must not know what it asks for, or what it is told.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{Credentials, Frames, Head, Peer};
+use headrace_identity::Principal;
+use headrace_objects::{LineEnd, LineRecord};
+use serde_json::json;
+
+use crate::batch_line::{BatchLine, Paid};
+use crate::refused::Why;
+use crate::stages;
+use crate::stages::authenticate::unauthenticated;
+use crate::{Answer, AnswerBody};
+
+use super::Job;
+
+/// Tries of a request that fails on our side without saying when to come again.
+const TRIES: u32 = 4;
+/// The shortest and the longest wait before a request is tried again.
+const LEAST_WAIT: Duration = Duration::from_millis(250);
+const MOST_WAIT: Duration = Duration::from_secs(60);
+
+/// How a try ended.
+enum Came {
+    /// Answered well: the answer is written down.
+    Well,
+    /// An earlier try was paid for.
+    PaidBefore,
+    /// Refused, for good.
+    Refused { status: u16, request: String, body: String },
+    /// Too early, or a failure of ours.
+    Later { wait: Option<Duration>, status: u16, request: String, body: String },
+}
+
+impl Job<'_> {
+    /// Runs a request to its end, or until the batch begins none any more: then it stays as it is.
+    pub(super) async fn run_line(self, line: LineRecord) -> Result<(), Why> {
+        let Self { gateway, batch, .. } = self;
+        let Ok(_place) = gateway.batches().places.acquire().await else { return Ok(()) };
+        let body = Bytes::from(line.body.into_bytes());
+        let mut tries = 0;
+        loop {
+            if self.stops().is_some() {
+                return Ok(());
+            }
+            tries += 1;
+            let now = gateway.parts().clock.now();
+            let principal = match gateway.parts().directory.principal(&batch.state.key, now) {
+                Ok(principal) => principal,
+                Err(refusal) => {
+                    let why = unauthenticated(&refusal);
+                    let told = json!({"error": {"message": why.message, "type": "authentication_error", "code": why.code.name()}});
+                    return self.ends_with(line.at, why.status, String::new(), told.to_string()).await;
+                }
+            };
+            let paid = Paid::default();
+            let of = BatchLine::new(&batch.id, line.at, &line.custom_id, &body, Arc::clone(&paid));
+            match self.call(principal, body.clone(), of, &paid).await {
+                Came::Well => return self.ended(line.at).await,
+                // One whose answer is written down was ended before any was begun.
+                Came::PaidBefore => {
+                    let message =
+                        "The request was cut off after some of its answer was paid for; it is not run again.";
+                    let told =
+                        json!({"error": {"message": message, "type": "server_error", "code": "cut_off"}});
+                    return self.ends_with(line.at, 500, String::new(), told.to_string()).await;
+                }
+                Came::Refused { status, request, body } => {
+                    return self.ends_with(line.at, status, request, body).await;
+                }
+                Came::Later { wait: None, status, request, body } if tries >= TRIES => {
+                    return self.ends_with(line.at, status, request, body).await;
+                }
+                Came::Later { wait, .. } => {
+                    let grown = LEAST_WAIT * 2_u32.saturating_pow(tries.min(10));
+                    let wait = wait.unwrap_or_default().max(grown).min(MOST_WAIT);
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.ends.cancelled() => {}
+                        () = gateway.draining().cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer that was written down is what it ended with.
+    pub(super) async fn ended(self, at: u64) -> Result<(), Why> {
+        let id = self.batch.id.clone();
+        let ending = move |store: &dyn headrace_objects::BatchStore| {
+            store.end_line(&id, at, LineEnd::Completed, 200, None)
+        };
+        self.gateway.objects().ask_files(ending).await
+    }
+
+    async fn ends_with(self, at: u64, status: u16, request: String, body: String) -> Result<(), Why> {
+        let id = self.batch.id.clone();
+        let ending = move |store: &dyn headrace_objects::BatchStore| {
+            store.end_line(&id, at, LineEnd::Failed, status, Some((&request, &body)))
+        };
+        self.gateway.objects().ask_files(ending).await
+    }
+
+    /// Walks the path with a request, as a caller inside the house.
+    async fn call(self, principal: Arc<Principal>, body: Bytes, of: BatchLine, paid: &Paid) -> Came {
+        let gateway = self.gateway;
+        let clock = &gateway.parts().clock;
+        let head = Head {
+            endpoint: self.batch.state.endpoint,
+            credentials: Credentials::default(),
+            peer: Peer { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
+            traceparent: None,
+            dialect: Vec::new(),
+            started: clock.now(),
+            started_mono_ns: clock.monotonic_nanos(),
+        };
+        let entered =
+            stages::enter(gateway, head, Some(principal), |dossier| dossier.batch = Some(Box::new(of)));
+        let answer = match entered {
+            Ok(entered) => Box::pin(stages::travel(gateway, entered, body)).await,
+            Err(refusal) => refusal,
+        };
+        if paid.get().is_some() {
+            return Came::PaidBefore;
+        }
+        came(answer).await
+    }
+}
+
+async fn came(answer: Answer) -> Came {
+    let Answer { status, headers, body, .. } = answer;
+    let header = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+    let request = header("x-request-id").unwrap_or_default();
+    let wait = header("retry-after").and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+    let body = match body {
+        AnswerBody::Whole(bytes) => bytes.to_vec(),
+        AnswerBody::Stream(mut body) | AnswerBody::Long { mut body, .. } => {
+            // A good answer is written down already: here it is only read to its end.
+            let mut bytes = Vec::new();
+            while let Some(Ok(frame)) = poll_fn(|cx| body.poll_frame(cx)).await {
+                if status != 200 {
+                    bytes.extend_from_slice(&frame);
+                }
+            }
+            bytes
+        }
+    };
+    let body = String::from_utf8_lossy(&body).into_owned();
+    match status {
+        200 => Came::Well,
+        402 | 409 | 429 if wait.is_some() => Came::Later { wait, status, request, body },
+        408 | 500.. => Came::Later { wait, status, request, body },
+        _ => Came::Refused { status, request, body },
+    }
+}

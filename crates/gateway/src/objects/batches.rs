@@ -1,0 +1,231 @@
+//! Batches of files, in OpenAI's words: created from one, looked up, listed and cancelled. Foreign and missing ids answer alike. Runs none.
+
+use std::sync::Arc;
+
+use headrace_call_api::BodySource;
+use headrace_domain::{Code, KeyId, ProjectId, UnixNanos};
+use headrace_identity::Principal;
+use headrace_objects::{
+    BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, ItemRecord, Page,
+    PageAsk, fresh_id,
+};
+use headrace_wire::{BatchBody, batch_body, batch_path};
+use serde_json::{Map, Value, json};
+
+use crate::refused::Why;
+use crate::{Answer, Gateway};
+
+use super::ask::{Listing, Query};
+use super::{Told, owned};
+
+/// How an answer's body says that its file was not made for batches.
+const PURPOSE: &str = "batch";
+
+impl Gateway {
+    /// `POST /v1/batches`
+    pub(super) async fn create_batch(self: &Arc<Self>, principal: &Principal, body: impl BodySource) -> Told {
+        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let BatchBody { input, endpoint, window, within, metadata, kept_seconds } =
+            batch_body(&body, &self.config().wire)?;
+        let file = self.file_of(principal, &input).await.map_err(|why| why.with_param("input_file_id"))?;
+        if file.purpose != PURPOSE {
+            let message = format!(
+                "`input_file_id`: the file is for `{}`; upload it with purpose `batch`.",
+                file.purpose
+            );
+            return Err(Why::new(Code::InvalidValue, message).with_param("input_file_id"));
+        }
+        let created = self.now();
+        let batch = BatchRecord {
+            id: fresh_id("batch", created),
+            project: principal.project.clone(),
+            counts: BatchCounts::default(),
+            state: BatchState {
+                key: principal.key.clone(),
+                endpoint,
+                created,
+                expires: created.after(within),
+                status: BatchStatus::Validating,
+                times: BatchTimes::default(),
+                input: Some(input),
+                window,
+                metadata,
+                kept_seconds,
+                faults: Vec::new(),
+                output: None,
+                errors: None,
+            },
+        };
+        self.store_batch(&batch).await?;
+        self.run_batch(batch.clone());
+        Ok(shown(&batch))
+    }
+
+    /// Stores a new batch.
+    ///
+    /// # Errors
+    /// The project has as many under way as it may have.
+    pub(super) async fn store_batch(&self, batch: &BatchRecord) -> Result<(), Why> {
+        let batch = batch.clone();
+        let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
+        stored.map_err(|why| match why.code {
+            Code::ObjectsFull => {
+                let mut full = Why::new(Code::BatchesFull, why.message.clone())
+                    .retry_after(std::time::Duration::from_secs(60));
+                full.limit.clone_from(&why.limit);
+                full
+            }
+            _ => why,
+        })
+    }
+
+    /// `GET /v1/batches`
+    pub(super) async fn list_batches(&self, principal: &Principal, query: &[(String, String)]) -> Told {
+        let ask = Query::read_of(query, &Listing::BATCHES)?.page;
+        let (batches, has_more) = self.batches_of(principal, BatchKind::OfFiles, ask).await?;
+        let item = |batch: BatchRecord| ItemRecord { json: told(&batch).to_string(), id: batch.id };
+        let page = Page { items: batches.into_iter().map(item).collect(), has_more };
+        Ok(Answer::json(200, page.json()))
+    }
+
+    pub(super) async fn batches_of(
+        &self,
+        principal: &Principal,
+        kind: BatchKind,
+        ask: PageAsk,
+    ) -> Result<(Vec<BatchRecord>, bool), Why> {
+        let project = principal.project.clone();
+        self.objects().ask_files(move |store| store.batches(&project, kind, &ask)).await
+    }
+
+    /// `GET /v1/batches/ID`
+    pub(super) async fn show_batch(&self, principal: &Principal, id: &str) -> Told {
+        Ok(shown(&self.batch_of(principal, BatchKind::OfFiles, id).await?))
+    }
+
+    pub(super) async fn batch_of(
+        &self,
+        principal: &Principal,
+        kind: BatchKind,
+        id: &str,
+    ) -> Result<BatchRecord, Why> {
+        let (project, id) = owned(principal, id);
+        let found = self.objects().ask_files(move |store| store.batch(&project, &id)).await?;
+        found.filter(|batch| BatchKind::of(batch.state.endpoint) == kind).ok_or_else(not_found)
+    }
+
+    /// `POST /v1/batches/ID/cancel`
+    pub(super) async fn cancel_batch(self: &Arc<Self>, principal: &Principal, id: &str) -> Told {
+        Ok(shown(&self.cancelled(principal, BatchKind::OfFiles, id).await?))
+    }
+
+    /// Wants a batch to end. One that is to end already stays as it is.
+    pub(super) async fn cancelled(
+        &self,
+        principal: &Principal,
+        kind: BatchKind,
+        id: &str,
+    ) -> Result<BatchRecord, Why> {
+        self.batch_of(principal, kind, id).await?;
+        let batch = self.end_batch_now(id).await?.ok_or_else(not_found)?;
+        if batch.state.status.is_over() {
+            let message = format!("The batch is {}: there is nothing to cancel.", word(batch.state.status));
+            return Err(Why::new(Code::BatchEnded, message));
+        }
+        Ok(batch)
+    }
+
+    /// Wants a batch to end, whoever's it is; what it is then.
+    pub(super) async fn end_batch_now(&self, id: &str) -> Result<Option<BatchRecord>, Why> {
+        let change = |state: &mut BatchState, now| {
+            // What is written down already is not undone.
+            if matches!(state.status, BatchStatus::Validating | BatchStatus::InProgress) {
+                state.status = BatchStatus::Cancelling;
+                state.times.cancelling = Some(now);
+            }
+        };
+        let batch = self.change_batch(id, change).await?;
+        self.end_batch(id);
+        Ok(batch)
+    }
+
+    /// All batches that are under way, of any project, for operators: as they are told, with whose they are.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    pub async fn open_batches(&self) -> Result<Vec<Value>, String> {
+        let open = self.objects().ask_files(|store| store.open_batches()).await;
+        let shown = |batch: &BatchRecord| {
+            let mut shown = told(batch);
+            let (project, key): (&ProjectId, &KeyId) = (&batch.project, &batch.state.key);
+            shown["project"] = json!(project);
+            shown["key"] = json!(key);
+            shown
+        };
+        open.map(|open| open.iter().map(shown).collect()).map_err(|why| why.message.clone())
+    }
+}
+
+fn shown(batch: &BatchRecord) -> Answer {
+    Answer::json(200, told(batch).to_string())
+}
+
+/// A batch as OpenAI's clients are told of it.
+fn told(batch: &BatchRecord) -> Value {
+    let BatchRecord { id, state, counts, .. } = batch;
+    let fault = |fault: &BatchFault| json!({"code": fault.code, "line": fault.line, "message": fault.message, "param": fault.param});
+    let faults: Vec<Value> = state.faults.iter().map(fault).collect();
+    let errors = (!faults.is_empty()).then(|| json!({"object": "list", "data": faults}));
+    let metadata = state.metadata.as_deref().and_then(|labels| serde_json::from_str::<Value>(labels).ok());
+    let mut told = json!({
+        "id": id,
+        "object": "batch",
+        "endpoint": batch_path(state.endpoint),
+        "errors": errors,
+        "input_file_id": state.input,
+        "completion_window": state.window,
+        "status": word(state.status),
+        "output_file_id": state.output,
+        "error_file_id": state.errors,
+        "created_at": state.created.seconds(),
+        "expires_at": state.expires.seconds(),
+        "request_counts": {"total": counts.total, "completed": counts.completed, "failed": counts.failed},
+        "metadata": metadata,
+    });
+    if let Some(fields) = told.as_object_mut() {
+        times(fields, &state.times);
+    }
+    told
+}
+
+fn times(fields: &mut Map<String, Value>, times: &BatchTimes) {
+    let BatchTimes { in_progress, finalizing, completed, failed, expired, cancelling, cancelled } = times;
+    for (name, time) in [
+        ("in_progress_at", in_progress),
+        ("finalizing_at", finalizing),
+        ("completed_at", completed),
+        ("failed_at", failed),
+        ("expired_at", expired),
+        ("cancelling_at", cancelling),
+        ("cancelled_at", cancelled),
+    ] {
+        fields.insert(name.to_owned(), json!(time.map(UnixNanos::seconds)));
+    }
+}
+
+const fn word(status: BatchStatus) -> &'static str {
+    match status {
+        BatchStatus::Validating => "validating",
+        BatchStatus::Failed => "failed",
+        BatchStatus::InProgress => "in_progress",
+        BatchStatus::Finalizing => "finalizing",
+        BatchStatus::Cancelling => "cancelling",
+        BatchStatus::Completed => "completed",
+        BatchStatus::Expired => "expired",
+        BatchStatus::Cancelled => "cancelled",
+    }
+}
+
+pub(super) fn not_found() -> Why {
+    Why::new(Code::BatchNotFound, "There is no such batch for your project.")
+}

@@ -1,0 +1,345 @@
+//! Bodies of batches, and the requests in them: OpenAI's from files, Anthropic's with their requests. Each request is read no further
+//! than to its body, which means what its own endpoint says. Knows no store, and runs nothing.
+//!
+//! Sources: <https://platform.openai.com/docs/api-reference/batch>, <https://docs.anthropic.com/en/api/creating-message-batches>.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use headrace_domain::{Code, Endpoint};
+
+use crate::fault::{Fault, Read};
+use crate::files::expires_after;
+use crate::json::Reader;
+use crate::responses::metadata;
+use crate::{BadRequest, WireLimits};
+
+/// The longest that a batch may take, in seconds, and what its client says who wants all of it.
+const LONGEST_WINDOW_S: u64 = 24 * 3600;
+/// Bytes of a client's id for a request.
+const MAX_CUSTOM_ID_BYTES: usize = 512;
+/// The same in Anthropic's dialect.
+const MAX_MESSAGE_CUSTOM_ID: usize = 64;
+
+/// What a batch is created with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchBody {
+    /// The file that its requests stand in.
+    pub input: String,
+    /// What they call.
+    pub endpoint: Endpoint,
+    /// How long it may take, as its client says it.
+    pub window: String,
+    /// The same.
+    pub within: Duration,
+    /// Labels, as a JSON object.
+    pub metadata: Option<String>,
+    /// Seconds that the files of its results are kept for.
+    pub kept_seconds: Option<u64>,
+}
+
+/// Why a line of a file is no request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineFault {
+    /// OpenAI's name for it.
+    pub code: &'static str,
+    /// What it is.
+    pub message: String,
+    /// Which field.
+    pub param: Option<String>,
+}
+
+/// A request of a batch: its client's id for it, and the body of the call.
+pub type BatchLine = (String, String);
+
+/// The path that requests of a batch name for an endpoint; `None`: it takes none from files.
+pub const fn batch_path(endpoint: Endpoint) -> Option<&'static str> {
+    match endpoint {
+        Endpoint::ChatCompletions => Some("/v1/chat/completions"),
+        Endpoint::Completions => Some("/v1/completions"),
+        Endpoint::Embeddings => Some("/v1/embeddings"),
+        Endpoint::Responses => Some("/v1/responses"),
+        Endpoint::Messages | Endpoint::Rerank | Endpoint::Score => None,
+    }
+}
+
+const OF_FILES: [Endpoint; 4] =
+    [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Responses];
+
+/// Reads what a batch is created with.
+///
+/// # Errors
+/// [`BadRequest`] names the first field that is wrong or missing.
+pub fn batch_body(body: &[u8], limits: &WireLimits) -> Result<BatchBody, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(read_batch(&mut reader, limits)?)
+}
+
+fn read_batch(r: &mut Reader<'_>, limits: &WireLimits) -> Read<BatchBody> {
+    let (mut input, mut endpoint, mut window) = (None, None, None);
+    let (mut labels, mut kept_seconds) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "input_file_id" => input = Some(r.string()?.into_owned()),
+            "endpoint" => endpoint = Some(called(&r.string()?)?),
+            "completion_window" => window = Some(within(&r.string()?)?),
+            "metadata" => labels = r.optional(|r| metadata(r, limits))?,
+            "output_expires_after" => kept_seconds = r.optional(expires_after)?.flatten(),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let (window, within) = window.ok_or_else(|| Fault::missing("completion_window"))?;
+    Ok(BatchBody {
+        input: input.ok_or_else(|| Fault::missing("input_file_id"))?,
+        endpoint: endpoint.ok_or_else(|| Fault::missing("endpoint"))?,
+        window,
+        within,
+        metadata: labels,
+        kept_seconds,
+    })
+}
+
+fn called(path: &str) -> Read<Endpoint> {
+    let found = OF_FILES.into_iter().find(|endpoint| batch_path(*endpoint) == Some(path));
+    let paths = || OF_FILES.into_iter().filter_map(batch_path).collect::<Vec<_>>().join("`, `");
+    found.ok_or_else(|| Fault::new(Code::InvalidValue, format!("it must be one of `{}`", paths())))
+}
+
+/// OpenAI knows `24h` alone; shorter ones are ours.
+fn within(text: &str) -> Read<(String, Duration)> {
+    let told = || {
+        let number = text.get(..text.len().checked_sub(1)?)?.parse::<u64>().ok()?;
+        let seconds = match text.as_bytes().last()? {
+            b'h' => number.checked_mul(3600)?,
+            b'm' => number.checked_mul(60)?,
+            b's' => number,
+            _ => return None,
+        };
+        (1..=LONGEST_WINDOW_S).contains(&seconds).then_some(Duration::from_secs(seconds))
+    };
+    let message = "it must be `24h`, or a shorter time in hours, minutes or seconds: `90m`";
+    let within = told().ok_or_else(|| Fault::new(Code::InvalidValue, message))?;
+    Ok((text.to_owned(), within))
+}
+
+/// Reads one line of a file of requests for an endpoint.
+///
+/// # Errors
+/// Why it is no request. What is wrong within its body is told when it is called.
+pub fn batch_line(line: &[u8], endpoint: Endpoint, limits: &WireLimits) -> Result<BatchLine, LineFault> {
+    let fault = |code, message: String, param: Option<&str>| LineFault {
+        code,
+        message,
+        param: param.map(str::to_owned),
+    };
+    let read = Reader::new(line, limits.max_json_depth, limits.max_free_form_values)
+        .and_then(|mut reader| read_line(&mut reader));
+    let said = match read {
+        Ok(said) => said,
+        Err(bad) => {
+            let bad = BadRequest::from(bad);
+            let code = if bad.code == Code::InvalidJson { "invalid_json_line" } else { bad.code.name() };
+            return Err(LineFault { code, message: bad.message, param: bad.param });
+        }
+    };
+    let missing =
+        |name: &str| fault("missing_required_parameter", format!("`{name}` is missing."), Some(name));
+    let id = said.custom_id.filter(|id| !id.is_empty()).ok_or_else(|| missing("custom_id"))?;
+    if id.len() > MAX_CUSTOM_ID_BYTES {
+        let message = format!("`custom_id`: it may have at most {MAX_CUSTOM_ID_BYTES} bytes.");
+        return Err(fault("string_above_max_length", message, Some("custom_id")));
+    }
+    if said.method.ok_or_else(|| missing("method"))? != "POST" {
+        return Err(fault("invalid_method", "`method`: it must be `POST`.".to_owned(), Some("method")));
+    }
+    let url = said.url.ok_or_else(|| missing("url"))?;
+    if batch_path(endpoint) != Some(url.as_str()) {
+        let expected = batch_path(endpoint).unwrap_or_default();
+        let message = format!("`url`: it must be the batch's endpoint, `{expected}`.");
+        return Err(fault("mismatched_url", message, Some("url")));
+    }
+    Ok((id, said.body.ok_or_else(|| missing("body"))?))
+}
+
+#[derive(Default)]
+struct Said {
+    custom_id: Option<String>,
+    method: Option<String>,
+    url: Option<String>,
+    body: Option<String>,
+}
+
+fn read_line(r: &mut Reader<'_>) -> Read<Said> {
+    let mut said = Said::default();
+    r.object(|r, key| {
+        match key.as_ref() {
+            "custom_id" => said.custom_id = Some(r.string()?.into_owned()),
+            "method" => said.method = Some(r.string()?.into_owned()),
+            "url" => said.url = Some(r.string()?.into_owned()),
+            "body" => said.body = Some(object(r)?),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    Ok(said)
+}
+
+/// An object as it was written, on one line.
+fn object(r: &mut Reader<'_>) -> Read<String> {
+    r.require(crate::json::Kind::Object)?;
+    Ok(one_line(r.raw()?))
+}
+
+/// JSON without line breaks: between its words they mean nothing, and within them there are none.
+pub fn one_line(json: &str) -> String {
+    json.replace(['\n', '\r'], " ")
+}
+
+/// Reads a batch of messages, which comes with its requests.
+///
+/// # Errors
+/// [`BadRequest`] names the first field or request that is none.
+pub fn message_batch(body: &[u8], limits: &WireLimits, most: usize) -> Result<Vec<BatchLine>, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, usize::MAX)?;
+    Ok(read_messages(&mut reader, most)?)
+}
+
+fn read_messages(r: &mut Reader<'_>, most: usize) -> Read<Vec<BatchLine>> {
+    let mut lines = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "requests" => {
+                let (mut found, mut ids) = (Vec::new(), HashSet::new());
+                r.array(most, |r, _| {
+                    let (id, body) = message_request(r)?;
+                    if !ids.insert(id.clone()) {
+                        let message = "another request of the batch has it";
+                        return Err(Fault::at("custom_id", Code::InvalidValue, message));
+                    }
+                    found.push((id, body));
+                    Ok(())
+                })?;
+                lines = Some(found);
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    let lines = lines.ok_or_else(|| Fault::missing("requests"))?;
+    if lines.is_empty() {
+        return Err(Fault::at("requests", Code::InvalidValue, "there must be one request at least"));
+    }
+    Ok(lines)
+}
+
+fn message_request(r: &mut Reader<'_>) -> Read<BatchLine> {
+    let (mut id, mut params) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "custom_id" => {
+                let text = r.string()?.into_owned();
+                let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+                if text.is_empty() || text.len() > MAX_MESSAGE_CUSTOM_ID || !text.bytes().all(fits) {
+                    let message =
+                        format!("it must be 1 to {MAX_MESSAGE_CUSTOM_ID} letters, digits, `_` or `-`");
+                    return Err(Fault::new(Code::InvalidValue, message));
+                }
+                id = Some(text);
+            }
+            "params" => params = Some(object(r)?),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    Ok((id.ok_or_else(|| Fault::missing("custom_id"))?, params.ok_or_else(|| Fault::missing("params"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str =
+        r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","n":[1, 2]}}"#;
+
+    #[test]
+    fn a_line_is_a_request_or_says_what_it_lacks() {
+        let limits = WireLimits::default();
+        let read = |line: &str| batch_line(line.as_bytes(), Endpoint::ChatCompletions, &limits);
+        assert_eq!(read(LINE).unwrap(), ("a".to_owned(), r#"{"model":"m","n":[1, 2]}"#.to_owned()));
+        for (from, to, code, param) in [
+            ("{\"custom", "{custom", "invalid_json_line", None),
+            ("}}", "}", "invalid_json_line", None),
+            ("\"a\"", "\"\"", "missing_required_parameter", Some("custom_id")),
+            ("custom_id", "id", "unknown_parameter", Some("id")),
+            ("POST", "GET", "invalid_method", Some("method")),
+            ("chat/completions", "embeddings", "mismatched_url", Some("url")),
+            (r#"{"model":"m","n":[1, 2]}"#, "[]", "invalid_type", Some("body")),
+            (r#","body":{"model":"m","n":[1, 2]}"#, "", "missing_required_parameter", Some("body")),
+        ] {
+            assert!(LINE.contains(from));
+            let fault = read(&LINE.replacen(from, to, 1)).unwrap_err();
+            assert_eq!((fault.code, fault.param.as_deref()), (code, param), "{from}");
+        }
+        assert!(read("").is_err() && batch_line(b"\xff", Endpoint::ChatCompletions, &limits).is_err());
+        let long = LINE.replace("\"a\"", &format!("\"{}\"", "a".repeat(513)));
+        assert_eq!(read(&long).unwrap_err().code, "string_above_max_length");
+    }
+
+    #[test]
+    fn bodies_of_batches_are_read_or_refused_by_name() {
+        let limits = WireLimits::default();
+        let read = |body: &str| batch_body(body.as_bytes(), &limits);
+        let good = r#"{"input_file_id":"f","endpoint":"/v1/responses","completion_window":"24h","metadata":{"a":"b"},
+            "output_expires_after":{"anchor":"created_at","seconds":3600}}"#;
+        let body = read(good).unwrap();
+        assert_eq!(
+            (body.endpoint, body.within.as_secs(), body.kept_seconds),
+            (Endpoint::Responses, 86_400, Some(3600))
+        );
+        assert_eq!(read(&good.replace("24h", "90m")).unwrap().within.as_secs(), 5400);
+        for (from, to, param) in [
+            ("/v1/responses", "/v1/messages", "endpoint"),
+            ("24h", "25h", "completion_window"),
+            ("24h", "0s", "completion_window"),
+            ("24h", "h", "completion_window"),
+            ("24h", "", "completion_window"),
+            ("24h", "1é", "completion_window"),
+            ("input_file_id", "file", "file"),
+            ("\"b\"", "1", "metadata.a"),
+            ("3600", "60", "output_expires_after.seconds"),
+        ] {
+            assert_eq!(
+                read(&good.replacen(from, to, 1)).unwrap_err().param.as_deref(),
+                Some(param),
+                "{from} {to}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_batch_of_messages_comes_with_its_requests() {
+        let limits = WireLimits::default();
+        let read = |body: &str| message_batch(body.as_bytes(), &limits, 2);
+        let one = |id: &str| format!("{{\"custom_id\":\"{id}\",\"params\":{{\"model\":\n\"m\"}}}}");
+        let of = |requests: &[String]| format!("{{\"requests\":[{}]}}", requests.join(","));
+        assert_eq!(
+            read(&of(&[one("a"), one("b")])).unwrap()[1],
+            ("b".to_owned(), "{\"model\": \"m\"}".to_owned())
+        );
+        for (body, param) in [
+            (of(&[one("a"), one("a")]), "requests[1].custom_id"),
+            (of(&[one("a b")]), "requests[0].custom_id"),
+            (of(&[one(&"a".repeat(65))]), "requests[0].custom_id"),
+            (of(&[one("a"), one("b"), one("c")]), "requests"),
+            (of(&[]), "requests"),
+            ("{}".to_owned(), "requests"),
+            (of(&["{\"custom_id\":\"a\"}".to_owned()]), "requests[0].params"),
+        ] {
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+}
