@@ -534,3 +534,51 @@ def test_batches_of_messages_are_cancelled_and_listed_in_pages(priced):
             claude.messages.batches.create(requests=wrong)
     with pytest.raises(anthropic.NotFoundError):
         priced.anthropic(api_key=other_key(priced)).messages.batches.retrieve(batch.id)
+
+
+# Moderations.
+
+RULES = """
+[moderation]
+[[moderation.rules]]
+name = "self-harm.intent"
+kind = "words"
+words = ["zyxomma"]
+action = "block"
+
+[[moderation.rules]]
+name = "house-rule"
+kind = "regex"
+pattern = "secret-[0-9]+"
+action = "flag"
+"""
+
+
+def test_texts_are_judged_by_the_rules_that_calls_are_held_to(binary, tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("rules"), configuration=PRICED + RULES)
+    try:
+        client = server.openai()
+        texts = ["hello", "a ZYXOMMA here", {"type": "text", "text": "secret-42"}]
+        told = client.moderations.create(input=texts, model="omni-moderation-latest")
+        assert told.id.startswith("modr-") and told.model == "headrace-rules"
+        clean, blocked, flagged = told.results
+        assert not clean.flagged and not any(clean.categories.model_dump().values())
+        assert blocked.flagged and blocked.categories.self_harm_intent and blocked.category_scores.self_harm_intent == 1
+        assert not blocked.categories.hate and blocked.model_extra["blocked"] is True
+        assert flagged.flagged and not any(flagged.categories.model_dump().values())
+        assert (flagged.model_extra["rule"], flagged.model_extra["blocked"]) == ("house-rule", False)
+        granted = server.run("credit", "grant", "100", "--reference", "tests")
+        assert granted.returncode == 0, granted.stderr
+        for text, result in zip(["a ZYXOMMA here", "secret-42"], [blocked, flagged]):
+            ask = lambda: client.chat.completions.create(**request("x", messages=[{"role": "user", "content": text}])["body"])
+            refused(ask, 400, "content_policy") if result.model_extra["blocked"] else ask()
+        image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+        assert refused(lambda: client.moderations.create(input=image), 400, "unsupported_value").param == "input[0].type"
+        refused(lambda: client.moderations.create(input="a", model="other"), 404, "model_not_found")
+    finally:
+        server.stop()
+
+
+def test_without_rules_nothing_is_flagged(client):
+    (result,) = client.moderations.create(input="anything").results
+    assert result.flagged is False

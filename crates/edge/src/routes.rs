@@ -62,6 +62,7 @@ pub const ROUTES: &[Route] = &[
     objects("/v1/responses/{*name}"),
     objects("/v1/conversations"),
     objects("/v1/conversations/{*name}"),
+    objects("/v1/moderations"),
     objects("/v1/files"),
     objects("/v1/files/{*name}"),
     objects("/v1/uploads"),

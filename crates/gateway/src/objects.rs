@@ -11,6 +11,7 @@ mod form;
 mod history;
 pub(crate) mod keep;
 mod message_batches;
+mod moderations;
 mod responses;
 pub(crate) mod running;
 mod uploads;
@@ -83,6 +84,7 @@ impl Gateway {
             (Post, ["conversations", id, "items"]) => self.add_items(principal, id, body).await,
             (Get, ["conversations", id, "items", item]) => self.show_item(principal, id, item).await,
             (Delete, ["conversations", id, "items", item]) => self.delete_item(principal, id, item).await,
+            (Post, ["moderations"]) => self.moderate_texts(principal, body).await,
             (Post, ["files"]) => self.create_file(principal, body).await,
             (Get, ["files"]) => self.list_files(principal, &ask.query).await,
             (Get, ["files", id]) => self.show_file(principal, id).await,

@@ -22,6 +22,7 @@ mod json_out;
 mod limits;
 mod messages;
 mod models;
+mod moderations;
 mod names;
 mod node;
 mod parameters;
@@ -47,6 +48,7 @@ pub use files::{
 };
 pub use limits::WireLimits;
 pub use models::{ModelCard, ModelsPage, model_body, models_body};
+pub use moderations::{MODERATION_MODEL, moderation_result, moderation_texts};
 pub use parameters::parameters_page;
 pub use questions::{
     Detokenize, Tokenize, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,

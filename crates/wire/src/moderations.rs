@@ -1,0 +1,162 @@
+//! `POST /v1/moderations`: texts in, and what a verdict on each is told as. Knows no rules, and judges nothing.
+//!
+//! Source: <https://platform.openai.com/docs/api-reference/moderations>.
+
+use headrace_domain::Code;
+use serde_json::{Map, Value, json};
+
+use crate::fault::{Fault, Read};
+use crate::json::{Kind, Reader};
+use crate::{BadRequest, WireLimits};
+
+/// Who judges here, by its name.
+pub const MODERATION_MODEL: &str = "headrace-rules";
+/// Names that clients ask for by default: whoever judges is told in the answer.
+const USUAL_MODELS: [&str; 4] = [
+    "omni-moderation-latest",
+    "omni-moderation-2024-09-26",
+    "text-moderation-latest",
+    "text-moderation-stable",
+];
+/// Texts of one request.
+const MAX_TEXTS: usize = 1_000;
+/// OpenAI's categories.
+const CATEGORIES: [&str; 13] = [
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/instructions",
+    "self-harm/intent",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+];
+
+/// The texts to be judged, each by itself.
+///
+/// # Errors
+/// [`BadRequest`] names the first field that is wrong: what is no text is not judged here.
+pub fn moderation_texts(body: &[u8], limits: &WireLimits) -> Result<Vec<String>, BadRequest> {
+    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    Ok(read(&mut reader)?)
+}
+
+fn read(r: &mut Reader<'_>) -> Read<Vec<String>> {
+    let mut texts = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "input" => texts = Some(input(r)?),
+            "model" => {
+                let name = r.string()?;
+                if name != MODERATION_MODEL && !USUAL_MODELS.contains(&name.as_ref()) {
+                    let message = format!("it must be `{MODERATION_MODEL}`, or left out");
+                    return Err(Fault::new(Code::ModelNotFound, message));
+                }
+            }
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    r.end()?;
+    texts.ok_or_else(|| Fault::missing("input"))
+}
+
+fn input(r: &mut Reader<'_>) -> Read<Vec<String>> {
+    if r.kind()? == Kind::String {
+        return Ok(vec![r.string()?.into_owned()]);
+    }
+    let mut texts = Vec::new();
+    r.array(MAX_TEXTS, |r, _| {
+        texts.push(if r.kind()? == Kind::Object { part(r)? } else { r.string()?.into_owned() });
+        Ok(())
+    })?;
+    if texts.is_empty() {
+        Err(Fault::new(Code::InvalidValue, "there must be one text at least"))
+    } else {
+        Ok(texts)
+    }
+}
+
+fn part(r: &mut Reader<'_>) -> Read<String> {
+    let (mut text, mut is_text) = (None, false);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "type" => match r.string()?.as_ref() {
+                "text" => is_text = true,
+                _ => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
+            },
+            "text" => text = Some(r.string()?.into_owned()),
+            "image_url" => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    if !is_text {
+        return Err(Fault::missing("type"));
+    }
+    text.ok_or_else(|| Fault::missing("text"))
+}
+
+/// What is told of one text: the rule that matched, if one did, and whether it keeps a call from passing. A category is set by a rule
+/// of its name, with `.` for `/`. A rule matches or does not, so scores are 1 or 0.
+pub fn moderation_result(matched: Option<(&str, bool)>) -> Value {
+    let is_of = |category: &str| matched.is_some_and(|(rule, _)| rule.replace('.', "/") == category);
+    let told = |value: fn(bool) -> Value| -> Map<String, Value> {
+        CATEGORIES.iter().map(|category| ((*category).to_owned(), value(is_of(category)))).collect()
+    };
+    json!({
+        "flagged": matched.is_some(),
+        "categories": told(|is| json!(is)),
+        "category_scores": told(|is| json!(if is { 1.0 } else { 0.0 })),
+        "category_applied_input_types": told(|_| json!(["text"])),
+        "rule": matched.map(|(rule, _)| rule),
+        "blocked": matched.is_some_and(|(_, blocks)| blocks),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_in_every_form_and_nothing_else_is() {
+        let read = |body: Value| moderation_texts(body.to_string().as_bytes(), &WireLimits::default());
+        assert_eq!(read(json!({"input": "a", "model": "omni-moderation-latest"})).unwrap(), ["a"]);
+        assert_eq!(read(json!({"input": ["a", {"type": "text", "text": "b"}]})).unwrap(), ["a", "b"]);
+        for (body, param) in [
+            (json!({}), "input"),
+            (json!({"input": []}), "input"),
+            (json!({"input": 1}), "input"),
+            (json!({"input": "a", "model": "gpt"}), "model"),
+            (json!({"input": "a", "more": 1}), "more"),
+            (json!({"input": [{"type": "image_url", "image_url": {"url": "x"}}]}), "input[0].type"),
+            (json!({"input": [{"type": "text"}]}), "input[0].text"),
+        ] {
+            assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_rule_sets_the_category_of_its_name_and_no_other() {
+        let told = moderation_result(Some(("self-harm.intent", true)));
+        assert_eq!(
+            (&told["flagged"], &told["blocked"], &told["rule"]),
+            (&json!(true), &json!(true), &json!("self-harm.intent"))
+        );
+        let set: Vec<_> =
+            CATEGORIES.iter().filter(|category| told["categories"][**category] == json!(true)).collect();
+        assert_eq!(set, [&"self-harm/intent"]);
+        assert_eq!(told["category_scores"]["self-harm/intent"], 1.0);
+        let told = moderation_result(Some(("our-words", false)));
+        assert_eq!(
+            (&told["flagged"], &told["blocked"], &told["categories"]["hate"]),
+            (&json!(true), &json!(false), &json!(false))
+        );
+        assert_eq!(moderation_result(None)["flagged"], false);
+    }
+}
