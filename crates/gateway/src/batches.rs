@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use headrace_domain::{HoldId, NanoDollars, RequestId, UnixNanos};
+use headrace_domain::{HoldId, NanoDollars, RequestId, Stage, UnixNanos};
 use headrace_ledger::{Command, LedgerRefusal, Verdict};
 use headrace_objects::{BatchRecord, BatchState, BatchStatus, BatchTimes, LineEnd, LineRecord};
 use headrace_wire::named_request;
@@ -150,7 +150,8 @@ struct Job<'a> {
 impl Job<'_> {
     /// What is next for it; what it is then. `None`: nothing, for now.
     async fn step(self) -> Result<Option<BatchRecord>, Why> {
-        let _memory = self.gateway.memory().reserve(&self.batch.state.key, MEMORY);
+        let memory = self.gateway.memory().reserve(&self.batch.state.key, MEMORY);
+        let _memory = memory.map_err(|full| full.at(Stage::Receive))?;
         match self.batch.state.status {
             BatchStatus::Validating => self.read().await,
             BatchStatus::InProgress => match self.run().await? {

@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 use crate::Gateway;
 use crate::answer::Answer;
 use crate::canary::Went;
-use crate::delivery::{Cut, Kept};
+use crate::delivery::Cut;
 use crate::dossier::Dossier;
 use crate::objects::keep::Noted;
 use crate::refused::Why;
-use crate::shadows::{self, Shadow};
+use crate::shadows;
 use crate::state::Funded;
 
 // In the order of the path; then what is looked for when the call is over.
@@ -60,8 +60,6 @@ pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to know whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
-/// The longest answer to a request of a batch.
-const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
 /// How long a call that was cut off, for a shutdown or for its length, waits until its last word is taken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -165,11 +163,8 @@ impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
         let line = Line::new(gateway.config(), head, headers, &work);
-        if let Some(kept) = dossier.shadow.as_deref().and_then(Shadow::keeps) {
+        if let Some(kept) = stored::keeps(&dossier, &work) {
             line.sender.keep(kept);
-        }
-        if dossier.batch.is_some() {
-            line.sender.keep(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES));
         }
         Self {
             line,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_call_api::BodySource;
-use headrace_domain::{Code, KeyId, ProjectId, UnixNanos};
+use headrace_domain::{Code, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{
     BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, ItemRecord, Page,
@@ -18,7 +18,7 @@ use crate::{Answer, Gateway};
 use super::ask::{Listing, Query};
 use super::{Told, owned};
 
-/// How an answer's body says that its file was not made for batches.
+/// What a file of requests is for.
 const PURPOSE: &str = "batch";
 
 impl Gateway {
@@ -147,22 +147,6 @@ impl Gateway {
         let batch = self.change_batch(id, change).await?;
         self.end_batch(id);
         Ok(batch)
-    }
-
-    /// All batches that are under way, of any project, for operators: as they are told, with whose they are.
-    ///
-    /// # Errors
-    /// Why they cannot be read.
-    pub async fn open_batches(&self) -> Result<Vec<Value>, String> {
-        let open = self.objects().ask_files(|store| store.open_batches()).await;
-        let shown = |batch: &BatchRecord| {
-            let mut shown = told(batch);
-            let (project, key): (&ProjectId, &KeyId) = (&batch.project, &batch.state.key);
-            shown["project"] = json!(project);
-            shown["key"] = json!(key);
-            shown
-        };
-        open.map(|open| open.iter().map(shown).collect()).map_err(|why| why.message.clone())
     }
 }
 

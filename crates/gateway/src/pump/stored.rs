@@ -8,8 +8,12 @@ use headrace_domain::Code;
 use headrace_wire::response_begun;
 
 use crate::Gateway;
+use crate::delivery::Kept;
+use crate::dossier::Dossier;
 use crate::objects::keep::{self, Noted};
 use crate::refused::Why;
+use crate::shadows::Shadow;
+use crate::state::Work;
 
 use super::place::Placed;
 use super::reply::{Reply, reply_meta};
@@ -17,6 +21,17 @@ use super::{Carried, Ended, Ending};
 
 /// How long a stream waits until it is stored that it has begun.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The longest answer to a request of a batch.
+const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
+
+/// What a copy of all that goes out is kept in, where somebody needs it when the call has ended: a batch, or a comparison.
+pub(super) fn keeps(dossier: &Dossier, work: &Work) -> Option<Kept> {
+    match &dossier.batch {
+        Some(_) => Some(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
+        None => dossier.shadow.as_deref().and_then(Shadow::keeps),
+    }
+}
 
 impl Carried {
     /// [`Self::run`], once it is stored that a stream has begun: its first event tells the id. What it waits for goes on meanwhile.
