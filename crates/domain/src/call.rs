@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conversation, Form, PromptItem, ReasoningWish, ResponseAsk, SamplingRequest, ToEncode};
+use crate::{
+    CacheMark, Conversation, Form, PromptItem, ReasoningWish, ResponseAsk, SamplingRequest, ToEncode,
+};
 
 /// Whose request and answer shapes are spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -142,6 +144,8 @@ pub struct Call {
     pub explain: bool,
     /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
     pub diagnoses: bool,
+    /// Prefixes of its prompt that are to be kept.
+    pub cache_marks: Vec<CacheMark>,
     /// A caller's own salt: it can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
     /// Within which time of its arrival its first token must come; `None`: whenever it comes.
@@ -171,6 +175,7 @@ impl Call {
             echo: false,
             explain: false,
             diagnoses: false,
+            cache_marks: Vec::new(),
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,

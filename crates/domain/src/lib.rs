@@ -3,6 +3,7 @@
 
 mod attempt;
 mod block_key;
+mod cache_mark;
 mod call;
 mod clock;
 mod code;
@@ -25,6 +26,7 @@ mod usage;
 
 pub use attempt::{Attempt, AttemptOutcome, Continued};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
+pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};

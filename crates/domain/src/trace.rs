@@ -66,6 +66,12 @@ pub struct EngineTrace {
     /// Answers of it whose thought was ended because it had as many tokens as it may have.
     #[serde(default, skip_serializing_if = "is_none")]
     pub thoughts_cut: u32,
+    /// Prompt blocks computed for it that are kept, as its caller wishes.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub pinned_blocks: u32,
+    /// Those that are not, though its caller wishes it: its organisation keeps as many as it may.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unpinned_blocks: u32,
 }
 
 impl EngineTrace {
@@ -81,6 +87,8 @@ impl EngineTrace {
             preemptions: self.preemptions.saturating_add(more.preemptions),
             cached_blocks: self.cached_blocks.saturating_add(more.cached_blocks),
             prompt_blocks: self.prompt_blocks.saturating_add(more.prompt_blocks),
+            pinned_blocks: self.pinned_blocks.saturating_add(more.pinned_blocks),
+            unpinned_blocks: self.unpinned_blocks.saturating_add(more.unpinned_blocks),
             thoughts_cut: self.thoughts_cut.saturating_add(more.thoughts_cut),
             ..self
         }

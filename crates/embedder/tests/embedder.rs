@@ -94,6 +94,7 @@ fn job(tenant: u64, tokens: &[u32]) -> Job {
         prompt: tokens.into(),
         generated: 0,
         sampling: sampling(),
+        pins: Arc::default(),
         grammar: None,
         thought: None,
         salt: CacheSalt::derive(&[0; 32], "p", "m", None),

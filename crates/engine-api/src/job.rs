@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
+    CachePin, CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
 };
 
 use crate::grammar::SharedGrammar;
@@ -48,6 +48,8 @@ pub struct Job {
     pub salt: CacheSalt,
     /// The keys of the prompt's blocks, where they are known already: hashing is what looking them up costs.
     pub keys: Option<PrefixKeys>,
+    /// What of the prompt is to be kept in the cache. A wish: an engine that cannot passes over it.
+    pub pins: Arc<[CachePin]>,
     /// Whom to charge in the fair queue.
     pub tenant: Tenant,
     /// The tenant's share of the engine relative to others, at least 1.

@@ -84,6 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sampling,
             salt: CacheSalt::derive(&[0; 32], "t", "m", None),
             keys: None,
+            pins: Arc::default(),
             grammar: None,
             thought: None,
             tenant: Tenant(0),

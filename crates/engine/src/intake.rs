@@ -131,6 +131,7 @@ impl Intake {
             },
             start_deadline_ns: job.start_deadline_ns,
             score_prompt: job.sampling.prompt_logprobs.is_some(),
+            pins: Arc::clone(&job.pins),
         };
         let waker = Arc::clone(self);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));

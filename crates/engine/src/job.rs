@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{
-    BLOCK_TOKENS, CacheMiss, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage,
-};
+use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
 use headrace_engine_api::{Event, EventSender, GrammarFailed, Job, JobError, JobReport, PromptScores};
-use headrace_scheduler::{SeqId, usable_blocks};
+use headrace_scheduler::{Pinned, SeqId, Started, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
 use crate::held::Held;
@@ -78,6 +76,8 @@ pub(crate) struct JobState {
     started_ns: Option<u64>,
     first_token_ns: Option<u64>,
     cached_tokens: u64,
+    /// What of the rest the cache keeps.
+    pinned: Pinned,
     computed: u64,
     output: u64,
     last_step: u64,
@@ -234,6 +234,7 @@ impl JobState {
             started_ns: None,
             first_token_ns: None,
             cached_tokens: 0,
+            pinned: Pinned::default(),
             computed: 0,
             output: 0,
             last_step: 0,
@@ -284,11 +285,15 @@ impl JobState {
     }
 
     /// Its first chunk is in the step that begins at `now_ns`.
-    pub(crate) fn start(&mut self, cached_tokens: usize, miss: Option<CacheMiss>, now_ns: u64, times: Times) {
+    pub(crate) fn start(&mut self, started: &Started, now_ns: u64, times: Times) {
         if self.started_ns.is_some() {
             return;
         }
+        let Started { cached_tokens, pinned, miss, .. } = *started;
         self.started_ns = Some(now_ns);
+        self.pinned = pinned;
+        self.trace.pinned_blocks = pinned.blocks.iter().sum();
+        self.trace.unpinned_blocks = pinned.beyond;
         self.cached_tokens = cached_tokens as u64;
         self.computed = self.cached_tokens;
         self.trace.queue_ns = now_ns.saturating_sub(self.arrived_ns);
@@ -471,9 +476,16 @@ impl JobState {
             (self.trace.step_ns, self.trace.forward_ns) = (own.step_ns, own.forward_ns);
             self.trace.sample_ns = own.sample_ns;
         }
+        // What was not computed in the end was not kept either.
+        let computed = self.computed.saturating_sub(self.cached_tokens);
+        let [minutes, hour] = self.pinned.blocks.map(|blocks| u64::from(blocks) * BLOCK_TOKENS as u64);
+        let cache_write_1h = hour.min(computed);
+        let cache_write = minutes.min(computed - cache_write_1h);
         let usage = Usage {
-            input: self.computed.saturating_sub(self.cached_tokens),
+            input: computed - cache_write_1h - cache_write,
             cached_input: self.cached_tokens,
+            cache_write,
+            cache_write_1h,
             output: self.output,
             ..Usage::default()
         };

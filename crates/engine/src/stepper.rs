@@ -311,7 +311,7 @@ impl Stepper {
             if let Some((job, _)) = self.owner(started.seq)
                 && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
             {
-                job.start(started.cached_tokens, started.miss, now_ns, self.all_times);
+                job.start(started, now_ns, self.all_times);
             }
         }
         for chunk in &plan.chunks {

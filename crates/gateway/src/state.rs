@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Reserved};
-use headrace_domain::{CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling};
+use headrace_domain::{CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling};
 use headrace_engine_api::{SharedGrammar, ThoughtCap};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
@@ -126,6 +126,8 @@ pub(crate) struct Work {
     pub(crate) grammar: Option<SharedGrammar>,
     /// What ends their thoughts, where they may have only so many tokens.
     pub(crate) thought: Option<Arc<ThoughtCap>>,
+    /// What of the prompt is to be kept in a cache.
+    pub(crate) pins: Arc<[CachePin]>,
     pub(crate) sampling: Sampling,
     pub(crate) salt: CacheSalt,
     /// The keys of the prompts' blocks, one list per prompt, once they are known.

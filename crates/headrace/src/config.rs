@@ -369,6 +369,7 @@ impl Reader {
 
     fn scheduler(&mut self) -> SchedulerConfig {
         let size = |path: &str| self.size(path).unwrap_or(1);
+        let percent = |path: &str| self.count(path).and_then(|part| u8::try_from(part).ok()).unwrap_or(0);
         let config = SchedulerConfig {
             step_tokens: size("scheduler.step_tokens"),
             max_running: size("scheduler.max_running"),
@@ -386,6 +387,8 @@ impl Reader {
                 _ => None,
             },
             keep_aborted: matches!(self.parsed("scheduler.keep_aborted"), Some(Parsed::Flag(true))),
+            pinned_percent: percent("scheduler.pinned_percent"),
+            pinned_percent_of_one: percent("scheduler.pinned_percent_of_one"),
         };
         // The pool's size is not known yet; any will do for the fields that are.
         if let Err(problems) = config.check(1) {

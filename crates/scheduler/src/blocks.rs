@@ -2,11 +2,14 @@
 //! Knows ids and counts; the bytes of a block belong to whoever computes.
 //!
 //! The free list is an intrusive LRU: a block that holds a cached prefix keeps it until its turn comes, and a hit takes
-//! it back out in constant time. Blocks without a prefix stand at the front and are used up first.
+//! it back out in constant time. Blocks without a prefix stand at the front and are used up first. Blocks that are kept for
+//! somebody stand in lists of their own, one for each lifetime and so in the order in which they end: they are used up last, and
+//! when their time is over they join the end of the usual list.
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt};
+use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheLife, CacheSalt};
 
 use crate::nearest::{CachedPrefix, Nearest};
+use crate::pins::{Pins, rank};
 use crate::tables::ByKey;
 
 /// End of the list.
@@ -21,16 +24,28 @@ pub(crate) struct Block {
     relied_on: bool,
     /// When its last holder let go of it.
     freed_ns: u64,
+    /// For how long it is kept, and for whom.
+    pub(crate) kept: Option<(CacheLife, u64)>,
     pub(crate) cached: Option<CachedPrefix>,
 }
+
+/// The ends of a list of free blocks.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+const EMPTY: List = List { head: NONE, tail: NONE };
 
 /// All blocks. A block is either held (`refs > 0`) or in the free list; only held blocks are written, and only by
 /// their single holder before they are published.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     blocks: Vec<Block>,
-    head: u32,
-    tail: u32,
+    /// The usual ones, and those that are kept, by lifetime.
+    lists: [List; 1 + CacheLife::ALL.len()],
+    pins: Pins,
     free: usize,
     free_cached: usize,
     index: ByKey<u32>,
@@ -42,12 +57,13 @@ pub(crate) struct BlockPool {
 
 impl BlockPool {
     /// `count` blocks, all free and empty. `count` was checked to fit `u32`. What nobody holds stays findable for so long.
-    pub(crate) fn new(count: usize, lifetime_ns: u64) -> Self {
-        let empty = Block { refs: 0, prev: NONE, next: NONE, relied_on: false, freed_ns: 0, cached: None };
+    pub(crate) fn new(count: usize, lifetime_ns: u64, pins: Pins) -> Self {
+        let (prev, next) = (NONE, NONE);
+        let empty = Block { refs: 0, prev, next, relied_on: false, freed_ns: 0, kept: None, cached: None };
         let mut pool = Self {
             blocks: vec![empty; count],
-            head: NONE,
-            tail: NONE,
+            lists: [EMPTY; 1 + CacheLife::ALL.len()],
+            pins,
             free: 0,
             free_cached: 0,
             index: ByKey::with_capacity_and_hasher(count, Default::default()),
@@ -64,6 +80,54 @@ impl BlockPool {
     /// It is so late now. Time does not go back.
     pub(crate) fn set_now(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
+        for life in CacheLife::ALL {
+            while let Some((block, end)) = self.first_kept(life)
+                && end < self.now_ns
+            {
+                self.unlink(block);
+                self.let_go(block);
+                self.push_back(block);
+            }
+        }
+    }
+
+    /// The free block of a lifetime that ends first, and when it does.
+    fn first_kept(&self, life: CacheLife) -> Option<(u32, u64)> {
+        let block = self.lists[1 + rank(life)].head;
+        let entry = self.blocks.get(block as usize)?;
+        Some((block, entry.freed_ns.saturating_add(life.nanos())))
+    }
+
+    /// How many may be kept, and for whom.
+    pub(crate) fn pins(&mut self) -> &mut Pins {
+        &mut self.pins
+    }
+
+    /// Keeps a cached block that somebody holds. What is kept for longer already stays so. `true`: the place that was reserved for it
+    /// is taken now.
+    pub(crate) fn keep(&mut self, block: u32, life: CacheLife, tenant: u64, reserved: bool) -> bool {
+        let entry = &mut self.blocks[block as usize];
+        if entry.refs == 0 || entry.cached.is_none() {
+            return false;
+        }
+        match &mut entry.kept {
+            Some((kept, _)) => {
+                *kept = life.max(*kept);
+                false
+            }
+            None if reserved || self.pins.reserve(tenant) => {
+                entry.kept = Some((life, tenant));
+                reserved
+            }
+            None => false,
+        }
+    }
+
+    /// It is kept no longer.
+    fn let_go(&mut self, block: u32) {
+        if let Some((_, tenant)) = self.blocks[block as usize].kept.take() {
+            self.pins.release(tenant, 1);
+        }
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -84,13 +148,16 @@ impl BlockPool {
         self.blocks[block as usize].refs == 0
     }
 
-    /// The longest unused free block, which forgets what it cached. `None`: all are held.
+    /// The longest unused free block, which forgets what it cached; of those that are kept, where there is no other, the one whose
+    /// time ends first. `None`: all are held.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let block = self.head;
-        if block == NONE {
-            return None;
-        }
+        let usual = self.lists[0];
+        let kept = || {
+            CacheLife::ALL.into_iter().filter_map(|life| self.first_kept(life)).min_by_key(|(_, end)| *end)
+        };
+        let block = if usual.head != NONE { usual.head } else { kept()?.0 };
         self.unlink(block);
+        self.let_go(block);
         let entry = &mut self.blocks[block as usize];
         entry.refs = 1;
         entry.relied_on = false;
@@ -122,6 +189,7 @@ impl BlockPool {
     /// Makes a free block findable no longer: it is used up first now.
     fn forget(&mut self, block: u32) {
         self.unlink(block);
+        self.let_go(block);
         if let Some(cached) = self.blocks[block as usize].cached.take() {
             self.index.remove(&cached.key);
             self.nearest.leave(block, &cached, false);
@@ -140,11 +208,11 @@ impl BlockPool {
     }
 
     /// Makes a full, computed block findable. If another block already stands for the same prefix, and has not expired, this
-    /// one stays unknown and is used up first when freed.
-    pub(crate) fn publish(&mut self, block: u32, prefix: CachedPrefix) {
+    /// one stays unknown and is used up first when freed. The block that stands for it.
+    pub(crate) fn publish(&mut self, block: u32, prefix: CachedPrefix) -> u32 {
         match self.index.get(&prefix.key) {
             Some(&other) if self.has_expired(other) => self.forget(other),
-            Some(_) => return,
+            Some(&other) => return other,
             None => {}
         }
         let entry = &mut self.blocks[block as usize];
@@ -153,12 +221,15 @@ impl BlockPool {
             self.nearest.enter(block, &prefix);
             entry.cached = Some(prefix);
         }
+        block
     }
 
     /// Whether nobody has used a block for longer than prefixes live.
     fn has_expired(&self, block: u32) -> bool {
         let entry = &self.blocks[block as usize];
-        entry.refs == 0 && self.now_ns.saturating_sub(entry.freed_ns) > self.lifetime_ns
+        entry.refs == 0
+            && entry.kept.is_none()
+            && self.now_ns.saturating_sub(entry.freed_ns) > self.lifetime_ns
     }
 
     /// The block that stands for `key`, if its salt and tokens are equal too (a colliding hash finds nothing) and it has not
@@ -188,15 +259,21 @@ impl BlockPool {
         &self.nearest
     }
 
+    /// In which list a free block stands.
+    fn list(&self, block: u32) -> usize {
+        self.blocks[block as usize].kept.map_or(0, |(life, _)| 1 + rank(life))
+    }
+
     fn unlink(&mut self, block: u32) {
+        let list = self.list(block);
         let Block { prev, next, .. } = self.blocks[block as usize];
         if prev == NONE {
-            self.head = next
+            self.lists[list].head = next
         } else {
             self.blocks[prev as usize].next = next
         }
         if next == NONE {
-            self.tail = prev
+            self.lists[list].tail = prev
         } else {
             self.blocks[next as usize].prev = prev
         }
@@ -207,48 +284,65 @@ impl BlockPool {
     }
 
     fn push_back(&mut self, block: u32) {
-        let last = self.tail;
+        let list = self.list(block);
+        let last = self.lists[list].tail;
         if last == NONE {
-            self.head = block
+            self.lists[list].head = block
         } else {
             self.blocks[last as usize].next = block
         }
-        self.tail = block;
+        self.lists[list].tail = block;
         let entry = &mut self.blocks[block as usize];
         (entry.prev, entry.next) = (last, NONE);
         self.free += 1;
         self.free_cached += usize::from(entry.cached.is_some());
     }
 
+    /// Blocks without a prefix: nobody keeps them.
     fn push_front(&mut self, block: u32) {
-        let first = self.head;
+        let first = self.lists[0].head;
         if first == NONE {
-            self.tail = block
+            self.lists[0].tail = block
         } else {
             self.blocks[first as usize].prev = block
         }
-        self.head = block;
+        self.lists[0].head = block;
         let entry = &mut self.blocks[block as usize];
         (entry.prev, entry.next) = (NONE, first);
         self.free += 1;
         self.free_cached += usize::from(entry.cached.is_some());
     }
 
+    /// For tests: how many blocks are kept or spoken for, as counted.
+    pub(crate) fn audit_pins(&self) -> &Pins {
+        &self.pins
+    }
+
     /// For tests: every block's state, the ids in the free list in order, and the index.
     pub(crate) fn audit(&self) -> (&[Block], Vec<u32>, &ByKey<u32>) {
         let mut list = Vec::new();
-        let mut at = self.head;
-        while at != NONE && list.len() <= self.blocks.len() {
-            list.push(at);
-            at = self.blocks[at as usize].next;
+        for List { head, .. } in self.lists {
+            let mut at = head;
+            while at != NONE && list.len() <= self.blocks.len() {
+                list.push(at);
+                at = self.blocks[at as usize].next;
+            }
         }
         (&self.blocks, list, &self.index)
     }
 }
 
 #[cfg(test)]
+mod pin_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SchedulerConfig;
+
+    fn pool(blocks: usize, lifetime_ns: u64) -> BlockPool {
+        BlockPool::new(blocks, lifetime_ns, Pins::new(&SchedulerConfig::default(), blocks))
+    }
 
     fn salt(tenant: &str) -> CacheSalt {
         CacheSalt::derive(&[1; 32], tenant, "m", None)
@@ -261,7 +355,7 @@ mod tests {
 
     #[test]
     fn uncached_blocks_are_used_before_cached_ones_and_those_oldest_first() {
-        let mut pool = BlockPool::new(4, u64::MAX);
+        let mut pool = pool(4, u64::MAX);
         let taken: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
         assert_eq!(taken, [0, 1, 2, 3]);
         assert_eq!(pool.take(), None);
@@ -280,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_hit_needs_equal_key_salt_and_tokens() {
-        let mut pool = BlockPool::new(2, u64::MAX);
+        let mut pool = pool(2, u64::MAX);
         let (a, b) = (salt("a"), salt("b"));
         let tokens = [9; BLOCK_TOKENS];
         let published = prefix(&a, tokens);
@@ -300,7 +394,7 @@ mod tests {
 
     #[test]
     fn what_nobody_used_for_its_lifetime_is_found_no_longer_and_can_be_published_anew() {
-        let mut pool = BlockPool::new(3, 100);
+        let mut pool = pool(3, 100);
         let salt = salt("a");
         let tokens = [9; BLOCK_TOKENS];
         let published = prefix(&salt, tokens);
@@ -327,7 +421,7 @@ mod tests {
     #[test]
     fn a_block_is_taken_back_only_while_nobody_has_built_on_it() {
         for (relied_on, found) in [(false, None), (true, Some(0))] {
-            let mut pool = BlockPool::new(2, u64::MAX);
+            let mut pool = pool(2, u64::MAX);
             let salt = salt("a");
             let tokens = [9; BLOCK_TOKENS];
             let published = prefix(&salt, tokens);

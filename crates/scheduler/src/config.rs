@@ -27,6 +27,10 @@ pub struct SchedulerConfig {
     pub prefix_cache: bool,
     /// How long a cached block that nobody holds stays findable; `None`: until its room is needed.
     pub prefix_lifetime_ns: Option<u64>,
+    /// Of all blocks, the hundredths that may be kept for callers who ask for it ([`headrace_domain::CachePin`]): those are used up last.
+    pub pinned_percent: u8,
+    /// The same of one tenant.
+    pub pinned_percent_of_one: u8,
     /// Whether the blocks that a sequence computed stay findable when it is aborted. Off, those of a call that its client
     /// gave up are taken back unless another has built on them or waits for them.
     pub keep_aborted: bool,
@@ -46,6 +50,8 @@ impl Default for SchedulerConfig {
             dedup_tokens: 32,
             prefix_cache: true,
             prefix_lifetime_ns: None,
+            pinned_percent: 50,
+            pinned_percent_of_one: 25,
             keep_aborted: false,
         }
     }

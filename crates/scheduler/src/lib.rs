@@ -55,6 +55,7 @@
 //! | `running` | who has a place, what is promised to them, who gives way first |
 //! | `waiting` | who waits, until when, and for whose prefix |
 //! | `prefixes` over `blocks` | which block holds what, who holds it, who is about to compute it |
+//! | `pins` | how many blocks each tenant keeps |
 //! | `fair` | the tenants: whose turn it is, and what each holds |
 //!
 //! At a first reading skip the rest. `fair` may be thought of as a queue, `scheduler/admit.rs` as "whoever fits", `outlook`
@@ -68,6 +69,7 @@ mod fair;
 mod miss;
 mod nearest;
 mod outlook;
+mod pins;
 mod prefills;
 mod prefixes;
 mod rate;
@@ -80,6 +82,7 @@ mod waiting;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use door::AddRefusal;
+pub use pins::Pinned;
 pub use scheduler::{Load, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec, usable_blocks};
 pub use step::{ChunkView, Expired, LogitsNeed, Outcome, PlannedChunk, Started, StepPlan};

@@ -7,6 +7,7 @@ use crate::blocks::BlockPool;
 use crate::config::SchedulerConfig;
 use crate::miss;
 use crate::nearest::CachedPrefix;
+use crate::pins::{Pinned, Pins, life_of, rank};
 use crate::sequence::{SeqId, Sequence, Slab, usable_blocks};
 use crate::tables::ByKey;
 
@@ -37,7 +38,11 @@ impl Prefixes {
     /// So many blocks, all empty.
     pub(crate) fn new(config: &SchedulerConfig, blocks: usize) -> Self {
         Self {
-            pool: BlockPool::new(blocks, config.prefix_lifetime_ns.unwrap_or(u64::MAX)),
+            pool: BlockPool::new(
+                blocks,
+                config.prefix_lifetime_ns.unwrap_or(u64::MAX),
+                Pins::new(config, blocks),
+            ),
             announced: ByKey::default(),
             kept: config.prefix_cache,
             dedup_tokens: config.dedup_tokens,
@@ -115,7 +120,39 @@ impl Prefixes {
         }
         sequence.computed = blocks.len() * BLOCK_TOKENS;
         sequence.blocks = blocks;
+        if first {
+            self.reserve(sequence);
+        }
         miss
+    }
+
+    /// Keeps what a sequence found of what it wishes to be kept, and speaks for the places of what it will compute of it.
+    fn reserve(&mut self, sequence: &mut Sequence) {
+        if !self.kept || sequence.pins.is_empty() {
+            return;
+        }
+        let tenant = sequence.tenant;
+        for (at, &block) in sequence.blocks.iter().enumerate() {
+            if let Some(life) = life_of(&sequence.pins, at) {
+                self.pool.keep(block, life, tenant, false);
+            }
+        }
+        let mut pinned = Pinned::default();
+        for at in sequence.found..sequence.prompt.len() / BLOCK_TOKENS {
+            let Some(life) = life_of(&sequence.pins, at) else { break };
+            match self.pool.pins().reserve(tenant) {
+                true => pinned.blocks[rank(life)] += 1,
+                false => pinned.beyond += 1,
+            }
+        }
+        sequence.reserved = pinned.blocks.iter().sum::<u32>() as usize;
+        sequence.reserved_to = sequence.found + sequence.reserved;
+        sequence.pinned = pinned;
+    }
+
+    /// A sequence is gone: what it spoke for and has not computed is nobody's.
+    pub(crate) fn leave(&mut self, sequence: &Sequence) {
+        self.pool.pins().release(sequence.tenant, sequence.reserved);
     }
 
     /// A running sequence takes so many blocks more, of those that are free.
@@ -180,7 +217,15 @@ impl Prefixes {
             {
                 let parent = at.checked_sub(1).and_then(|before| sequence.keys.get(before)).copied();
                 let prefix = CachedPrefix { key, salt: sequence.salt, tokens, parent, content };
-                self.pool.publish(block, prefix);
+                let block = self.pool.publish(block, prefix);
+                if at < sequence.reserved_to
+                    && let Some(life) = life_of(&sequence.pins, at)
+                {
+                    let reserved = sequence.reserved > 0;
+                    if self.pool.keep(block, life, sequence.tenant, reserved) {
+                        sequence.reserved -= 1;
+                    }
+                }
             }
         }
         self.withdraw(id, sequence, to);

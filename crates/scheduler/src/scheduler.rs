@@ -181,6 +181,7 @@ impl Scheduler {
             if gone == Gone::Ended && sequence.started {
                 self.rate.observe_end(sequence.generated(), sequence.max_new as usize);
             }
+            self.prefixes.leave(&sequence);
             self.tenants.leave(sequence.tenant, sequence.class);
         }
         true

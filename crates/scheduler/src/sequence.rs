@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheSalt, PrefixKeys};
+use headrace_domain::{BLOCK_TOKENS, BlockKey, CachePin, CacheSalt, PrefixKeys};
 
 use crate::nearest::chain_content;
+use crate::pins::Pinned;
 
 /// Generated tokens that are computed in one step in the place of one.
 const MOST_AT_ONCE: usize = 64;
@@ -66,6 +67,8 @@ pub struct SequenceSpec {
     /// Whether the first sequence of this spec needs the logits of every prompt position. Such a sequence takes
     /// nothing from the prefix cache: what is cached has no logits.
     pub score_prompt: bool,
+    /// Prefixes of the prompt that are to be kept.
+    pub pins: Arc<[CachePin]>,
 }
 
 impl SequenceSpec {
@@ -82,6 +85,7 @@ impl SequenceSpec {
             class: Class::default(),
             start_deadline_ns: None,
             score_prompt: false,
+            pins: Arc::default(),
         }
     }
 }
@@ -135,6 +139,13 @@ pub(crate) struct Sequence {
     pub(crate) started: bool,
     /// Blocks that it found in the cache when it started: those behind them it computed itself.
     pub(crate) found: usize,
+    /// What of its prompt is to be kept.
+    pub(crate) pins: Arc<[CachePin]>,
+    /// What becomes of that.
+    pub(crate) pinned: Pinned,
+    /// Places for blocks to be kept that are spoken for and not taken yet, and up to which block.
+    pub(crate) reserved: usize,
+    pub(crate) reserved_to: usize,
     /// Prompt tokens that its tenant need not be charged for any more: found in the cache, or charged.
     pub(crate) charged: usize,
     /// Who waits for its prefix, and for how many blocks of it.
@@ -170,6 +181,11 @@ impl Sequence {
             admitted: 0,
             started: false,
             found: 0,
+            // The others of a group find what the first one keeps.
+            pins: if first { Arc::clone(&spec.pins) } else { Arc::default() },
+            pinned: Pinned::default(),
+            reserved: 0,
+            reserved_to: 0,
             charged: 0,
             followers: Vec::new(),
             announced: (0, 0),

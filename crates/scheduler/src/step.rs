@@ -3,6 +3,7 @@
 
 use headrace_domain::CacheMiss;
 
+use crate::pins::Pinned;
 use crate::sequence::SeqId;
 
 /// Which logits of a chunk are wanted.
@@ -40,6 +41,8 @@ pub struct Started {
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
+    /// What becomes of the blocks that it computes and that are to be kept.
+    pub pinned: Pinned,
     /// Why not more did; `None`: all that can did.
     pub miss: Option<CacheMiss>,
 }

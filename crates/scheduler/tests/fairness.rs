@@ -125,6 +125,7 @@ impl World {
             class: from.class,
             start_deadline_ns: from.timeout_ns.map(|timeout| at + timeout),
             score_prompt: false,
+            pins: Default::default(),
         };
         // With no time at all every request is refused, and nothing is kept of it but the answer.
         let at_once = SequenceSpec { start_deadline_ns: Some(at), ..spec.clone() };

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, CacheSalt};
+use headrace_domain::{BLOCK_TOKENS, CacheLife, CachePin, CacheSalt};
 use headrace_scheduler::{
     AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
 };
@@ -95,6 +95,8 @@ impl World {
             dedup_tokens: 16 * (1 + rng.below(3) as usize),
             prefix_cache: !rng.one_in(6),
             prefix_lifetime_ns: rng.one_in(3).then(|| 1_000 + rng.below(40_000)),
+            pinned_percent: [0, 50, 100][rng.below(3) as usize],
+            pinned_percent_of_one: [10, 25, 100][rng.below(3) as usize],
             keep_aborted: rng.one_in(3),
         };
         let blocks = 17 + rng.below(40) as usize;
@@ -126,6 +128,15 @@ impl World {
         self.seen
     }
 
+    /// What one of three wishes to be kept of its prompt.
+    fn pins(&mut self) -> Arc<[CachePin]> {
+        let many = if self.rng.one_in(3) { 1 + self.rng.below(3) } else { 0 };
+        let life = [CacheLife::Minutes, CacheLife::Hour];
+        (0..many)
+            .map(|at| CachePin { tokens: self.rng.below(220) as u32, life: life[at as usize % 2] })
+            .collect()
+    }
+
     fn arrive(&mut self) {
         let tenant = self.rng.below(4);
         // Few distinct prompts, so that tenants ask the same things.
@@ -143,6 +154,7 @@ impl World {
             class: [Class::Idle, Class::Normal, Class::Normal, Class::Normal][self.rng.below(4) as usize],
             start_deadline_ns: self.rng.one_in(5).then(|| self.now + self.rng.below(40_000)),
             score_prompt: self.rng.one_in(8),
+            pins: self.pins(),
         };
         let count = if self.rng.one_in(4) { 1 + self.rng.below(4) as usize } else { 1 };
         let mut ids = Vec::new();

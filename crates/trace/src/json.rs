@@ -193,6 +193,8 @@ fn engine(engine: &EngineTrace) -> Value {
         "prefill_chunks": engine.prefill_chunks,
         "preemptions": engine.preemptions,
         "thoughts_cut": engine.thoughts_cut,
+        "pinned_blocks": engine.pinned_blocks,
+        "unpinned_blocks": engine.unpinned_blocks,
         "cached_blocks": engine.cached_blocks,
         "prompt_blocks": engine.prompt_blocks,
         "cache_miss": engine.miss.as_ref().map(miss),

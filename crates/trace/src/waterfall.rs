@@ -264,6 +264,9 @@ impl Drawing<'_> {
             } else if let Some(why) = why {
                 self.fact("cache", &why);
             }
+            if let Some(kept) = kept_text(engine) {
+                self.fact("kept", &kept);
+            }
             self.fact(
                 "queue",
                 &format!("{} ahead · waited {}", engine.queue_depth, humane_duration(engine.queue_ns)),
@@ -440,6 +443,20 @@ fn batch_text(engine: &EngineTrace) -> String {
         text.push_str(&format!(" · stood still for {stood_still}: its reader was behind"));
     }
     text
+}
+
+/// What of the prompt is kept because its caller wishes it.
+fn kept_text(engine: &EngineTrace) -> Option<String> {
+    let (kept, beyond) = (engine.pinned_blocks, engine.unpinned_blocks);
+    if kept == 0 && beyond == 0 {
+        return None;
+    }
+    let mut text = format!("{} blocks are used up last, as the call wishes", grouped(kept.into()));
+    if beyond > 0 {
+        let beyond = grouped(beyond.into());
+        text.push_str(&format!(" · {beyond} more are not: the share of the organisation is full"));
+    }
+    Some(text)
 }
 
 fn thoughts_ended(count: u32) -> String {

@@ -1,31 +1,55 @@
-//! Places that a caller marks as ends of cached prefixes (`cache_control`). Knows no cache: prompts are cached by content anyway.
+//! Places that a caller marks as ends of cached prefixes (`cache_control`). Knows no cache.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use headrace_domain::Code;
+use headrace_domain::{CacheMark, CacheMarkAt, Code};
 
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::refused::cache_control;
 
 /// As many as a request may have: Anthropic's.
-const MAX_BREAKPOINTS: u32 = 4;
+const MAX_BREAKPOINTS: usize = 4;
 
 /// Those of a request so far.
-#[derive(Debug, Default)]
-pub(crate) struct Breakpoints(Cell<u32>);
+#[derive(Debug)]
+pub(crate) struct Breakpoints {
+    /// What is being read.
+    at: Cell<CacheMarkAt>,
+    marks: RefCell<Vec<CacheMark>>,
+}
+
+impl Default for Breakpoints {
+    fn default() -> Self {
+        Self { at: Cell::new(CacheMarkAt::Head), marks: RefCell::default() }
+    }
+}
 
 impl Breakpoints {
-    /// Reads a `cache_control`.
+    /// From here on this is being read.
+    pub(crate) fn enter(&self, at: CacheMarkAt) {
+        self.at.set(at);
+    }
+
+    /// Reads a `cache_control` of what is being read.
     pub(crate) fn read(&self, r: &mut Reader<'_>) -> Read<()> {
-        if !cache_control(r)? {
-            return Ok(());
-        }
-        self.0.set(self.0.get().saturating_add(1));
-        if self.0.get() > MAX_BREAKPOINTS {
+        self.read_at(self.at.get(), r)
+    }
+
+    /// Reads a `cache_control` of this place.
+    pub(crate) fn read_at(&self, at: CacheMarkAt, r: &mut Reader<'_>) -> Read<()> {
+        let Some(life) = cache_control(r)? else { return Ok(()) };
+        let mut marks = self.marks.borrow_mut();
+        marks.push(CacheMark { at, life });
+        if marks.len() > MAX_BREAKPOINTS {
             let message = format!("a request may have at most {MAX_BREAKPOINTS} of them; leave some out");
             return Err(Fault::new(Code::ArrayAboveMaxLength, message));
         }
         Ok(())
+    }
+
+    /// All of them, in the order in which they were read.
+    pub(crate) fn take(&self) -> Vec<CacheMark> {
+        self.marks.take()
     }
 }

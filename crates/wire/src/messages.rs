@@ -7,7 +7,8 @@ mod turns;
 pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, Tool, ToolChoice,
+    CacheMark, CacheMarkAt, Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, Tool,
+    ToolChoice,
 };
 
 use blocks::Within;
@@ -35,6 +36,8 @@ struct Said {
     keep_thinking: Option<u32>,
     /// Why a cache was missed is asked for.
     diagnoses: bool,
+    /// What of the prompt is to be kept.
+    marks: Vec<CacheMark>,
 }
 
 /// Reads the whole body of a call.
@@ -67,7 +70,10 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
     let mut said = Said::default();
     r.object(|r, key| {
         match key.as_ref() {
-            "messages" => said.turns = Some(turns::read(r, within)?),
+            "messages" => {
+                said.turns = Some(turns::read(r, within)?);
+                breakpoints.enter(CacheMarkAt::Head);
+            }
             "system" => said.system = r.optional(|r| system(r, within))?.flatten(),
             "temperature" => {
                 knobs.sampling.temperature = r.optional(|r| decimal(r, Low::From(0.0), 1.0))?;
@@ -99,7 +105,7 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
             }
             "diagnostics" => said.diagnoses = r.optional(diagnostics)?.is_some(),
             "metadata" => refused::anthropic_metadata(r, limits)?,
-            "cache_control" => breakpoints.read(r)?,
+            "cache_control" => breakpoints.read_at(CacheMarkAt::Last, r)?,
             key => {
                 if !knobs.take_common(key, r)? && !wishes::take(knobs, key, r)? {
                     refused::read(Known::Messages, key, r, limits)?;
@@ -109,11 +115,13 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
         Ok(())
     })?;
     r.end()?;
+    said.marks = breakpoints.take();
     Ok(said)
 }
 
 fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
-    let Said { turns, system, tools, choice: (tool_choice, one_call), keep_thinking, diagnoses } = said;
+    let Said { turns, system, tools, choice: (tool_choice, one_call), keep_thinking, diagnoses, marks } =
+        said;
     let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
     if let Some(most) = keep_thinking {
         forget_thinking(&mut messages, most);
@@ -143,6 +151,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         echo: false,
         explain: knobs.explain,
         diagnoses,
+        cache_marks: marks,
         cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
         tier: knobs.tier,

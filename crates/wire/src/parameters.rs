@@ -23,7 +23,7 @@ const HONOURED: &[Row] = &[
         "cache_control",
         "m",
         r#"{"type":"ephemeral"}"#,
-        "a place of a cached prefix, of which there may be four; prompts are cached by content whatever it says",
+        "where a prefix ends that is kept for 5 minutes or an hour after its last use, on the models that are computed here; of four at most",
     ),
     ("cache_salt", "ctm", r#""s""#, "narrows who shares cached prefixes"),
     (
@@ -321,7 +321,7 @@ mod tests {
                 let call = parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default());
                 let call = call.unwrap_or_else(|bad| panic!("{} {name}: {bad}", place.title));
                 // Those whose value here is what is usual anyway, or a label.
-                let usual = ["best_of", "cache_control", "context_management", "metadata"];
+                let usual = ["best_of", "context_management", "metadata"];
                 assert_eq!(call == plain, usual.contains(name), "{} {name}", place.title);
             }
         }

@@ -1,7 +1,7 @@
 //! Parameters that are known and not honoured: harmless ones that are accepted, and those that are refused unless
 //! they ask for what happens anyway. A table, so that what is accepted can be read at a glance.
 
-use headrace_domain::Code;
+use headrace_domain::{CacheLife, Code};
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
@@ -272,10 +272,10 @@ pub(crate) fn anthropic_metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     .map(drop)
 }
 
-/// `cache_control` of a tool or block: a hint, since prompts are cached by content anyway. `false`: there was none.
-pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<bool> {
-    let read = r.optional(|r| {
-        let mut typed = false;
+/// `cache_control` of a tool or block: for how long what ends there is kept. `None`: there was none.
+pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<Option<CacheLife>> {
+    r.optional(|r| {
+        let (mut typed, mut life) = (false, CacheLife::Minutes);
         r.object(|r, key| match key.as_ref() {
             "type" => match r.string()?.as_ref() {
                 "ephemeral" => {
@@ -285,12 +285,15 @@ pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<bool> {
                 _ => Err(Fault::new(Code::UnsupportedValue, "it must be `ephemeral`")),
             },
             "ttl" => match r.string()?.as_ref() {
-                "5m" | "1h" => Ok(()),
+                "5m" => Ok(()),
+                "1h" => {
+                    life = CacheLife::Hour;
+                    Ok(())
+                }
                 _ => Err(Fault::new(Code::UnsupportedValue, "it must be `5m` or `1h`")),
             },
             _ => Err(Fault::unknown()),
         })?;
-        if typed { Ok(()) } else { Err(Fault::missing("type")) }
-    })?;
-    Ok(read.is_some())
+        if typed { Ok(life) } else { Err(Fault::missing("type")) }
+    })
 }

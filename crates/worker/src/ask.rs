@@ -194,6 +194,7 @@ impl<'a> Ask<'a> {
             sampling: self.sampling.into_owned(),
             salt: CacheSalt::from_bytes(self.salt),
             keys: None,
+            pins: Arc::default(),
             grammar: None,
             thought: self.thought.map(|thought| Arc::new(thought.into_owned())),
             tenant: Tenant(self.tenant),

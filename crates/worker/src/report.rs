@@ -69,6 +69,9 @@ impl From<&JobReport> for Report {
             sample_ns,
             paused_ns,
             thoughts_cut,
+            // Jobs that came from elsewhere wish nothing to be kept.
+            pinned_blocks: _,
+            unpinned_blocks: _,
         } = report.engine;
         let miss = miss.map(|CacheMiss { reason, token, elsewhere, place: _, other }| Miss {
             reason,
@@ -141,6 +144,8 @@ impl Report {
             sample_ns: engine.sample_ns.min(step_ns),
             paused_ns: engine.paused_ns.min(elapsed_ns),
             thoughts_cut: engine.thoughts_cut,
+            pinned_blocks: 0,
+            unpinned_blocks: 0,
         };
         JobReport { usage: Usage { input, cached_input, output, ..Usage::default() }, engine }
     }

@@ -153,6 +153,7 @@ fn job(prompt: &[u32]) -> Job {
         priority: Priority::Normal,
         start_deadline_ns: None,
         unread_bytes: 100_000,
+        pins: Arc::default(),
         grammar: None,
         thought: None,
     }

@@ -31,6 +31,7 @@ fn job(sampling: Sampling) -> Job {
         priority: Priority::Idle,
         start_deadline_ns: Some(1_500),
         unread_bytes: 100_000,
+        pins: Arc::default(),
         grammar: None,
         thought: Some(Arc::new(ThoughtCap {
             most_tokens: 300,

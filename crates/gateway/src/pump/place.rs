@@ -427,6 +427,7 @@ impl Placing<'_> {
             prompt: Arc::clone(handing.prompt),
             generated,
             sampling,
+            pins: Arc::clone(&work.pins),
             grammar: work.grammar.clone(),
             thought: work.thought.clone(),
             salt: work.salt,

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling, SamplingDefaults,
-    Stage, ToolChoice, UnixNanos,
+    CachePin, CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling,
+    SamplingDefaults, Stage, ToolChoice, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
@@ -28,7 +28,7 @@ mod calls;
 mod form;
 mod held;
 mod messages;
-
+mod pins;
 mod texts;
 
 pub(crate) use calls::held as held_calls;
@@ -58,7 +58,7 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, thought, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, thought, pins, messages }, sampling) = written;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
@@ -75,6 +75,7 @@ impl Moderated {
             text,
             grammar,
             thought,
+            pins,
             sampling,
             salt,
             keys,
@@ -106,7 +107,7 @@ impl Work {
         let salt = salt(gateway, project, &model, &self.call);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, thought, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, thought, pins, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
         let mut work = Self {
             body_bytes: self.body_bytes,
@@ -117,6 +118,7 @@ impl Work {
             text,
             grammar,
             thought,
+            pins,
             sampling,
             salt,
             keys: Vec::new(),
@@ -224,11 +226,19 @@ struct Encoded {
     grammar: Option<SharedGrammar>,
     /// What ends their thoughts.
     thought: Option<Arc<ThoughtCap>>,
+    /// What of the prompt is to be kept in a cache.
+    pins: Arc<[CachePin]>,
     /// What goes in messages.
     messages: Option<Messages>,
 }
 
 impl Encoded {
+    /// Prompts, and nothing else.
+    fn of(prompts: Vec<Arc<[u32]>>) -> Self {
+        let pins = Arc::default();
+        Self { prompts, text: None, grammar: None, thought: None, pins, messages: None }
+    }
+
     /// With how tokens are chosen.
     fn resolved(
         self,
@@ -259,11 +269,11 @@ fn encode(
         Lane::Tokens(lane) => tokens(model, lane, call, now),
         Lane::Vectors(lane) => {
             let prompts = texts::encode(model, lane, call, most_tokens)?;
-            Ok(Encoded { prompts, text: None, grammar: None, thought: None, messages: None })
+            Ok(Encoded::of(prompts))
         }
         Lane::Messages(_) => {
             let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
-            Ok(Encoded { prompts: Vec::new(), text: None, grammar: None, thought: None, messages })
+            Ok(Encoded { messages, ..Encoded::of(Vec::new()) })
         }
     }
 }
@@ -278,7 +288,9 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
             let (ids, text) = rendered(model, lane, conversation, &options)?;
             let grammar = form::grammar(model, lane, call, &text)?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
-            Ok(Encoded { prompts: vec![ids.into()], text: Some(text), grammar, thought, messages: None })
+            let pins = pins::pins(lane, call, &text, &ids);
+            let prompts = vec![ids.into()];
+            Ok(Encoded { text: Some(text), grammar, thought, pins, ..Encoded::of(prompts) })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
@@ -286,7 +298,7 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
             let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
             let grammar = form::grammar(model, lane, call, "")?;
             let prompts = each.collect::<Result<_, _>>()?;
-            Ok(Encoded { prompts, text: None, grammar, thought: None, messages: None })
+            Ok(Encoded { grammar, ..Encoded::of(prompts) })
         }
     }
 }

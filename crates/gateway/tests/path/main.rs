@@ -17,6 +17,7 @@ mod memory;
 mod moves;
 mod notices;
 mod panics;
+mod pins;
 mod places;
 mod prices;
 mod races;

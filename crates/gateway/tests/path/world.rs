@@ -373,6 +373,16 @@ impl Default for Setup {
 }
 
 impl World {
+    /// The words of its model.
+    pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
+        let catalog = self.gateway.catalog();
+        let model = catalog.models().next().unwrap();
+        match &model.lane {
+            Lane::Tokens(lane) => Arc::clone(&lane.tokenizer),
+            Lane::Vectors(_) | Lane::Messages(_) => panic!("no words"),
+        }
+    }
+
     pub(crate) fn new(setup: Setup) -> Self {
         let clock = Arc::new(Faulty { clock: SystemClock::new(), left: AtomicU64::new(0) });
         let now = clock.now();

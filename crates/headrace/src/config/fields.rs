@@ -301,6 +301,13 @@ pub(crate) const FIELDS: &[Field] = &[
         "How long a cached prefix that no call uses stays findable [default: until its room is needed].",
     ),
     field(
+        "scheduler.pinned_percent",
+        count(0, 100),
+        "50",
+        "Of the KV blocks of a model, the hundredths that are used up last because calls wish them kept (`cache_control`).",
+    ),
+    field("scheduler.pinned_percent_of_one", count(0, 100), "25", "The same of one organisation."),
+    field(
         "scheduler.keep_aborted",
         Kind::Flag,
         "false",

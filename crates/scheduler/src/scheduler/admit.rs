@@ -148,7 +148,8 @@ impl Scheduler {
             sequence.deadline = None;
             let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * BLOCK_TOKENS);
             self.rate.observe_start(prompt, prompt - cached_tokens);
-            self.plan.started.push(Started { seq: id, cached_tokens, miss });
+            let pinned = sequence.pinned;
+            self.plan.started.push(Started { seq: id, cached_tokens, pinned, miss });
         }
         self.prefixes.announce(id, &mut self.sequences);
         self.plan_chunk(id);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use headrace_domain::BLOCK_TOKENS;
 
 use super::Scheduler;
+use crate::blocks::Block;
 use crate::sequence::{Class, SeqId, State, blocks_for};
 
 macro_rules! ensure {
@@ -74,9 +75,37 @@ impl Scheduler {
         let free_cached =
             free.iter().filter(|&&b| blocks.get(b as usize).is_some_and(|b| b.cached.is_some()));
         ensure!(free_cached.count() == self.prefixes.pool().free_cached(), "cached free blocks miscounted");
+        self.check_kept(blocks)?;
         let promised: usize = self.sequences.iter().map(|(_, s)| s.promised).sum();
         let counted = self.running.promised();
         ensure!(promised == counted, "{promised} blocks promised, {counted} counted");
+        Ok(())
+    }
+
+    /// Blocks that are kept are cached, counted for their tenants, and no more than there may be.
+    fn check_kept(&self, blocks: &[Block]) -> Result<(), String> {
+        let mut by_tenant: HashMap<u64, usize> = HashMap::new();
+        for block in blocks {
+            if let Some((_, tenant)) = block.kept {
+                ensure!(block.cached.is_some(), "a block is kept that holds nothing");
+                *by_tenant.entry(tenant).or_default() += 1;
+            }
+        }
+        for (_, sequence) in self.sequences.iter().filter(|(_, s)| s.reserved > 0) {
+            *by_tenant.entry(sequence.tenant).or_default() += sequence.reserved;
+        }
+        let pins = self.prefixes.pool().audit_pins();
+        let (counted, most_of_one) = pins.audit();
+        let (all, most) = pins.all();
+        ensure!(
+            by_tenant.values().sum::<usize>() == all && all <= most,
+            "{all} kept of {most}: {by_tenant:?}"
+        );
+        ensure!(by_tenant.len() == counted.len(), "{by_tenant:?} keep blocks, {counted:?} counted");
+        for (tenant, own) in by_tenant {
+            ensure!(counted.get(&tenant) == Some(&own), "{tenant} keeps {own}, {counted:?} counted");
+            ensure!(own <= most_of_one, "{tenant} keeps {own} of {most_of_one}");
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, MissReason, Sampling};
+use headrace_domain::{CacheLife, CacheMiss, CachePin, MissReason, Sampling};
 use headrace_engine_api::{Job, Tenant};
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{Computed, ScriptedForward, ToyVocabulary};
@@ -143,4 +143,33 @@ fn a_report_says_why_its_prompt_missed() {
         );
         assert_eq!(report.engine.miss, expected, "{what}");
     }
+}
+
+/// What is wished to be kept is told as written, once, by how long it is kept; and what is beyond a share as computed.
+#[test]
+fn what_a_call_has_kept_is_told_to_the_block() {
+    let limits = SchedulerConfig { context_window: 1024, pinned_percent_of_one: 10, ..roomy() };
+    let (mut bench, _) = world(limits);
+    let share = bench.stepper.load().blocks_total / 10;
+    let base = prompt(1);
+    let wish = |pins: &[(u32, CacheLife)]| {
+        let pins = pins.iter().map(|&(tokens, life)| CachePin { tokens, life }).collect();
+        Job { pins, ..job(&base, sampling(2)) }
+    };
+    let (minutes, hour) = (CacheLife::Minutes, CacheLife::Hour);
+    let (plain, _) = bench.ask(Job { salt: salt(9), tenant: Tenant(9), ..job(&base, sampling(2)) });
+    let (answer, report) = bench.ask(wish(&[(40, hour), (100, minutes)]));
+    assert_eq!(answer, plain, "what is kept changes no answer");
+    let usage = report.usage;
+    // Whole blocks: two for an hour, and the four behind them.
+    assert_eq!((usage.cache_write_1h, usage.cache_write, usage.cached_input), (32, 64, 0));
+    assert_eq!(usage.prompt_tokens(), base.len() as u64);
+    assert_eq!((report.engine.pinned_blocks, report.engine.unpinned_blocks), (6, 0));
+    let (_, again) = bench.ask(wish(&[(40, hour), (100, minutes)]));
+    assert_eq!((again.usage.cache_writes(), again.engine.pinned_blocks), (0, 0), "it is there already");
+    let (_, more) = bench.ask(Job { salt: salt(5), ..wish(&[(base.len() as u32, minutes)]) });
+    let whole = base.len() as u32 / 16;
+    assert_eq!(more.engine.pinned_blocks + 6, share.min(6 + whole));
+    assert_eq!(more.engine.pinned_blocks + more.engine.unpinned_blocks, whole);
+    assert_eq!(more.usage.cache_write, u64::from(more.engine.pinned_blocks) * 16);
 }

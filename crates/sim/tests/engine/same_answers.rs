@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use headrace_domain::{FinishReason, Sampling, Seed};
+use headrace_domain::{CacheLife, CachePin, FinishReason, Sampling, Seed};
 use headrace_engine::Progress;
 use headrace_engine_api::{
     Job, JobError, Priority, SharedGrammar, SubmitRefusal, Tenant, ThoughtCap, TicketControl,
@@ -93,6 +93,7 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
     let thinks = grammar.is_none() && rng.one_in(3);
     Job {
         grammar,
+        pins: (0..rng.below(3)).map(|_| some_pin(rng)).collect(),
         thought: thinks.then(|| Arc::new(thought)),
         salt: salt(tenant),
         tenant: Tenant(tenant),
@@ -102,6 +103,10 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
         priority: rng.of(&[Priority::Idle, Priority::Normal, Priority::Normal, Priority::Normal]),
         ..job(&prompt, sampling)
     }
+}
+
+fn some_pin(rng: &mut Rng) -> CachePin {
+    CachePin { tokens: rng.below(160) as u32, life: rng.of(&CacheLife::ALL) }
 }
 
 fn alone(job: &Job) -> Answer {

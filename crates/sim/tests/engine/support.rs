@@ -101,6 +101,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         sampling,
         salt: salt(0),
         keys: None,
+        pins: Arc::default(),
         grammar: None,
         thought: None,
         tenant: Tenant(0),

@@ -53,6 +53,7 @@ pub(crate) fn job(sampling: Sampling) -> Job {
         sampling,
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
+        pins: Arc::default(),
         grammar: None,
         thought: None,
         tenant: Tenant(1),

@@ -70,6 +70,7 @@ fn job() -> Job {
         sampling: Sampling { max_tokens: 3, ..Sampling::default() },
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
+        pins: Arc::default(),
         grammar: None,
         thought: None,
         tenant: Tenant(1),

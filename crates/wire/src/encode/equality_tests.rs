@@ -67,6 +67,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         echo,
         explain: asked.explain,
         diagnoses: false,
+        cache_marks: Vec::new(),
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,

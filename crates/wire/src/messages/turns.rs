@@ -1,7 +1,7 @@
 //! Anthropic's turns to messages: what stands in one turn may become several messages, and a last turn of the assistant is the
 //! beginning of the answer. Knows no parameters.
 
-use headrace_domain::{Code, Message, MessageOrigin, Role};
+use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role};
 
 use super::blocks::{self, Block, Within};
 use crate::call_ids::CallIds;
@@ -34,6 +34,7 @@ pub(super) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Turns> {
     let (mut turns, mut ids) = (Turns::default(), CallIds::anthropic());
     let mut last = None;
     r.array(within.limits.max_messages, |r, index| {
+        within.breakpoints.enter(CacheMarkAt::Message(u32::try_from(index).unwrap_or(u32::MAX)));
         let (role, messages) = turn(r, within, &mut ids)?;
         turns.take(index, messages);
         last = Some((index, role));

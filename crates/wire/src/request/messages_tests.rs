@@ -1,6 +1,8 @@
 //! Tables of good and bad Anthropic requests: what they mean, or the exact code and parameter of the refusal.
 
-use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role, ToolCall, ToolChoice};
+use headrace_domain::{
+    CacheLife, CacheMarkAt, Call, Conversation, Endpoint, Message, Prompt, Role, ToolCall, ToolChoice,
+};
 use serde_json::{Value, json};
 
 use crate::{BadRequest, WireLimits, parse_messages};
@@ -383,6 +385,28 @@ fn four_places_of_a_cached_prefix_and_no_more() {
     }
     let bad = parse(&json!({"cache_control": {"ttl": "5m"}})).unwrap_err();
     assert_eq!(bad.param.as_deref(), Some("cache_control.type"));
+}
+
+#[test]
+fn what_is_to_be_kept_is_known_by_its_place_and_for_how_long() {
+    let mark = json!({"type": "ephemeral"});
+    let hour = json!({"type": "ephemeral", "ttl": "1h"});
+    let call = parse(&json!({
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": mark}]},
+            {"role": "assistant", "content": "c"},
+            {"role": "user", "content": [{"type": "text", "text": "d", "cache_control": hour}]}],
+        "system": [{"type": "text", "text": "s", "cache_control": hour}],
+        "cache_control": mark,
+    }));
+    let marks: Vec<_> = call.unwrap().cache_marks.into_iter().map(|mark| (mark.at, mark.life)).collect();
+    let expected = [
+        (CacheMarkAt::Message(0), CacheLife::Minutes),
+        (CacheMarkAt::Message(2), CacheLife::Hour),
+        (CacheMarkAt::Head, CacheLife::Hour),
+        (CacheMarkAt::Last, CacheLife::Minutes),
+    ];
+    assert!(marks.len() == 4 && expected.iter().all(|mark| marks.contains(mark)), "{marks:?}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn job() -> Job {
         sampling: Sampling { n: 2, logprobs: Some(1), ..Sampling::default() },
         salt: CacheSalt::from_bytes([0; 32]),
         keys: None,
+        pins: Arc::default(),
         grammar: None,
         thought: None,
         tenant: Tenant(0),

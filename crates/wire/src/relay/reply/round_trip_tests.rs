@@ -30,6 +30,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         echo: false,
         explain: false,
         diagnoses: false,
+        cache_marks: Vec::new(),
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
