@@ -286,7 +286,7 @@ def test_what_agents_of_today_send_is_taken(claude):
         messages=[*say("Hello!"), {"role": "system", "content": "Be brief."}],
     )
     assert answer.content[0].text
-    assert answer.diagnostics.cache_miss_reason.type == "unavailable"
+    assert answer.diagnostics.cache_miss_reason is None, "there is nothing to compare it with"
 
 
 def test_models_have_a_life_and_pages(claude):

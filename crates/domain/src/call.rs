@@ -144,6 +144,8 @@ pub struct Call {
     pub explain: bool,
     /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
     pub diagnoses: bool,
+    /// Since which answer, by its id.
+    pub previous_answer: Option<String>,
     /// Prefixes of its prompt that are to be kept.
     pub cache_marks: Vec<CacheMark>,
     /// A caller's own salt: it can only narrow who shares cached prefixes.
@@ -175,6 +177,7 @@ impl Call {
             echo: false,
             explain: false,
             diagnoses: false,
+            previous_answer: None,
             cache_marks: Vec::new(),
             cache_salt: None,
             timeout: None,

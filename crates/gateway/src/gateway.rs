@@ -14,6 +14,7 @@ use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
 use crate::memory::Memory;
+use crate::pasts::Pasts;
 use crate::shadows::{ShadowFigures, Shadows};
 use crate::shelf::Objects;
 use crate::turns::Turns;
@@ -32,6 +33,7 @@ pub struct Gateway {
     tasks: TaskTracker,
     shadows: Shadows,
     objects: Objects,
+    pasts: Pasts,
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
@@ -55,6 +57,7 @@ impl Gateway {
         let objects = Objects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
         Ok(Arc::new(Self {
             objects,
+            pasts: Pasts::default(),
             parts,
             turns: Turns::new(config.render_bytes_at_once),
             memory: Memory::new(config.memory),
@@ -189,6 +192,11 @@ impl Gateway {
     /// What clients store.
     pub(crate) const fn objects(&self) -> &Objects {
         &self.objects
+    }
+
+    /// What former answers were asked with.
+    pub(crate) const fn pasts(&self) -> &Pasts {
+        &self.pasts
     }
 
     /// The copies of its calls.

@@ -16,6 +16,7 @@ mod look_up;
 mod memory;
 mod notices;
 mod objects;
+mod pasts;
 mod policy;
 mod pump;
 mod questions;

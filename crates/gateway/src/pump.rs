@@ -56,6 +56,7 @@ use round::Round;
 use settle::{Bill, Settled, Settlement};
 use source::said::{Lost, Said};
 
+pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to know whether its hold reached the disk.

@@ -205,7 +205,8 @@ pub(crate) async fn decide(
         .render(gateway, dossier)
         .await?
         // By what cached prefixes are found: hashed once, before anything is taken.
-        .cache(dossier);
+        .cache(gateway, dossier)
+        .await?;
     Ok(keyed)
 }
 

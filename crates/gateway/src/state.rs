@@ -10,7 +10,7 @@ use headrace_domain::{CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys
 use headrace_engine_api::{SharedGrammar, ThoughtCap};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
-use headrace_wire::BadRequest;
+use headrace_wire::{BadRequest, CacheDiagnosis};
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
@@ -128,6 +128,8 @@ pub(crate) struct Work {
     pub(crate) thought: Option<Arc<ThoughtCap>>,
     /// What of the prompt is to be kept in a cache.
     pub(crate) pins: Arc<[CachePin]>,
+    /// What its caller is told of a cache miss, where it asks for that.
+    pub(crate) diagnosis: Option<CacheDiagnosis>,
     pub(crate) sampling: Sampling,
     pub(crate) salt: CacheSalt,
     /// The keys of the prompts' blocks, one list per prompt, once they are known.

@@ -59,6 +59,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         echo: false,
         explain: knobs.explain,
         diagnoses: false,
+        previous_answer: None,
         cache_marks: Vec::new(),
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,

@@ -7,6 +7,7 @@ mod called;
 mod chat_stream;
 mod completion_logprobs;
 mod completions_stream;
+mod diagnosis;
 mod encoded;
 mod encoder;
 mod frame;
@@ -19,6 +20,7 @@ mod equality_tests;
 #[cfg(test)]
 mod golden_tests;
 
+pub use diagnosis::{CacheDiagnosis, Changed};
 pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
 pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
 pub use frame::named_request;

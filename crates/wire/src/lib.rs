@@ -39,7 +39,7 @@ mod wishes;
 pub use batches::{
     BatchBody, BatchLine, LineFault, batch_body, batch_line, batch_path, message_batch, one_line,
 };
-pub use encode::{Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
+pub use encode::{CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, encoder, named_request};
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
 pub use files::{

@@ -34,8 +34,8 @@ struct Said {
     choice: (ToolChoice, bool),
     /// Of how many turns of the assistant, from the end, the thinking stays; `None`: of all.
     keep_thinking: Option<u32>,
-    /// Why a cache was missed is asked for.
-    diagnoses: bool,
+    /// Why a cache was missed is asked for, perhaps since an answer.
+    diagnoses: Option<Option<String>>,
     /// What of the prompt is to be kept.
     marks: Vec<CacheMark>,
 }
@@ -103,7 +103,7 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
             "context_management" => {
                 r.optional(|r| context_management(r, &mut said, limits))?;
             }
-            "diagnostics" => said.diagnoses = r.optional(diagnostics)?.is_some(),
+            "diagnostics" => said.diagnoses = r.optional(|r| diagnostics(r, limits))?,
             "metadata" => refused::anthropic_metadata(r, limits)?,
             "cache_control" => breakpoints.read_at(CacheMarkAt::Last, r)?,
             key => {
@@ -150,7 +150,8 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         return_token_ids: false,
         echo: false,
         explain: knobs.explain,
-        diagnoses,
+        diagnoses: diagnoses.is_some(),
+        previous_answer: diagnoses.flatten(),
         cache_marks: marks,
         cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
@@ -264,9 +265,14 @@ fn forget_thinking(messages: &mut [Message], most: u32) {
 }
 
 /// The message before, to compare the prompt with.
-fn diagnostics(r: &mut Reader<'_>) -> Read<()> {
-    r.object(|r, key| match key.as_ref() {
-        "previous_message_id" => r.optional(Reader::skip_string).map(drop),
-        _ => Err(Fault::unknown()),
-    })
+fn diagnostics(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<String>> {
+    let mut previous = None;
+    r.object(|r, key| {
+        match key.as_ref() {
+            "previous_message_id" => previous = r.optional(|r| crate::params::label(r, limits))?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    Ok(previous)
 }

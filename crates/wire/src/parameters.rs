@@ -43,7 +43,7 @@ const HONOURED: &[Row] = &[
         "diagnostics",
         "m",
         r#"{"previous_message_id":null}"#,
-        "the answer has the field; where a cached prefix ends is told by its trace",
+        "what was changed since the answer that it names, and where; known for an hour, on the models that are spoken to in tokens",
     ),
     ("echo", "t", "true", "the prompt stands before the answer"),
     ("enable_thinking", "c", "false", "whether the model thinks first, where its template has a switch"),

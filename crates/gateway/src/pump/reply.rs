@@ -58,6 +58,7 @@ pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
         system_fingerprint: work.model.lane.numerics().to_owned(),
         tier: work.call.tier,
         chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
+        diagnosis: work.diagnosis.clone(),
     }
 }
 
@@ -368,6 +369,7 @@ mod tests {
             system_fingerprint: String::new(),
             tier: ServiceTier::Standard,
             chosen: Chosen::default(),
+            diagnosis: None,
         };
         let (mut encoder, mut written) = (encoder(&call, meta), Written::of(&call, 2));
         encoder.begin(&Usage::default(), &mut written.bytes);

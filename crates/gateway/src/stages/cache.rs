@@ -1,19 +1,25 @@
 //! Stage `cache`: the keys of the prompts' blocks, by which placement and engines find what was computed before. They are
-//! hashed once and travel on with the request. Asks no worker: placement does.
+//! hashed once and travel on with the request. Asks no worker: placement does. What a call changed since
+//! an answer that it names is looked for here.
 
 use std::sync::Arc;
 
 use headrace_domain::{PrefixKeys, Stage};
 
+use crate::Gateway;
 use crate::dossier::Dossier;
+use crate::refused::Why;
 use crate::state::{Keyed, Rendered, Work};
 
+mod diagnose;
+
 impl Rendered {
-    pub(crate) fn cache(self, dossier: &mut Dossier) -> Keyed {
+    pub(crate) async fn cache(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Keyed, Why> {
         let Self { principal, mut work } = self;
         work.hash();
+        let work = diagnose::diagnosed(work, gateway, dossier).await?;
         dossier.mark(Stage::Cache);
-        Keyed { principal, work: Arc::new(work) }
+        Ok(Keyed { principal, work: Arc::new(work) })
     }
 }
 

@@ -12,6 +12,7 @@ use headrace_domain::{
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
 use headrace_prompt::RenderOptions;
+use headrace_wire::CacheDiagnosis;
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
@@ -34,6 +35,9 @@ mod texts;
 pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
+
+/// What is told where another model answers than the one that was looked at.
+const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
 
 impl Moderated {
     pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
@@ -76,6 +80,7 @@ impl Moderated {
             grammar,
             thought,
             pins,
+            diagnosis: None,
             sampling,
             salt,
             keys,
@@ -119,6 +124,7 @@ impl Work {
             grammar,
             thought,
             pins,
+            diagnosis: self.diagnosis.as_ref().map(|_| ANOTHER_MODEL),
             sampling,
             salt,
             keys: Vec::new(),

@@ -5,6 +5,7 @@
 mod arrives;
 mod asks;
 mod canaries;
+mod changes;
 mod continues;
 mod encodes;
 mod ends;

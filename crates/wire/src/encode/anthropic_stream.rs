@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bytes::BytesMut;
 use headrace_domain::{Call, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 
+use super::diagnosis;
 use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use super::frame::{answer_id, write_explain};
 use crate::ErrorFacts;
@@ -25,7 +26,6 @@ pub(super) struct AnthropicStream {
     calls: BTreeMap<u32, u32>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
-    diagnoses: bool,
     reason: Option<FinishReason>,
 }
 
@@ -48,7 +48,6 @@ impl AnthropicStream {
             index: 0,
             calls: BTreeMap::new(),
             hides_thinking: call.reasoning.hidden,
-            diagnoses: call.diagnoses,
             reason: None,
         }
     }
@@ -162,14 +161,13 @@ pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
 }
 
 /// `{"id":…,"type":"message","role":"assistant","model":…,"content":`, with what is known of a cache miss where that is asked for.
-pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta, diagnoses: bool) {
+pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta, usage: &Usage) {
     raw(out, "{\"id\":");
     value(out, &answer_id(Endpoint::Messages, meta.request_id));
     raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     value(out, &meta.model);
-    if diagnoses {
-        // An answer begins before it is looked where a cached prefix ends: the trace says it.
-        raw(out, ",\"diagnostics\":{\"cache_miss_reason\":{\"type\":\"unavailable\"}}");
+    if let Some(diagnosis) = &meta.diagnosis {
+        diagnosis::write(out, diagnosis, usage);
     }
     raw(out, ",\"container\":null,\"stop_details\":null,\"content\":");
 }
@@ -180,7 +178,7 @@ impl ReplyEncoder for AnthropicStream {
             return;
         }
         raw(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
-        write_head(out, &self.meta, self.diagnoses);
+        write_head(out, &self.meta, prompt_usage);
         raw(out, "[],");
         write_stop(out, None);
         raw(out, ",\"usage\":");

@@ -17,7 +17,6 @@ pub(super) struct AnthropicWhole {
     blocks: Vec<Block>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
-    diagnoses: bool,
     reason: Option<FinishReason>,
     over: bool,
 }
@@ -38,14 +37,7 @@ enum Block {
 impl AnthropicWhole {
     pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
         let hides_thinking = call.reasoning.hidden;
-        Self {
-            meta,
-            blocks: Vec::new(),
-            hides_thinking,
-            diagnoses: call.diagnoses,
-            reason: None,
-            over: false,
-        }
+        Self { meta, blocks: Vec::new(), hides_thinking, reason: None, over: false }
     }
 
     fn text(&mut self, text: &str) {
@@ -157,7 +149,7 @@ impl ReplyEncoder for AnthropicWhole {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        write_head(out, &self.meta, self.diagnoses);
+        write_head(out, &self.meta, usage);
         raw(out, "[");
         list(out, &self.blocks, |out, block| block.write(out));
         raw(out, "],");

@@ -4,6 +4,8 @@
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, ReplyEvent, RequestId, ServiceTier, TokenLogprob, Usage};
 
+use super::diagnosis::CacheDiagnosis;
+
 use crate::ErrorFacts;
 use crate::json_out::raw;
 
@@ -22,6 +24,8 @@ pub struct ReplyMeta {
     pub tier: ServiceTier,
     /// How tokens are chosen where the caller said nothing.
     pub chosen: Chosen,
+    /// What there is to say of a cache miss; `None`: it was not asked for.
+    pub diagnosis: Option<CacheDiagnosis>,
 }
 
 /// How tokens are chosen, as far as answers say it.

@@ -67,6 +67,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
         echo,
         explain: asked.explain,
         diagnoses: false,
+        previous_answer: None,
         cache_marks: Vec::new(),
         cache_salt: None,
         timeout: None,
@@ -229,6 +230,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
         chosen: Chosen::default(),
+        diagnosis: None,
     };
     let explain = json!({"cost": "1"});
     let mut out = BytesMut::new();

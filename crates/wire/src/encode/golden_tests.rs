@@ -33,6 +33,7 @@ fn start(call: &Call) -> Box<dyn ReplyEncoder> {
         system_fingerprint: "f".into(),
         tier: headrace_domain::ServiceTier::Standard,
         chosen: Chosen::default(),
+        diagnosis: None,
     };
     encoder(call, meta)
 }

@@ -126,6 +126,7 @@ fn answer(endpoint: Endpoint, body: &Value, values: &[&[f32]]) -> Value {
         system_fingerprint: String::new(),
         tier: ServiceTier::Standard,
         chosen: crate::encode::Chosen::default(),
+        diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());
     let usage = Usage { input: 9, ..Usage::default() };

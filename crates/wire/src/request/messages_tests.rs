@@ -413,7 +413,8 @@ fn what_is_to_be_kept_is_known_by_its_place_and_for_how_long() {
 fn a_prompt_may_be_read_ahead_edited_and_asked_about() {
     assert_eq!(parse(&json!({"max_tokens": 0})).unwrap().sampling.max_tokens, Some(0));
     assert!(parse(&json!({"diagnostics": {"previous_message_id": null}})).unwrap().diagnoses);
-    assert!(parse(&json!({"diagnostics": {"previous_message_id": "msg_1"}})).unwrap().diagnoses);
+    let named = parse(&json!({"diagnostics": {"previous_message_id": "msg_1"}})).unwrap();
+    assert_eq!((named.diagnoses, named.previous_answer.as_deref()), (true, Some("msg_1")));
     assert!(!parse(&json!({"diagnostics": null})).unwrap().diagnoses);
     let turn = |role: &str, n: usize| match role {
         "user" => json!({"role": "user", "content": "u"}),

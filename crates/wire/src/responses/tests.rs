@@ -211,6 +211,7 @@ fn written(call: &Call, events: &[ReplyEvent], failed: bool) -> String {
         system_fingerprint: String::new(),
         tier: ServiceTier::Standard,
         chosen: Chosen { temperature: 0.7, top_p: 0.9 },
+        diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(call, meta), BytesMut::new());
     encoder.begin(&Usage::default(), &mut out);

@@ -30,6 +30,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         echo: false,
         explain: false,
         diagnoses: false,
+        previous_answer: None,
         cache_marks: Vec::new(),
         cache_salt: None,
         timeout: None,
@@ -51,6 +52,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> Bytes {
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
         chosen: Chosen::default(),
+        diagnosis: None,
     };
     let mut out = BytesMut::new();
     let mut encoder = encoder(call, meta);

@@ -126,6 +126,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         echo: knobs.echo,
         explain: knobs.explain,
         diagnoses: false,
+        previous_answer: None,
         cache_marks: Vec::new(),
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,

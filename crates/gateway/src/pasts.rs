@@ -1,0 +1,126 @@
+//! What former answers were asked with, for a while: so that a later call which names one can be told what it changed. Keeps ids of
+//! prompts, no texts; must not know what is cached where.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use headrace_domain::{ModelName, ProjectId, RequestId, UnixNanos};
+use parking_lot::Mutex;
+
+/// The most bytes of prompts that are kept.
+const MOST_BYTES: usize = 64 << 20;
+/// The most answers that are known.
+const MOST_ANSWERS: usize = 16_384;
+/// For how long one is known, in nanoseconds: as long as the longest that a prefix is kept for.
+const KNOWN_FOR_NS: u64 = 3_600_000_000_000;
+/// What one takes beside its prompt, near enough.
+const EACH_BYTES: usize = 512;
+
+/// What an answer was asked with.
+#[derive(Debug, Clone)]
+pub(crate) struct Past {
+    pub(crate) project: ProjectId,
+    pub(crate) model: ModelName,
+    pub(crate) prompt: Arc<[u32]>,
+    /// Its tools, whatever the order of their properties.
+    pub(crate) tools: [u8; 16],
+    pub(crate) at: UnixNanos,
+}
+
+/// The answers that are known.
+#[derive(Debug, Default)]
+pub(crate) struct Pasts(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_answer: HashMap<RequestId, Past>,
+    /// In the order in which they came.
+    order: VecDeque<RequestId>,
+    bytes: usize,
+}
+
+fn bytes_of(past: &Past) -> usize {
+    EACH_BYTES + size_of_val(&*past.prompt)
+}
+
+impl Pasts {
+    /// Keeps what an answer was asked with; the oldest ones make room for it.
+    pub(crate) fn put(&self, answer: RequestId, past: Past) {
+        let now = past.at;
+        let mut inner = self.0.lock();
+        inner.bytes = inner.bytes.saturating_add(bytes_of(&past));
+        match inner.by_answer.insert(answer, past) {
+            Some(former) => inner.bytes = inner.bytes.saturating_sub(bytes_of(&former)),
+            None => inner.order.push_back(answer),
+        }
+        while let Some(oldest) = inner.order.front().copied() {
+            let is_old = inner.by_answer.get(&oldest).is_none_or(|past| is_over(past, now));
+            if !is_old && inner.bytes <= MOST_BYTES && inner.order.len() <= MOST_ANSWERS {
+                return;
+            }
+            inner.order.pop_front();
+            if let Some(gone) = inner.by_answer.remove(&oldest) {
+                inner.bytes = inner.bytes.saturating_sub(bytes_of(&gone));
+            }
+        }
+    }
+
+    /// What a project's answer was asked with. That of another project is not known.
+    pub(crate) fn get(&self, answer: RequestId, project: &ProjectId, now: UnixNanos) -> Option<Past> {
+        let inner = self.0.lock();
+        let past = inner.by_answer.get(&answer)?;
+        (past.project == *project && !is_over(past, now)).then(|| past.clone())
+    }
+}
+
+fn is_over(past: &Past, now: UnixNanos) -> bool {
+    now.get().saturating_sub(past.at.get()) > KNOWN_FOR_NS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn past(project: &str, ids: usize, at: u64) -> Past {
+        Past {
+            project: ProjectId::new(project).unwrap(),
+            model: ModelName::new("m").unwrap(),
+            prompt: vec![7; ids].into(),
+            tools: [0; 16],
+            at: UnixNanos::new(at),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_known_to_its_project_for_an_hour() {
+        let pasts = Pasts::default();
+        let (own, other) = (ProjectId::new("a").unwrap(), ProjectId::new("b").unwrap());
+        let answer = RequestId::from_bits(1);
+        pasts.put(answer, past("a", 10, 5));
+        let at = |ns: u64| UnixNanos::new(ns);
+        assert!(pasts.get(answer, &own, at(5 + KNOWN_FOR_NS)).is_some());
+        assert!(pasts.get(answer, &own, at(6 + KNOWN_FOR_NS)).is_none());
+        assert!(pasts.get(answer, &other, at(5)).is_none());
+        assert!(pasts.get(RequestId::from_bits(2), &own, at(5)).is_none());
+        // What is over goes when another one comes.
+        pasts.put(RequestId::from_bits(2), past("a", 10, 6 + KNOWN_FOR_NS));
+        assert_eq!(pasts.0.lock().by_answer.len(), 1);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be() {
+        let pasts = Pasts::default();
+        let mut most = 0;
+        for n in 0..3_000_u128 {
+            // One of them alone is more than all may be.
+            let ids = if n == 700 { MOST_BYTES } else { 20_000 + n as usize };
+            pasts.put(RequestId::from_bits(n + 1), past("a", ids, 1));
+            let inner = pasts.0.lock();
+            let bytes: usize = inner.by_answer.values().map(bytes_of).sum();
+            assert_eq!((bytes, inner.order.len()), (inner.bytes, inner.by_answer.len()));
+            assert!(bytes <= MOST_BYTES && inner.order.len() <= MOST_ANSWERS);
+            most = most.max(inner.order.len());
+        }
+        assert!(most > 500);
+    }
+}

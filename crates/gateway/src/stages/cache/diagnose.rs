@@ -1,0 +1,117 @@
+//! What a call changed since the answer that it names: to the character, in the words of its caller. Done once for a call that asks
+//! for it, before its answer begins. Keeps what the next one is compared with. Must not know what an engine has in its cache.
+
+use std::sync::Arc;
+
+use headrace_domain::{CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, UnixNanos};
+use headrace_wire::{CacheDiagnosis, Changed};
+use serde_json::Value;
+
+use crate::Gateway;
+use crate::dossier::Dossier;
+use crate::pasts::Past;
+use crate::pump::located;
+use crate::refused::Why;
+use crate::state::Work;
+
+/// The call with what is told of it, where it asks for that.
+///
+/// # Errors
+/// The comparison was stopped.
+pub(super) async fn diagnosed(mut work: Work, gateway: &Gateway, dossier: &Dossier) -> Result<Work, Why> {
+    if !work.call.diagnoses {
+        return Ok(work);
+    }
+    let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
+        // Others' servers know what they have cached.
+        work.diagnosis =
+            Some(CacheDiagnosis::Unavailable { why: "the model is computed by a server of others" });
+        return Ok(work);
+    };
+    let now = dossier.record.started;
+    let (project, model) = (project.clone(), work.model.name.clone());
+    let own = Past { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
+    let named = work.call.previous_answer.as_deref().map(headrace_wire::named_request);
+    let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
+    gateway.pasts().put(dossier.id, own.clone());
+    let long = work.body_bytes > gateway.config().render_inline_bytes;
+    let past = match past {
+        None => {
+            work.diagnosis = Some(CacheDiagnosis::Nothing);
+            return Ok(work);
+        }
+        Some(None) => {
+            work.diagnosis = Some(CacheDiagnosis::NotFound);
+            return Ok(work);
+        }
+        Some(Some(past)) => past,
+    };
+    let compare = move || {
+        work.diagnosis = Some(compared(&work, &past, &own, now));
+        work
+    };
+    if !long {
+        return Ok(compare());
+    }
+    // As in the stage `render`: a long prompt takes milliseconds, and the event loop's threads must stay free.
+    let compared = tokio::task::spawn_blocking(compare).await;
+    compared
+        .map_err(|_| Why::new(Code::RenderFailed, "The prompt could not be compared. Nothing was charged."))
+}
+
+/// What of a former prompt goes on in this one.
+fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagnosis {
+    let (before, after) = (&past.prompt, &own.prompt);
+    let missed = |from: usize| before.len().saturating_sub(from) as u64;
+    if past.model != own.model {
+        let hint = Some(format!("it was `{}`", past.model));
+        return CacheDiagnosis::Changed { what: Changed::Model, missed_tokens: missed(0), place: None, hint };
+    }
+    let same = before.iter().zip(after.iter()).take_while(|(one, other)| one == other).count();
+    if same == before.len() {
+        return CacheDiagnosis::Same { tokens: same as u64 };
+    }
+    let miss = CacheMiss {
+        reason: MissReason::Differs,
+        token: u32::try_from(same).unwrap_or(u32::MAX),
+        elsewhere: false,
+        place: None,
+        other: before.get(same).copied(),
+    };
+    let Some(place) = located(work, 0, miss, now).place else {
+        return CacheDiagnosis::Unavailable { why: "where they part could not be found" };
+    };
+    let what = match place {
+        PromptPlace::System { .. } => Changed::System,
+        PromptPlace::Tool { .. } | PromptPlace::Tools => Changed::Tools,
+        PromptPlace::Template { before_message: 0 } => Changed::System,
+        PromptPlace::Message { .. }
+        | PromptPlace::Reasoning { .. }
+        | PromptPlace::ToolCall { .. }
+        | PromptPlace::Template { .. }
+        | PromptPlace::Prompt { .. } => Changed::Messages,
+    };
+    // The same tools but for the order of their properties.
+    let only_order = what == Changed::Tools && past.tools == own.tools;
+    let hint = only_order.then(|| {
+        "only the order of properties differs; `tools.order = \"canonical\"` of the model makes that no matter".to_owned()
+    });
+    let place = serde_json::to_value(place).ok();
+    CacheDiagnosis::Changed { what, missed_tokens: missed(same), place, hint }
+}
+
+/// The tools of a call as a hash, whatever the order of properties.
+fn tools(call: &Call) -> [u8; 16] {
+    let Prompt::Conversation(Conversation { tools, .. }) = &call.prompt else { return [0; 16] };
+    let mut hasher = blake3::Hasher::new();
+    for tool in tools {
+        let parameters = tool.parameters.clone().map(headrace_wire::canonical::value);
+        let parameters = parameters.unwrap_or(Value::Null).to_string();
+        for text in [&tool.name, tool.description.as_deref().unwrap_or_default(), &parameters] {
+            hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        }
+    }
+    let mut short = [0; 16];
+    short.iter_mut().zip(hasher.finalize().as_bytes()).for_each(|(to, from)| *to = *from);
+    short
+}

@@ -1,0 +1,86 @@
+//! What a call changed since the answer that it names: to the character, and only to whose answer it was.
+
+use headrace_domain::Endpoint;
+use serde_json::{Value, json};
+
+use crate::world::{Setup, World, read};
+
+const LONG: &str =
+    "You are a patient helper who answers in one word, and who never says more than that, whatever is asked.";
+
+fn tool(properties: &str, description: &str) -> Value {
+    let schema = format!("{{\"type\":\"object\",\"properties\":{properties}}}");
+    json!({"name": "look", "description": description, "input_schema": serde_json::from_str::<Value>(&schema).unwrap()})
+}
+
+fn body(system: &str, turns: &[&str], tools: Value, previous: Value) -> Value {
+    let turn = |(at, text): (usize, &&str)| json!({"role": if at % 2 == 0 { "user" } else { "assistant" }, "content": text});
+    let messages: Vec<Value> = turns.iter().enumerate().map(turn).collect();
+    json!({"model": "demo", "max_tokens": 4, "system": system, "messages": messages, "tools": tools,
+        "diagnostics": {"previous_message_id": previous}})
+}
+
+async fn ask(world: &World, body: &Value) -> Value {
+    let answer = world.call(Endpoint::Messages, body.clone()).await;
+    let (status, text) = (answer.status, read(answer).await);
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The reason that a second call is told.
+async fn told(first: Value, second: impl FnOnce(Value) -> Value) -> Value {
+    let world = World::new(Setup::default());
+    let before = ask(&world, &first).await;
+    assert!(before["diagnostics"]["cache_miss_reason"].is_null(), "{before}");
+    let after = ask(&world, &second(before["id"].clone())).await;
+    after["diagnostics"]["cache_miss_reason"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_told_what_it_changed_to_the_character() {
+    let turns = ["The first question.", "ha ha ha ha ", "The second question."];
+    let none = || json!([]);
+    let first = || body(LONG, &turns[..1], none(), Value::Null);
+    let same = told(first(), |id| body(LONG, &turns, none(), id)).await;
+    assert!(
+        same["type"] == "unavailable" && same["hint"].as_str().unwrap().contains("nothing was changed"),
+        "{same}"
+    );
+
+    let system = told(first(), |id| body(&LONG.replace("patient", "pacific"), &turns, none(), id)).await;
+    assert_eq!(system["type"], "system_changed");
+    assert_eq!(system["place"], json!({"in": "system", "character": 12}));
+    assert!(system["cache_missed_input_tokens"].as_u64().unwrap() > 10);
+
+    let other = ["The first question?", "ha ha ha ha ", "The second question."];
+    let messages = told(first(), |id| body(LONG, &other, none(), id)).await;
+    assert_eq!((&messages["type"], &messages["place"]["index"]), (&json!("messages_changed"), &json!(0)));
+    assert_eq!(messages["place"]["character"], 18);
+
+    let (sent, other) = (
+        r#"{"a":{"type":"string"},"b":{"type":"integer"}}"#,
+        r#"{"b":{"type":"integer"},"a":{"type":"string"}}"#,
+    );
+    let first = || body(LONG, &turns[..1], json!([tool(sent, "Looks.")]), Value::Null);
+    let order = told(first(), |id| body(LONG, &turns, json!([tool(other, "Looks.")]), id)).await;
+    assert_eq!(order["type"], "tools_changed");
+    assert!(order["hint"].as_str().unwrap().contains("tools.order"), "{order}");
+    let words = told(first(), |id| body(LONG, &turns, json!([tool(sent, "Looks on.")]), id)).await;
+    assert_eq!((&words["type"], &words["hint"]), (&json!("tools_changed"), &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_nobody_knows_is_said_to_be_none() {
+    let world = World::new(Setup::default());
+    for id in ["msg_00000000000000000000000000000001", "msg_of_somebody_else"] {
+        let answer = ask(&world, &body(LONG, &["Why?"], json!([]), json!(id))).await;
+        assert_eq!(answer["diagnostics"]["cache_miss_reason"], json!({"type": "previous_message_not_found"}));
+    }
+    // Who does not ask is told nothing, and nothing is kept of it.
+    let mut silent = body(LONG, &["Why?"], json!([]), Value::Null);
+    silent.as_object_mut().unwrap().remove("diagnostics");
+    let before = ask(&world, &silent).await;
+    assert!(before.get("diagnostics").is_none(), "{before}");
+    let after = ask(&world, &body(LONG, &["Why?"], json!([]), before["id"].clone())).await;
+    assert_eq!(after["diagnostics"]["cache_miss_reason"]["type"], "previous_message_not_found");
+}
