@@ -9,6 +9,7 @@
 //! and `flat`, a million calls, which is left out unless it is named.
 //! `cargo run --release -p xtask -- peers gateways` puts other people's gateways beside ours in the same run.
 
+mod connections;
 mod flat;
 mod frontier;
 #[path = "../common/house.rs"]
@@ -142,7 +143,7 @@ fn report() -> Result<(), Failure> {
     if only.is_named("flat") {
         flat::print(instant)?;
     }
-    if only.has("connections") { memory_of_connections() } else { Ok(()) }
+    if only.has("connections") { connections::print(instant, stream) } else { Ok(()) }
 }
 
 /// What is run.
@@ -223,41 +224,4 @@ fn copy_and_hash_us(bytes: usize) -> f64 {
         .collect();
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Memory of idle connections, and of streams that stand open, in the governed server.
-fn memory_of_connections() -> Result<(), Failure> {
-    const COUNT: usize = 1_000;
-    let dir = tempfile::tempdir()?;
-    // The answer's first event, and then nothing more.
-    let whole = mock::stream(1);
-    let first = whole.windows(4).position(|window| window == b"\n\n\r\n").map_or(whole.len(), |at| at + 4);
-    let mut mock = Mock::new(whole.get(..first).unwrap_or(&[]).to_vec())?;
-    let url = format!("http://127.0.0.1:{}", mock.port()?);
-    let server = Server::start("memory", &dir.path().to_string_lossy(), &url)?;
-    let mut idle = Vec::new();
-    let empty = server.resident_bytes()?;
-    for _ in 0..COUNT {
-        idle.push(std::net::TcpStream::connect(("127.0.0.1", server.port))?);
-    }
-    std::thread::sleep(Duration::from_secs(1));
-    let connected = server.resident_bytes()?;
-    let request = request(&chat(250, true));
-    for stream in &mut idle {
-        use std::io::Write;
-        stream.write_all(&request)?;
-        mock.turn()?;
-    }
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
-        mock.turn()?;
-    }
-    let streaming = server.resident_bytes()?;
-    let each = |more: u64, less: u64| more.saturating_sub(less) as f64 / COUNT as f64 / 1024.0;
-    println!(
-        "{COUNT} idle connections: {:.1} KiB each; {COUNT} open streams: {:.1} KiB each",
-        each(connected, empty),
-        each(streaming, empty)
-    );
-    Ok(())
 }

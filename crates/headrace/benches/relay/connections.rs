@@ -1,0 +1,118 @@
+//! Memory of connections in the governed server: of those that never asked, of those that rest after a call, and of streams that
+//! stand open. Must not know what a server does.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::load::Load;
+use crate::mock::Mock;
+use crate::process::Server;
+use crate::{Cell, Failure};
+
+const COUNT: usize = 1_000;
+/// A connection is looked after at least every 10 s (`server.header_timeout`), and rests then.
+const RESTS_BY: Duration = Duration::from_secs(12);
+/// By then what was asked for is here, and what is freed has been given back.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Prints what each connection takes, in the server that the name stands for.
+pub(crate) fn print(instant: &Cell, stream: &Cell) -> Result<(), Failure> {
+    let (never, rests) = idle(instant)?;
+    println!(
+        "{COUNT} connections that never asked: {never:.1} KiB each; {COUNT} that rest after a call: {rests:.1} KiB each; \
+         {COUNT} open streams: {:.1} KiB each",
+        streams(stream)?
+    );
+    Ok(())
+}
+
+fn idle(cell: &Cell) -> Result<(f64, f64), Failure> {
+    let mut house = House::new(cell.answer.clone())?;
+    // What the newest calls of all leave behind is not the connections'.
+    let load = Load { port: house.server.port, connections: 4, request: cell.request.clone() };
+    load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
+    house.wait(Duration::from_secs(1))?;
+    let empty = house.server.resident_bytes()?;
+    let mut connections = house.connect(COUNT)?;
+    house.wait(Duration::from_secs(1))?;
+    let connected = house.server.resident_bytes()?;
+    for connection in &mut connections {
+        house.call(connection, cell)?;
+    }
+    house.wait(RESTS_BY)?;
+    // What was freed is given back when there is something to do.
+    load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
+    Ok((each(connected, empty), each(house.server.resident_bytes()?, empty)))
+}
+
+fn streams(cell: &Cell) -> Result<f64, Failure> {
+    // The answer's first event, and then nothing more.
+    let first = cell.answer.windows(4).position(|window| window == b"\n\n\r\n");
+    let first = first.and_then(|at| cell.answer.get(..at + 4)).unwrap_or_default();
+    let mut house = House::new(first.to_vec())?;
+    let empty = house.server.resident_bytes()?;
+    let mut connections = house.connect(COUNT)?;
+    house.ask(&mut connections, cell)?;
+    house.wait(SETTLED)?;
+    Ok(each(house.server.resident_bytes()?, empty))
+}
+
+fn each(more: u64, less: u64) -> f64 {
+    more.saturating_sub(less) as f64 / COUNT as f64 / 1024.0
+}
+
+/// A server with the upstream that it asks.
+struct House {
+    mock: Mock,
+    server: Server,
+    _dir: tempfile::TempDir,
+}
+
+impl House {
+    fn new(answer: Vec<u8>) -> Result<Self, Failure> {
+        let dir = tempfile::tempdir()?;
+        let mock = Mock::new(answer)?;
+        let url = format!("http://127.0.0.1:{}", mock.port()?);
+        let server = Server::start("memory", &dir.path().to_string_lossy(), &url)?;
+        Ok(Self { mock, server, _dir: dir })
+    }
+
+    fn connect(&self, count: usize) -> Result<Vec<TcpStream>, Failure> {
+        let connect = |_| TcpStream::connect(("127.0.0.1", self.server.port)).map_err(Failure::from);
+        (0..count).map(connect).collect()
+    }
+
+    fn ask(&mut self, connections: &mut [TcpStream], cell: &Cell) -> Result<(), Failure> {
+        for connection in connections {
+            connection.write_all(&cell.request)?;
+            self.mock.turn()?;
+        }
+        Ok(())
+    }
+
+    /// A call to its end.
+    fn call(&mut self, connection: &mut TcpStream, cell: &Cell) -> Result<(), Failure> {
+        connection.write_all(&cell.request)?;
+        connection.set_nonblocking(true)?;
+        let mut answer = [0; 4096];
+        let read = loop {
+            self.mock.turn()?;
+            match connection.read(&mut answer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => break read?,
+            }
+        };
+        let is_good = answer.get(..read).is_some_and(|answer| answer.starts_with(b"HTTP/1.1 200 OK"));
+        if is_good { Ok(()) } else { Err("a call was refused".into()) }
+    }
+
+    /// The upstream answers meanwhile.
+    fn wait(&mut self, length: Duration) -> Result<(), Failure> {
+        let until = Instant::now() + length;
+        while Instant::now() < until {
+            self.mock.turn()?;
+        }
+        Ok(())
+    }
+}
