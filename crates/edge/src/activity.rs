@@ -15,6 +15,8 @@ use crate::peer::Allowance;
 const NEVER: u64 = u64::MAX;
 /// Refusals that are told on one connection whose peer has shown no good key; with the last of them it ends.
 const MOST_REFUSALS: u32 = 16;
+/// For how long a connection has had nothing to do whose buffers are let go.
+const RESTS_AFTER: Duration = Duration::from_millis(500);
 /// How long a peer that was only refused may take to read the last of it.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -185,6 +187,12 @@ impl Activity {
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let last = Duration::from_millis(self.last_event_ms.load(Ordering::Acquire));
         (!self.is_answering()).then(|| self.start + last)
+    }
+
+    /// Whether it has had nothing to do for a while, and nothing of a next request is here.
+    pub(crate) fn may_rest(&self) -> bool {
+        let quiet = self.idle_since().is_some_and(|since| since.elapsed() >= RESTS_AFTER);
+        quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() == Wish::Serve
     }
 
     /// Whether the peer was told all the refusals that it may be told for now.
@@ -377,6 +385,30 @@ mod tests {
         assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
         after(1).await;
         assert_eq!(activity.judge(&PATIENCE), Verdict::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_who_has_nothing_to_do_and_nothing_begun_may_rest() {
+        let activity = fresh();
+        assert!(!activity.may_rest());
+        after(1).await;
+        assert!(activity.may_rest());
+        let (_, guard) = activity.request();
+        after(1).await;
+        assert!(!activity.may_rest(), "it is being answered");
+        drop(guard);
+        assert!(!activity.may_rest(), "it may have more to ask at once");
+        after(1).await;
+        assert!(activity.may_rest());
+        activity.write_blocked();
+        assert!(!activity.may_rest(), "the peer has not taken all of its answer");
+        activity.write_went_on();
+        activity.head_began();
+        assert!(!activity.may_rest(), "a part of its next head is here");
+        activity.head_ended();
+        assert!(activity.may_rest());
+        activity.wish(Wish::Finish);
+        assert!(!activity.may_rest(), "it is to end");
     }
 
     #[tokio::test(start_paused = true)]

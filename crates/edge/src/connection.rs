@@ -65,6 +65,8 @@ enum End {
     /// With what the library does not understand.
     Unheard(Unheard),
     SlowReader,
+    /// It has not: it rests.
+    Resting,
 }
 
 /// Why a peer was not heard out.
@@ -128,15 +130,34 @@ impl Wiring {
         service: S,
         last_words: impl FnOnce(Unheard) -> Vec<u8>,
     ) where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let tcp = Socket::new(tcp, Arc::clone(activity));
-        let Some(acceptor) = &self.tls else {
-            return self.speak_over(tcp, None, activity, service, last_words).await;
-        };
+        match &self.tls {
+            None => self.speak_over(tcp, None, activity, service, last_words).await,
+            // Apart: a connection in clear would have room for it.
+            Some(acceptor) => {
+                Box::pin(self.speak_over_tls(acceptor, tcp, activity, service, last_words)).await;
+            }
+        }
+    }
+
+    async fn speak_over_tls<S, B>(
+        &self,
+        acceptor: &TlsAcceptor,
+        tcp: Socket<TcpStream>,
+        activity: &Arc<Activity>,
+        service: S,
+        last_words: impl FnOnce(Unheard) -> Vec<u8>,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
+        S::Future: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
         let buffer = self.tls_buffer_bytes;
         let shaking = acceptor.accept_with(tcp, |tls| tls.set_buffer_limit(Some(buffer)));
         let shaken = tokio::select! {
@@ -164,7 +185,7 @@ impl Wiring {
         last_words: impl FnOnce(Unheard) -> Vec<u8>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send,
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -185,27 +206,84 @@ impl Wiring {
         match protocol {
             Protocol::Http1 => {
                 let mut transport = Transport::http1(io, ahead, Arc::clone(activity));
-                let end = {
-                    let connection = self.http1.serve_connection(TokioIo::new(&mut transport), service);
-                    self.watch(pin!(connection), http1::Connection::graceful_shutdown, activity).await
-                };
-                self.part(&mut transport, end, activity, last_words).await;
+                let end = self.speak_http1(&mut transport, service, activity).await;
+                // Apart: it has room for what a peer still sends.
+                Box::pin(self.part(&mut transport, end, activity, last_words)).await;
             }
             Protocol::Http2 => {
                 let mut transport = Transport::http2(io, ahead, Arc::clone(activity));
-                let connection = self.http2.serve_connection(TokioIo::new(&mut transport), service);
-                let end = self.watch(pin!(connection), http2::Connection::graceful_shutdown, activity).await;
+                // Apart: most connections are none of these, and would have room for it.
+                let mut connection =
+                    Box::pin(self.http2.serve_connection(TokioIo::new(&mut transport), service));
+                let finish = http2::Connection::graceful_shutdown;
+                let end = Box::pin(self.watch(connection.as_mut(), finish, activity, false)).await;
                 self.tally(&end);
             }
         }
     }
 
-    /// Drives a connection and holds it to the limits.
+    /// While the peer has nothing to say the library's buffers are let go: a connection that rests has room for its first bytes only.
+    async fn speak_http1<I, S, B>(
+        &self,
+        transport: &mut Transport<I>,
+        mut service: S,
+        activity: &Arc<Activity>,
+    ) -> End
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
+        S::Future: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let mut rests = true;
+        loop {
+            let mut connection =
+                Box::new(self.http1.serve_connection(TokioIo::new(&mut *transport), service));
+            let finish = http1::Connection::graceful_shutdown;
+            let end = Box::pin(self.watch(Pin::new(&mut *connection), finish, activity, rests)).await;
+            if !matches!(end, End::Resting) {
+                return end;
+            }
+            let parts = connection.into_parts();
+            let read = parts.read_buf;
+            service = parts.service;
+            // Who leaves something lying about between two requests is not taken up and put down again for it.
+            rests = read.is_empty();
+            transport.take_back(read);
+            if !self.rest(transport, activity).await {
+                // As the library would have ended it.
+                let _ = timeout(LINGER, transport.shutdown()).await;
+                return End::Closed;
+            }
+        }
+    }
+
+    /// Waits for more bytes of a peer that has nothing in flight; whether any came.
+    async fn rest<I: AsyncRead + Unpin>(&self, transport: &mut Transport<I>, activity: &Activity) -> bool {
+        let mut look = pin!(sleep_until(Instant::now()));
+        loop {
+            tokio::select! {
+                biased;
+                came = transport.more_came() => return came,
+                () = activity.next_wish() => if activity.wished() != Wish::Serve {
+                    return false;
+                },
+                () = look.as_mut() => match activity.judge(&self.patience) {
+                    Verdict::Fine(next) => look.as_mut().reset(next),
+                    Verdict::SlowHeaders | Verdict::SlowReader | Verdict::Idle => return false,
+                },
+            }
+        }
+    }
+
+    /// Drives a connection and holds it to the limits; one that `rests` is handed back when it has had nothing to do for a while.
     async fn watch<C>(
         &self,
         mut connection: Pin<&mut C>,
         finish: impl Fn(Pin<&mut C>),
         activity: &Activity,
+        rests: bool,
     ) -> End
     where
         C: Future<Output = hyper::Result<()>>,
@@ -239,6 +317,7 @@ impl Wiring {
                     wish.set(activity.next_wish());
                 }
                 () = look.as_mut() => match activity.judge(&self.patience) {
+                    Verdict::Fine(_) if rests && activity.may_rest() => return End::Resting,
                     Verdict::Fine(next) => look.as_mut().reset(next),
                     Verdict::SlowHeaders => return End::Unheard(Unheard::Slow),
                     Verdict::SlowReader => {
@@ -268,7 +347,7 @@ impl Wiring {
     {
         self.tally(&end);
         match end {
-            End::SlowReader => {}
+            End::SlowReader | End::Resting => {}
             End::Unheard(Unheard::Slow) if activity.is_in_head() && !activity.is_answering() => {
                 refuse_and_close(transport, &last_words(Unheard::Slow)).await;
             }
@@ -286,7 +365,7 @@ impl Wiring {
     fn tally(&self, end: &End) {
         match end {
             End::Unheard(Unheard::Slow) => count(&self.stats.header_timeouts),
-            End::Closed | End::Unheard(_) => {}
+            End::Closed | End::Unheard(_) | End::Resting => {}
             End::SlowReader => count(&self.stats.write_timeouts),
         }
     }

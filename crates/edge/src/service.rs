@@ -117,7 +117,7 @@ impl<F: Front> Asked<'_, F> {
         if let (Some((Route { target: Target::Annex, .. }, _)), Some(annex)) =
             (routes::find(path), &self.shared.annex)
         {
-            return self.ask_annex(&**annex).await;
+            return Box::pin(self.ask_annex(&**annex)).await;
         }
         self.ask_front(path).await.map(Source::Front)
     }
@@ -146,12 +146,12 @@ impl<F: Front> Asked<'_, F> {
         self.ask(route.target, rest).await
     }
 
-    /// What the front says.
+    /// What the front says. A connection keeps room for what it awaits, for as long as it is open: what is not a call stands apart.
     async fn ask(&mut self, target: Target, rest: &str) -> Answer<F::Stream> {
         let front = &self.shared.front;
         let reply = match target {
             Target::Call(endpoint) => self.call(endpoint).await,
-            Target::Question(question) => self.question(question).await,
+            Target::Question(question) => Box::pin(self.question(question)).await,
             Target::Models => {
                 let query = routes::query_fields(self.parts.uri.query()).unwrap_or_default();
                 front.list_models(&self.credentials(), self.dialect(), &query)
@@ -161,11 +161,11 @@ impl<F: Front> Asked<'_, F> {
                 None => return self.not_found(),
             },
             Target::Request => match routes::percent_decoded(rest) {
-                Some(id) => front.show_request(&self.credentials(), &id).await,
+                Some(id) => Box::pin(front.show_request(&self.credentials(), &id)).await,
                 None => return self.not_found(),
             },
             Target::Objects => match self.objects_asked() {
-                Some(ask) => self.objects(ask).await,
+                Some(ask) => Box::pin(self.objects(ask)).await,
                 None => return self.not_found(),
             },
             Target::Annex => return self.not_found(),

@@ -18,6 +18,8 @@ use crate::streams::Streams;
 pub(crate) struct Transport<S> {
     io: S,
     ahead: Bytes,
+    /// Handed on before and given back: it was watched then.
+    back: Bytes,
     watched: Watched,
     activity: Arc<Activity>,
 }
@@ -41,6 +43,8 @@ struct Words {
     kept_back: bool,
 }
 
+/// Read of a peer that rested, to see that it has more to say.
+const FIRST_BYTES: usize = 16;
 /// What may go out before an answer.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -62,12 +66,13 @@ impl Words {
 impl<S> Transport<S> {
     /// `ahead` was already read from `io`.
     pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, watched: Watched::Heads(Framing::default(), Words::default()), activity }
+        let watched = Watched::Heads(Framing::default(), Words::default());
+        Self { io, ahead, back: Bytes::new(), watched, activity }
     }
 
     /// The same for HTTP/2.
     pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, watched: Watched::Streams(Streams::new()), activity }
+        Self { io, ahead, back: Bytes::new(), watched: Watched::Streams(Streams::new()), activity }
     }
 
     /// Whether the library refused what the peer sent and the peer has not been told. Whatever is written now goes out.
@@ -144,6 +149,24 @@ impl<S> Transport<S> {
 }
 
 impl<S: AsyncRead + Unpin> Transport<S> {
+    /// Takes back what the library has read and done nothing with.
+    pub(crate) fn take_back(&mut self, bytes: Bytes) {
+        // One without bytes would keep what it was cut from.
+        self.back = if bytes.is_empty() { Bytes::new() } else { bytes };
+    }
+
+    /// Waits until the peer sends more, which the library reads next; false: it has gone.
+    pub(crate) async fn more_came(&mut self) -> bool {
+        if !(self.back.is_empty() && self.ahead.is_empty()) {
+            return true;
+        }
+        let mut first = [0; FIRST_BYTES];
+        let mut first = ReadBuf::new(&mut first);
+        let read = std::future::poll_fn(|cx| Pin::new(&mut self.io).poll_read(cx, &mut first)).await;
+        self.ahead = Bytes::copy_from_slice(first.filled());
+        read.is_ok() && !self.ahead.is_empty()
+    }
+
     /// Behind the few bytes by which HTTP/1 was known, the rest of its head is mostly here. Handed on alone they would have the library
     /// make its buffer twice as large for the rest, and keep it. What the peer has to say otherwise shows at the next read.
     fn read_on(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) {
@@ -163,6 +186,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
         let this = self.get_mut();
         if this.holds_back() {
             return Poll::Pending;
+        }
+        if !this.back.is_empty() {
+            let passes = buf.remaining().min(this.back.len());
+            buf.put_slice(&this.back.split_to(passes));
+            return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         if this.ahead.is_empty() {

@@ -1,7 +1,7 @@
 //! HTTP/1.1 as it should be spoken.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 
@@ -38,6 +38,40 @@ async fn bodies_come_whole_or_in_chunks_and_go_likewise() {
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     assert_eq!(body.len(), 3 << 20);
     assert!(body.bytes().all(|byte| byte == b'y'));
+}
+
+#[tokio::test]
+async fn a_connection_that_rests_hears_its_peer_again_and_ends_when_it_should() {
+    let mut config = config();
+    config.header_timeout = Duration::from_millis(100);
+    config.idle_timeout = Duration::from_millis(1_500);
+    let served = serve(config).await;
+    let mut stream = served.connect().await;
+    // Longer than a connection stays awake.
+    let a_while = || tokio::time::sleep(Duration::from_millis(900));
+    for body in ["1", "2"] {
+        stream.write_all(post("", body).as_bytes()).await.unwrap();
+        read_until(&mut stream, &format!("\r\n\r\n{body}")).await;
+        a_while().await;
+    }
+    let request = post("", "3");
+    let (first, rest_of_it) = request.split_at(3);
+    stream.write_all(first.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    stream.write_all(rest_of_it.as_bytes()).await.unwrap();
+    read_until(&mut stream, "\r\n\r\n3").await;
+    let answered = Instant::now();
+    assert_eq!(rest(&mut stream).await, "", "it says nothing more");
+    let kept = answered.elapsed();
+    assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&kept), "{kept:?}");
+
+    // A head that is begun after a rest must be whole in time as any other.
+    let mut stream = served.connect().await;
+    stream.write_all(post("", "4").as_bytes()).await.unwrap();
+    read_until(&mut stream, "\r\n\r\n4").await;
+    a_while().await;
+    stream.write_all(b"POST /v1/mess").await.unwrap();
+    assert_status(&rest(&mut stream).await, 408);
 }
 
 #[tokio::test]
