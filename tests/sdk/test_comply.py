@@ -28,7 +28,6 @@ FORMATS = {
 }
 CASES = [(form, case) for form, (cases, _) in FORMATS.items() for case in cases]
 EYES = "the demo model sees no images"
-NOT_YET = {"anth-tool-calling": "all fields of Anthropic's tool calls", "responses-image-input": "images in Responses"}
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +53,10 @@ def results(request):
 
 
 @pytest.mark.parametrize(("form", "case"), CASES, ids=[case for _, case in CASES])
-def test_it_complies(request, place, results, form, case):
+def test_it_complies(place, results, form, case):
     if place.name == "relayed":
         pytest.skip("the same bytes as the engine's")
     if place.name == "engine" and case.endswith("image-input"):
         pytest.skip(EYES)
-    if case in NOT_YET:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=f"not here yet: {NOT_YET[case]}"))
     result = results(place, form)[case.removeprefix("responses-")]
     assert result["status"] == "passed", result["errors"]

@@ -196,13 +196,39 @@ def test_tools_are_called_and_their_outputs_answered(client, weather_tool):
     assert second.usage.input_tokens == as_chat.usage.prompt_tokens
 
 
+def test_an_image_is_refused_by_its_place_where_nobody_can_see_it(client):
+    image = {"role": "user", "content": [{"type": "input_image", "image_url": "https://x/a.png"}]}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=MODEL, input=[image])
+    # A server behind ours is asked in chat, and names the place there.
+    assert refused.value.code in ("unsupported_content", "upstream_refused")
+    assert refused.value.param in ("input[0].content[0]", "messages[0].content[0]")
+
+
+def test_an_item_is_named_and_what_is_too_long_is_cut(client):
+    first = client.responses.create(model=MODEL, input="What is prefill?", max_output_tokens=16)
+    [item] = first.output
+    named = client.responses.create(
+        model=MODEL, input=[{"type": "item_reference", "id": item.id}, {"role": "user", "content": "Why?"}], max_output_tokens=4
+    )
+    sent = client.responses.create(model=MODEL, input=[item.model_dump(exclude_none=True), {"role": "user", "content": "Why?"}], max_output_tokens=4)
+    assert named.usage.input_tokens == sent.usage.input_tokens
+    turns = [{"role": role, "content": "word " * 200} for _ in range(40) for role in ("user", "assistant")]
+    turns.append({"role": "user", "content": "Why?"})
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=MODEL, input=turns, max_output_tokens=4)
+    assert refused.value.code == "context_length_exceeded"
+    cut = client.responses.create(model=MODEL, input=turns, max_output_tokens=4, truncation="auto")
+    assert cut.truncation == "auto" and cut.status in ("completed", "incomplete")
+
+
 @pytest.mark.parametrize(
     "options, param",
     [
         ({"input": []}, "input"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "o"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]}, "input[0].content[0]"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "some"}, "truncation"),
+        ({"input": [{"type": "item_reference", "id": "msg_gone"}]}, "input"),
         ({"tool_choice": {"type": "function", "name": "none"}}, "tool_choice"),
         ({"background": True, "store": False}, "background"),
         ({"extra_body": {"no_such": 1}}, "no_such"),

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, Conversation, Form, PromptItem, ReasoningWish, ResponseAsk, SamplingRequest, ToEncode,
+    CacheMark, ClearTools, Cleared, Conversation, Form, Media, PromptItem, ReasoningWish, ResponseAsk,
+    SamplingRequest, ToEncode,
 };
 
 /// Whose request and answer shapes are spoken.
@@ -119,6 +120,15 @@ pub enum MessageOrigin {
     },
 }
 
+/// What a call says of raw prompts beside their text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawWish {
+    /// Control tokens that are spelt out in the prompt are taken as such.
+    pub parse_special: bool,
+    /// What follows behind the gap that the answer fills.
+    pub suffix: Option<String>,
+}
+
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -140,6 +150,8 @@ pub struct Call {
     pub return_token_ids: bool,
     /// Whether the prompt is repeated before the answer (completions).
     pub echo: bool,
+    /// How raw prompts are read (completions).
+    pub raw: RawWish,
     /// Whether the answer carries the `headrace` block of stage timings and cost.
     pub explain: bool,
     /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
@@ -148,6 +160,10 @@ pub struct Call {
     pub previous_answer: Option<String>,
     /// Prefixes of its prompt that are to be kept.
     pub cache_marks: Vec<CacheMark>,
+    /// Which results of tools are left out where the conversation has grown.
+    pub clears: Option<Box<ClearTools>>,
+    /// What was left out of it.
+    pub cleared: Option<Cleared>,
     /// A caller's own salt: it can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
     /// Within which time of its arrival its first token must come; `None`: whenever it comes.
@@ -175,16 +191,31 @@ impl Call {
             include_usage: false,
             return_token_ids: false,
             echo: false,
+            raw: RawWish::default(),
             explain: false,
             diagnoses: false,
             previous_answer: None,
             cache_marks: Vec::new(),
+            clears: None,
+            cleared: None,
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,
             form: None,
             reasoning: ReasoningWish::default(),
             response: None,
+        }
+    }
+
+    /// Where a part that is no text stands in what the caller sent, in message number `at`: `messages[2].content[1]`.
+    pub fn place(&self, at: usize, part: &Media) -> String {
+        let list = if self.endpoint == Endpoint::Responses { "input" } else { "messages" };
+        let goes_on = self.response.as_ref().is_some_and(|ask| ask.conversation.is_some());
+        match self.origin(at) {
+            MessageOrigin::Message { index, .. } => format!("{list}[{index}].{}", part.place),
+            // What was stored before stands nowhere in this call.
+            MessageOrigin::System if goes_on => "conversation".to_owned(),
+            MessageOrigin::System => "previous_response_id".to_owned(),
         }
     }
 

@@ -1,9 +1,9 @@
-//! A conversation as every dialect means it: roles, text, tool calls and their results.
+//! A conversation as every dialect means it: roles, text, parts that are no text, tool calls and their results.
 //! Knows no dialect's spelling and no template.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Form;
+use crate::{Form, Media};
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct Message {
     pub role: Role,
     /// The text; several text parts were joined in order. `None` where an assistant only called tools.
     pub content: Option<String>,
+    /// Parts that are no text, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<Media>,
     /// The participant's name, where given.
     pub name: Option<String>,
     /// Reasoning that an assistant's earlier answer carried, where given back.
@@ -54,6 +57,7 @@ impl Message {
         Self {
             role,
             content: Some(content.into()),
+            media: Vec::new(),
             name: None,
             reasoning: None,
             tool_calls: Vec::new(),
@@ -130,6 +134,39 @@ pub enum ToolChoice {
         /// Whether one of them must be called.
         required: bool,
     },
+}
+
+/// Which results of tools are left out of a conversation that has grown (Anthropic's `clear_tool_uses`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClearTools {
+    /// When.
+    pub trigger: ClearTrigger,
+    /// How many of the last stay.
+    pub keep: u32,
+    /// Nothing goes unless so many tokens do.
+    pub at_least_tokens: u64,
+    /// Tools whose results stay.
+    pub exclude: Vec<String>,
+    /// What the tools were called with goes, too.
+    pub inputs: bool,
+}
+
+/// When results of tools are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClearTrigger {
+    /// The prompt has more tokens.
+    InputTokens(u64),
+    /// More tools were called.
+    ToolUses(u32),
+}
+
+/// What was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cleared {
+    /// Results of so many calls of tools.
+    pub tool_uses: u32,
+    /// So many tokens of the prompt.
+    pub input_tokens: u64,
 }
 
 /// The messages so far and the tools at hand.

@@ -11,6 +11,7 @@ mod conversation;
 mod encode;
 mod http_date;
 mod id;
+mod media;
 mod money;
 mod region;
 mod reply;
@@ -27,13 +28,16 @@ mod usage;
 pub use attempt::{Attempt, AttemptOutcome, Continued};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, Relayed, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawWish, Relayed, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
-pub use conversation::{Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice};
+pub use conversation::{
+    ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, Tool, ToolCall, ToolChoice,
+};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use http_date::HttpDate;
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
+pub use media::{Media, MediaKind, MediaSource};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};

@@ -16,6 +16,8 @@ pub struct ResponseAsk {
     pub previous: Option<String>,
     /// The conversation that it belongs to.
     pub conversation: Option<String>,
+    /// Whether the oldest turns are left out where a conversation does not fit (`truncation: "auto"`).
+    pub cuts: bool,
     /// Whether thoughts come sealed as well, to be given back in the next turn by a caller for whom nothing is stored.
     pub sealed_reasoning: bool,
     /// Whether thoughts are shown as a summary (`reasoning.summary`).

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_domain::SamplingDefaults;
+use headrace_domain::{MediaKind, SamplingDefaults};
 use headrace_engine_api::Capabilities;
 use headrace_grammar::Compiler;
 use headrace_prompt::{ChatTemplate, ReplyStyle};
@@ -73,6 +73,36 @@ pub enum Makes {
 pub struct MessageLane {
     /// The most tokens, prompt and answer together; `None`: nobody has said.
     pub context_window: Option<u32>,
+    /// What it takes beside text; `None`: nobody has said, and its servers decide.
+    pub inputs: Option<Inputs>,
+}
+
+/// What a model takes beside text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Inputs {
+    kinds: [bool; 4],
+}
+
+impl Inputs {
+    /// Every kind.
+    pub const ALL: [MediaKind; 4] =
+        [MediaKind::Image, MediaKind::Document, MediaKind::Audio, MediaKind::Video];
+
+    /// Those of these kinds.
+    pub fn of(kinds: impl IntoIterator<Item = MediaKind>) -> Self {
+        let mut inputs = Self::default();
+        for kind in kinds {
+            for (known, taken) in Self::ALL.into_iter().zip(&mut inputs.kinds) {
+                *taken |= known == kind;
+            }
+        }
+        inputs
+    }
+
+    /// Whether a kind is among them.
+    pub fn takes(self, kind: MediaKind) -> bool {
+        Self::ALL.into_iter().zip(self.kinds).any(|(known, taken)| taken && known == kind)
+    }
 }
 
 impl Lane {

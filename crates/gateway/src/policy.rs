@@ -1,8 +1,10 @@
 //! What the operator of a model decides of its calls: what is done where a worker is lost or slow, and how tools are shown to it.
 //! Knows no worker and no call.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use headrace_domain::KeyId;
 use headrace_fleet::Hedge;
 
 /// Of one model.
@@ -18,6 +20,8 @@ pub struct Policy {
     pub off_form: OffForm,
     /// How much it thinks.
     pub thinking: ThinkingPolicy,
+    /// Whose raw prompts may hold control tokens that are spelt out.
+    pub parse_special: Spellers,
 }
 
 /// What follows where a finished answer is not of the form that was asked for.
@@ -62,6 +66,29 @@ impl ThinkingPolicy {
     /// The most tokens of thought for an effort.
     pub fn budget(&self, effort: &str) -> Option<u32> {
         Self::EFFORTS.into_iter().zip(self.budgets).find_map(|(name, most)| most.filter(|_| name == effort))
+    }
+}
+
+/// Whose raw prompts may hold control tokens that are spelt out: with them a prompt can end its own turn and speak as others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Spellers {
+    /// Nobody's.
+    #[default]
+    Nobody,
+    /// Everybody's.
+    All,
+    /// Those of these keys.
+    Keys(Arc<BTreeSet<KeyId>>),
+}
+
+impl Spellers {
+    /// Whether a key is one of them.
+    pub fn allows(&self, key: &KeyId) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::All => true,
+            Self::Keys(keys) => keys.contains(key),
+        }
     }
 }
 

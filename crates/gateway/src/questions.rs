@@ -25,7 +25,8 @@ use crate::routes::Asker;
 use crate::stages::authenticate::draining;
 use crate::stages::authorize::unknown_model;
 use crate::stages::parse::take;
-use crate::stages::render::{could_fit, likely_tokens, out_of_vocabulary, rendered};
+use crate::stages::render::shorten::shortened;
+use crate::stages::render::{could_fit, likely_tokens, out_of_vocabulary, rendered, text_alone};
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
 
@@ -122,6 +123,8 @@ impl Desk {
         }
         let call = parse_count(&body, &self.limits)?;
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
+        text_alone(&model, &call)?;
+        let call = shortened(&model, Box::new(call), self.asker.now).map_err(|(_, why)| why)?;
         let (Lane::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };
@@ -210,6 +213,7 @@ fn conversation_ids(
     conversation: &Conversation,
     options: &RenderOptions<'_>,
 ) -> Result<Vec<u32>, Why> {
+    text_alone(model, call)?;
     could_fit(model, call)?;
     rendered(model, lane, conversation, options).map(|(ids, _)| ids)
 }

@@ -29,7 +29,9 @@ use std::time::Duration;
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules, OffForm, Route, ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{
+    GatewayConfig, MemoryBounds, NameRules, OffForm, Policy, Route, Spellers, ThinkingPolicy, ToolsOrder,
+};
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -124,9 +126,22 @@ pub(crate) struct ModelConfig {
     pub(crate) thinking: ThinkingPolicy,
     /// What follows where an answer is not of the form that was asked for.
     pub(crate) off_form: OffForm,
+    /// Whose raw prompts may spell control tokens.
+    pub(crate) parse_special: Spellers,
 }
 
 impl ModelConfig {
+    /// What its operator decides of its calls.
+    pub(crate) fn policy(&self) -> Policy {
+        Policy {
+            tools_order: self.tools_order,
+            thinking: self.thinking.clone(),
+            off_form: self.off_form,
+            parse_special: self.parse_special.clone(),
+            ..Policy::default()
+        }
+    }
+
     /// Whether the other one could be served by what was loaded for this one: they differ in limits and defaults at most.
     pub(crate) fn is_loaded_as(&self, other: &Self) -> bool {
         let Self { setting: _, name, path, reply, threads, kv_bytes, max_positions, arithmetic, .. } = self;

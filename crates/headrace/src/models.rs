@@ -11,7 +11,7 @@ use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::{Lane, Policy, ServedModel, TokenLane};
+use headrace_gateway::{Lane, ServedModel, TokenLane};
 use headrace_grammar::Compiler;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::pool::Workers;
@@ -456,12 +456,7 @@ fn run(
         created_unix_s: model.created_unix_s,
         default_max_tokens: named.default_max_tokens.or(recommended),
         limits: named.limits,
-        policy: Policy {
-            tools_order: named.tools_order,
-            off_form: named.off_form,
-            thinking: named.thinking.clone(),
-            ..Policy::default()
-        },
+        policy: named.policy(),
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
     let worker = worker.within(config.gateway.region.clone());

@@ -285,9 +285,7 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
         model.loaded.config = named.clone();
         let served = Arc::make_mut(&mut model.served);
         served.limits = named.limits;
-        served.policy.tools_order = named.tools_order;
-        served.policy.thinking = named.thinking.clone();
-        served.policy.off_form = named.off_form;
+        served.policy = named.policy();
         served.default_max_tokens = plan.default_max_tokens(&named.name);
         Some(model)
     });

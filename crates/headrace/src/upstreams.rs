@@ -422,7 +422,7 @@ impl Fronted {
         }
         let default_max_tokens = model.default_max_tokens;
         let (lane, recommended) = match book {
-            None => (Lane::Messages(MessageLane { context_window: window }), None),
+            None => (Lane::Messages(MessageLane { context_window: window, inputs: model.inputs }), None),
             Some(book) => match book.lane(&engines) {
                 Some(lane) => (Lane::Tokens(lane), book.default_max_tokens),
                 None => return,
@@ -494,7 +494,7 @@ impl Fronted {
             self.relay(&name, site, &listed.id, listed.context_window, before);
             self.models.push(Arc::new(ServedModel {
                 name,
-                lane: Lane::Messages(MessageLane { context_window: listed.context_window }),
+                lane: Lane::Messages(MessageLane { context_window: listed.context_window, inputs: None }),
                 created_unix_s: listed.created.unwrap_or(before.created_unix_s),
                 default_max_tokens: None,
                 limits: LimitSpec::UNLIMITED,

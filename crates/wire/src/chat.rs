@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, Role};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, RawWish, Role};
 
 use crate::call_ids::CallIds;
+use crate::content::{self, Content};
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
-use crate::{WireLimits, choice, content, tools, wishes};
+use crate::{WireLimits, choice, tools, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -57,10 +58,13 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         include_usage: knobs.include_usage,
         return_token_ids: knobs.return_token_ids,
         echo: false,
+        raw: RawWish::default(),
         explain: knobs.explain,
         diagnoses: false,
         previous_answer: None,
         cache_marks: Vec::new(),
+        clears: None,
+        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,
@@ -126,7 +130,11 @@ fn tie(message: &Message, ids: &mut CallIds) -> Read<()> {
 #[derive(Default)]
 struct Draft {
     role: Option<Role>,
-    content: Option<String>,
+    content: Option<Content>,
+    /// What a model said instead of an answer.
+    refusal: Option<String>,
+    /// A field that nobody knows: somebody else's server may have put it into an answer that is handed back.
+    stranger: Option<String>,
     name: Option<String>,
     reasoning: Option<String>,
     tool_calls: Option<Vec<headrace_domain::ToolCall>>,
@@ -138,7 +146,7 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
     r.object(|r, key| {
         match key.as_ref() {
             "role" => draft.role = Some(role(r)?),
-            "content" => draft.content = r.optional(|r| content::text(r, limits))?,
+            "content" => draft.content = r.optional(|r| content::read(r, limits))?,
             "name" => draft.name = r.optional(|r| label(r, limits))?,
             // Two spellings of one thing; clients that hand both back hand back the same text.
             "reasoning_content" | "reasoning" => {
@@ -147,8 +155,9 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
             }
             "tool_calls" => draft.tool_calls = r.optional(|r| tools::openai_tool_calls(r, limits))?,
             "tool_call_id" => draft.tool_call_id = r.optional(|r| label(r, limits))?,
+            "refusal" => draft.refusal = r.optional(Reader::string)?.map(Cow::into_owned),
             // What the SDKs hand back of an answer that had none of these.
-            "refusal" | "audio" | "function_call" => {
+            "audio" | "function_call" => {
                 let unsupported =
                     || Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out");
                 r.optional(|_| Err::<(), _>(unsupported()))?;
@@ -156,7 +165,10 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
             "annotations" => {
                 r.optional(|r| r.array(0, |_, _| Ok(())))?;
             }
-            _ => return Err(Fault::unknown()),
+            key => {
+                draft.stranger.get_or_insert_with(|| key.to_owned());
+                r.skip()?;
+            }
         }
         Ok(())
     })?;
@@ -176,6 +188,12 @@ fn finish_message(draft: Draft) -> Read<Message> {
         if draft.reasoning.is_some() {
             return stray("reasoning_content", "assistant");
         }
+        if draft.refusal.is_some() {
+            return stray("refusal", "assistant");
+        }
+        if let Some(key) = draft.stranger {
+            return Err(Fault::unknown().under_key(&key));
+        }
     }
     if role == Role::Tool {
         if draft.tool_call_id.is_none() {
@@ -184,12 +202,20 @@ fn finish_message(draft: Draft) -> Read<Message> {
     } else if draft.tool_call_id.is_some() {
         return stray("tool_call_id", "tool");
     }
-    if draft.content.is_none() && tool_calls.is_empty() {
+    let content = match (draft.content, draft.refusal) {
+        (Some(content), Some(refusal)) => {
+            Some(Content { text: content.text + &refusal, media: content.media })
+        }
+        (content, refusal) => content.or(refusal.map(|text| Content { text, media: Vec::new() })),
+    };
+    if content.is_none() && tool_calls.is_empty() {
         return Err(Fault::missing("content"));
     }
+    let (content, media) = content.map_or((None, Vec::new()), |content| (Some(content.text), content.media));
     Ok(Message {
         role,
-        content: draft.content,
+        content,
+        media,
         name: draft.name,
         reasoning: draft.reasoning,
         tool_calls,

@@ -1,6 +1,8 @@
 //! OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
 
-use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, ReasoningWish};
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawWish, ReasoningWish};
 
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
@@ -11,10 +13,14 @@ use crate::{WireLimits, wishes};
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Completions, limits);
-    let mut prompts = None;
+    let (mut prompts, mut raw) = (None, RawWish::default());
     r.object(|r, key| {
         match key.as_ref() {
             "prompt" => prompts = r.optional(|r| read_prompts(r, limits))?,
+            "suffix" => {
+                raw.suffix = r.optional(Reader::string)?.map(Cow::into_owned).filter(|text| !text.is_empty());
+            }
+            "parse_special" => raw.parse_special = r.optional(Reader::bool)?.unwrap_or(false),
             key => {
                 if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
                     refused::read(Known::Completions, key, r, limits)?;
@@ -25,6 +31,16 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let prompts = prompts.ok_or_else(|| Fault::missing("prompt"))?;
+    let ids = prompts.iter().any(|prompt| matches!(prompt, PromptItem::Ids(_)));
+    if ids && raw.suffix.is_some() {
+        let message = "the gap of a prompt in ids is marked by ids of its own; send the prompt as text";
+        return Err(Fault::at("suffix", Code::InvalidValue, message));
+    }
+    if knobs.echo && raw.suffix.is_some() {
+        let message =
+            "an answer stands between prompt and suffix, and is not told behind either; leave `echo` out";
+        return Err(Fault::at("suffix", Code::InvalidValue, message));
+    }
     let settled = knobs.settle(prompts.len())?;
     Ok(Call {
         endpoint: Endpoint::Completions,
@@ -36,10 +52,13 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         include_usage: knobs.include_usage,
         return_token_ids: knobs.return_token_ids,
         echo: knobs.echo,
+        raw,
         explain: knobs.explain,
         diagnoses: false,
         previous_answer: None,
         cache_marks: Vec::new(),
+        clears: None,
+        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,

@@ -1,68 +1,190 @@
-//! The content of an OpenAI message: a string, or a list of text parts that are joined in order.
-//! Knows no roles.
+//! The content of a message in OpenAI's dialects: a string, or a list of parts. Text is joined in order; what is no text is kept with
+//! its place. Knows no roles.
 
-use headrace_domain::Code;
+use std::borrow::Cow;
+
+use headrace_domain::{Code, Media, MediaKind, MediaSource};
 
 use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// The keys under which parts of other types carry their data.
-const MEDIA: &[&str] = &[
-    "image_url",
-    "input_image",
-    "image",
-    "input_audio",
-    "audio_url",
-    "audio",
-    "file",
-    "input_file",
-    "video_url",
-    "video",
-    "document",
-];
+/// What a content says.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    /// Its text, joined with nothing between the parts.
+    pub(crate) text: String,
+    /// Its other parts.
+    pub(crate) media: Vec<Media>,
+}
 
-/// A string or text parts, joined with nothing between them.
-pub(crate) fn text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
-    match r.kind()? {
-        Kind::String => Ok(r.string()?.into_owned()),
-        Kind::Array => {
-            let mut joined = String::new();
-            r.array(limits.max_content_parts, |r, _| part(r, &mut joined))?;
-            Ok(joined)
-        }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of text parts")),
+impl Content {
+    /// Adds a part that is no text, number `index` of the list at `key`.
+    pub(crate) fn push(&mut self, part: Other, key: &str, index: usize) {
+        let Other { kind, source, detail, name } = part;
+        let (behind_bytes, place) = (self.text.len(), format!("{key}[{index}]"));
+        self.media.push(Media { kind, source, detail, name, behind_bytes, place });
     }
 }
 
-fn part(r: &mut Reader<'_>, joined: &mut String) -> Read<()> {
-    let (mut is_text, mut text) = (false, None);
+/// A part that is no text.
+#[derive(Debug)]
+pub(crate) struct Other {
+    pub(crate) kind: MediaKind,
+    pub(crate) source: MediaSource,
+    pub(crate) detail: Option<String>,
+    pub(crate) name: Option<String>,
+}
+
+impl Other {
+    pub(crate) const fn new(kind: MediaKind, source: MediaSource) -> Self {
+        Self { kind, source, detail: None, name: None }
+    }
+}
+
+/// A string or a list of chat's parts.
+pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
+    match r.kind()? {
+        Kind::String => Ok(Content { text: r.string()?.into_owned(), media: Vec::new() }),
+        Kind::Array => {
+            let mut content = Content::default();
+            r.array(limits.max_content_parts, |r, index| part(r, index, &mut content))?;
+            Ok(content)
+        }
+        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of parts")),
+    }
+}
+
+/// Types of parts, each with the key of what it holds. A sound's address and a film's are vLLM's.
+const TYPES: &[&str] = &["text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file"];
+
+fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
+    let (mut kind, mut text, mut other) = (None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => {
-                is_text = r.string()? == "text";
-                if !is_text {
-                    return Err(not_text().of_parent());
-                }
+                let word = r.string()?;
+                kind = Some(
+                    *TYPES.iter().find(|known| **known == word).ok_or_else(|| no_such_part().of_parent())?,
+                );
             }
-            "text" => text = Some(r.string()?),
-            // The part is to blame, whichever of its keys comes first.
-            key if MEDIA.contains(&key) => return Err(not_text().of_parent()),
+            "text" => text = Some(("text", r.string()?)),
+            "refusal" => text = Some(("refusal", r.string()?)),
+            "image_url" => other = Some(("image_url", address(r, MediaKind::Image)?)),
+            "audio_url" => other = Some(("audio_url", address(r, MediaKind::Audio)?)),
+            "video_url" => other = Some(("video_url", address(r, MediaKind::Video)?)),
+            "input_audio" => other = Some(("input_audio", sound(r)?)),
+            "file" => other = Some(("file", file(r)?)),
             _ => return Err(Fault::unknown()),
         }
         Ok(())
     })?;
-    if !is_text {
-        return Err(Fault::missing("type"));
+    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    match (text, other) {
+        (Some((key, text)), None) if key == kind => content.text.push_str(&text),
+        (None, Some((key, other))) if key == kind => content.push(other, "content", index),
+        (None, None) => return Err(Fault::missing(kind)),
+        (text, other) => {
+            let key = text.map_or_else(|| other.map_or(kind, |(key, _)| key), |(key, _)| key);
+            return Err(Fault::unknown().under_key(key));
+        }
     }
-    joined.push_str(&text.ok_or_else(|| Fault::missing("text"))?);
     Ok(())
 }
 
-/// The one answer to every part that is not text.
-pub(crate) fn not_text() -> Fault {
-    Fault::new(
-        Code::UnsupportedContent,
-        "only text parts are supported; images, audio and files are not: put their content into the text",
-    )
+/// The one answer to every type that is none.
+pub(crate) fn no_such_part() -> Fault {
+    Fault::new(Code::UnsupportedContent, "there is no such type of part; put what it says into the text")
+}
+
+/// `{"url": …, "detail": …}`
+fn address(r: &mut Reader<'_>, kind: MediaKind) -> Read<Other> {
+    let (mut url, mut detail) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "url" => url = Some(r.string()?.into_owned()),
+            "detail" if kind == MediaKind::Image => detail = r.optional(self::detail)?,
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    let url = url.ok_or_else(|| Fault::missing("url"))?;
+    Ok(Other { detail, ..Other::new(kind, MediaSource::Url(url)) })
+}
+
+/// How closely an image is to be looked at.
+pub(crate) fn detail(r: &mut Reader<'_>) -> Read<String> {
+    match r.string()?.as_ref() {
+        word @ ("auto" | "low" | "high" | "original") => Ok(word.to_owned()),
+        _ => Err(Fault::new(Code::InvalidValue, "it must be `auto`, `low`, `high` or `original`")),
+    }
+}
+
+/// `{"data": …, "format": "wav"}`
+pub(crate) fn sound(r: &mut Reader<'_>) -> Read<Other> {
+    let (mut data, mut format) = (None, None);
+    r.object(|r, key| {
+        match key.as_ref() {
+            "data" => data = Some(r.string()?.into_owned()),
+            "format" => format = Some(r.string()?.into_owned()),
+            _ => return Err(Fault::unknown()),
+        }
+        Ok(())
+    })?;
+    let data = data.ok_or_else(|| Fault::missing("data"))?;
+    let media_type = format.ok_or_else(|| Fault::missing("format"))?;
+    Ok(Other::new(MediaKind::Audio, MediaSource::Base64 { media_type, data }))
+}
+
+/// `{"file_data": …, "filename": …}` or `{"file_id": …}`
+fn file(r: &mut Reader<'_>) -> Read<Other> {
+    let mut found = FileParts::default();
+    r.object(|r, key| if found.take(key, r)? { Ok(()) } else { Err(Fault::unknown()) })?;
+    found.finish(MediaKind::Document)?.ok_or_else(|| Fault::missing("file_data"))
+}
+
+/// Where a file's data may stand.
+#[derive(Default)]
+pub(crate) struct FileParts {
+    data: Option<String>,
+    id: Option<String>,
+    url: Option<String>,
+    name: Option<String>,
+}
+
+impl FileParts {
+    /// `false`: `key` is none of a file's, and nothing was read.
+    pub(crate) fn take(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+        let field = match key {
+            "file_data" => &mut self.data,
+            "file_id" => &mut self.id,
+            "file_url" => &mut self.url,
+            "filename" => &mut self.name,
+            _ => return Ok(false),
+        };
+        *field = r.optional(Reader::string)?.map(Cow::into_owned);
+        Ok(true)
+    }
+
+    /// An address that stands under another key.
+    pub(crate) fn at_url(&mut self, url: Option<String>) {
+        self.url = url;
+    }
+
+    /// `None`: it says nowhere where the data is.
+    ///
+    /// # Errors
+    /// It says so twice.
+    pub(crate) fn finish(self, kind: MediaKind) -> Read<Option<Other>> {
+        let sources = [self.data.or(self.url).map(MediaSource::Url), self.id.map(MediaSource::File)];
+        let [Some(_), Some(_)] = &sources else {
+            let source = sources.into_iter().flatten().next();
+            return Ok(source.map(|source| Other { name: self.name, ..Other::new(kind, source) }));
+        };
+        Err(Fault::at(
+            "file_id",
+            Code::InvalidValue,
+            "send the data, or the id of an uploaded file, not both",
+        ))
+    }
 }

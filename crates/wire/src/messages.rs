@@ -2,13 +2,14 @@
 //! rendered.
 
 mod blocks;
+mod context;
 mod turns;
 
 pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
-    CacheMark, CacheMarkAt, Call, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt, Role, Tool,
-    ToolChoice,
+    CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, Endpoint, Message, MessageOrigin, Prompt,
+    RawWish, Role, Tool, ToolChoice,
 };
 
 use blocks::Within;
@@ -17,7 +18,7 @@ use turns::Turns;
 use crate::breakpoints::Breakpoints;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
-use crate::params::{Knobs, Low, decimal, integer, stop};
+use crate::params::{Knobs, Low, decimal, stop};
 use crate::refused::{self, Known};
 use crate::{WireLimits, choice, form, tools, wishes};
 
@@ -38,6 +39,8 @@ struct Said {
     diagnoses: Option<Option<String>>,
     /// What of the prompt is to be kept.
     marks: Vec<CacheMark>,
+    /// Which results of tools go where there are many.
+    clears: Option<Box<ClearTools>>,
 }
 
 /// Reads the whole body of a call.
@@ -101,7 +104,8 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
                 knobs.hold_to(form);
             }
             "context_management" => {
-                r.optional(|r| context_management(r, &mut said, limits))?;
+                let edits = r.optional(|r| context::management(r, limits))?.unwrap_or_default();
+                (said.keep_thinking, said.clears) = (edits.keep_thinking, edits.clears);
             }
             "diagnostics" => said.diagnoses = r.optional(|r| diagnostics(r, limits))?,
             "metadata" => refused::anthropic_metadata(r, limits)?,
@@ -120,8 +124,16 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
 }
 
 fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
-    let Said { turns, system, tools, choice: (tool_choice, one_call), keep_thinking, diagnoses, marks } =
-        said;
+    let Said {
+        turns,
+        system,
+        tools,
+        choice: (tool_choice, one_call),
+        keep_thinking,
+        diagnoses,
+        marks,
+        clears,
+    } = said;
     let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
     if let Some(most) = keep_thinking {
         forget_thinking(&mut messages, most);
@@ -149,10 +161,13 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         include_usage: true,
         return_token_ids: false,
         echo: false,
+        raw: RawWish::default(),
         explain: knobs.explain,
         diagnoses: diagnoses.is_some(),
         previous_answer: diagnoses.flatten(),
         cache_marks: marks,
+        clears,
+        cleared: None,
         cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
         tier: knobs.tier,
@@ -196,65 +211,6 @@ fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
         }
         _ => Err(Fault::unknown()),
     })
-}
-
-/// Edits of the conversation by the server: thinking of earlier turns is left out where it is asked for.
-fn context_management(r: &mut Reader<'_>, said: &mut Said, limits: &WireLimits) -> Read<()> {
-    r.object(|r, key| match key.as_ref() {
-        "edits" => r.array(limits.max_content_parts, |r, _| {
-            let (mut known, mut keep) = (false, None);
-            r.object(|r, key| match key.as_ref() {
-                "type" => {
-                    known = r.string()?.starts_with("clear_thinking_");
-                    if known {
-                        return Ok(());
-                    }
-                    let message =
-                        "only thinking is cleared (`clear_thinking_20251015`); shorten the rest on your side";
-                    Err(Fault::new(Code::UnsupportedValue, message))
-                }
-                "keep" => {
-                    keep = kept_turns(r)?;
-                    Ok(())
-                }
-                _ => Err(Fault::unknown()),
-            })?;
-            if !known {
-                return Err(Fault::missing("type"));
-            }
-            said.keep_thinking = keep;
-            Ok(())
-        }),
-        _ => Err(Fault::unknown()),
-    })
-}
-
-/// `"all"`, `{"type": "all"}` or `{"type": "thinking_turns", "value": N}`. `None`: all.
-fn kept_turns(r: &mut Reader<'_>) -> Read<Option<u32>> {
-    let message = "it must be `all`, or `thinking_turns` and how many";
-    let wrong = |code| Fault::new(code, message);
-    if r.kind()? == Kind::String {
-        return if r.string()? == "all" { Ok(None) } else { Err(wrong(Code::InvalidValue)) };
-    }
-    let (mut all, mut turns) = (None, None);
-    r.object(|r, key| {
-        match key.as_ref() {
-            "type" => {
-                all = match r.string()?.as_ref() {
-                    "all" => Some(true),
-                    "thinking_turns" => Some(false),
-                    _ => return Err(wrong(Code::InvalidValue)),
-                };
-            }
-            "value" => turns = Some(integer(r, 1, u32::MAX)?),
-            _ => return Err(Fault::unknown()),
-        }
-        Ok(())
-    })?;
-    match all.ok_or_else(|| Fault::missing("type"))? {
-        true => Ok(None),
-        false => turns.map(Some).ok_or_else(|| Fault::missing("value")),
-    }
 }
 
 /// Leaves out the thinking of all turns of the assistant but the last `most` that have some.

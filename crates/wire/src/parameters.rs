@@ -36,7 +36,7 @@ const HONOURED: &[Row] = &[
         "context_management",
         "m",
         r#"{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]}"#,
-        "thinking of earlier turns is left out (`clear_thinking`); other edits are refused",
+        "thinking of earlier turns (`clear_thinking`) and results of old tool calls (`clear_tool_uses`) are left out; other edits are refused",
     ),
     ("continue_final_message", "c", "true", "the last message is the beginning of the answer"),
     (
@@ -62,7 +62,12 @@ const HONOURED: &[Row] = &[
     ("max_completion_tokens", "c", "5", "the newer name of `max_tokens`"),
     ("max_tokens", "ct", "5", "as the model's window allows"),
     ("max_tokens", "m", "0", "as the model's window allows; 0 reads the prompt ahead and answers nothing"),
-    ("messages", "cm", "", "text, calls of tools and their results; other parts are refused by their place"),
+    (
+        "messages",
+        "cm",
+        "",
+        "text, calls of tools and their results; images, documents and sounds are refused by their place",
+    ),
     ("metadata", "m", r#"{"user_id":"u"}"#, "a label of the caller's user"),
     ("min_p", "ct", "0.1", "from 0 to 1"),
     ("min_tokens", "ct", "1", "no end before so many tokens"),
@@ -82,6 +87,12 @@ const HONOURED: &[Row] = &[
     ),
     ("parallel_tool_calls", "c", "false", "false: one call at most"),
     ("presence_penalty", "ct", "1", "from -2 to 2"),
+    (
+        "parse_special",
+        "t",
+        "true",
+        "llama.cpp's: control tokens spelt out in the prompt are taken as such, where `parse_special` of the model allows that to the key",
+    ),
     ("prompt", "t", "", "text, texts, ids or lists of ids"),
     ("prompt_logprobs", "ct", "1", "up to `wire.max_logprobs`"),
     (
@@ -126,6 +137,12 @@ const HONOURED: &[Row] = &[
         "m",
         r#""s""#,
         "instructions; Claude Code's attribution at its head is kept out of the prompt",
+    ),
+    (
+        "suffix",
+        "t",
+        r#""s""#,
+        "what follows the gap that the answer fills, in the marks that the model was taught; one that has none refuses it",
     ),
     ("temperature", "ct", "0.5", "from 0 to 2"),
     ("temperature", "m", "0.5", "from 0 to 1"),

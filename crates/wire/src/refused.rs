@@ -133,7 +133,6 @@ const CHAT: &[Row] = &[
 
 /// OpenAI's completions alone.
 const COMPLETIONS: &[Row] = &[
-    ("suffix", Empty, "text cannot be inserted before a suffix; leave it out"),
     ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
     ("tools", Empty, CHAT_ALONE),
     ("reasoning_effort", Nothing, CHAT_ALONE),

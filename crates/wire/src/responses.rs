@@ -4,10 +4,12 @@
 
 mod answer;
 mod as_chat;
+mod chat_parts;
 mod echo;
 mod gathered;
 mod items;
 mod parts;
+mod references;
 mod request;
 mod sealed;
 mod state;
@@ -19,6 +21,7 @@ mod whole;
 mod tests;
 
 pub use as_chat::as_chat;
+pub use references::{item_references, with_items};
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 
 pub(crate) use request::{metadata, read};

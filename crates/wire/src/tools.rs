@@ -137,7 +137,8 @@ pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read
                 "custom" => custom = Some(custom_call(r)?),
                 // The place that streamed pieces carry; clients hand it back.
                 "index" => r.number().map(drop)?,
-                _ => return Err(Fault::unknown()),
+                // What somebody else's server put into the answer that is handed back.
+                _ => r.skip()?,
             }
             Ok(())
         })?;
@@ -158,7 +159,7 @@ fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
         match key.as_ref() {
             "name" => name = Some(tool_name(r)?),
             "arguments" => arguments = Some(arguments_text(r)?),
-            _ => return Err(Fault::unknown()),
+            _ => r.skip()?,
         }
         Ok(())
     })?;
@@ -171,7 +172,7 @@ fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
         match key.as_ref() {
             "name" => name = Some(tool_name(r)?),
             "input" => arguments = Some(custom::arguments(&r.string()?)),
-            _ => return Err(Fault::unknown()),
+            _ => r.skip()?,
         }
         Ok(())
     })?;

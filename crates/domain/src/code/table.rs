@@ -228,6 +228,9 @@ codes! {
     PreviousResponseNotFound "previous_response_not_found" Parse (400 InvalidRequest)
         "The response that this one is to go on from, or one that that goes on from, is not there, or has not ended."
         "See `response_not_found`; wait for a response in the background to end. Otherwise send the whole conversation as `input`.";
+    ItemNotFound "item_not_found" Parse (400 InvalidRequest)
+        "An `item_reference` names an item that is not there, whether it never was, is gone or is another project's."
+        "Send the item itself, or store the response that it is of.";
     ConversationNotFound "conversation_not_found" Route (404 NotFound)
         "There is no such conversation, or no such item of it, for your project."
         "The id is wrong, belongs to somebody else, was deleted, or nothing was added to it for `objects.retention`. All are \

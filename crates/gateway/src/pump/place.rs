@@ -240,6 +240,7 @@ impl Placing<'_> {
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
                     self.note_continued(handing, &placement);
+                    self.dossier.record.upstream = placement.target().map(|(upstream, _)| upstream.into());
                     let onward = handing.onward.as_ref();
                     let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
                     let generated = onward.map_or(0, |onward| onward.generated);

@@ -116,6 +116,8 @@ impl Placing<'_> {
         }
         if let Some(upstream) = self.source.upstream() {
             self.dossier.record.upstream = Some(Arc::clone(upstream));
+        } else if let Some(left) = self.source.only_one() {
+            self.dossier.record.upstream = left.target().map(|(upstream, _)| upstream.into());
         }
     }
 }

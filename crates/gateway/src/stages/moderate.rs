@@ -43,7 +43,9 @@ impl Routed {
 /// The verdict on all texts of a call, each by itself. Not on the rendered prompt: the words of the template would be
 /// judged with the caller's, and a rule on `user` would turn every call away.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
-    could_fit(model, call)?;
+    if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
+        could_fit(model, call)?;
+    }
     Ok(match &call.prompt {
         Prompt::Conversation(conversation) => {
             let texts = headrace_prompt::texts_of(conversation);

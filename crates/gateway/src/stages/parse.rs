@@ -10,6 +10,7 @@ use headrace_wire::{BadRequest, WireLimits};
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
+use crate::objects::references;
 use crate::refused::Why;
 use crate::routes::Asker;
 use crate::shadows;
@@ -24,6 +25,11 @@ impl Received {
     pub(crate) async fn parse(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Parsed, Why> {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
+        let body = match endpoint == Endpoint::Responses && references::may_refer(&body) {
+            // Apart, so that no other call has room for it.
+            true => Box::pin(gateway.with_items(body, &principal)).await?,
+            false => body,
+        };
         let catalog = gateway.catalog();
         let asker = Asker {
             secret: gateway.parts().cache_secret,

@@ -2,12 +2,10 @@
 //! Control ids come only from the template: message text is encoded as literal text. What goes in messages is put into the
 //! dialect of those who answer (`messages`).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, Conversation, Endpoint, ProjectId, Prompt, PromptItem, Sampling,
-    SamplingDefaults, Stage, ToolChoice, UnixNanos,
+    CachePin, CacheSalt, Call, Code, ProjectId, Prompt, Sampling, SamplingDefaults, Stage, UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
@@ -18,7 +16,6 @@ use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::lane::{Lane, TokenLane};
-use crate::policy::ToolsOrder;
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
 
@@ -30,11 +27,20 @@ mod form;
 mod held;
 mod messages;
 mod pins;
+
+mod raw;
+
+pub(crate) mod shorten;
+
 mod texts;
+
+mod words;
 
 pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
+pub(crate) use words::{could_fit, out_of_vocabulary, rendered, shown, text_alone};
+use words::{failed, prompt_param, window_exceeded};
 
 /// What is told where another model answers than the one that was looked at.
 const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
@@ -46,6 +52,7 @@ impl Moderated {
         let (written, salt) = loop {
             let salt = salt(gateway, &principal.project, &model, &call);
             let long = taken.turn.is_some();
+            raw::may_spell(&model, &call, &principal.key)?;
             let written = write(gateway, &catalog, &model, call, salt, taken, long).await?;
             (call, taken) = (written.call, written.kept);
             match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
@@ -104,6 +111,7 @@ impl Work {
         dossier: &mut Dossier,
     ) -> Result<Self, Why> {
         let long = self.body_bytes > gateway.config().render_inline_bytes;
+        raw::may_spell(&model, &self.call, self.memory.key())?;
         let turn = match long {
             true => Some(gateway.turns().enter(self.memory.key(), self.body_bytes).await?),
             false => None,
@@ -161,16 +169,17 @@ async fn write<T: Send + 'static>(
 ) -> Result<Written<T>, Why> {
     let now = gateway.parts().clock.now();
     let bounds = (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens);
-    // What an answer is held to is compiled, which may take as long as a long prompt.
-    if !long && !form::is_held(&call) {
-        let encoded = encode(model, catalog.fleet(), &call, &salt, bounds, now);
+    // What an answer is held to is compiled, and what is to be shortened is rendered several times, which may take as long as a
+    // long prompt.
+    if !long && !form::is_held(&call) && !shorten::is_asked(&call) {
+        let (call, encoded) = put(model, catalog.fleet(), call, &salt, bounds, now);
         return Ok(Written { call, encoded, kept });
     }
     // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken stays there
     // meanwhile, also when the client goes away.
     let (model, fleet) = (Arc::clone(model), Arc::clone(catalog.fleet()));
     let rendering = tokio::task::spawn_blocking(move || {
-        let encoded = encode(&model, &fleet, &call, &salt, bounds, now);
+        let (call, encoded) = put(&model, &fleet, call, &salt, bounds, now);
         Written { call, encoded, kept }
     });
     rendering.await.map_err(|_| failed("the rendering was stopped"))
@@ -190,36 +199,6 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
         return Err(estimate.refusal(work, bound));
     }
     gateway.memory().resize(&work.memory, estimate.bytes()).map_err(|full| full.at(Stage::Render))
-}
-
-/// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
-/// that rendering takes would be for nothing.
-pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
-    let Some(lane) = model.lane.tokens() else { return Ok(()) };
-    let window = lane.capabilities.context_window;
-    let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
-    let bytes = match (&call.prompt, &lane.template) {
-        (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
-        (Prompt::Conversation(_), None) | (Prompt::Encode(_) | Prompt::Relayed(_), _) => 0,
-        (Prompt::Raw(items), _) => {
-            let ids =
-                items.iter().map(|item| if let PromptItem::Ids(ids) = item { ids.len() } else { 0 }).max();
-            if let Some(ids) = ids.filter(|ids| *ids > window as usize) {
-                return too_long(format!("{ids} tokens"));
-            }
-            let text =
-                |item: &PromptItem| if let PromptItem::Text(text) = item { text.trim().len() } else { 0 };
-            items.iter().map(text).max().unwrap_or(0)
-        }
-    };
-    let Some(each) = lane.tokenizer.most_bytes_per_token() else { return Ok(()) };
-    if bytes <= (window as usize).saturating_mul(each) {
-        return Ok(());
-    }
-    too_long(format!(
-        "{bytes} bytes of text, which is more than {} tokens (of {each} bytes at most)",
-        bytes / each
-    ))
 }
 
 /// What is sent to those who answer.
@@ -263,6 +242,28 @@ impl Encoded {
     }
 }
 
+/// The call with as much of its conversation as there is room for, and what is sent of it.
+fn put(
+    model: &ServedModel,
+    fleet: &Fleet,
+    call: Box<Call>,
+    salt: &CacheSalt,
+    bounds: (u32, u32),
+    now: UnixNanos,
+) -> (Box<Call>, Result<Encoded, Why>) {
+    match text_alone(model, &call) {
+        Ok(()) => {}
+        Err(why) => return (call, Err(why)),
+    }
+    match shorten::shortened(model, call, now) {
+        Ok(call) => {
+            let encoded = encode(model, fleet, &call, salt, bounds, now);
+            (call, encoded)
+        }
+        Err((call, why)) => (call, Err(why)),
+    }
+}
+
 fn encode(
     model: &ServedModel,
     fleet: &Fleet,
@@ -301,79 +302,13 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) ->
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let each = items.iter().enumerate().map(|(index, item)| encode_item(model, lane, index, item));
+            let each =
+                items.iter().enumerate().map(|(index, item)| raw::encode(model, lane, call, index, item));
             let grammar = form::grammar(model, lane, call, "")?;
             let prompts = each.collect::<Result<_, _>>()?;
             Ok(Encoded { grammar, ..Encoded::of(prompts) })
         }
     }
-}
-
-/// A conversation as ids, and as the template wrote it.
-pub(crate) fn rendered(
-    model: &ServedModel,
-    lane: &TokenLane,
-    conversation: &Conversation,
-    options: &RenderOptions<'_>,
-) -> Result<(Vec<u32>, String), Why> {
-    let Some(template) = &lane.template else {
-        let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
-        return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
-    };
-    if !conversation.tools.is_empty()
-        && conversation.tool_choice != ToolChoice::None
-        && !template.shows_tools()
-    {
-        return Err(no_tools(model));
-    }
-    let conversation = &*shown(model, conversation);
-    let rendered = match conversation.continues {
-        true => template.render_to_continue(conversation, options),
-        false => template.render(conversation, options),
-    };
-    let rendered = rendered.map_err(|error| {
-        let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
-        // What a template says may repeat the messages.
-        why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
-    })?;
-    let ids = lane.tokenizer.encode_segments(&rendered.segments(), false);
-    Ok((ids.map_err(|error| failed(&error.to_string()))?, rendered.into_text()))
-}
-
-/// The conversation as the model's template is given it.
-pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
-    if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
-        return Cow::Borrowed(conversation);
-    }
-    let mut sorted = conversation.clone();
-    for tool in &mut sorted.tools {
-        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
-    }
-    Cow::Owned(sorted)
-}
-
-fn encode_item(
-    model: &ServedModel,
-    lane: &TokenLane,
-    index: usize,
-    item: &PromptItem,
-) -> Result<Arc<[u32]>, Why> {
-    let ids: Arc<[u32]> = match item {
-        PromptItem::Text(text) => {
-            lane.tokenizer.encode_plain(text, true).map_err(|error| failed(&error.to_string()))?.into()
-        }
-        PromptItem::Ids(ids) => {
-            if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
-                return Err(out_of_vocabulary("prompt", *id, model, lane));
-            }
-            ids.as_slice().into()
-        }
-    };
-    if ids.is_empty() {
-        let message = format!("Prompt {index} has no tokens; there is nothing to continue.");
-        return Err(Why::new(Code::EmptyPrompt, message).with_param("prompt"));
-    }
-    Ok(ids)
 }
 
 /// Fills in what the caller left open and checks it against the model: the window, the vocabulary.
@@ -421,45 +356,9 @@ fn resolve(
     }
     // The low bits of a UUID v7 are random: a seed of its own for each call that names none.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
-    Ok(call.sampling.resolve(&lane.defaults, max_tokens, drawn))
-}
-
-fn no_tools(model: &ServedModel) -> Why {
-    let message = format!(
-        "`tools`: the chat template of `{}` shows a model no tools, so it would never learn of them. Leave them out, or \
-         use a model that was taught to call tools.",
-        model.name
-    );
-    Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
-}
-
-fn prompt_param(call: &Call) -> &'static str {
-    match (&call.prompt, call.endpoint) {
-        (_, Endpoint::Responses) => "input",
-        (Prompt::Conversation(_), _) => "messages",
-        _ => "prompt",
-    }
-}
-
-fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
-    let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
-    let message = format!(
-        "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
-         Shorten the prompt."
-    );
-    Why::new(Code::ContextLengthExceeded, message).with_param(param)
-}
-
-pub(crate) fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
-    let last = lane.capabilities.vocab.saturating_sub(1);
-    let message =
-        format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
-    Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
-}
-
-fn failed(detail: &str) -> Why {
-    Why::new(Code::RenderFailed, format!("The prompt could not be rendered: {detail}. Nothing was charged."))
-        .keeping("The prompt could not be rendered.")
+    let mut sampling = call.sampling.resolve(&lane.defaults, max_tokens, drawn);
+    sampling.stop_token_ids.extend(raw::end_of_fill(lane, call));
+    Ok(sampling)
 }
 
 /// A number that stands for the tenant in the engine's fair queue (FNV-1a of its name).

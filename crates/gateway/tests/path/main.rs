@@ -18,6 +18,7 @@ mod memory;
 mod moves;
 mod notices;
 mod panics;
+mod parts;
 mod pins;
 mod places;
 mod prices;

@@ -34,11 +34,26 @@ fn hedged(world: &World, fleet: Arc<Fleet>, known: &[&str]) {
 pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known: &[&str]) {
     let of_policy =
         |model: &Arc<ServedModel>| Arc::new(ServedModel { policy: policy.clone(), ..(**model).clone() });
+    by_offer(world, fleet, of_policy, known);
+}
+
+/// Puts others in the place of all models of a world.
+pub(crate) fn by_models(world: &World, with: impl Fn(&Arc<ServedModel>) -> Arc<ServedModel>) {
+    let fleet = Arc::clone(world.gateway.catalog().fleet());
+    by_offer(world, fleet, with, &[]);
+}
+
+fn by_offer(
+    world: &World,
+    fleet: Arc<Fleet>,
+    with: impl Fn(&Arc<ServedModel>) -> Arc<ServedModel>,
+    known: &[&str],
+) {
     let price =
         |model: &str| json!({"model": model, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64});
     let prices = json!([price(MODEL), price("far")]);
     let offer = Offer {
-        models: world.gateway.catalog().models().map(of_policy).collect(),
+        models: world.gateway.catalog().models().map(with).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         costs: costs(known),

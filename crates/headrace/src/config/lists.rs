@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::{OffForm, ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{OffForm, Spellers, ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
@@ -20,7 +20,7 @@ use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
 use super::table::Table;
 use super::thinking::thinking;
-use super::upstreams::{self, off_form, tools_order};
+use super::upstreams::{self, off_form, parse_special, tools_order};
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
@@ -215,6 +215,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         None
     });
     let (tools_order, off_form, thinking) = (tools_order(table), off_form(table), thinking(table));
+    let parse_special = parse_special(table);
     Some(ModelConfig {
         setting: table.what.clone(),
         name: name?,
@@ -229,6 +230,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         tools_order,
         thinking,
         off_form,
+        parse_special,
     })
 }
 
@@ -247,5 +249,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         tools_order: ToolsOrder::default(),
         thinking: ThinkingPolicy::default(),
         off_form: OffForm::default(),
+        parse_special: Spellers::default(),
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use headrace_domain::{ModelName, Region};
-use headrace_gateway::Policy;
+use headrace_gateway::{Inputs, Policy};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_prompt::ReplyFamily;
@@ -55,6 +55,8 @@ pub(crate) struct RelayedConfig {
     pub(crate) reply: Option<ReplyFamily>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
+    /// What it takes beside text; `None`: its servers decide.
+    pub(crate) inputs: Option<Inputs>,
     pub(crate) limits: LimitSpec,
     pub(crate) policy: Policy,
 }

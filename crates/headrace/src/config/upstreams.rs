@@ -1,13 +1,15 @@
 //! The settings of upstreams: one table for each server that calls are sent on to, and the targets of models that they serve.
 //! Keys come from files and variables, and stand in no setting. Must not know what is asked of a server.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{ModelName, Region};
+use headrace_domain::{KeyId, ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_fleet::Hedge;
-use headrace_gateway::{OffForm, OnBreak, Policy, ToolsOrder};
+use headrace_gateway::{Inputs, OffForm, OnBreak, Policy, Spellers, ToolsOrder};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
@@ -237,6 +239,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
     let words = words(table);
+    let inputs = inputs(table);
     let reply = table.take_family();
     let policy = policy(table);
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
@@ -251,6 +254,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         reply,
         default_max_tokens,
         context_window,
+        inputs,
         limits: limits.unwrap_or(LimitSpec::UNLIMITED),
         policy,
     })
@@ -266,7 +270,49 @@ fn policy(table: &mut Table) -> Policy {
         tools_order: tools_order(table),
         thinking: thinking(table),
         off_form: off_form(table),
+        parse_special: parse_special(table),
     }
+}
+
+/// What a model takes beside text: `input`.
+fn inputs(table: &mut Table) -> Option<Inputs> {
+    const SHAPE: &str = "must be a list of text, image, document, audio, video, text among them";
+    let value = table.raw("input")?;
+    let words: Option<Vec<&str>> =
+        value.as_array().and_then(|words| words.iter().map(toml::Value::as_str).collect());
+    let kind = |word: &str| Inputs::ALL.into_iter().find(|kind| kind.name() == word);
+    match words {
+        Some(words)
+            if words.contains(&"text")
+                && words.iter().all(|word| *word == "text" || kind(word).is_some()) =>
+        {
+            Some(Inputs::of(words.into_iter().filter_map(kind)))
+        }
+        _ => {
+            table.problem("input", SHAPE.to_owned());
+            None
+        }
+    }
+}
+
+/// Whose raw prompts may spell control tokens: `parse_special`.
+pub(super) fn parse_special(table: &mut Table) -> Spellers {
+    const SHAPE: &str = "must be a list of ids of keys, or \"all\"";
+    let keys = match table.raw("parse_special") {
+        None => return Spellers::Nobody,
+        Some(toml::Value::String(word)) if word == "all" => return Spellers::All,
+        Some(toml::Value::Array(keys)) => {
+            keys.iter().map(|key| KeyId::new(key.as_str()?).ok()).collect::<Option<BTreeSet<_>>>()
+        }
+        Some(_) => None,
+    };
+    keys.map_or_else(
+        || {
+            table.problem("parse_special", SHAPE.to_owned());
+            Spellers::Nobody
+        },
+        |keys| Spellers::Keys(Arc::new(keys)),
+    )
 }
 
 /// What follows where an answer is not of the form that was asked for: `structured.invalid`.

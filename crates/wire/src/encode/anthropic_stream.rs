@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, Cleared, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 
 use super::diagnosis;
 use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
@@ -26,8 +26,13 @@ pub(super) struct AnthropicStream {
     calls: BTreeMap<u32, u32>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
+    /// What was left out of the prompt, where that was asked for.
+    cleared: Option<Cleared>,
     reason: Option<FinishReason>,
 }
+
+/// Who called a tool: the model, as no code runs here that could.
+pub(super) const CALLED_BY_MODEL: &str = ",\"caller\":{\"type\":\"direct\"}";
 
 /// What a block holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,7 +44,7 @@ enum Kind {
 }
 
 impl AnthropicStream {
-    pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
+    pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
         Self {
             meta,
             begun: false,
@@ -48,6 +53,7 @@ impl AnthropicStream {
             index: 0,
             calls: BTreeMap::new(),
             hides_thinking: call.reasoning.hidden,
+            cleared: cleared(call),
             reason: None,
         }
     }
@@ -144,6 +150,25 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "},\"server_tool_use\":null,\"inference_geo\":null,\"service_tier\":\"standard\"}");
 }
 
+/// What was left out of a call's prompt; `None`: nobody asked for that.
+pub(super) fn cleared(call: &Call) -> Option<Cleared> {
+    call.clears.as_ref().map(|_| call.cleared.unwrap_or_default())
+}
+
+/// `,"context_management":{"applied_edits":[…]}`
+pub(super) fn write_cleared(out: &mut BytesMut, cleared: Option<Cleared>) {
+    let Some(Cleared { tool_uses, input_tokens }) = cleared else { return };
+    raw(out, ",\"context_management\":{\"applied_edits\":[");
+    if tool_uses > 0 {
+        raw(out, "{\"type\":\"clear_tool_uses_20250919\",\"cleared_tool_uses\":");
+        value(out, &tool_uses);
+        raw(out, ",\"cleared_input_tokens\":");
+        value(out, &input_tokens);
+        raw(out, "}");
+    }
+    raw(out, "]}");
+}
+
 /// `"stop_reason":…,"stop_sequence":…`
 pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
     let (name, sequence) = match reason {
@@ -205,7 +230,9 @@ impl ReplyEncoder for AnthropicStream {
                 value(out, id);
                 raw(out, ",\"name\":");
                 value(out, name);
-                raw(out, ",\"input\":{}}}\n\n");
+                raw(out, ",\"input\":{}");
+                raw(out, CALLED_BY_MODEL);
+                raw(out, "}}\n\n");
             }
             ReplyEvent::ToolCallArguments { index, fragment, .. } => {
                 if let Some(block) = self.calls.get(index) {
@@ -228,6 +255,7 @@ impl ReplyEncoder for AnthropicStream {
         write_stop(out, self.reason.as_ref());
         raw(out, "},\"usage\":");
         write_usage(out, usage);
+        write_cleared(out, self.cleared);
         write_explain(out, explain);
         raw(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }

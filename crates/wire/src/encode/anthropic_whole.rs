@@ -3,9 +3,9 @@
 //! Source: <https://docs.anthropic.com/en/api/messages>.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Dialect, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, Cleared, Dialect, FinishReason, ReplyEvent, Usage};
 
-use super::anthropic_stream::{write_head, write_stop, write_usage};
+use super::anthropic_stream::{CALLED_BY_MODEL, cleared, write_cleared, write_head, write_stop, write_usage};
 use super::encoder::{JSON, ReplyEncoder, ReplyMeta};
 use super::frame::write_explain;
 use crate::ErrorFacts;
@@ -17,6 +17,7 @@ pub(super) struct AnthropicWhole {
     blocks: Vec<Block>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
+    cleared: Option<Cleared>,
     reason: Option<FinishReason>,
     over: bool,
 }
@@ -35,9 +36,9 @@ enum Block {
 }
 
 impl AnthropicWhole {
-    pub(super) const fn new(call: &Call, meta: ReplyMeta) -> Self {
+    pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
         let hides_thinking = call.reasoning.hidden;
-        Self { meta, blocks: Vec::new(), hides_thinking, reason: None, over: false }
+        Self { meta, blocks: Vec::new(), hides_thinking, cleared: cleared(call), reason: None, over: false }
     }
 
     fn text(&mut self, text: &str) {
@@ -100,6 +101,7 @@ impl Block {
                 value(out, name);
                 raw(out, ",\"input\":");
                 write_input(out, input);
+                raw(out, CALLED_BY_MODEL);
             }
         }
         raw(out, "}");
@@ -156,6 +158,7 @@ impl ReplyEncoder for AnthropicWhole {
         write_stop(out, self.reason.as_ref());
         raw(out, ",\"usage\":");
         write_usage(out, usage);
+        write_cleared(out, self.cleared);
         write_explain(out, explain);
         raw(out, "}");
     }

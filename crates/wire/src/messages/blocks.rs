@@ -1,8 +1,9 @@
 //! The blocks of Anthropic's turns: each type is taken, or refused by its name and place. Knows no roles.
 
-use headrace_domain::{Code, ToolCall};
+use headrace_domain::{Code, MediaKind, MediaSource, ToolCall};
 
 use crate::breakpoints::Breakpoints;
+use crate::content::{Content, Other};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::label;
@@ -29,13 +30,14 @@ pub(crate) enum Block {
     ToolUse(ToolCall),
     ToolResult {
         id: String,
-        text: String,
+        content: Content,
     },
+    /// What is no text.
+    Media(Other),
 }
 
 /// Types that are known, and why they are not taken.
 const REFUSED: &[(&str, &str)] = &[
-    ("image", "images are not supported; describe what they show"),
     ("server_tool_use", SERVER),
     ("web_search_tool_result", SERVER),
     ("web_fetch_tool_result", SERVER),
@@ -57,8 +59,19 @@ const REFUSED: &[(&str, &str)] = &[
 const SERVER: &str = "no tools run at the server; send what it says as text";
 
 /// Types that are taken.
-const TAKEN: &[&str] =
-    &["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result"];
+const TAKEN: &[&str] = &[
+    "text",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+    "document",
+    "search_result",
+    "image",
+];
+
+/// Types that only answers have: what somebody else's server put into them beside what is known is no matter.
+const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 
 /// A string or a list of blocks.
 pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
@@ -79,6 +92,22 @@ pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
 /// A string or a list of blocks that say text, joined with nothing between them.
 pub(crate) fn text(r: &mut Reader<'_>, within: Within<'_>) -> Read<String> {
     texts(r, within).map(|texts| texts.concat())
+}
+
+/// What a tool gave: text, and what is no text with its place, which is that of the block at `key`.
+fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
+    let mut content = Content::default();
+    for (index, block) in read(r, within)?.into_iter().enumerate() {
+        match block {
+            Block::Text(text) => content.text.push_str(&text),
+            Block::Media(part) => content.push(part, "content", index),
+            _ => {
+                let message = "only text, images and documents may stand here";
+                return Err(Fault::new(Code::InvalidValue, message).under_index(index));
+            }
+        }
+    }
+    Ok(content)
 }
 
 /// As [`text`], not joined.
@@ -102,11 +131,13 @@ struct Draft {
     name: Option<String>,
     input: Option<String>,
     tool_use_id: Option<String>,
-    content: Option<String>,
+    content: Option<Content>,
     is_error: bool,
     title: Option<String>,
     context: Option<String>,
     source: Option<Source>,
+    /// A field that is not known.
+    stranger: Option<String>,
 }
 
 /// Where the text of a document or of a search's result comes from.
@@ -115,6 +146,8 @@ enum Source {
     Text(String),
     /// The name of what a search found.
     Name(String),
+    /// Data that is no text.
+    Data(MediaSource),
 }
 
 impl Draft {
@@ -132,7 +165,7 @@ impl Draft {
             ("is_error", self.is_error, &["tool_result"]),
             ("title", self.title.is_some(), &["document", "search_result"]),
             ("context", self.context.is_some(), &["document"]),
-            ("source", self.source.is_some(), &["document", "search_result"]),
+            ("source", self.source.is_some(), &["document", "search_result", "image"]),
         ];
         fields.iter().find(|(_, present, owners)| *present && !owners.contains(&kind)).map(|(key, ..)| *key)
     }
@@ -167,13 +200,16 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
         "input" => draft.input = Some(tools::arguments_object(r)?.to_owned()),
         "caller" => r.optional(caller).map(drop)?,
         "tool_use_id" => draft.tool_use_id = Some(label(r, within.limits)?),
-        "content" => draft.content = r.optional(|r| text(r, within))?,
+        "content" => draft.content = r.optional(|r| result(r, within))?,
         "is_error" => draft.is_error = r.optional(Reader::bool)?.unwrap_or(false),
         "title" => draft.title = r.optional(|r| r.string().map(Into::into))?,
         "context" => draft.context = r.optional(|r| r.string().map(Into::into))?,
         "source" => draft.source = Some(source(r, within)?),
         "cache_control" => within.breakpoints.read(r)?,
-        _ => return Err(Fault::unknown()),
+        key => {
+            draft.stranger.get_or_insert_with(|| key.to_owned());
+            r.skip()?;
+        }
     }
     Ok(())
 }
@@ -186,6 +222,9 @@ fn unsupported(why: &str) -> Fault {
 fn finish(draft: Draft) -> Read<Block> {
     let kind = draft.kind.as_deref().ok_or_else(|| Fault::missing("type"))?;
     if let Some(key) = draft.stray(kind) {
+        return Err(Fault::unknown().under_key(key));
+    }
+    if let Some(key) = draft.stranger.as_deref().filter(|_| !ANSWERED.contains(&kind)) {
         return Err(Fault::unknown().under_key(key));
     }
     let missing = |key: &'static str| move || Fault::missing(key);
@@ -201,19 +240,38 @@ fn finish(draft: Draft) -> Read<Block> {
         }),
         "tool_result" => {
             let id = draft.tool_use_id.ok_or_else(missing("tool_use_id"))?;
-            let text = draft.content.unwrap_or_default();
-            Block::ToolResult { id, text: if draft.is_error { format!("{TOOL_ERROR}{text}") } else { text } }
+            let mut content = draft.content.unwrap_or_default();
+            if draft.is_error {
+                content.text.insert_str(0, TOOL_ERROR);
+            }
+            Block::ToolResult { id, content }
         }
+        "image" => match draft.source.ok_or_else(missing("source"))? {
+            Source::Data(source) => Block::Media(Other::new(MediaKind::Image, source)),
+            _ => {
+                let message = "the source of an image must be of type `base64`, `url` or `file`";
+                return Err(Fault::at("source", Code::InvalidValue, message));
+            }
+        },
         "document" => match draft.source.ok_or_else(missing("source"))? {
+            Source::Data(source) => {
+                let document = Other::new(MediaKind::Document, source);
+                Block::Media(Other { name: draft.title, ..document })
+            }
             Source::Text(text) => Block::Text(lines([draft.title, draft.context, Some(text)])),
             Source::Name(_) => return Err(Fault::at("source", Code::InvalidType, "it must be an object")),
         },
         _ => match draft.source.ok_or_else(missing("source"))? {
             Source::Name(name) => {
-                let text = draft.content.ok_or_else(missing("content"))?;
-                Block::Text(lines([draft.title, Some(name), Some(text)]))
+                let content = draft.content.ok_or_else(missing("content"))?;
+                if !content.media.is_empty() {
+                    return Err(Fault::at("content", Code::UnsupportedContent, "it may hold text alone"));
+                }
+                Block::Text(lines([draft.title, Some(name), Some(content.text)]))
             }
-            Source::Text(_) => return Err(Fault::at("source", Code::InvalidType, "it must be a string")),
+            Source::Text(_) | Source::Data(_) => {
+                return Err(Fault::at("source", Code::InvalidType, "it must be a string"));
+            }
         },
     })
 }
@@ -228,45 +286,70 @@ fn lines(parts: [Option<String>; 3]) -> String {
     text
 }
 
-/// The source of a document: text or blocks of text. Others are files, which nobody here can read.
+/// The source of a document or an image: text, blocks of text, data, or where the data is.
 fn source(r: &mut Reader<'_>, within: Within<'_>) -> Read<Source> {
     if r.kind()? == Kind::String {
         return Ok(Source::Name(r.string()?.into_owned()));
     }
-    let (mut kind, mut data, mut content, mut media_type) = (None, None, None, None);
+    let mut draft = SourceDraft::default();
     r.object(|r, key| {
-        match key.as_ref() {
-            "type" => {
-                let word = r.string()?;
-                if !matches!(word.as_ref(), "text" | "content") {
-                    let why =
-                        format!("a `document` of source `{}` is not supported; send its text", shown(&word));
-                    return Err(unsupported(&why));
-                }
-                kind = Some(word);
+        let field = match key.as_ref() {
+            "content" => {
+                draft.content = Some(text(r, within)?);
+                return Ok(());
             }
-            "media_type" => media_type = Some(r.string()?),
-            "data" => data = Some(r.string()?.into_owned()),
-            "content" => content = Some(text(r, within)?),
-            // What other sources have; the type is to blame.
-            "url" | "file_id" => r.skip()?,
+            "type" => &mut draft.kind,
+            "media_type" => &mut draft.media_type,
+            "data" => &mut draft.data,
+            "url" => &mut draft.url,
+            "file_id" => &mut draft.file_id,
             _ => return Err(Fault::unknown()),
-        }
+        };
+        *field = Some(r.string()?.into_owned());
         Ok(())
     })?;
-    let (key, text) = match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
-        "text" => ("data", data),
-        _ => ("content", content),
-    };
-    if media_type.is_some_and(|media_type| media_type != "text/plain") {
-        return Err(Fault::at("media_type", Code::UnsupportedValue, "it must be `text/plain`"));
-    }
-    text.map(Source::Text).ok_or_else(|| Fault::missing(key))
+    draft.finish()
 }
 
-/// A word of a type, where it is one of those that exist; what callers wrote is not repeated.
-fn shown(word: &str) -> &str {
-    ["base64", "url", "file"].into_iter().find(|known| *known == word).unwrap_or("…")
+#[derive(Default)]
+struct SourceDraft {
+    kind: Option<String>,
+    media_type: Option<String>,
+    data: Option<String>,
+    url: Option<String>,
+    file_id: Option<String>,
+    content: Option<String>,
+}
+
+impl SourceDraft {
+    fn finish(self) -> Read<Source> {
+        let missing = |key: &'static str| move || Fault::missing(key);
+        let kind = self.kind.ok_or_else(missing("type"))?;
+        let media_type = self.media_type;
+        if matches!(kind.as_str(), "text" | "content")
+            && media_type.as_ref().is_some_and(|media_type| media_type != "text/plain")
+        {
+            return Err(Fault::at("media_type", Code::UnsupportedValue, "it must be `text/plain`"));
+        }
+        match kind.as_str() {
+            "text" => self.data.map(Source::Text).ok_or_else(missing("data")),
+            "content" => self.content.map(Source::Text).ok_or_else(missing("content")),
+            "url" => self.url.map(|url| Source::Data(MediaSource::Url(url))).ok_or_else(missing("url")),
+            "file" => {
+                let file = self.file_id.map(|id| Source::Data(MediaSource::File(id)));
+                file.ok_or_else(missing("file_id"))
+            }
+            "base64" => {
+                let data = self.data.ok_or_else(missing("data"))?;
+                let media_type = media_type.ok_or_else(missing("media_type"))?;
+                Ok(Source::Data(MediaSource::Base64 { media_type, data }))
+            }
+            _ => {
+                let message = "it must be `base64`, `url`, `file`, `text` or `content`";
+                Err(Fault::at("type", Code::UnsupportedValue, message))
+            }
+        }
+    }
 }
 
 /// Of a text: those that it has, which a model is not shown. Of a document: whether they are asked for.

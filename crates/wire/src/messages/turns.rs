@@ -5,6 +5,7 @@ use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role};
 
 use super::blocks::{self, Block, Within};
 use crate::call_ids::CallIds;
+use crate::content::Content;
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 
@@ -122,7 +123,7 @@ fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
                 ids.called(&call.id).map_err(|fault| fault.under_key("id").under_index(index))?;
                 message.tool_calls.push(call);
             }
-            Block::ToolResult { .. } => return Err(misplaced("user").under_index(index)),
+            Block::ToolResult { .. } | Block::Media(_) => return Err(misplaced("user").under_index(index)),
         }
     }
     if message.content.is_none() && message.tool_calls.is_empty() {
@@ -133,16 +134,25 @@ fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
 
 fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let mut messages = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    let text = |(block, text)| (block, Message::text(Role::User, text));
+    let mut open: Option<(usize, Content)> = None;
+    let said = |(block, content)| {
+        let Content { text, media } = content;
+        (block, Message { media, ..Message::text(Role::User, text) })
+    };
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
-            Block::Text(more) => open.get_or_insert_with(|| (index, String::new())).1.push_str(&more),
-            Block::ToolResult { id, text: result } => {
+            Block::Text(more) => opened(&mut open, index).text.push_str(&more),
+            Block::Media(part) => opened(&mut open, index).push(part, "content", index),
+            Block::ToolResult { id, mut content } => {
                 ids.answered(&id).map_err(|fault| fault.under_key("tool_use_id").under_index(index))?;
-                messages.extend(open.take().map(text));
-                let message = Message::text(Role::Tool, result);
+                messages.extend(open.take().map(said));
+                content
+                    .media
+                    .iter_mut()
+                    .for_each(|part| part.place = format!("content[{index}].{}", part.place));
+                let Content { text, media } = content;
+                let message = Message { media, ..Message::text(Role::Tool, text) };
                 messages.push((index, Message { tool_call_id: Some(id), ..message }));
             }
             Block::ToolUse(_) | Block::Thinking(_) | Block::Sealed => {
@@ -153,8 +163,13 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     if only_text {
         open.get_or_insert_default();
     }
-    messages.extend(open.map(text));
+    messages.extend(open.map(said));
     Ok(messages)
+}
+
+/// The message of the user that is being put together, which began at this block or before.
+fn opened(open: &mut Option<(usize, Content)>, index: usize) -> &mut Content {
+    &mut open.get_or_insert_with(|| (index, Content::default())).1
 }
 
 fn misplaced(role: &str) -> Fault {

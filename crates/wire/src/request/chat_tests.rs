@@ -1,6 +1,8 @@
 //! Tables of good and bad chat requests: what they mean, or the exact code and parameter of the refusal.
 
-use headrace_domain::{Call, Endpoint, Message, Prompt, Role, ToolCall, ToolChoice};
+use headrace_domain::{
+    Call, Endpoint, Media, MediaKind, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
+};
 use serde_json::{Value, json};
 
 use crate::{BadRequest, WireLimits, parse_chat};
@@ -241,6 +243,69 @@ fn messages_of_every_role() {
     assert_eq!(conversation(&call).messages, expected);
 }
 
+/// The parts of message number `at` that are no text.
+fn parts(call: &Call, at: usize) -> Vec<Media> {
+    conversation(call).messages[at].media.clone()
+}
+
+#[test]
+fn what_is_no_text_is_kept_with_its_place() {
+    let call = parse(&json!({"model": "m", "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "é"},
+        {"type": "image_url", "image_url": {"url": "https://x/a.png", "detail": "low"}},
+        {"type": "text", "text": "b"},
+        {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "video_url", "video_url": {"url": "https://x/a.mp4"}},
+    ]}]}))
+    .unwrap();
+    let part = |kind, source, behind_bytes, index: usize| Media {
+        kind,
+        source,
+        detail: None,
+        name: None,
+        behind_bytes,
+        place: format!("content[{index}]"),
+    };
+    let url = |url: &str| MediaSource::Url(url.to_owned());
+    let sound = MediaSource::Base64 { media_type: "wav".into(), data: "QUJD".into() };
+    assert_eq!(conversation(&call).messages[0].content.as_deref(), Some("éb"));
+    assert_eq!(
+        parts(&call, 0),
+        [
+            Media { detail: Some("low".into()), ..part(MediaKind::Image, url("https://x/a.png"), 2, 1) },
+            part(MediaKind::Audio, sound, 3, 3),
+            Media {
+                name: Some("a.pdf".into()),
+                ..part(MediaKind::Document, url("data:application/pdf;base64,QUJD"), 3, 4)
+            },
+            part(MediaKind::Document, MediaSource::File("file-1".into()), 3, 5),
+            part(MediaKind::Video, url("https://x/a.mp4"), 3, 6),
+        ]
+    );
+    assert_eq!(call.place(0, &parts(&call, 0)[1]), "messages[0].content[3]");
+}
+
+#[test]
+fn past_answers_may_say_what_nobody_here_knows() {
+    let call = parse(&json!({"model": "m", "messages": [
+        {"role": "user", "content": "u"},
+        {"provider_specific_fields": {"a": [1]}, "role": "assistant", "content": null, "refusal": "I will not.",
+            "tool_calls": [{"id": "c", "type": "function", "provider_specific_fields": null,
+                "function": {"name": "f", "arguments": "{}", "provider_specific_fields": {"x": 1}}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ]}))
+    .unwrap();
+    let said = &conversation(&call).messages[1];
+    assert_eq!((said.content.as_deref(), said.tool_calls.len()), (Some("I will not."), 1));
+    for role in ["user", "system"] {
+        let body = json!({"model": "m", "messages": [{"provider_specific_fields": 1, "role": role, "content": "x"}]});
+        let bad = parse(&body).unwrap_err();
+        assert_eq!(bad.param.as_deref(), Some("messages[0].provider_specific_fields"));
+    }
+}
+
 #[test]
 fn bad_messages_are_placed() {
     let call = |function: Value| json!({"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]});
@@ -273,25 +338,41 @@ fn bad_messages_are_placed() {
         ),
         (json!("hi"), "messages[1]", "invalid_type"),
         (
-            json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]}),
+            json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "hologram", "hologram": {}}]}),
             "messages[1].content[1]",
             "unsupported_content",
         ),
         (
-            json!({"role": "user", "content": [{"image_url": {"url": "file:///etc/passwd"}, "type": "image_url"}]}),
-            "messages[1].content[0]",
-            "unsupported_content",
+            json!({"role": "user", "content": [{"image_url": {}, "type": "image_url"}]}),
+            "messages[1].content[0].image_url.url",
+            "missing_required_parameter",
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "text", "image_url": {"url": "x"}}]}),
+            "messages[1].content[0].image_url",
+            "unknown_parameter",
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x", "detail": "huge"}}]}),
+            "messages[1].content[0].image_url.detail",
+            "invalid_value",
         ),
         (
             json!({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}),
-            "messages[1].content[0]",
-            "unsupported_content",
+            "messages[1].content[0].input_audio.data",
+            "missing_required_parameter",
         ),
         (
             json!({"role": "user", "content": [{"type": "file", "file": {}}]}),
-            "messages[1].content[0]",
-            "unsupported_content",
+            "messages[1].content[0].file.file_data",
+            "missing_required_parameter",
         ),
+        (
+            json!({"role": "user", "content": [{"type": "file", "file": {"file_id": "f", "file_data": "d"}}]}),
+            "messages[1].content[0].file.file_id",
+            "invalid_value",
+        ),
+        (json!({"role": "user", "content": "x", "refusal": "no"}), "messages[1].refusal", "invalid_value"),
         (
             json!({"role": "user", "content": [{"type": "text"}]}),
             "messages[1].content[0].text",

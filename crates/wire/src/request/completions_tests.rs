@@ -1,6 +1,6 @@
 //! Tables of good and bad completion requests: what they mean, or the exact code and parameter of the refusal.
 
-use headrace_domain::{Call, Endpoint, Prompt, PromptItem};
+use headrace_domain::{Call, Endpoint, Prompt, PromptItem, RawWish};
 use serde_json::{Value, json};
 
 use crate::{BadRequest, WireLimits, parse_completions};
@@ -43,7 +43,10 @@ fn scoring_and_log_probabilities() {
     let echoed = parse(&json!({"echo": true})).unwrap();
     assert_eq!((echoed.sampling.logprobs, echoed.sampling.prompt_logprobs), (None, None));
     let neutral = parse(&json!({"suffix": null, "best_of": 2, "n": 2, "user": "u", "tools": null})).unwrap();
-    assert_eq!(neutral.sampling.n, 2);
+    assert_eq!((neutral.sampling.n, neutral.raw), (2, RawWish::default()));
+    let filled = parse(&json!({"suffix": "x", "parse_special": true})).unwrap();
+    assert_eq!(filled.raw, RawWish { parse_special: true, suffix: Some("x".into()) });
+    assert_eq!(parse(&json!({"suffix": ""})).unwrap().raw.suffix, None);
 }
 
 #[test]
@@ -69,7 +72,10 @@ fn bad_parameters_are_named() {
         (json!({"echo": true, "logprobs": 1, "prompt_logprobs": 1}), "prompt_logprobs", "invalid_value"),
         (json!({"top_logprobs": 1}), "top_logprobs", "unknown_parameter"),
         (json!({"max_completion_tokens": 1}), "max_completion_tokens", "unknown_parameter"),
-        (json!({"suffix": "x"}), "suffix", "unsupported_parameter"),
+        (json!({"suffix": "x", "prompt": [1]}), "suffix", "invalid_value"),
+        (json!({"suffix": "x", "echo": true}), "suffix", "invalid_value"),
+        (json!({"suffix": 1}), "suffix", "invalid_type"),
+        (json!({"parse_special": "yes"}), "parse_special", "invalid_type"),
         (json!({"best_of": 3}), "best_of", "unsupported_parameter"),
         (json!({"messages": []}), "messages", "unknown_parameter"),
         (json!({"chat_template": "x"}), "chat_template", "unsupported_parameter"),

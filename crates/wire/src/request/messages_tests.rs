@@ -1,7 +1,8 @@
 //! Tables of good and bad Anthropic requests: what they mean, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
-    CacheLife, CacheMarkAt, Call, Conversation, Endpoint, Message, Prompt, Role, ToolCall, ToolChoice,
+    CacheLife, CacheMarkAt, Call, ClearTools, ClearTrigger, Conversation, Endpoint, MediaKind, MediaSource,
+    Message, Prompt, Role, ToolCall, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -153,7 +154,11 @@ fn bad_parameters_are_named() {
         (json!({"n": 2}), "n", "unknown_parameter"),
         (json!({"metadata": {"x": 1}}), "metadata.x", "unknown_parameter"),
         (json!({"system": 5}), "system", "invalid_type"),
-        (json!({"system": [{"type": "image", "source": {}}]}), "system[0]", "unsupported_content"),
+        (
+            json!({"system": [{"type": "image", "source": {"type": "url", "url": "x"}}]}),
+            "system[0]",
+            "invalid_value",
+        ),
         (json!({"tool_choice": {"type": "any"}}), "tool_choice", "invalid_value"),
         (json!({"tool_choice": {"type": "tool", "name": "f"}}), "tool_choice", "invalid_value"),
         (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name", "missing_required_parameter"),
@@ -190,9 +195,14 @@ fn bad_parameters_are_named() {
             "invalid_value",
         ),
         (
-            turn(json!([{"type": "image", "source": {"type": "url", "url": "http://[::1]/"}}])),
-            "messages[0].content[0]",
-            "unsupported_content",
+            turn(json!([{"type": "image", "source": {"type": "base64", "data": "x"}}])),
+            "messages[0].content[0].source.media_type",
+            "missing_required_parameter",
+        ),
+        (
+            turn(json!([{"type": "image", "source": {"type": "text", "data": "x"}}])),
+            "messages[0].content[0].source",
+            "invalid_value",
         ),
         (turn(json!([{"type": "document"}])), "messages[0].content[0].source", "missing_required_parameter"),
         (turn(json!([{"type": "text"}])), "messages[0].content[0].text", "missing_required_parameter"),
@@ -218,8 +228,19 @@ fn bad_parameters_are_named() {
         ),
         (
             turn(json!([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}])),
+            "messages[0].content[0].content[0].source",
+            "missing_required_parameter",
+        ),
+        (
+            turn(json!([{"type": "tool_result", "tool_use_id": "t", "content": [
+                {"type": "tool_use", "id": "u", "name": "f", "input": {}}]}])),
             "messages[0].content[0].content[0]",
-            "unsupported_content",
+            "invalid_value",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]}),
+            "messages[0].content[0]",
+            "invalid_value",
         ),
         (
             json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": "{}"}]}]}),
@@ -314,7 +335,6 @@ fn every_block_is_taken_or_refused_by_its_name() {
         assert_eq!(messages, [Message::text(Role::User, expected)], "{block}");
     }
     for kind in [
-        "image",
         "server_tool_use",
         "web_search_tool_result",
         "web_fetch_tool_result",
@@ -334,12 +354,8 @@ fn every_block_is_taken_or_refused_by_its_name() {
         assert_eq!(bad.message.contains(kind), kind != "hologram", "{bad}");
     }
     for (block, param, code) in [
-        (
-            text(json!({"type": "base64", "media_type": "application/pdf", "data": "x"})),
-            ".source",
-            "unsupported_content",
-        ),
-        (text(json!({"type": "file", "file_id": "f"})), ".source", "unsupported_content"),
+        (text(json!({"type": "base64", "data": "x"})), ".source.media_type", "missing_required_parameter"),
+        (text(json!({"type": "moon"})), ".source.type", "unsupported_value"),
         (
             text(json!({"media_type": "text/plain", "data": "x"})),
             ".source.type",
@@ -362,6 +378,88 @@ fn every_block_is_taken_or_refused_by_its_name() {
         {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}]},
         {"role": "user", "content": "u"}]}));
     assert_eq!(conversation(sealed.unwrap()).messages[0], Message::text(Role::Assistant, "a"));
+}
+
+#[test]
+fn images_and_documents_are_kept_with_their_places() {
+    let turn = |content: Value| {
+        parse(&json!({"messages": [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}, "provider_specific_fields": {"x": 1}}]},
+        {"role": "user", "content": content}]}))
+    };
+    let image =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}});
+    let paper =
+        json!({"type": "document", "title": "T", "source": {"type": "url", "url": "https://x/a.pdf"}});
+    let call = turn(json!([
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}, image]},
+        {"type": "text", "text": "see"}, paper, {"type": "image", "source": {"type": "file", "file_id": "f"}}]));
+    let call = call.unwrap();
+    let found: Vec<_> = conversation(call.clone())
+        .messages
+        .iter()
+        .enumerate()
+        .flat_map(|(at, message)| message.media.clone().into_iter().map(move |part| (at, part)))
+        .map(|(at, part)| (call.place(at, &part), part.kind, part.source, part.behind_bytes, part.name))
+        .collect();
+    let data = MediaSource::Base64 { media_type: "image/png".into(), data: "QUJD".into() };
+    let at = |place: &str| format!("messages[2].{place}");
+    assert_eq!(
+        found,
+        [
+            (at("content[0].content[1]"), MediaKind::Image, data, 1, None),
+            (
+                at("content[2]"),
+                MediaKind::Document,
+                MediaSource::Url("https://x/a.pdf".into()),
+                3,
+                Some("T".into())
+            ),
+            (at("content[3]"), MediaKind::Image, MediaSource::File("f".into()), 3, None),
+        ]
+    );
+}
+
+#[test]
+fn results_of_tools_may_be_cleared() {
+    let clears = |edit: Value| {
+        let body = json!({"context_management": {"edits": [edit]}});
+        parse(&body).map(|call| call.clears.map(|clears| *clears))
+    };
+    let usual = ClearTools {
+        trigger: ClearTrigger::InputTokens(100_000),
+        keep: 3,
+        at_least_tokens: 0,
+        exclude: vec![],
+        inputs: false,
+    };
+    let kind = "clear_tool_uses_20250919";
+    assert_eq!(clears(json!({"type": kind})), Ok(Some(usual.clone())));
+    let all = json!({"trigger": {"type": "tool_uses", "value": 5}, "keep": {"type": "tool_uses", "value": 1},
+        "clear_at_least": {"type": "input_tokens", "value": 50}, "exclude_tools": ["w"], "clear_tool_inputs": true, "type": kind});
+    let expected = ClearTools {
+        trigger: ClearTrigger::ToolUses(5),
+        keep: 1,
+        at_least_tokens: 50,
+        exclude: vec!["w".into()],
+        inputs: true,
+    };
+    assert_eq!(clears(all), Ok(Some(expected)));
+    let none = json!({"type": kind, "exclude_tools": null, "clear_at_least": null, "trigger": null});
+    assert_eq!(clears(none), Ok(Some(usual)));
+    assert_eq!(clears(json!({"type": "clear_thinking_20251015", "keep": "all"})), Ok(None));
+    for (edit, param) in [
+        (json!({"type": "compact_20260112"}), "type"),
+        (json!({"type": kind, "keep": {"type": "input_tokens", "value": 1}}), "keep.type"),
+        (json!({"type": kind, "keep": {"type": "tool_uses"}}), "keep.value"),
+        (json!({"type": kind, "hope": 1}), "hope"),
+        (json!({"keep": "all"}), "type"),
+    ] {
+        let bad = clears(edit).unwrap_err();
+        assert_eq!(bad.param, Some(format!("context_management.edits[0].{param}")));
+    }
 }
 
 #[test]
@@ -434,7 +532,7 @@ fn a_prompt_may_be_read_ahead_edited_and_asked_about() {
     assert_eq!(kept(clear(json!({"type": "all"}))), 6);
     assert_eq!(kept(clear(json!({"type": "thinking_turns", "value": 2}))), 2);
     for (edits, param) in [
-        (json!([{"type": "clear_tool_uses_20250919"}]), "context_management.edits[0].type"),
+        (json!([{"type": "compact_20260112"}]), "context_management.edits[0].type"),
         (clear(json!("some")), "context_management.edits[0].keep"),
         (clear(json!({"type": "thinking_turns"})), "context_management.edits[0].keep.value"),
         (clear(json!({"type": "thinking_turns", "value": 0})), "context_management.edits[0].keep.value"),

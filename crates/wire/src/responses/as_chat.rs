@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Form, Message, Prompt, Relayed, Role, ServiceTier, Tool, ToolCall,
-    ToolChoice,
+    Call, Code, Conversation, Endpoint, Form, Prompt, Relayed, ServiceTier, Tool, ToolChoice,
 };
 
 use crate::BadRequest;
 use crate::fault::{Fault, Read};
 use crate::json_out::value;
 use crate::relay::{Object, array, object};
+
+use super::chat_parts;
 
 /// The call as a chat completion whose body can be sent on, without a bound on the answer's length: that goes by each receiver's
 /// own name.
@@ -33,7 +34,7 @@ fn put(call: &Call) -> Read<Call> {
     let mut out = BytesMut::new();
     object(&mut out, |body| {
         body.text("model", &call.model);
-        array(body.field("messages"), &conversation.messages, message)?;
+        chat_parts::messages(body.field("messages"), call, &conversation.messages)?;
         tools(conversation, body)?;
         sampling(call, body);
         format(call, body)?;
@@ -51,10 +52,16 @@ fn put(call: &Call) -> Read<Call> {
         }
         Ok(())
     })?;
-    let text_bytes = out.len();
+    let media = || conversation.messages.iter().flat_map(|message| &message.media);
+    let data: usize = media().map(|part| part.source.bytes()).sum();
+    let text_bytes = out.len().saturating_sub(data);
     let mut chat = Call {
         endpoint: Endpoint::ChatCompletions,
-        prompt: Prompt::Relayed(Relayed { body: out.freeze(), text_bytes, media: 0 }),
+        prompt: Prompt::Relayed(Relayed {
+            body: out.freeze(),
+            text_bytes,
+            media: u32::try_from(media().count()).unwrap_or(u32::MAX),
+        }),
         origins: Vec::new(),
         include_usage: false,
         response: None,
@@ -62,38 +69,6 @@ fn put(call: &Call) -> Read<Call> {
     };
     chat.sampling.max_tokens = None;
     Ok(chat)
-}
-
-fn message(out: &mut BytesMut, message: &Message) -> Read<()> {
-    object(out, |written| {
-        written.text("role", message.role.name());
-        match &message.content {
-            Some(content) => written.text("content", content),
-            None => written.raw("content", "null"),
-        }
-        message.reasoning.iter().for_each(|text| written.text("reasoning_content", text));
-        message.tool_call_id.iter().for_each(|id| written.text("tool_call_id", id));
-        debug_assert!(
-            message.tool_calls.is_empty() || message.role == Role::Assistant,
-            "others call nothing"
-        );
-        if message.tool_calls.is_empty() {
-            return Ok(());
-        }
-        array(written.field("tool_calls"), &message.tool_calls, tool_call)
-    })
-}
-
-fn tool_call(out: &mut BytesMut, call: &ToolCall) -> Read<()> {
-    object(out, |written| {
-        written.text("id", &call.id);
-        written.text("type", "function");
-        object(written.field("function"), |function| {
-            function.text("name", &call.name);
-            function.text("arguments", &call.arguments);
-            Ok(())
-        })
-    })
 }
 
 fn tools(conversation: &Conversation, body: &mut Object<'_>) -> Read<()> {

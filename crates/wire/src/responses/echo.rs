@@ -83,7 +83,7 @@ impl Echo {
         out.extend_from_slice(&self.tools);
         raw(out, "],");
         field(out, "top_logprobs", &self.top_logprobs);
-        raw(out, "\"truncation\":\"disabled\",");
+        field(out, "truncation", if ask.cuts { "auto" } else { "disabled" });
         field(out, "user", &self.user);
         text_of(std::mem::take(out))
     }

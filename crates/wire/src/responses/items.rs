@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use headrace_domain::{Code, Conversation, Message, MessageOrigin, Role, ToolCall};
 
+use crate::content::Content;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::names::tool_name;
@@ -29,12 +30,14 @@ pub(super) struct Turns {
 #[derive(Default)]
 struct Draft {
     role: Option<Role>,
-    content: Option<String>,
+    content: Option<Content>,
+    /// What was thought, in the clear.
+    thought: Option<String>,
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<String>,
     input: Option<String>,
-    output: Option<String>,
+    output: Option<Content>,
     summary: Option<String>,
     sealed: Option<String>,
 }
@@ -82,7 +85,7 @@ impl Turns {
                 let content = draft.content.ok_or_else(missing("content"))?;
                 match draft.role.ok_or_else(missing("role"))? {
                     Role::Assistant => self.said(content, index),
-                    role => self.push(Message::text(role, content), index),
+                    role => self.push(of_content(role, content), index),
                 }
             }
             Kinds::Call => self.called(
@@ -102,7 +105,7 @@ impl Turns {
                 index,
             ),
             Kinds::CallOutput | Kinds::CustomOutput => {
-                let mut message = Message::text(Role::Tool, draft.output.ok_or_else(missing("output"))?);
+                let mut message = of_content(Role::Tool, draft.output.ok_or_else(missing("output"))?);
                 message.tool_call_id = Some(draft.call_id.ok_or_else(missing("call_id"))?);
                 self.push(message, index);
             }
@@ -130,10 +133,10 @@ impl Turns {
         self.messages.last_mut().filter(|last| last.role == Role::Assistant && fits(last))
     }
 
-    fn said(&mut self, text: String, index: usize) {
+    fn said(&mut self, content: Content, index: usize) {
         match self.open(|last| last.content.is_none() && last.tool_calls.is_empty()) {
-            Some(last) => last.content = Some(text),
-            None => self.push(Message::text(Role::Assistant, text), index),
+            Some(last) => (last.content, last.media) = (Some(content.text), content.media),
+            None => self.push(of_content(Role::Assistant, content), index),
         }
     }
 
@@ -150,7 +153,7 @@ impl Turns {
 
     fn thought(&mut self, draft: Draft, index: usize) {
         let sealed = draft.sealed.as_deref().and_then(Sealed::of_field);
-        let text = match (draft.content, sealed) {
+        let text = match (draft.thought, sealed) {
             (Some(text), _) if !text.is_empty() => text,
             (_, Some(Sealed::Text(text))) => text,
             // What somebody else sealed, and no more than its summary is here.
@@ -179,6 +182,12 @@ impl Turns {
     }
 }
 
+/// A message that says this.
+fn of_content(role: Role, content: Content) -> Message {
+    let Content { text, media } = content;
+    Message { media, ..Message::text(role, text) }
+}
+
 /// Which type of item it is: the field may stand anywhere in it.
 fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
     let mut r = r.again();
@@ -205,9 +214,7 @@ fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
         Some("custom_tool_call_output") => Ok(Kinds::CustomOutput),
         Some("reasoning") => Ok(Kinds::Reasoning),
         Some("compaction" | "compaction_summary") => Ok(Kinds::Compaction),
-        Some("item_reference") => {
-            unsupported("items cannot be referred to; send the item, or `previous_response_id`")
-        }
+        Some("item_reference") => unsupported("the item that it names is not there; send the item itself"),
         Some(_) => unsupported(
             "only messages, reasoning, compactions, and calls of functions and custom tools with their outputs are taken; \
              leave it out, or say what it holds in a message",
@@ -226,9 +233,9 @@ impl Draft {
                     r.optional(|r| label(r, limits)).map(drop)?
                 }
                 ("role", Kinds::Message) => draft.role = Some(role(r)?),
-                ("content", Kinds::Message) => draft.content = Some(parts::text(r, limits)?),
+                ("content", Kinds::Message) => draft.content = Some(parts::read(r, limits, "content")?),
                 ("content", Kinds::Reasoning) => {
-                    draft.content = r.optional(|r| parts::list(r, limits, ""))?;
+                    draft.thought = r.optional(|r| parts::list(r, limits, ""))?;
                 }
                 ("summary", Kinds::Reasoning) => {
                     draft.summary = r.optional(|r| parts::list(r, limits, "\n\n"))?;
@@ -243,7 +250,7 @@ impl Draft {
                 ("arguments", Kinds::Call) => draft.arguments = Some(crate::tools::arguments_text(r)?),
                 ("input", Kinds::CustomCall) => draft.input = Some(r.string()?.into_owned()),
                 ("output", Kinds::CallOutput | Kinds::CustomOutput) => {
-                    draft.output = Some(parts::text(r, limits)?);
+                    draft.output = Some(parts::read(r, limits, "output")?);
                 }
                 ("name", Kinds::CallOutput | Kinds::CustomOutput) | ("caller" | "namespace", _) => {
                     r.optional(|r| r.skip()).map(drop)?;

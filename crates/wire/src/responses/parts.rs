@@ -1,9 +1,11 @@
-//! The parts of an item's content, joined to one text. Knows no items.
+//! The parts of an item's content: text is joined, what is no text is kept with its place. Knows no items.
 
-use headrace_domain::Code;
+use std::borrow::Cow;
+
+use headrace_domain::{Code, MediaKind};
 
 use crate::WireLimits;
-use crate::content::not_text;
+use crate::content::{Content, FileParts, Other, detail, no_such_part, sound};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
@@ -17,49 +19,102 @@ const TEXTS: &[(&str, &str)] = &[
     ("refusal", "refusal"),
 ];
 
-/// A string, or a list of parts that are text.
-pub(super) fn text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+/// Types of parts that are no text.
+const OTHERS: &[(&str, MediaKind)] = &[
+    ("input_image", MediaKind::Image),
+    ("input_file", MediaKind::Document),
+    ("input_audio", MediaKind::Audio),
+];
+
+/// A string, or a list of parts that stands at `key`.
+pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<Content> {
     match r.kind()? {
-        Kind::String => Ok(r.string()?.into_owned()),
-        Kind::Array => list(r, limits, ""),
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of text parts")),
+        Kind::String => Ok(Content { text: r.string()?.into_owned(), media: Vec::new() }),
+        Kind::Array => {
+            let mut content = Content::default();
+            r.array(limits.max_content_parts, |r, index| part(r, &mut content, (key, index)))?;
+            Ok(content)
+        }
+        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of parts")),
     }
 }
 
 /// A list of parts that are text, with `between` between them.
 pub(super) fn list(r: &mut Reader<'_>, limits: &WireLimits, between: &str) -> Read<String> {
-    let mut joined = String::new();
+    let mut content = Content::default();
     r.array(limits.max_content_parts, |r, index| {
         if index > 0 {
-            joined.push_str(between);
+            content.text.push_str(between);
         }
-        part(r, &mut joined)
+        let before = content.media.len();
+        part(r, &mut content, ("", index))?;
+        if content.media.len() > before { Err(no_such_part()) } else { Ok(()) }
     })?;
-    Ok(joined)
+    Ok(content.text)
 }
 
-fn part(r: &mut Reader<'_>, joined: &mut String) -> Read<()> {
-    let (mut kind, mut text, mut refusal) = (None, None, None);
+/// The fields of a part as they come, before its type says which belong.
+#[derive(Default)]
+struct Draft {
+    text: Option<String>,
+    refusal: Option<String>,
+    file: FileParts,
+    image_url: Option<String>,
+    detail: Option<String>,
+    sound: Option<Other>,
+}
+
+fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) -> Read<()> {
+    let (mut kind, mut draft) = (None, Draft::default());
     r.object(|r, key| {
-        match key.as_ref() {
-            "type" => {
-                let name = r.string()?;
-                let found = TEXTS.iter().find(|(text, _)| *text == name.as_ref());
-                kind = Some(*found.ok_or_else(|| not_text().of_parent())?);
-            }
-            "text" => text = r.optional(crate::json::Reader::string)?,
-            "refusal" => refusal = Some(r.string()?),
+        if key.as_ref() == "type" {
+            kind = Some(r.string()?);
+            return Ok(());
+        }
+        draft.take(key.as_ref(), r)
+    })?;
+    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    if let Some((_, key)) = TEXTS.iter().find(|(text, _)| *text == kind.as_ref()) {
+        let said = if *key == "refusal" { draft.refusal } else { draft.text };
+        content.text.push_str(&said.ok_or_else(|| Fault::missing(key))?);
+        return Ok(());
+    }
+    let known = OTHERS.iter().find(|(name, _)| *name == kind.as_ref());
+    let (_, kind) = known.ok_or_else(no_such_part)?;
+    let other = draft.finish(*kind)?;
+    content.push(other, key, index);
+    Ok(())
+}
+
+impl Draft {
+    fn take(&mut self, key: &str, r: &mut Reader<'_>) -> Read<()> {
+        match key {
+            "text" => self.text = r.optional(Reader::string)?.map(Cow::into_owned),
+            "refusal" => self.refusal = Some(r.string()?.into_owned()),
             // What an answer's parts have beside their text, and where a cached prefix may end: prompts are cached by content anyway.
             "annotations" | "logprobs" | "prompt_cache_breakpoint" => r.skip()?,
-            // What images, files and sounds carry their data in: the part is to blame.
-            "image_url" | "file_id" | "file_data" | "file_url" | "filename" | "detail" | "input_audio"
-            | "video_url" => return Err(not_text().of_parent()),
-            _ => return Err(Fault::unknown()),
+            "image_url" => self.image_url = r.optional(Reader::string)?.map(Cow::into_owned),
+            "detail" => self.detail = r.optional(detail)?,
+            "input_audio" => self.sound = Some(sound(r)?),
+            _ => {
+                if !self.file.take(key, r)? {
+                    return Err(Fault::unknown());
+                }
+            }
         }
         Ok(())
-    })?;
-    let (_, key) = kind.ok_or_else(|| Fault::missing("type"))?;
-    let said = if key == "refusal" { refusal } else { text };
-    joined.push_str(&said.ok_or_else(|| Fault::missing(key))?);
-    Ok(())
+    }
+
+    fn finish(mut self, kind: MediaKind) -> Read<Other> {
+        let key = match kind {
+            MediaKind::Audio => return self.sound.ok_or_else(|| Fault::missing("input_audio")),
+            MediaKind::Image => {
+                self.file.at_url(self.image_url.take());
+                "image_url"
+            }
+            MediaKind::Document | MediaKind::Video => "file_data",
+        };
+        let other = self.file.finish(kind)?.ok_or_else(|| Fault::missing(key))?;
+        Ok(Other { detail: self.detail, ..other })
+    }
 }

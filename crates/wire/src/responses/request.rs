@@ -179,11 +179,12 @@ impl Draft {
             "text" => r.optional(|r| self.text(r)).map(drop)?,
             "reasoning" => r.optional(|r| self.reason(r)).map(drop)?,
             "truncation" => {
-                let cut = r.optional(|r| Ok(r.string()? != "disabled"))?;
-                if cut == Some(true) {
-                    let message = "a conversation is never cut; shorten it, or compact it with `POST /v1/responses/compact`";
-                    return Err(Fault::new(Code::UnsupportedValue, message));
-                }
+                let cuts = r.optional(|r| match r.string()?.as_ref() {
+                    "auto" => Ok(true),
+                    "disabled" => Ok(false),
+                    _ => Err(Fault::new(Code::InvalidValue, "it must be `auto` or `disabled`")),
+                })?;
+                self.ask.cuts = cuts.unwrap_or(false);
             }
             "stream_options" => r.optional(stream_options).map(drop)?,
             _ => return known(key, r, limits),

@@ -143,10 +143,16 @@ fn what_is_refused_and_where() {
             Code::InvalidValue,
             "input[0].encrypted_content",
         ),
+        (part(json!({"type": "hologram"})), Code::UnsupportedContent, "input[0].content[0]"),
         (
-            part(json!({"type": "input_image", "image_url": "x"})),
-            Code::UnsupportedContent,
-            "input[0].content[0]",
+            part(json!({"type": "input_image"})),
+            Code::MissingRequiredParameter,
+            "input[0].content[0].image_url",
+        ),
+        (
+            part(json!({"type": "input_file", "file_id": "f", "file_url": "u"})),
+            Code::InvalidValue,
+            "input[0].content[0].file_id",
         ),
         (json!({"tools": [{"type": "function"}]}), Code::MissingRequiredParameter, "tools[0].name"),
         (json!({"tool_choice": {"type": "function", "name": "f"}}), Code::InvalidValue, "tool_choice"),
@@ -157,7 +163,7 @@ fn what_is_refused_and_where() {
             "previous_response_id",
         ),
         (json!({"background": true, "store": false}), Code::InvalidValue, "background"),
-        (json!({"truncation": "auto"}), Code::UnsupportedValue, "truncation"),
+        (json!({"truncation": "some"}), Code::InvalidValue, "truncation"),
         (json!({"include": ["x"]}), Code::InvalidValue, "include[0]"),
         (json!({"max_tokens": 1}), Code::UnsupportedParameter, "max_tokens"),
         (json!({"n": 2}), Code::UnsupportedParameter, "n"),
@@ -198,6 +204,59 @@ fn as_a_chat_it_means_the_same() {
     assert_eq!((back.stream, back.tier, &back.cache_salt), (true, asked.tier, &asked.cache_salt));
     let bad = as_chat(&read(&with(&json!({"top_logprobs": 1}))).unwrap()).unwrap_err();
     assert_eq!(bad.param.as_deref(), Some("top_logprobs"));
+}
+
+#[test]
+fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
+    let (url, pdf) = ("https://x/a.png", "data:application/pdf;base64,QUJD");
+    let asked = read(&with(&json!({"input": [
+        {"role": "user", "content": [
+            {"type": "input_text", "text": "see"},
+            {"type": "input_image", "image_url": url, "detail": "low"},
+            {"type": "input_text", "text": "this"},
+            {"type": "input_file", "file_data": pdf, "filename": "a.pdf"},
+            {"type": "input_file", "file_id": "file-1"},
+            {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": url}]},
+        {"role": "user", "content": "and?"}]})))
+    .unwrap();
+    let chat = as_chat(&asked).unwrap();
+    let Prompt::Relayed(relayed) = &chat.prompt else { panic!("a body") };
+    assert_eq!(relayed.media, 5);
+    assert!(relayed.text_bytes + url.len() + pdf.len() < relayed.body.len());
+    let body: Value = serde_json::from_str(body_of(&chat)).unwrap();
+    let image = json!({"type": "image_url", "image_url": {"url": url}});
+    assert_eq!(
+        body["messages"],
+        json!([
+            {"role": "user", "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+                {"type": "text", "text": "this"},
+                {"type": "file", "file": {"filename": "a.pdf", "file_data": pdf}},
+                {"type": "file", "file": {"file_id": "file-1"}},
+                {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "content": "See the next message.", "tool_call_id": "1"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "Images and files of the result of the tool call `1`:"}, image]},
+            {"role": "user", "content": "and?"}])
+    );
+    // What was said comes back from the chat as it was, save that results show their images in a message of their own.
+    let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
+    assert_eq!(conversation(&back).messages[0], conversation(&asked).messages[0]);
+    for part in [
+        json!({"type": "input_image", "file_id": "file-1"}),
+        json!({"type": "input_file", "file_url": "https://x/a.pdf"}),
+    ] {
+        let asked = read(&with(
+            &json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [part]}]}),
+        ));
+        let bad = as_chat(&asked.unwrap()).unwrap_err();
+        assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedContent, Some("input[1].content[0]")));
+    }
 }
 
 const USAGE: Usage =

@@ -130,6 +130,7 @@ fn invalid(code: Code, message: String, param: &'static str) -> Why {
 fn param(endpoint: Endpoint, form: &Form) -> &'static str {
     match (endpoint, form) {
         (Endpoint::Messages, _) => "output_config.format",
+        (Endpoint::Responses, _) => "text.format",
         (_, Form::JsonObject | Form::JsonSchema(_) | Form::Tags(_)) => "response_format",
         (_, Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. }) => "structured_outputs",
     }

@@ -5,11 +5,12 @@ use headrace_domain::{
     CacheSalt, Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage,
 };
 use headrace_fleet::Fleet;
-use headrace_wire::relay::{Edits, beginning, can_resume, translated};
+use headrace_wire::relay::{Edits, beginning, can_resume, first_media, translated};
 use headrace_wire::{BadRequest, as_chat};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
+use crate::lane::{Lane, MessageLane};
 use crate::policy::OnBreak;
 use crate::refused::Why;
 use crate::state::Messages;
@@ -46,6 +47,7 @@ pub(super) fn prepare(
         let message = "The call was read for a model that takes tokens, and this one takes messages. Nothing was charged.";
         return Err(Why::new(Code::RenderFailed, message));
     };
+    can_be_seen(model, call, relayed)?;
     let own = call.endpoint.dialect();
     let (mut same, mut other, mut targets) = (false, None, 0);
     for relay in fleet.relays(&model.name) {
@@ -85,6 +87,30 @@ pub(super) fn prepare(
             Ok(Messages { chat: chat.map(Box::new), ..messages })
         }
     }
+}
+
+/// Refuses what the operator says that the model cannot see or hear, by its place.
+fn can_be_seen(model: &ServedModel, call: &Call, relayed: &Relayed) -> Result<(), Why> {
+    let Lane::Messages(MessageLane { inputs: Some(inputs), .. }) = &model.lane else { return Ok(()) };
+    let found = match &call.prompt {
+        _ if relayed.media == 0 => None,
+        Prompt::Conversation(conversation) => {
+            let messages = conversation.messages.iter().enumerate();
+            let mut parts =
+                messages.flat_map(|(at, message)| message.media.iter().map(move |part| (at, part)));
+            let part = parts.find(|(_, part)| !inputs.takes(part.kind));
+            part.map(|(at, part)| (call.place(at, part), part.kind))
+        }
+        _ => first_media(&relayed.body, |kind| inputs.takes(kind)),
+    };
+    let Some((place, kind)) = found else { return Ok(()) };
+    let name = kind.name();
+    let message = format!(
+        "`{place}`: {name}. The model `{}` takes no such parts (`input` in `[[models]]`). Say what it shows as text, or ask \
+         another model.",
+        model.name
+    );
+    Err(Why::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
 }
 
 fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32) -> Result<Call, BadRequest> {

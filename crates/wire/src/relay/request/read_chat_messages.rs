@@ -36,6 +36,8 @@ struct Draft<'a> {
     details: Vec<Part<'a>>,
     calls: Vec<Part<'a>>,
     call_id: Option<Cow<'a, str>>,
+    /// A field that nobody knows: a server may have put it into an answer that is handed back.
+    stranger: Option<String>,
 }
 
 impl<'a> Draft<'a> {
@@ -56,7 +58,10 @@ impl<'a> Draft<'a> {
             "annotations" => {
                 r.optional(|r| r.array(usize::MAX, |_, _| Err(no_such(to).of_parent())))?;
             }
-            _ => return Err(unknown(to)),
+            key => {
+                self.stranger.get_or_insert_with(|| key.to_owned());
+                r.skip()?;
+            }
         }
         Ok(())
     }
@@ -85,7 +90,7 @@ impl<'a> Draft<'a> {
         if self.named && !is_tool {
             return Err(no_such(to).under_key("name"));
         }
-        self.check_owners(who, is_tool)?;
+        self.check_owners(who, is_tool, to)?;
         let parts = match who {
             Who::Assistant => self.assistant(to)?,
             Who::User if is_tool => {
@@ -103,7 +108,7 @@ impl<'a> Draft<'a> {
         Ok(Turn { who, at, parts })
     }
 
-    fn check_owners(&self, who: Who, is_tool: bool) -> Read<()> {
+    fn check_owners(&self, who: Who, is_tool: bool, to: Dialect) -> Read<()> {
         let stray = |key: &str, owner: &str| {
             Err(Fault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
         };
@@ -119,6 +124,9 @@ impl<'a> Draft<'a> {
             }
             if self.refusal.is_some() {
                 return stray("refusal", "assistant");
+            }
+            if let Some(key) = &self.stranger {
+                return Err(unknown(to).under_key(key));
             }
         }
         if !is_tool && self.call_id.is_some() { stray("tool_call_id", "tool") } else { Ok(()) }
@@ -198,10 +206,9 @@ fn tool_calls<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
                         ));
                     }
                 }
-                "function" => function = Some(called(r, to)?),
-                // The place that streamed pieces carry; clients hand it back.
-                "index" => r.skip()?,
-                _ => return Err(unknown(to)),
+                "function" => function = Some(called(r)?),
+                // The place that streamed pieces carry, and what servers add; clients hand it back.
+                _ => r.skip()?,
             }
             Ok(())
         })?;
@@ -212,13 +219,13 @@ fn tool_calls<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
     Ok(calls)
 }
 
-fn called<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
+fn called<'a>(r: &mut Reader<'a>) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "name" => name = Some(r.string()?),
             "arguments" => arguments = Some(self::arguments(r)?),
-            _ => return Err(unknown(to)),
+            _ => r.skip()?,
         }
         Ok(())
     })?;

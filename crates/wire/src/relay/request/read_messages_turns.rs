@@ -115,7 +115,12 @@ struct Draft<'a> {
     source: Option<Source<'a>>,
     title: Option<Cow<'a, str>>,
     context: Option<Cow<'a, str>>,
+    /// A field that is not known.
+    stranger: Option<String>,
 }
+
+/// Types that only answers have: what somebody's server put into them beside what is known is no matter.
+const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 
 /// Where the data of an image or a document is, or what a document consists of.
 enum Source<'a> {
@@ -141,7 +146,7 @@ const KINDS: &[&str] = &[
 fn block<'a>(r: &mut Reader<'a>, parts: &mut Vec<Part<'a>>, to: Dialect) -> Read<()> {
     let mut draft = Draft::default();
     r.object(|r, key| draft.take(key, r, to))?;
-    draft.finish(parts)
+    draft.finish(parts, to)
 }
 
 impl<'a> Draft<'a> {
@@ -179,14 +184,20 @@ impl<'a> Draft<'a> {
             }
             // A hint where a cached prefix may end.
             "cache_control" => r.skip()?,
-            _ => return Err(unknown(to)),
+            key => {
+                self.stranger.get_or_insert_with(|| key.to_owned());
+                r.skip()?;
+            }
         }
         Ok(())
     }
 
-    fn finish(self, parts: &mut Vec<Part<'a>>) -> Read<()> {
+    fn finish(self, parts: &mut Vec<Part<'a>>, to: Dialect) -> Read<()> {
         let missing = |key: &'static str| move || Fault::missing(key);
         let kind = self.kind.ok_or_else(missing("type"))?;
+        if let Some(key) = self.stranger.filter(|_| !ANSWERED.contains(&kind.as_ref())) {
+            return Err(unknown(to).under_key(&key));
+        }
         parts.push(match kind.as_ref() {
             "text" => Part::Text(self.text.ok_or_else(missing("text"))?),
             "thinking" => Part::Thinking {

@@ -3,7 +3,7 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Call, Code, Endpoint, Prompt, ReasoningWish, Relayed, ServiceTier};
+use headrace_domain::{Call, Code, Endpoint, Prompt, RawWish, ReasoningWish, Relayed, ServiceTier};
 
 use super::look::{self, Look};
 use crate::fault::{Fault, Read};
@@ -124,10 +124,13 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         include_usage: knobs.include_usage || endpoint == Endpoint::Messages,
         return_token_ids: false,
         echo: knobs.echo,
+        raw: RawWish::default(),
         explain: knobs.explain,
         diagnoses: false,
         previous_answer: None,
         cache_marks: Vec::new(),
+        clears: None,
+        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         tier: knobs.tier,

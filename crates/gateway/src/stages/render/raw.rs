@@ -1,0 +1,140 @@
+//! Raw prompts as ids: plain text; with control tokens spelt out where that is allowed; or around a gap, in the marks that the model
+//! was taught. Must not know who computes.
+
+use std::sync::Arc;
+
+use headrace_domain::{Call, Code, KeyId, PromptItem, Stage};
+use headrace_tokenizer::{Segment, Tokenizer};
+
+use crate::catalog::ServedModel;
+use crate::lane::TokenLane;
+use crate::refused::Why;
+
+use super::words::{failed, out_of_vocabulary};
+
+/// How a family of models writes a gap that is to be filled.
+struct Fill {
+    /// What stands first, between, and last.
+    marks: [&'static str; 3],
+    /// What follows the gap stands before what precedes it.
+    suffix_first: bool,
+    /// What ends the filling, beside the model's own end.
+    end: Option<&'static str>,
+}
+
+/// The families that are known. A model is of the first whose marks are all in its vocabulary.
+const FILLS: &[Fill] = &[
+    // Qwen 2.5 Coder, CodeGemma. <https://github.com/QwenLM/Qwen2.5-Coder>
+    Fill::new(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]),
+    // StarCoder, StarCoder 2, Granite Code. <https://huggingface.co/bigcode/starcoder2-15b>
+    Fill::new(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]),
+    // SantaCoder. <https://huggingface.co/bigcode/santacoder>
+    Fill::new(["<fim-prefix>", "<fim-suffix>", "<fim-middle>"]),
+    // DeepSeek Coder and V2, V3. <https://github.com/deepseek-ai/DeepSeek-Coder>
+    Fill::new(["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"]),
+    // GLM. <https://huggingface.co/zai-org/codegeex4-all-9b>
+    Fill::new(["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]),
+    // Code Llama. <https://huggingface.co/docs/transformers/model_doc/code_llama>
+    Fill { end: Some("▁<EOT>"), ..Fill::new(["▁<PRE>", "▁<SUF>", "▁<MID>"]) },
+    // Codestral. <https://docs.mistral.ai/capabilities/code_generation>
+    Fill { suffix_first: true, ..Fill::new(["[SUFFIX]", "[PREFIX]", ""]) },
+];
+
+impl Fill {
+    const fn new(marks: [&'static str; 3]) -> Self {
+        Self { marks, suffix_first: false, end: None }
+    }
+
+    fn of(tokenizer: &Tokenizer) -> Option<&'static Self> {
+        let known =
+            |mark: &str| mark.is_empty() || tokenizer.id_of(mark).is_some_and(|id| tokenizer.is_markup(id));
+        FILLS.iter().find(|fill| fill.marks.into_iter().all(known))
+    }
+}
+
+/// Whether a call may spell control tokens out.
+///
+/// # Errors
+/// It may not: the setting is named.
+pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Why> {
+    if !call.raw.parse_special || model.policy.parse_special.allows(key) {
+        return Ok(());
+    }
+    let message = format!(
+        "`parse_special`: control tokens spelt out in prompts are not taken as such from this key at `{}`. Its operator allows \
+         that by `parse_special` in `[[models]]`: a list of keys, or \"all\". Leave it out, or send the prompt as token ids.",
+        model.name
+    );
+    Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("parse_special"))
+}
+
+/// A token id that ends a filling beside the model's own end.
+pub(super) fn end_of_fill(lane: &TokenLane, call: &Call) -> Option<u32> {
+    call.raw.suffix.as_ref()?;
+    lane.tokenizer.id_of(Fill::of(&lane.tokenizer)?.end?)
+}
+
+/// Prompt number `index` of a call.
+pub(super) fn encode(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+    index: usize,
+    item: &PromptItem,
+) -> Result<Arc<[u32]>, Why> {
+    let ids: Arc<[u32]> = match (item, &call.raw.suffix) {
+        (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, text, suffix)?,
+        (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text)?,
+        (PromptItem::Ids(ids), _) => {
+            if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
+                return Err(out_of_vocabulary("prompt", *id, model, lane));
+            }
+            ids.as_slice().into()
+        }
+    };
+    if ids.is_empty() {
+        let message = format!("Prompt {index} has no tokens; there is nothing to continue.");
+        return Err(Why::new(Code::EmptyPrompt, message).with_param("prompt"));
+    }
+    Ok(ids)
+}
+
+fn text_ids(lane: &TokenLane, parse_special: bool, text: &str) -> Result<Arc<[u32]>, Why> {
+    let tokenizer = &lane.tokenizer;
+    let prefix = tokenizer.prefix();
+    let ids = if parse_special { tokenizer.encode(text, true) } else { tokenizer.encode_plain(text, true) };
+    let ids = ids.map_err(|error| failed(&error.to_string()))?;
+    // A prompt that spells its beginning itself has one, as those who write so expect.
+    let twice = parse_special && !prefix.is_empty() && {
+        let rest = ids.get(prefix.len()..).unwrap_or_default();
+        rest.starts_with(prefix)
+    };
+    Ok(if twice { ids.get(prefix.len()..).unwrap_or_default().into() } else { ids.into() })
+}
+
+/// What stands around a gap, and the marks that say so. The words between the marks are the caller's: no control tokens come out of
+/// them, unless it may spell them.
+fn fill(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+    before: &str,
+    after: &str,
+) -> Result<Arc<[u32]>, Why> {
+    let tokenizer = &lane.tokenizer;
+    let Some(fill) = Fill::of(tokenizer) else {
+        let message = format!(
+            "`suffix`: `{}` has none of the tokens by which models are taught to fill a gap. Leave it out, or use a model for code.",
+            model.name
+        );
+        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("suffix"));
+    };
+    let words = |text| if call.raw.parse_special { Segment::Trusted(text) } else { Segment::Literal(text) };
+    let [first, second, last] = fill.marks.map(Segment::Trusted);
+    let (before, after) = (words(before), words(after));
+    let (one, two) = if fill.suffix_first { (after, before) } else { (before, after) };
+    let mut ids = tokenizer.prefix().to_vec();
+    let text = tokenizer.encode_segments(&[first, one, second, two, last], false);
+    ids.extend(text.map_err(|error| failed(&error.to_string()))?);
+    Ok(ids.into())
+}

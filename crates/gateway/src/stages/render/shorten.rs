@@ -1,0 +1,247 @@
+//! Conversations that have grown, made shorter where their caller asked for that: results of old tool calls are cleared, the oldest
+//! turns are left out. What goes is whole messages, and never one of a pair of call and result. Must not know who computes.
+
+use headrace_domain::{Call, ClearTools, ClearTrigger, Cleared, Conversation, Prompt, Role, UnixNanos};
+use headrace_prompt::RenderOptions;
+use headrace_wire::as_chat;
+
+use crate::catalog::ServedModel;
+use crate::lane::{Lane, TokenLane};
+use crate::refused::Why;
+
+use super::messages;
+use super::words::{could_fit, rendered};
+
+/// What stands where the result of a tool was.
+const CLEARED: &str = "[This result was cleared to save room. Call the tool again if it is needed.]";
+
+/// Whether a call asks for it.
+pub(super) fn is_asked(call: &Call) -> bool {
+    call.clears.is_some() || cuts(call)
+}
+
+fn cuts(call: &Call) -> bool {
+    call.response.as_ref().is_some_and(|ask| ask.cuts)
+}
+
+/// The call with as much of its conversation as fits, where it asks for that. One of which nothing has to go stays as it is.
+///
+/// # Errors
+/// It cannot be rendered, or not be counted.
+pub(crate) fn shortened(
+    model: &ServedModel,
+    mut call: Box<Call>,
+    now: UnixNanos,
+) -> Result<Box<Call>, (Box<Call>, Why)> {
+    if !is_asked(&call) {
+        return Ok(call);
+    }
+    let done = cleared(model, &mut call, now).and_then(|()| cut(model, &mut call, now));
+    match done {
+        Ok(()) => Ok(call),
+        Err(why) => Err((call, why)),
+    }
+}
+
+/// How many tokens a conversation has.
+fn tokens(
+    model: &ServedModel,
+    lane: &TokenLane,
+    call: &Call,
+    conversation: &Conversation,
+    now: UnixNanos,
+) -> Result<usize, Why> {
+    let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
+    rendered(model, lane, conversation, &options).map(|(ids, _)| ids.len())
+}
+
+fn cleared(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), Why> {
+    let (Some(clears), Some(lane)) = (call.clears.clone(), model.lane.tokens()) else { return Ok(()) };
+    let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
+    let before = tokens(model, lane, call, conversation, now)?;
+    let uses = conversation.messages.iter().filter(|message| message.role == Role::Tool).count();
+    let triggered = match clears.trigger {
+        ClearTrigger::InputTokens(most) => before as u64 > most,
+        ClearTrigger::ToolUses(most) => uses as u64 > u64::from(most),
+    };
+    if !triggered {
+        return Ok(());
+    }
+    let mut shorter = conversation.clone();
+    let tool_uses = clear(&mut shorter, &clears);
+    let after = tokens(model, lane, call, &shorter, now)?;
+    let input_tokens = before.saturating_sub(after) as u64;
+    // Less than what is wanted is not worth the cached prefix that it costs.
+    if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
+        call.cleared = Some(Cleared { tool_uses, input_tokens });
+        call.prompt = Prompt::Conversation(shorter);
+    }
+    Ok(())
+}
+
+/// Clears results of tools, all but the last. Returns how many.
+fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
+    let excluded = |name: &str| clears.exclude.iter().any(|excluded| excluded == name);
+    let kept: Vec<String> = conversation
+        .messages
+        .iter()
+        .flat_map(|message| &message.tool_calls)
+        .filter(|call| excluded(&call.name))
+        .map(|call| call.id.clone())
+        .collect();
+    let is_kept = |id: Option<&str>| id.is_some_and(|id| kept.iter().any(|kept| kept == id));
+    let results = conversation.messages.iter_mut().rev().filter(|message| message.role == Role::Tool);
+    let old = results
+        .filter(|message| !is_kept(message.tool_call_id.as_deref()))
+        .skip(usize::try_from(clears.keep).unwrap_or(usize::MAX));
+    let mut gone = Vec::new();
+    for message in old {
+        if message.content.as_deref() != Some(CLEARED) {
+            message.content = Some(CLEARED.to_owned());
+            message.media.clear();
+            gone.extend(message.tool_call_id.clone());
+        }
+    }
+    if clears.inputs {
+        let calls = conversation.messages.iter_mut().flat_map(|message| &mut message.tool_calls);
+        for call in calls.filter(|call| gone.contains(&call.id)) {
+            "{}".clone_into(&mut call.arguments);
+        }
+    }
+    u32::try_from(gone.len()).unwrap_or(u32::MAX)
+}
+
+/// Leaves out the oldest turns, until the rest fits with the answer.
+fn cut(model: &ServedModel, call: &mut Call, now: UnixNanos) -> Result<(), Why> {
+    let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
+    let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
+    let room = u64::from(window).saturating_sub(u64::from(call.sampling.max_tokens.unwrap_or(1)));
+    let fits = |kept: &[usize]| -> Result<bool, Why> {
+        let shorter = only(call, conversation, kept);
+        match &model.lane {
+            Lane::Tokens(lane) => {
+                let Prompt::Conversation(conversation) = &shorter.prompt else { return Ok(true) };
+                let counted = || tokens(model, lane, &shorter, conversation, now);
+                Ok(could_fit(model, &shorter).is_ok() && counted()? as u64 <= room)
+            }
+            Lane::Messages(_) => {
+                let chat = as_chat(&shorter)?;
+                let Prompt::Relayed(relayed) = &chat.prompt else { return Ok(true) };
+                Ok(messages::likely_tokens(relayed) <= room)
+            }
+            Lane::Vectors(_) => Ok(true),
+        }
+    };
+    let all: Vec<usize> = (0..conversation.messages.len()).collect();
+    if fits(&all)? {
+        return Ok(());
+    }
+    let choices = choices(conversation);
+    // The longest that fits: the more goes, the shorter it is.
+    let (mut low, mut high) = (0, choices.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        if fits(choices.get(middle).map_or(&all, Vec::as_slice))? { high = middle } else { low = middle + 1 }
+    }
+    if let Some(kept) = choices.get(low) {
+        *call = only(call, conversation, kept);
+    }
+    Ok(())
+}
+
+/// What may be kept of a conversation, from most to least: whole turns of the user first; then, of the last one, what was said and
+/// called since. Instructions that stand first always stay.
+fn choices(conversation: &Conversation) -> Vec<Vec<usize>> {
+    let messages = &conversation.messages;
+    let first = messages.iter().take_while(|message| message.role == Role::System).count();
+    let is_turn = |at: &usize| messages.get(*at).is_some_and(|message| message.role == Role::User);
+    let kept = |head: usize, asks: Option<usize>, from: usize| {
+        (0..head).chain(asks).chain(from..messages.len()).collect::<Vec<_>>()
+    };
+    let mut choices: Vec<Vec<usize>> =
+        (first + 1..messages.len()).filter(is_turn).map(|from| kept(first, None, from)).collect();
+    let last = (first..messages.len()).rev().find(is_turn);
+    let begins = |at: &usize| messages.get(*at).is_some_and(|message| message.role == Role::Assistant);
+    if let Some(last) = last {
+        choices.extend((last + 2..messages.len()).filter(begins).map(|from| kept(first, Some(last), from)));
+    }
+    choices
+}
+
+/// The call with these messages alone.
+fn only(call: &Call, conversation: &Conversation, kept: &[usize]) -> Call {
+    let messages = kept.iter().filter_map(|at| conversation.messages.get(*at).cloned()).collect();
+    let origins = kept.iter().map(|at| call.origin(*at)).collect();
+    let conversation = Conversation { messages, ..conversation.clone() };
+    Call { prompt: Prompt::Conversation(conversation), origins, ..call.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::{Message, ToolCall};
+
+    use super::*;
+
+    fn agent() -> Conversation {
+        let called = |id: &str| Message {
+            content: None,
+            tool_calls: vec![ToolCall {
+                id: id.into(),
+                name: format!("f{id}"),
+                arguments: "{\"a\":1}".into(),
+            }],
+            ..Message::text(Role::Assistant, "")
+        };
+        let result =
+            |id: &str| Message { tool_call_id: Some(id.into()), ..Message::text(Role::Tool, "long") };
+        let say = Message::text;
+        let messages = vec![
+            say(Role::System, "s"),
+            say(Role::User, "one"),
+            say(Role::Assistant, "1"),
+            say(Role::User, "two"),
+            called("a"),
+            result("a"),
+            called("b"),
+            result("b"),
+            called("c"),
+            result("c"),
+        ];
+        Conversation { messages, ..Conversation::default() }
+    }
+
+    #[test]
+    fn pairs_of_call_and_result_stay_together_and_instructions_stay() {
+        assert_eq!(
+            choices(&agent()),
+            [vec![0, 3, 4, 5, 6, 7, 8, 9], vec![0, 3, 6, 7, 8, 9], vec![0, 3, 8, 9]]
+        );
+        assert!(choices(&Conversation::default()).is_empty());
+    }
+
+    #[test]
+    fn old_results_are_cleared_and_the_last_and_the_excluded_stay() {
+        let clears = |keep, exclude: &[&str], inputs| ClearTools {
+            trigger: ClearTrigger::ToolUses(0),
+            keep,
+            at_least_tokens: 0,
+            exclude: exclude.iter().map(|name| (*name).to_owned()).collect(),
+            inputs,
+        };
+        let results = |conversation: &Conversation| {
+            let results = conversation.messages.iter().filter(|message| message.role == Role::Tool);
+            results.map(|message| message.content.as_deref() == Some("long")).collect::<Vec<_>>()
+        };
+        let mut all = agent();
+        assert_eq!(clear(&mut all, &clears(1, &[], false)), 2);
+        assert_eq!(results(&all), [false, false, true]);
+        assert_eq!(all.messages[4].tool_calls[0].arguments, "{\"a\":1}");
+        // What was cleared before counts no more.
+        assert_eq!(clear(&mut all, &clears(1, &[], false)), 0);
+        let mut some = agent();
+        assert_eq!(clear(&mut some, &clears(1, &["fb"], true)), 1);
+        assert_eq!(results(&some), [false, true, true]);
+        let arguments = |at: usize| some.messages[at].tool_calls[0].arguments.as_str();
+        assert_eq!((arguments(4), arguments(6)), ("{}", "{\"a\":1}"));
+    }
+}

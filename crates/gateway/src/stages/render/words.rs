@@ -1,0 +1,148 @@
+//! A conversation's words and a model's: whether they could fit, the ids that they become, and how what does not go is refused. Must not
+//! know who computes.
+
+use std::borrow::Cow;
+
+use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem, Stage, ToolChoice};
+use headrace_prompt::RenderOptions;
+
+use crate::catalog::ServedModel;
+use crate::lane::{Lane, TokenLane};
+use crate::policy::ToolsOrder;
+use crate::refused::Why;
+
+/// Refuses what could not fit the window however it is written in tokens, before it is rendered: the work and memory
+/// that rendering takes would be for nothing.
+pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
+    let Some(lane) = model.lane.tokens() else { return Ok(()) };
+    let window = lane.capabilities.context_window;
+    let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
+    let bytes = match (&call.prompt, &lane.template) {
+        (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
+        (Prompt::Conversation(_), None) | (Prompt::Encode(_) | Prompt::Relayed(_), _) => 0,
+        (Prompt::Raw(items), _) => {
+            let ids =
+                items.iter().map(|item| if let PromptItem::Ids(ids) = item { ids.len() } else { 0 }).max();
+            if let Some(ids) = ids.filter(|ids| *ids > window as usize) {
+                return too_long(format!("{ids} tokens"));
+            }
+            let text =
+                |item: &PromptItem| if let PromptItem::Text(text) = item { text.trim().len() } else { 0 };
+            items.iter().map(text).max().unwrap_or(0).saturating_add(suffix_bytes(call))
+        }
+    };
+    let Some(each) = lane.tokenizer.most_bytes_per_token() else { return Ok(()) };
+    if bytes <= (window as usize).saturating_mul(each) {
+        return Ok(());
+    }
+    too_long(format!(
+        "{bytes} bytes of text, which is more than {} tokens (of {each} bytes at most)",
+        bytes / each
+    ))
+}
+
+/// Refuses what a model that takes tokens cannot see or hear, by its place.
+pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Why> {
+    let (Prompt::Conversation(conversation), Lane::Tokens(_)) = (&call.prompt, &model.lane) else {
+        return Ok(());
+    };
+    let mut parts = conversation.messages.iter().enumerate().filter_map(|(at, message)| {
+        let part = message.media.first()?;
+        Some((call.place(at, part), part.kind.name()))
+    });
+    let Some((place, kind)) = parts.next() else { return Ok(()) };
+    let message = format!(
+        "`{place}`: {kind}. The model `{}` takes text alone. Say what it shows as text, or ask a model that takes such parts.",
+        model.name
+    );
+    Err(Why::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
+}
+
+/// A conversation as ids, and as the template wrote it.
+pub(crate) fn rendered(
+    model: &ServedModel,
+    lane: &TokenLane,
+    conversation: &Conversation,
+    options: &RenderOptions<'_>,
+) -> Result<(Vec<u32>, String), Why> {
+    let Some(template) = &lane.template else {
+        let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
+        return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
+    };
+    if !conversation.tools.is_empty()
+        && conversation.tool_choice != ToolChoice::None
+        && !template.shows_tools()
+    {
+        return Err(no_tools(model));
+    }
+    let conversation = &*shown(model, conversation);
+    let rendered = match conversation.continues {
+        true => template.render_to_continue(conversation, options),
+        false => template.render(conversation, options),
+    };
+    let rendered = rendered.map_err(|error| {
+        let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
+        // What a template says may repeat the messages.
+        why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
+    })?;
+    let ids = lane.tokenizer.encode_segments(&rendered.segments(), false);
+    Ok((ids.map_err(|error| failed(&error.to_string()))?, rendered.into_text()))
+}
+
+/// The conversation as the model's template is given it.
+pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
+    if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
+        return Cow::Borrowed(conversation);
+    }
+    let mut sorted = conversation.clone();
+    for tool in &mut sorted.tools {
+        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
+    }
+    Cow::Owned(sorted)
+}
+
+fn no_tools(model: &ServedModel) -> Why {
+    let message = format!(
+        "`tools`: the chat template of `{}` shows a model no tools, so it would never learn of them. Leave them out, or \
+         use a model that was taught to call tools.",
+        model.name
+    );
+    Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
+}
+
+pub(super) fn prompt_param(call: &Call) -> &'static str {
+    match (&call.prompt, call.endpoint) {
+        (_, Endpoint::Responses) => "input",
+        (Prompt::Conversation(_), _) => "messages",
+        _ => "prompt",
+    }
+}
+
+pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
+    let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
+    let message = format!(
+        "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
+         Shorten the prompt."
+    );
+    Why::new(Code::ContextLengthExceeded, message).with_param(param)
+}
+
+pub(crate) fn out_of_vocabulary(param: &str, id: u32, model: &ServedModel, lane: &TokenLane) -> Why {
+    let last = lane.capabilities.vocab.saturating_sub(1);
+    let message =
+        format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
+    Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
+}
+
+pub(super) fn failed(detail: &str) -> Why {
+    Why::new(Code::RenderFailed, format!("The prompt could not be rendered: {detail}. Nothing was charged."))
+        .keeping("The prompt could not be rendered.")
+}
+
+/// Bytes of what stands behind the gap.
+fn suffix_bytes(call: &Call) -> usize {
+    match &call.prompt {
+        Prompt::Raw(_) => call.raw.suffix.as_ref().map_or(0, String::len),
+        Prompt::Conversation(_) | Prompt::Encode(_) | Prompt::Relayed(_) => 0,
+    }
+}

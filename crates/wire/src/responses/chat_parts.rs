@@ -1,0 +1,188 @@
+//! Messages of a Responses call as chat's: images, files and sounds stand between the texts, and those that a tool gave follow in a
+//! message of the user, as a tool's own has text alone. Knows no parameters.
+
+use bytes::BytesMut;
+use headrace_domain::{Call, Code, Media, MediaKind, MediaSource, Message, Role, ToolCall};
+
+use crate::fault::{Fault, Read};
+use crate::json_out::value;
+use crate::relay::{Object, array, object};
+
+/// What a tool's message says whose result is no text.
+const SEE_NEXT: &str = "See the next message.";
+/// What a file is called that has no name.
+const UNTITLED: &str = "file";
+
+/// The messages, as a JSON list.
+///
+/// # Errors
+/// A part that chat has no way to say, by its place.
+pub(super) fn messages(out: &mut BytesMut, call: &Call, messages: &[Message]) -> Read<()> {
+    let mut said = Vec::with_capacity(messages.len());
+    let mut shown = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        if message.role != Role::Tool && !shown.is_empty() {
+            said.push(Said::Shown(std::mem::take(&mut shown)));
+        }
+        said.push(Said::Message(at, message));
+        if message.role == Role::Tool && !message.media.is_empty() {
+            shown.push((at, message));
+        }
+    }
+    if !shown.is_empty() {
+        said.push(Said::Shown(shown));
+    }
+    array(out, &said, |out, said| match said {
+        Said::Message(at, message) => self::message(out, call, *at, message),
+        Said::Shown(results) => results_shown(out, call, results),
+    })
+}
+
+/// A message of the chat.
+enum Said<'c> {
+    Message(usize, &'c Message),
+    /// What is no text in results of tools.
+    Shown(Vec<(usize, &'c Message)>),
+}
+
+fn message(out: &mut BytesMut, call: &Call, at: usize, message: &Message) -> Read<()> {
+    object(out, |written| {
+        written.text("role", message.role.name());
+        match &message.content {
+            Some(text) if message.role == Role::Tool && text.is_empty() && !message.media.is_empty() => {
+                written.text("content", SEE_NEXT);
+            }
+            Some(text) if message.role == Role::Tool || message.media.is_empty() => {
+                written.text("content", text);
+            }
+            Some(text) => {
+                let pieces = pieces(text, &message.media);
+                array(written.field("content"), pieces, |out, piece| match piece {
+                    Piece::Text(text) => self::text(out, text),
+                    Piece::Media(part) => media(out, call, at, part),
+                })?;
+            }
+            None => written.raw("content", "null"),
+        }
+        message.reasoning.iter().for_each(|text| written.text("reasoning_content", text));
+        message.tool_call_id.iter().for_each(|id| written.text("tool_call_id", id));
+        debug_assert!(
+            message.tool_calls.is_empty() || message.role == Role::Assistant,
+            "others call nothing"
+        );
+        if message.tool_calls.is_empty() {
+            return Ok(());
+        }
+        array(written.field("tool_calls"), &message.tool_calls, tool_call)
+    })
+}
+
+fn results_shown(out: &mut BytesMut, call: &Call, results: &[(usize, &Message)]) -> Read<()> {
+    let pieces = results.iter().flat_map(|(at, message)| {
+        let id = message.tool_call_id.as_deref().unwrap_or_default();
+        let head = format!("Images and files of the result of the tool call `{id}`:");
+        std::iter::once(Ok(head)).chain(message.media.iter().map(|part| Err((*at, part))))
+    });
+    object(out, |written| {
+        written.text("role", "user");
+        array(written.field("content"), pieces, |out, piece| match piece {
+            Ok(head) => text(out, &head),
+            Err((at, part)) => media(out, call, at, part),
+        })
+    })
+}
+
+fn tool_call(out: &mut BytesMut, call: &ToolCall) -> Read<()> {
+    object(out, |written| {
+        written.text("id", &call.id);
+        written.text("type", "function");
+        object(written.field("function"), |function| {
+            function.text("name", &call.name);
+            function.text("arguments", &call.arguments);
+            Ok(())
+        })
+    })
+}
+
+/// A piece of a message's content.
+enum Piece<'m> {
+    Text(&'m str),
+    Media(&'m Media),
+}
+
+/// The text, cut where other parts stand in it.
+fn pieces<'m>(text: &'m str, media: &'m [Media]) -> Vec<Piece<'m>> {
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    for part in media {
+        let between = text.get(from..part.behind_bytes).filter(|between| !between.is_empty());
+        pieces.extend(between.map(Piece::Text));
+        pieces.push(Piece::Media(part));
+        from = part.behind_bytes;
+    }
+    pieces.extend(text.get(from..).filter(|rest| !rest.is_empty()).map(Piece::Text));
+    pieces
+}
+
+fn text(out: &mut BytesMut, text: &str) -> Read<()> {
+    object(out, |written| {
+        written.text("type", "text");
+        written.text("text", text);
+        Ok(())
+    })
+}
+
+fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
+    let lacks = |why: &str| {
+        let message = format!("{}: chat completions of the model's upstream {why}", part.kind.name());
+        Err(Fault::at(&call.place(at, part), Code::UnsupportedContent, message))
+    };
+    object(out, |written| match (part.kind, &part.source) {
+        (MediaKind::Image, MediaSource::File(_)) => {
+            lacks("take no images by their files' ids; send the image as a URL or a data URL")
+        }
+        (MediaKind::Document, MediaSource::Url(url)) if !is_data(url) => {
+            lacks("fetch no documents; send the file's data")
+        }
+        (MediaKind::Image, MediaSource::Url(url)) => {
+            written.text("type", "image_url");
+            object(written.field("image_url"), |image| {
+                image.text("url", url);
+                part.detail.iter().for_each(|detail| image.text("detail", detail));
+                Ok(())
+            })
+        }
+        (MediaKind::Document, source) => {
+            written.text("type", "file");
+            object(written.field("file"), |file| file_source(file, part, source))
+        }
+        (MediaKind::Audio, MediaSource::Base64 { media_type, data }) => {
+            written.text("type", "input_audio");
+            object(written.field("input_audio"), |sound| {
+                sound.text("data", data);
+                sound.text("format", media_type);
+                Ok(())
+            })
+        }
+        // The dialect has no others.
+        (MediaKind::Image | MediaKind::Audio | MediaKind::Video, _) => lacks("have no such parts"),
+    })
+}
+
+fn file_source(file: &mut Object<'_>, part: &Media, source: &MediaSource) -> Read<()> {
+    match source {
+        MediaSource::File(id) => file.text("file_id", id),
+        MediaSource::Url(url) => {
+            file.text("filename", part.name.as_deref().unwrap_or(UNTITLED));
+            file.text("file_data", url);
+        }
+        MediaSource::Base64 { media_type, data } => {
+            file.text("filename", part.name.as_deref().unwrap_or(UNTITLED));
+            value(file.field("file_data"), &format!("data:{media_type};base64,{data}"));
+        }
+    }
+    Ok(())
+}
+
+fn is_data(url: &str) -> bool {
+    url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
+}
