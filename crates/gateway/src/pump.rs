@@ -164,7 +164,7 @@ impl Carried {
     fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
         let Funded { work, settlement, headers } = funded;
         let line = Line::new(gateway.config(), head, headers, &work);
-        if let Some(kept) = stored::keeps(&dossier, &work) {
+        if let Some(kept) = Self::keeps(&dossier, &work) {
             line.sender.keep(kept);
         }
         Self {

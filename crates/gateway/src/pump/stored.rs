@@ -25,15 +25,15 @@ const NOTE_WITHIN: Duration = Duration::from_secs(5);
 /// The longest answer to a request of a batch.
 const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
 
-/// What a copy of all that goes out is kept in, where somebody needs it when the call has ended: a batch, or a comparison.
-pub(super) fn keeps(dossier: &Dossier, work: &Work) -> Option<Kept> {
-    match &dossier.batch {
-        Some(_) => Some(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
-        None => dossier.shadow.as_deref().and_then(Shadow::keeps),
-    }
-}
-
 impl Carried {
+    /// What a copy of all that goes out is kept in, where somebody needs it when the call has ended: a batch, or a comparison.
+    pub(super) fn keeps(dossier: &Dossier, work: &Work) -> Option<Kept> {
+        match &dossier.batch {
+            Some(_) => Some(Kept::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
+            None => dossier.shadow.as_deref().and_then(Shadow::keeps),
+        }
+    }
+
     /// [`Self::run`], once it is stored that a stream has begun: its first event tells the id. What it waits for goes on meanwhile.
     pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> Ending {
         let work = &self.round.work;
