@@ -37,7 +37,6 @@ mod judged;
 mod source;
 
 mod ahead;
-
 mod line;
 
 mod reply;

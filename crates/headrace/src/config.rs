@@ -3,6 +3,7 @@
 
 pub(crate) mod arithmetic;
 pub(crate) mod fields;
+mod kinds;
 pub(crate) mod layers;
 mod lists;
 mod notices;

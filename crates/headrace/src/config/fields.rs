@@ -1,9 +1,11 @@
 //! Every setting there is: its name, its kind, its default and what it does. From this one table come the layers'
 //! checks, the environment's names and the reference. Knows nothing of what becomes of a value.
 
-use std::time::Duration;
-
 use super::arithmetic::{KV_TYPES, MODES, QUANTIZED};
+use super::kinds::{
+    DAY, GIB, HOUR, ITEMS, ITEMS_OR_NONE, KIB, LONG_RATE, MIB, MINUTE, RATE, THREADS, TIB, bytes, count,
+    millis, seconds,
+};
 use super::value::Kind;
 
 /// One setting.
@@ -29,42 +31,6 @@ impl Field {
 const fn field(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Field {
     Field { path, kind, default, doc }
 }
-
-/// An integer from `least` to `most`.
-const fn count(least: u64, most: u64) -> Kind {
-    Kind::Count { least, most }
-}
-
-/// A size from `least` to `most` bytes.
-const fn bytes(least: u64, most: u64) -> Kind {
-    Kind::Bytes { least, most }
-}
-
-/// A duration from `least` to `most` milliseconds.
-const fn millis(least: u64, most: u64) -> Kind {
-    Kind::Duration { least: Duration::from_millis(least), most: Duration::from_millis(most) }
-}
-
-/// The same in seconds.
-const fn seconds(least: u64, most: u64) -> Kind {
-    Kind::Duration { least: Duration::from_secs(least), most: Duration::from_secs(most) }
-}
-
-const MINUTE: u64 = 60;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-const TIB: u64 = 1 << 40;
-/// Threads of one kind; more than any machine has processors.
-const THREADS: Kind = count(1, 1024);
-/// Items of one request.
-const ITEMS: Kind = count(1, 1 << 20);
-/// The same where none may be allowed.
-const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
-const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
-const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
 
 /// Every setting, by section.
 pub(crate) const FIELDS: &[Field] = &[

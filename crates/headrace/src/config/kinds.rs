@@ -1,0 +1,41 @@
+//! What values of settings may be, from the least to the most. Knows no setting.
+
+use std::time::Duration;
+
+use super::value::Kind;
+
+/// An integer from `least` to `most`.
+pub(super) const fn count(least: u64, most: u64) -> Kind {
+    Kind::Count { least, most }
+}
+
+/// A size from `least` to `most` bytes.
+pub(super) const fn bytes(least: u64, most: u64) -> Kind {
+    Kind::Bytes { least, most }
+}
+
+/// A duration from `least` to `most` milliseconds.
+pub(super) const fn millis(least: u64, most: u64) -> Kind {
+    Kind::Duration { least: Duration::from_millis(least), most: Duration::from_millis(most) }
+}
+
+/// The same in seconds.
+pub(super) const fn seconds(least: u64, most: u64) -> Kind {
+    Kind::Duration { least: Duration::from_secs(least), most: Duration::from_secs(most) }
+}
+
+pub(super) const MINUTE: u64 = 60;
+pub(super) const HOUR: u64 = 60 * MINUTE;
+pub(super) const DAY: u64 = 24 * HOUR;
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
+pub(super) const GIB: u64 = 1 << 30;
+pub(super) const TIB: u64 = 1 << 40;
+/// Threads of one kind; more than any machine has processors.
+pub(super) const THREADS: Kind = count(1, 1024);
+/// Items of one request.
+pub(super) const ITEMS: Kind = count(1, 1 << 20);
+/// The same where none may be allowed.
+pub(super) const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
+pub(super) const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
+pub(super) const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };
