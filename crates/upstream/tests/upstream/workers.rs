@@ -12,7 +12,7 @@ use headrace_engine_api::{
 use headrace_hostile::{Hostile, Request};
 use headrace_upstream::{Kind, Upstream, UseHttp2, WorkerModel};
 use headrace_worker::{
-    ABOUT_PATH, About, AboutModel, Ask, End, Frame, JOBS_PATH, Report, WORDS_PATH, Words, put_frame,
+    ABOUT_PATH, About, AboutModel, Ask, End, Frame, JOBS_PATH, PROTOCOL, Report, WORDS_PATH, Words, put_frame,
 };
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -262,7 +262,7 @@ async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes
 #[tokio::test]
 async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_checked() {
     let words = Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap();
-    let told = About { protocol: 1, version: "9".into(), models: vec![about(words.digest())] };
+    let told = About { protocol: PROTOCOL, version: "9".into(), models: vec![about(words.digest())] };
     let (json, bytes) = (serde_json::to_vec(&told).unwrap(), words.bytes().to_vec());
     let hostile = Hostile::start_with(move |request: &Request| {
         Some(match request.path.as_str() {
