@@ -7,6 +7,8 @@
 mod support;
 
 use headrace_domain::{Form, FormTag, GrammarSyntax, TaggedForm};
+use headrace_engine_api::{FormThought, GrammarState};
+use headrace_grammar::Bounds;
 use serde_json::{Value, json};
 use support::{Rng, compile, demo, schema, walk};
 
@@ -158,4 +160,52 @@ fn numbers_and_white_space_are_bounded() {
     state.accept(demo().tokenizer.encode_plain("{", false).unwrap()[0]).unwrap();
     let spaces = (0..200).take_while(|_| state.accept(space).is_ok()).count();
     assert!(spaces <= 2, "{spaces} spaces");
+}
+
+/// A thought is free, and nothing in it counts for the form that begins behind it.
+#[test]
+fn a_form_begins_behind_the_thought_that_stands_before_it() {
+    let tokenizer = &demo().tokenizer;
+    let id = |text: &str| tokenizer.encode_plain(text, false).unwrap()[0];
+    let end = tokenizer.id_of("<|im_end|>").unwrap();
+    let (open, close, line) = (2001, 2002, id("\n"));
+    let form = || std::sync::Arc::new(schema(json!({"type": "integer", "minimum": 10, "maximum": 99})));
+    let behind = |is_open: bool, most_ids: Option<u32>| {
+        let thought = FormThought { open, close, is_open, between: vec![line], most_ids };
+        demo().compiler.compile_behind(Some(thought), &form(), &Bounds::default()).unwrap()
+    };
+    let may = |state: &mut dyn GrammarState| {
+        let mut mask = vec![0; 80];
+        state.mask(&mut mask).unwrap();
+        move |id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1
+    };
+    let (brace, digit) = (id("{"), id("7"));
+    // Opened by the prompt: all but an end may come, until it is closed.
+    let grammar = behind(true, None);
+    assert_eq!(grammar.thought().map(|thought| thought.is_open), Some(true));
+    let mut state = grammar.begin();
+    for _ in 0..100 {
+        let may = may(&mut *state);
+        assert!(may(brace) && may(digit) && may(close) && !may(end) && !may(open));
+        state.accept(brace).unwrap();
+    }
+    assert!(state.forced().is_empty() && !state.is_over());
+    state.accept(close).unwrap();
+    let after = may(&mut *state);
+    assert!(after(line) && after(digit) && !after(brace) && !after(end));
+    state.accept(line).unwrap();
+    assert!(!may(&mut *state)(line), "white space between them comes once");
+    let text = walk(&mut *state, &mut Rng(3), 20).unwrap();
+    assert!((10..100).contains(&text.trim().parse::<u32>().unwrap()), "{text}");
+    // Not opened: it may come, or the answer at once, which then has none.
+    let mut state = behind(false, None).begin();
+    assert!(may(&mut *state)(open) && may(&mut *state)(digit) && !may(&mut *state)(brace));
+    state.accept(digit).unwrap();
+    assert!(!may(&mut *state)(open) && may(&mut *state)(digit));
+    assert!(state.accept(open).is_err());
+    // One that has had enough is closed, and that costs no choice.
+    let mut state = behind(true, Some(3)).begin();
+    (0..3).for_each(|_| state.accept(brace).unwrap());
+    assert_eq!(state.forced(), [close]);
+    assert!(state.accept(brace).is_err());
 }

@@ -81,6 +81,20 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
 }
 
 #[test]
+fn abuse_2_a_repetition_of_a_repetition_is_refused() {
+    for form in [
+        Form::Regex("(a+)+$".to_owned()),
+        schema(json!({"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}})),
+    ] {
+        let fault = compile(form).unwrap_err();
+        assert!(
+            matches!(&fault, GrammarFault::Unsupported { keyword, .. } if keyword == "pattern"),
+            "{fault}"
+        );
+    }
+}
+
+#[test]
 fn abuse_2_endless_unique_forms_fill_no_memory() {
     for at in 0..400 {
         let unique = json!({"type": "object", "properties": {format!("p{at}"): {"type": "string"}}, "additionalProperties": false});

@@ -22,8 +22,18 @@ const END: u32 = 256;
 /// Ways to write one instance, its keys in other orders, that are tried.
 const MOST_WAYS: usize = 120;
 
-/// Valid instances that no grammar here writes, and why: answers are somewhat less than what fits.
-const NEVER_WRITTEN: [(&str, &str); 0] = [];
+/// Valid instances that are never written: of a whole number that a schema names, or asks for, the spelling with a fraction of zero.
+const NEVER_WRITTEN: [&str; 9] = [
+    "const: const with 0 does not match other zero-like types: 0.0",
+    "const: const with 1 does not match true: 1.0",
+    "const: const with -2.0 matches integer and float types: -2.0",
+    "const: float and integers are equal up to 64-bit representation limits: 9007199254740992.0",
+    "enum: enum with 0 does not match false: 0.0",
+    "enum: enum with [0] does not match [false]: [0.0]",
+    "enum: enum with 1 does not match true: 1.0",
+    "enum: enum with [1] does not match [true]: [1.0]",
+    "type: integer type matches integers: 1.0",
+];
 
 /// A compiler over single bytes: however an instance is cut into tokens, it is the same.
 fn compiler() -> Compiler {
@@ -166,8 +176,7 @@ fn what_passes_is_what_the_suite_says() {
     }
     println!("{compiled} schemas compiled, {judged} instances judged; refused: {refused:?}");
     assert!(wrong.is_empty(), "passes and is not valid:\n{}", wrong.join("\n"));
-    let known: Vec<&str> = NEVER_WRITTEN.iter().map(|(name, _)| *name).collect();
-    assert_eq!(missed, known, "valid and does not pass");
+    assert_eq!(missed, NEVER_WRITTEN, "valid and does not pass");
     assert!(compiled > 120 && judged > 400, "{compiled} {judged}");
     for keyword in
         ["not", "if", "contains", "propertyNames", "uniqueItems", "unevaluatedProperties", "dependentSchemas"]
