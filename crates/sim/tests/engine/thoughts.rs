@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{FinishReason, Sampling, Seed};
-use headrace_engine_api::{Job, SharedGrammar, SubmitRefusal, ThoughtCap};
-use headrace_grammar::{Thought, thought};
+use headrace_domain::{FinishReason, Form, Sampling, Seed};
+use headrace_engine_api::{Grammar, GrammarFailed, GrammarState, Job, SubmitRefusal, ThoughtCap};
 use headrace_sim::{ScriptedForward, ToyGrammar, ToyVocabulary};
 
 use crate::support::{Bench, greedy, job, roomy};
@@ -129,34 +128,73 @@ fn a_thought_that_another_engine_began_ends_where_it_would_have() {
     }
 }
 
+/// The toy's form behind a thought that the prompt has opened: it is free but for what ends an answer.
+#[derive(Debug)]
+struct Behind(ToyGrammar);
+
+struct BehindState {
+    thinks: bool,
+    toy: Box<dyn GrammarState>,
+}
+
+impl Grammar for Behind {
+    fn form(&self) -> &Arc<Form> {
+        self.0.form()
+    }
+
+    fn begin(&self) -> Box<dyn GrammarState> {
+        Box::new(BehindState { thinks: true, toy: self.0.begin() })
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.0.state_bytes()
+    }
+}
+
+impl GrammarState for BehindState {
+    fn mask(&mut self, allowed: &mut [u32]) -> Result<(), GrammarFailed> {
+        if !self.thinks {
+            return self.toy.mask(allowed);
+        }
+        for (word, bits) in allowed.iter_mut().enumerate() {
+            let ids = (0..32).map(|bit| word as u32 * 32 + bit);
+            *bits = ids.filter(|id| *id < VOCAB && *id != EOS).fold(0, |bits, id| bits | 1 << (id % 32));
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), GrammarFailed> {
+        if self.thinks {
+            self.thinks = id != CLOSE;
+            return Ok(());
+        }
+        self.toy.accept(id)
+    }
+
+    fn forced(&self) -> &[u32] {
+        if self.thinks { &[] } else { self.toy.forced() }
+    }
+
+    fn is_over(&self) -> bool {
+        !self.thinks && self.toy.is_over()
+    }
+}
+
 #[test]
 fn the_form_begins_behind_a_thought_that_was_ended() {
     let (mut ended, mut complete) = (0, 0);
     for seed in 0..200 {
         let toy = ToyGrammar::new(seed, VOCAB, EOS);
-        let marks = Thought {
-            open: OPEN,
-            close: CLOSE,
-            is_open: true,
-            between: vec![4],
-            ends: vec![EOS],
-            ids: VOCAB,
-            most_ids: None,
-        };
         let cap = cap((seed % 15) as u32, true);
-        let grammar: SharedGrammar = thought::after(marks, Arc::new(toy.clone()));
-        let asked = Job { grammar: Some(grammar), ..thinks(&cap, hot(seed, 90)) };
+        let asked = Job { grammar: Some(Arc::new(Behind(toy.clone()))), ..thinks(&cap, hot(seed, 90)) };
         let (answer, report) = bench().ask(asked);
         assert_eq!(answer.error, None, "seed {seed}");
         let choice = &answer.choices[&0];
         let close = choice.ids.iter().position(|id| *id == CLOSE).expect("it must end");
         assert!(close <= cap.most_tokens as usize + LAST_WORDS.len(), "seed {seed}: {:?}", choice.ids);
         ended += report.engine.thoughts_cut;
-        let mut state = headrace_engine_api::Grammar::begin(&toy);
-        let mut answer = &choice.ids[close + 1..];
-        if answer.first() == Some(&4) {
-            answer = &answer[1..];
-        }
+        let mut state = toy.begin();
+        let answer = &choice.ids[close + 1..];
         for id in answer.iter().filter(|id| **id != EOS) {
             state.accept(*id).unwrap_or_else(|failed| panic!("seed {seed}: {failed}: {answer:?}"));
         }
