@@ -76,7 +76,7 @@ fn ways(value: &Value) -> Vec<Value> {
                 all = all
                     .iter()
                     .flat_map(|begun: &Vec<Value>| {
-                        ways.iter().map(move |way| [begun.as_slice(), &[way.clone()]].concat())
+                        ways.iter().map(move |way| [begun.as_slice(), std::slice::from_ref(way)].concat())
                     })
                     .take(MOST_WAYS)
                     .collect();

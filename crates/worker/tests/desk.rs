@@ -183,7 +183,7 @@ impl World {
         let ticket = self.secret.ticket(("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
         let head = AnnexHead { method: "POST", path: JOBS_PATH, authorization, now: now() };
-        self.desk.admit(&head).map_err(|refusal| whole(refusal)).unwrap().answer(Bytes::from(body)).await
+        self.desk.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
     }
 
     fn take(&self) -> (Job, EventSender) {

@@ -150,7 +150,7 @@ async fn a_gap_is_marked_as_the_model_was_taught_it() {
 async fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
     let world = World::new(Setup::default());
     let window = tokens_window(&world);
-    let turn = |at: usize| json!({"role": if at % 2 == 0 { "user" } else { "assistant" }, "content": format!("{at} {}", "word ".repeat(40))});
+    let turn = |at: usize| json!({"role": if at.is_multiple_of(2) { "user" } else { "assistant" }, "content": format!("{at} {}", "word ".repeat(40))});
     let input: Vec<Value> = (0..2 * (window / 40) + 1).map(turn).collect();
     let body = |more: Value| {
         let mut body =

@@ -17,6 +17,7 @@ pub(super) struct AnthropicWhole {
     blocks: Vec<Block>,
     /// The text of thinking is left out, and that there was some is shown.
     hides_thinking: bool,
+    /// What was left out of the prompt, where that was asked for.
     cleared: Option<Cleared>,
     reason: Option<FinishReason>,
     over: bool,
