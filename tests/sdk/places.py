@@ -28,11 +28,6 @@ class Place:
         """Whether it is the answer; long ones are cut by the limit of tokens."""
         return bool(text) and self.words.startswith(text)
 
-    def lacks(self, request, feature):
-        """Says that the engine does not have it yet: the test turns red when it has."""
-        if self.name != "scripted":
-            request.applymarker(pytest.mark.xfail(strict=True, reason=f"not here yet: {feature}"))
-
 
 def weather(city: str) -> str:
     """Get the current weather for a city"""

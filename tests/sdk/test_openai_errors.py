@@ -1,5 +1,7 @@
 """OpenAI's SDK: every error is the typed one, with its facts."""
 
+import json
+
 import openai
 import pytest
 
@@ -111,11 +113,16 @@ def test_an_unknown_path(client):
     assert raised.value.request_id.startswith("req_")
 
 
-def test_headers(client):
-    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=say("Hello!"), max_tokens=4)
+def test_headers(server, client):
+    # A key of its own: of sixty requests a minute none is there again before it is looked at.
+    made = server.run("keys", "create", "--name", "slow", "--requests-per-minute", "60", "--tokens-per-minute", "1000", "--json")
+    assert made.returncode == 0, made.stderr
+    slow = client.with_options(api_key=json.loads(made.stdout)["value"]["secret"])
+    raw = slow.chat.completions.with_raw_response.create(model=MODEL, messages=say("Hello!"), max_tokens=4)
     headers = raw.headers
     assert headers["x-request-id"].startswith("req_")
     assert raw.parse()._request_id == headers["x-request-id"]
+    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("60", "59")
     for unit in ("requests", "tokens"):
         limit, left = (int(headers[f"x-ratelimit-{name}-{unit}"]) for name in ("limit", "remaining"))
         assert 0 <= left < limit
