@@ -6,16 +6,14 @@ mod rows;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     Draft, FileLimits, FileRecord, FileStore, Incomplete, ObjectError, PageAsk, UploadRecord, UploadStatus,
 };
-use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::Looked;
-use crate::sqlite::{Database, Durability, Format, FormatError};
+use crate::pair::Pair;
+use crate::sqlite::Format;
 
 /// The file's format.
 const FORMAT: Format = Format {
@@ -101,8 +99,7 @@ const SWEPT_AT_ONCE: i64 = 64;
 
 /// See the top of the file.
 pub struct SqliteFiles {
-    writer: Mutex<Database>,
-    reader: Mutex<Database>,
+    pair: Pair,
     limits: FileLimits,
 }
 
@@ -112,40 +109,18 @@ impl SqliteFiles {
     /// # Errors
     /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
     pub fn open(path: &Path, limits: FileLimits) -> Result<Self, ObjectError> {
-        let writer = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
-        let reader = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
-        let store = Self { writer: Mutex::new(writer), reader: Mutex::new(reader), limits };
-        for id in store.read(async |connection| rows::unfinished(connection).await)? {
+        let store = Self { pair: Pair::open(path, FORMAT)?, limits };
+        for id in store.pair.read(async |connection| rows::unfinished(connection).await)? {
             store.remove(&id)?;
         }
         Ok(store)
     }
 
-    fn write<T>(
-        &self,
-        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
-    ) -> Result<T, ObjectError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.write(change).map_err(ObjectError::from)
-    }
-
-    fn read<T>(
-        &self,
-        query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
-    ) -> Result<T, ObjectError> {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        reader.read(query).map_err(ObjectError::from)
-    }
-
     /// Removes a file that nobody sees any more, piece by piece: others write in between.
     fn remove(&self, id: &str) -> Result<(), ObjectError> {
-        while self.write(async |connection| rows::remove_some(connection, id).await)? {}
+        while self.pair.write(async |connection| rows::remove_some(connection, id).await)? {}
         Ok(())
     }
-}
-
-fn unavailable(error: FormatError) -> ObjectError {
-    ObjectError::Unavailable { why: error.to_string() }
 }
 
 impl FileStore for SqliteFiles {
@@ -154,18 +129,18 @@ impl FileStore for SqliteFiles {
     }
 
     fn begin(&self, draft: &Draft) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             rows::begin(connection, draft).await?;
             rows::count(connection, &self.limits, draft.project().as_str(), draft.is_bounded(), 1, 0).await
         })
     }
 
     fn append(&self, id: &str, at: u64, bytes: &[u8]) -> Result<(), ObjectError> {
-        self.write(async |connection| rows::append(connection, &self.limits, id, at, bytes).await)
+        self.pair.write(async |connection| rows::append(connection, &self.limits, id, at, bytes).await)
     }
 
     fn finish(&self, draft: &Draft, now: UnixNanos) -> Result<bool, ObjectError> {
-        self.write(async |connection| rows::finish(connection, draft, now).await)
+        self.pair.write(async |connection| rows::finish(connection, draft, now).await)
     }
 
     fn give_up(&self, id: &str) -> Result<(), ObjectError> {
@@ -173,7 +148,7 @@ impl FileStore for SqliteFiles {
     }
 
     fn file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<FileRecord>, ObjectError> {
-        self.read(async |connection| rows::file(connection, project, id, now).await)
+        self.pair.read(async |connection| rows::file(connection, project, id, now).await)
     }
 
     fn files(
@@ -183,15 +158,15 @@ impl FileStore for SqliteFiles {
         ask: &PageAsk,
         now: UnixNanos,
     ) -> Result<(Vec<FileRecord>, bool), ObjectError> {
-        self.read(async |connection| rows::files(connection, project, purpose, ask, now).await)
+        self.pair.read(async |connection| rows::files(connection, project, purpose, ask, now).await)
     }
 
     fn read(&self, id: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
-        self.read(async |connection| rows::bytes(connection, id, at).await)
+        self.pair.read(async |connection| rows::bytes(connection, id, at).await)
     }
 
     fn delete_file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
-        let there = self.write(async |connection| rows::hide(connection, project, id, now).await)?;
+        let there = self.pair.write(async |connection| rows::hide(connection, project, id, now).await)?;
         if there {
             self.remove(id)?;
         }
@@ -199,11 +174,11 @@ impl FileStore for SqliteFiles {
     }
 
     fn create_upload(&self, upload: &UploadRecord) -> Result<(), ObjectError> {
-        self.write(async |connection| rows::create_upload(connection, &self.limits, upload).await)
+        self.pair.write(async |connection| rows::create_upload(connection, &self.limits, upload).await)
     }
 
     fn upload(&self, project: &ProjectId, id: &str) -> Result<Option<UploadRecord>, ObjectError> {
-        self.read(async |connection| rows::upload(connection, project, id).await)
+        self.pair.read(async |connection| rows::upload(connection, project, id).await)
     }
 
     fn cancel_upload(
@@ -212,7 +187,7 @@ impl FileStore for SqliteFiles {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<Result<UploadRecord, Incomplete>>, ObjectError> {
-        let told = self.write(async |connection| {
+        let told = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else { return Ok(None) };
             if upload.status != UploadStatus::Pending || upload.expires <= now {
                 return Ok(Some((Err(Incomplete::NotPending), Vec::new())));
@@ -227,7 +202,7 @@ impl FileStore for SqliteFiles {
     }
 
     fn read_part(&self, upload: &str, part: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
-        self.read(async |connection| match rows::part_bytes(connection, upload, part).await? {
+        self.pair.read(async |connection| match rows::part_bytes(connection, upload, part).await? {
             Some(_) => rows::bytes(connection, part, at).await,
             None => Ok(Vec::new()),
         })
@@ -241,7 +216,7 @@ impl FileStore for SqliteFiles {
         file: &str,
         now: UnixNanos,
     ) -> Result<Result<(UploadRecord, FileRecord), Incomplete>, ObjectError> {
-        let (told, left) = self.write(async |connection| {
+        let (told, left) = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else {
                 return Ok((Err(Incomplete::Missing), Vec::new()));
             };
@@ -263,7 +238,7 @@ impl FileStore for SqliteFiles {
     }
 
     fn sweep_files(&self, now: UnixNanos) -> Result<u64, ObjectError> {
-        let (files, others) = self.write(async |connection| {
+        let (files, others) = self.pair.write(async |connection| {
             let mut files = rows::expired(connection, now, SWEPT_AT_ONCE).await?;
             let (parts, uploads) = rows::expired_uploads(connection, now, SWEPT_AT_ONCE).await?;
             files.extend(parts);

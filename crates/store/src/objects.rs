@@ -5,18 +5,17 @@ pub(crate) mod rows;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     ConversationRecord, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk, ResponseRecord,
     Turn,
 };
-use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::{Database, Durability, Format, FormatError};
+use crate::pair::Pair;
+use crate::sqlite::Format;
 
-use rows::{Looked, integer};
+use rows::integer;
 
 /// The file's format.
 const FORMAT: Format = Format {
@@ -74,8 +73,7 @@ const SWEPT_AT_ONCE: i64 = 256;
 
 /// See the top of the file.
 pub struct SqliteObjects {
-    writer: Mutex<Database>,
-    reader: Mutex<Database>,
+    pair: Pair,
     limits: ObjectLimits,
 }
 
@@ -85,25 +83,7 @@ impl SqliteObjects {
     /// # Errors
     /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
     pub fn open(path: &Path, limits: ObjectLimits) -> Result<Self, ObjectError> {
-        let writer = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
-        let reader = Database::open(path, Durability::Full, FORMAT).map_err(unavailable)?;
-        Ok(Self { writer: Mutex::new(writer), reader: Mutex::new(reader), limits })
-    }
-
-    fn write<T>(
-        &self,
-        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
-    ) -> Result<T, ObjectError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.write(change).map_err(ObjectError::from)
-    }
-
-    fn read<T>(
-        &self,
-        query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
-    ) -> Result<T, ObjectError> {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        reader.read(query).map_err(ObjectError::from)
+        Ok(Self { pair: Pair::open(path, FORMAT)?, limits })
     }
 
     fn later(&self, now: UnixNanos) -> UnixNanos {
@@ -111,15 +91,11 @@ impl SqliteObjects {
     }
 }
 
-fn unavailable(error: FormatError) -> ObjectError {
-    ObjectError::Unavailable { why: error.to_string() }
-}
-
 impl ObjectStore for SqliteObjects {
     fn put_response(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
         rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
         let later = self.later(response.created);
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
                 let whose = (&response.project, id);
                 rows::add_items(connection, &self.limits, whose, items, response.created, later).await?;
@@ -135,11 +111,11 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ResponseRecord>, ObjectError> {
-        self.read(async |connection| rows::response(connection, project, id, now).await)
+        self.pair.read(async |connection| rows::response(connection, project, id, now).await)
     }
 
     fn delete_response(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<bool, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let found: Option<(i64,)> =
                 sqlx::query_as("SELECT seq FROM response WHERE id = ? AND project = ? AND expires > ?")
                     .bind(id)
@@ -155,11 +131,11 @@ impl ObjectStore for SqliteObjects {
 
     fn turns(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Result<Option<Vec<Turn>>, ObjectError> {
         let limits = &self.limits;
-        self.read(async |connection| rows::turns(connection, limits, project, id, now).await)
+        self.pair.read(async |connection| rows::turns(connection, limits, project, id, now).await)
     }
 
     fn unfinished(&self, now: UnixNanos) -> Result<Vec<ResponseRecord>, ObjectError> {
-        self.read(async |connection| rows::unfinished(connection, now).await)
+        self.pair.read(async |connection| rows::unfinished(connection, now).await)
     }
 
     fn create_conversation(
@@ -168,7 +144,7 @@ impl ObjectStore for SqliteObjects {
         items: &[ItemRecord],
     ) -> Result<(), ObjectError> {
         let limits = &self.limits;
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let ConversationRecord { id, project, created, expires, metadata } = conversation;
             let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM conversation WHERE project = ?")
                 .bind(project.as_str())
@@ -195,7 +171,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError> {
-        self.read(async |connection| rows::conversation(connection, project, id, now).await)
+        self.pair.read(async |connection| rows::conversation(connection, project, id, now).await)
     }
 
     fn label_conversation(
@@ -205,7 +181,7 @@ impl ObjectStore for SqliteObjects {
         metadata: &str,
         now: UnixNanos,
     ) -> Result<Option<ConversationRecord>, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             sqlx::query("UPDATE conversation SET metadata = ? WHERE id = ? AND project = ? AND expires > ?")
                 .bind(metadata)
                 .bind(id)
@@ -223,7 +199,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             if rows::conversation(connection, project, id, now).await?.is_none() {
                 return Ok(false);
             }
@@ -240,7 +216,7 @@ impl ObjectStore for SqliteObjects {
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
         let (limits, later) = (&self.limits, self.later(now));
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             rows::add_items(connection, limits, (project, conversation), items, now, later).await
         })
     }
@@ -252,7 +228,7 @@ impl ObjectStore for SqliteObjects {
         ask: &PageAsk,
         now: UnixNanos,
     ) -> Result<Option<Page>, ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);
             }
@@ -267,7 +243,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<ItemRecord>, ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);
             }
@@ -289,7 +265,7 @@ impl ObjectStore for SqliteObjects {
         id: &str,
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(false);
             }
@@ -298,7 +274,7 @@ impl ObjectStore for SqliteObjects {
     }
 
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let expired = "SELECT seq FROM response WHERE expires <= ? LIMIT ?";
             let responses: Vec<(i64,)> = sqlx::query_as(expired)
                 .bind(integer(now.get()))

@@ -18,7 +18,7 @@ const LINES_AT_ONCE: i64 = 256;
 
 impl BatchStore for SqliteFiles {
     fn create_batch(&self, batch: &BatchRecord) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let (open,): (i64,) = sqlx::query_as("SELECT count(*) FROM batch WHERE project = ? AND gone IS NULL")
                 .bind(batch.project.as_str())
                 .fetch_one(&mut *connection)
@@ -40,7 +40,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn batch(&self, project: &ProjectId, id: &str) -> Result<Option<BatchRecord>, ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             let found = batch(connection, id).await?;
             Ok(found.filter(|found| found.project == *project))
         })
@@ -52,7 +52,7 @@ impl BatchStore for SqliteFiles {
         of: BatchKind,
         ask: &PageAsk,
     ) -> Result<(Vec<BatchRecord>, bool), ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             let from = match ask.cursor() {
                 None => end(ask),
                 Some(cursor) => {
@@ -80,7 +80,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn open_batches(&self) -> Result<Vec<BatchRecord>, ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             let query = format!("SELECT {COLUMNS} WHERE gone IS NULL ORDER BY seq");
             let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query)).fetch_all(&mut *connection).await?;
             rows.into_iter().map(record).collect()
@@ -93,7 +93,7 @@ impl BatchStore for SqliteFiles {
         gone: UnixNanos,
         change: &mut dyn FnMut(&mut BatchState),
     ) -> Result<Option<BatchRecord>, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let Some(mut found) = batch(connection, id).await? else { return Ok(None) };
             change(&mut found.state);
             let gone = found.state.status.is_over().then(|| integer(gone.get()));
@@ -108,7 +108,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn delete_batch(&self, project: &ProjectId, id: &str) -> Result<bool, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let gone = sqlx::query("DELETE FROM batch WHERE id = ? AND project = ? AND gone IS NOT NULL")
                 .bind(id)
                 .bind(project.as_str())
@@ -123,7 +123,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn add_lines(&self, batch: &str, lines: &[LineRecord]) -> Result<Option<String>, ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             for (at, LineRecord { custom_id, .. }) in lines.iter().enumerate() {
                 let taken: Option<(i64,)> =
                     sqlx::query_as("SELECT at FROM line WHERE batch = ? AND custom_id = ?")
@@ -156,7 +156,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn clear_lines(&self, batch: &str) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             clear(connection, batch).await?;
             sqlx::query("UPDATE batch SET total = 0, completed = 0, failed = 0, cancelled = 0, expired = 0 WHERE id = ?")
                 .bind(batch)
@@ -167,20 +167,15 @@ impl BatchStore for SqliteFiles {
     }
 
     fn forget_lines(&self, batch: &str) -> Result<(), ObjectError> {
-        self.write(async |connection| clear(connection, batch).await)
+        self.pair.write(async |connection| clear(connection, batch).await)
     }
 
     fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineRecord>, ObjectError> {
-        self.read(async |connection| {
-            let sizes: Vec<(i64, i64)> = sqlx::query_as(
-                "SELECT at, length(body) FROM line WHERE batch = ? AND at >= ? AND ended = 0 ORDER BY at LIMIT ?",
-            )
-            .bind(batch)
-            .bind(integer(from))
-            .bind(LINES_AT_ONCE)
-            .fetch_all(&mut *connection)
-            .await?;
-            let Some(last) = within(&sizes, most_bytes) else { return Ok(Vec::new()) };
+        self.pair.read(async |connection| {
+            let sizes = "SELECT at, length(body) FROM line WHERE batch = ? AND at >= ? AND ended = 0 ORDER BY at LIMIT ?";
+            let Some(last) = within(connection, sizes, (batch, from), most_bytes).await? else {
+                return Ok(Vec::new());
+            };
             let rows: Vec<LineRow> = sqlx::query_as(
                 "SELECT at, custom_id, body, request FROM line WHERE batch = ? AND at >= ? AND at <= ? AND ended = 0 ORDER BY at",
             )
@@ -194,7 +189,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn begun_lines(&self, batch: &str) -> Result<Vec<LineRecord>, ObjectError> {
-        self.read(async |connection| {
+        self.pair.read(async |connection| {
             let rows: Vec<LineRow> = sqlx::query_as(
                 "SELECT at, custom_id, body, request FROM line WHERE batch = ? AND ended = 0 AND request <> '' ORDER BY at",
             )
@@ -206,7 +201,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn note_answer(&self, batch: &str, at: u64, request: &str, answer: &str) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             sqlx::query("UPDATE line SET request = ?, answer = ? WHERE batch = ? AND at = ? AND ended = 0")
                 .bind(request)
                 .bind(answer)
@@ -226,7 +221,7 @@ impl BatchStore for SqliteFiles {
         status: u16,
         told: Option<(&str, &str)>,
     ) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let (request, answer) = told.unzip();
             let done = sqlx::query(
                 "UPDATE line SET ended = ?, status = ?, body = '', request = coalesce(?, request), answer = coalesce(?, answer) \
@@ -245,7 +240,7 @@ impl BatchStore for SqliteFiles {
     }
 
     fn end_rest(&self, batch: &str, end: LineEnd) -> Result<(), ObjectError> {
-        self.write(async |connection| {
+        self.pair.write(async |connection| {
             let done = sqlx::query("UPDATE line SET ended = ?, body = '', request = '', answer = '' WHERE batch = ? AND ended = 0")
                 .bind(number(end))
                 .bind(batch)
@@ -256,16 +251,11 @@ impl BatchStore for SqliteFiles {
     }
 
     fn results(&self, batch: &str, from: u64, most_bytes: u64) -> Result<Vec<LineResult>, ObjectError> {
-        self.read(async |connection| {
-            let sizes: Vec<(i64, i64)> = sqlx::query_as(
-                "SELECT at, length(answer) FROM line WHERE batch = ? AND at >= ? AND ended <> 0 ORDER BY at LIMIT ?",
-            )
-            .bind(batch)
-            .bind(integer(from))
-            .bind(LINES_AT_ONCE)
-            .fetch_all(&mut *connection)
-            .await?;
-            let Some(last) = within(&sizes, most_bytes) else { return Ok(Vec::new()) };
+        self.pair.read(async |connection| {
+            let sizes = "SELECT at, length(answer) FROM line WHERE batch = ? AND at >= ? AND ended <> 0 ORDER BY at LIMIT ?";
+            let Some(last) = within(connection, sizes, (batch, from), most_bytes).await? else {
+                return Ok(Vec::new());
+            };
             let rows: Vec<(i64, String, i64, i64, String, String)> = sqlx::query_as(
                 "SELECT at, custom_id, ended, status, request, answer FROM line \
                  WHERE batch = ? AND at >= ? AND at <= ? AND ended <> 0 ORDER BY at",
@@ -280,14 +270,25 @@ impl BatchStore for SqliteFiles {
     }
 }
 
-/// The place of the last row that belongs to the first so many bytes; `None`: there is no row.
-fn within(sizes: &[(i64, i64)], most_bytes: u64) -> Option<i64> {
+/// The place of the last row that belongs to the first so many bytes; `None`: there is no row. `sizes` asks for places and bytes.
+async fn within(
+    connection: &mut SqliteConnection,
+    sizes: &'static str,
+    (batch, from): (&str, u64),
+    most_bytes: u64,
+) -> Result<Option<i64>, Looked> {
+    let sizes: Vec<(i64, i64)> = sqlx::query_as(sizes)
+        .bind(batch)
+        .bind(integer(from))
+        .bind(LINES_AT_ONCE)
+        .fetch_all(connection)
+        .await?;
     let mut bytes = 0_i64;
     let fits = |(at, (place, size)): (usize, &(i64, i64))| {
         bytes = bytes.saturating_add(*size);
         (at == 0 || bytes <= integer(most_bytes)).then_some(*place)
     };
-    sizes.iter().enumerate().map_while(fits).last()
+    Ok(sizes.iter().enumerate().map_while(fits).last())
 }
 
 async fn count(
