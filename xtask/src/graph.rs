@@ -77,6 +77,7 @@ const ROOMS: &[Room] = &[
     room("store", Around, &["identity", "ledger", "limits", "objects", "trace"]),
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("client", Around, &["wire"]),
+    room("console", Around, &[]),
     room("bench", Around, &["client"]),
     room("hostile", Around, &[]),
     room(

@@ -1,0 +1,44 @@
+// The server's events: one stream for the whole console, opened while somebody listens and the page can be seen.
+
+let source = null;
+let state = 'closed';
+const listeners = new Map();
+const KINDS = ['now', 'call', 'changed'];
+
+/**
+ * Hears events of a kind (`now`, `call`, `changed`), and `state` (`open`, `lost`), until the signal ends it.
+ * @param {string} kind
+ * @param {(data: any) => void} act
+ */
+export function listen(kind, act, signal) {
+  if (!listeners.has(kind)) listeners.set(kind, new Set());
+  listeners.get(kind).add(act);
+  signal?.addEventListener('abort', () => { listeners.get(kind).delete(act); settle(); });
+  settle();
+  if (kind === 'state') act(state);
+}
+
+function settle() {
+  const wanted = !document.hidden && [...listeners.values()].some((set) => set.size > 0);
+  if (wanted && !source) open();
+  if (!wanted && source) { source.close(); source = null; state = 'closed'; }
+}
+
+function open() {
+  source = new EventSource('/admin/v1/events');
+  source.onopen = () => say('state', state = 'open');
+  source.onerror = () => {
+    say('state', state = 'lost');
+    // The browser tries again by itself, unless the answer was no stream at all.
+    if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(settle, 3000); }
+  };
+  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { say(kind, JSON.parse(event.data)); } catch { /* half an event */ } });
+}
+
+function say(kind, data) {
+  for (const act of listeners.get(kind) ?? []) act(data);
+}
+
+document.addEventListener('visibilitychange', settle);
+window.addEventListener('pagehide', () => { source?.close(); source = null; });
+window.addEventListener('pageshow', settle);

@@ -1,0 +1,50 @@
+// Who did what, newest first.
+
+import { get, rowsOf } from '../api.js';
+import { h, put } from '../dom.js';
+import { listen } from '../live.js';
+import { badge, button, card, empty, head, load, when } from '../ui/parts.js';
+import { field } from '../ui/dialog.js';
+import { table } from '../ui/table.js';
+
+const PAGE_ROWS = 200;
+
+/** Shows the page. */
+export async function show(root, { signal }) {
+  const rows = [];
+  let cursor = null;
+  let text = '';
+  const place = h('div');
+  const foot = h('div', { class: 'pad' });
+  const box = field('Find in what is shown', { placeholder: 'Who, what, to whom', changed: (value) => { text = value.toLowerCase(); draw(); } });
+  box.input.dataset.search = '';
+  const body = h('div');
+  put(root, head('Audit', 'Every act of an operator, with who did it. Nothing here can be changed.'), body);
+  async function fetchPage() {
+    const page = await get('audit', { query: { limit: PAGE_ROWS, cursor }, signal });
+    rows.push(...rowsOf(page));
+    cursor = page.next ?? null;
+  }
+  function draw() {
+    const shown = rows.filter((row) => `${row.actor} ${row.act} ${row.subject} ${row.detail}`.toLowerCase().includes(text));
+    put(place, shown.length === 0 ? empty('No act is like that.', cursor && 'Older ones were not looked at: fetch more.') : table('Audit log', [
+      { name: 'When', cell: (row) => when(row.at) }, { name: 'Who', cell: (row) => h('b', {}, row.actor) }, { name: 'What', cell: (row) => badge(String(row.act).replaceAll('_', ' '), 'info') },
+      { name: 'To', cell: (row) => h('span', { class: 'mono small break' }, row.subject) }, { name: 'How', wide: true, cell: (row) => row.detail }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
+    put(foot, cursor && button('Older', async () => { await fetchPage(); draw(); }));
+  }
+  const start = () => load(body, async () => {
+    rows.length = 0;
+    cursor = null;
+    await fetchPage();
+    if (rows.length === 0) return empty('Nothing was administered yet.', 'Keys made, money granted, settings read again: each will stand here.');
+    draw();
+    return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place, foot);
+  }, { signal, lines: 8 });
+  await start();
+  listen('changed', async () => {
+    const page = await get('audit', { query: { limit: 20 }, signal }).catch(() => null);
+    const known = new Set(rows.map((row) => row.seq));
+    const fresh = rowsOf(page).filter((row) => !known.has(row.seq));
+    if (fresh.length && rows.length) { rows.unshift(...fresh); draw(); }
+  }, signal);
+}

@@ -1,0 +1,80 @@
+// How much of the prompts was found in the cache: by organisation, model and prefix; why the rest was not, and where prompts part.
+
+import { get, rowsOf } from '../api.js';
+import { h, put } from '../dom.js';
+import { count, money, percent, short } from '../format.js';
+import { rewrite } from '../router.js';
+import { card, empty, facts, head, load, meter, segmented } from '../ui/parts.js';
+import { field } from '../ui/dialog.js';
+import { table } from '../ui/table.js';
+
+const BY = [['org', 'Organisation'], ['model', 'Model'], ['prefix', 'Prefix']];
+const SPANS = [['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days']];
+const SPAN_MS = { '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
+
+const REASONS = {
+  first: 'Nobody had sent this beginning before', evicted: 'It was there, and made room for others', differs: 'The prompt differs from an earlier one', another_tenant: 'Only another tenant has it: caches are not shared',
+  disabled: 'The cache is off for the call', too_short: 'Shorter than a block',
+};
+
+/** Shows the page. */
+export async function show(root, { query, signal }) {
+  let by = BY.some(([id]) => id === query.get('by')) ? query.get('by') : 'model';
+  let span = SPAN_MS[query.get('last')] ? query.get('last') : '24h';
+  const body = h('div', { class: 'page-body' });
+  const draw = () => {
+    rewrite(`cache?by=${by}&last=${span}`);
+    return load(body, async () => report(await get('cache', { query: { by, from: new Date(Date.now() - SPAN_MS[span]).toISOString() }, signal }), by), { signal, lines: 7 });
+  };
+  put(root, head('Cache', 'Prompt tokens that were found, and not computed again. Found tokens are quicker, and cheaper.',
+    field('Over', { kind: 'select', value: span, options: SPANS, changed: (value) => { span = value; draw(); } }).node,
+    segmented('By', BY, by, (value) => { by = value; draw(); })), body);
+  await draw();
+}
+
+function report(told, by) {
+  const rows = rowsOf(told.rows ? { data: told.rows } : told);
+  if (rows.length === 0) return empty('No prompt was read in this time.', 'Each call whose prompt is rendered here will be counted: what it found, and why not more.');
+  const prompt = sum(rows, promptOf);
+  const found = sum(rows, foundOf);
+  const misses = missesOf(told, rows);
+  return [
+    h('div', { class: 'tiles' }, [['Found', percent(prompt ? found / prompt : null), `${short(found)} of ${short(prompt)} tokens`], ['Calls', count(sum(rows, (row) => row.calls ?? 0)), ''],
+      ['Saved', money(told.saved ?? told.saved_dollars), 'against the full price'], ['Could be saved', money(told.could_save ?? told.could_save_dollars), 'by better ordering']].filter(([, value]) => value !== '–').map(([name, value, note]) =>
+      h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, value), h('span', { class: 'tile-note muted small' }, note)))),
+    card(null, { class: 'flush' }, table(`Cache by ${by}`, [
+      { name: BY.find(([id]) => id === by)[1], wide: true, sort: (row) => nameOf(row, by), cell: (row) => [h('b', {}, nameOf(row, by)), row.text && h('p', { class: 'muted small mono' }, row.text)] },
+      { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
+      { name: 'Found', sort: (row) => foundOf(row) / promptOf(row), cell: (row) => meter(foundOf(row) / promptOf(row), percent(promptOf(row) ? foundOf(row) / promptOf(row) : null)) },
+      { name: 'Prompt tokens', num: true, sort: promptOf, cell: (row) => short(promptOf(row)) },
+      { name: 'Found tokens', num: true, sort: foundOf, cell: (row) => short(foundOf(row)) },
+    ], rows)),
+    misses.length > 0 && card('Why the rest was not found', { class: 'flush' }, table('Misses by reason', [
+      { name: 'Reason', wide: true, cell: (miss) => [h('b', {}, String(miss.reason).replaceAll('_', ' ')), h('p', { class: 'muted small' }, miss.text ?? REASONS[miss.reason] ?? '')] },
+      { name: 'Calls', num: true, sort: (miss) => miss.calls, cell: (miss) => count(miss.calls) },
+      { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens ?? miss.missed_tokens) },
+      { name: 'Where prompts part', wide: true, cell: (miss) => (miss.places ?? (miss.place ? [miss] : [])).slice(0, 3).map((place) => h('p', { class: 'small' }, place.place, place.calls !== undefined && place !== miss && h('span', { class: 'muted' }, ` ${count(place.calls)} ×`))) },
+    ], misses)),
+    told.advice?.length > 0 && card('What would help', {}, h('ul', { class: 'levers' }, told.advice.map((one) => h('li', {}, typeof one === 'string' ? one : [h('span', {}, one.text), h('span', { class: 'num' }, money(one.saves_dollars ?? one.saves))])))),
+    facts(...Object.entries(told.notes ?? {}).map(([name, value]) => [name, String(value)])),
+  ];
+}
+
+const sum = (rows, of) => rows.reduce((all, row) => all + Number(of(row) || 0), 0);
+const promptOf = (row) => row.prompt_tokens ?? row.tokens ?? 0;
+const foundOf = (row) => row.cached_input_tokens ?? row.cached_tokens ?? row.hit_tokens ?? 0;
+const nameOf = (row, by) => row[by] ?? row.name ?? row.prefix ?? '–';
+
+/** Misses stand in the report or in each of its rows: put together by reason. */
+function missesOf(told, rows) {
+  if (Array.isArray(told.misses)) return told.misses;
+  const all = new Map();
+  for (const miss of rows.flatMap((row) => row.misses ?? [])) {
+    const one = all.get(miss.reason) ?? { ...miss, calls: 0, tokens: 0, places: [] };
+    one.calls += miss.calls ?? 0;
+    one.tokens += miss.tokens ?? miss.missed_tokens ?? 0;
+    one.places.push(...(miss.places ?? (miss.place ? [{ place: miss.place, calls: miss.calls }] : [])));
+    all.set(miss.reason, one);
+  }
+  return [...all.values()].sort((a, b) => b.tokens - a.tokens);
+}

@@ -1,0 +1,208 @@
+// Keys, projects and organisations, with their limits. A secret is shown once, and kept nowhere here.
+
+import { all, patch, post, remove, segment } from '../api.js';
+import { h, put } from '../dom.js';
+import { count } from '../format.js';
+import { listen } from '../live.js';
+import { rewrite } from '../router.js';
+import { may } from '../session.js';
+import { badge, button, card, copyButton, empty, head, load, tabs, toast, when } from '../ui/parts.js';
+import { confirm, dialog, field, formDialog } from '../ui/dialog.js';
+import { table } from '../ui/table.js';
+
+const TABS = [['keys', 'Keys'], ['projects', 'Projects'], ['orgs', 'Organisations'], ['operators', 'Operators']];
+const ENDPOINTS = ['chat.completions', 'completions', 'messages', 'responses', 'embeddings', 'rerank', 'score'];
+
+/** Shows the page. */
+export async function show(root, { query, signal }) {
+  const acts = h('div', { class: 'acts' });
+  const body = h('div');
+  let chosen = TABS.some(([id]) => id === query.get('tab')) ? query.get('tab') : 'keys';
+  put(root, head('Keys and limits', 'Who may call, for which models, how often, and on whose account.', acts), body);
+  const draw = () => {
+    put(acts, (NEW[chosen] ?? []).filter(([, route]) => may(route)).map(([text, , make]) => button(text, () => make(draw), { kind: 'primary', sign: 'plus' })));
+    put(body, tabs(TABS.filter(([id]) => id !== 'operators' || may('GET /operators')).map(([id, name]) => ({ id, name, show: (panel) => load(panel, () => SHOW[id](draw, signal), { signal, lines: 6 }) })),
+      { chosen, label: 'What is shown', changed: (id) => { chosen = id; rewrite(`keys?tab=${id}`); draw(); body.querySelector(`#tab-${id}`)?.focus(); } }));
+  };
+  draw();
+  listen('changed', ({ what }) => what === chosen && !document.querySelector('dialog[open]') && draw(), signal);
+  const wanted = query.get('new');
+  if (wanted) {
+    rewrite(`keys?tab=${chosen}`);
+    ({ key: newKey, project: newProject, org: newOrg })[wanted]?.(draw);
+  }
+}
+
+const SHOW = { keys: showKeys, projects: showProjects, orgs: showOrgs, operators: showOperators };
+const NEW = {
+  keys: [['New key', 'POST /keys', newKey]],
+  projects: [['New project', 'POST /projects', newProject]],
+  orgs: [['New organisation', 'POST /orgs', newOrg]],
+  operators: [['New operator', 'POST /operators', newOperator]],
+};
+
+/** Limits in words. */
+function limits(of) {
+  const parts = [of?.requests_per_minute !== null && of?.requests_per_minute !== undefined && `${count(of.requests_per_minute)} requests/min`,
+    of?.tokens_per_minute !== null && of?.tokens_per_minute !== undefined && `${count(of.tokens_per_minute)} tokens/min`,
+    of?.concurrency !== null && of?.concurrency !== undefined && `${count(of.concurrency)} at once`].filter(Boolean);
+  return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, 'none');
+}
+
+async function showKeys(draw, signal) {
+  const rows = await all('keys', { signal });
+  if (rows.length === 0) return empty('There is no key yet.', 'A key lets a program call the API, on the account of a project.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
+  rows.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)));
+  const box = field('Find', { placeholder: 'Name, id, project', changed: (text) => fill(text.toLowerCase()) });
+  box.input.dataset.search = '';
+  const place = h('div');
+  const fill = (text) => put(place, table('Keys', [
+    { name: 'Name', wide: true, sort: (key) => key.name, cell: (key) => [h('b', {}, key.name), h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`)] },
+    { name: 'Project', sort: (key) => key.project, cell: (key) => [key.project, h('div', { class: 'small muted' }, key.org)] },
+    { name: 'May use', cell: (key) => [list(key.models, 'every model'), h('div', { class: 'small muted' }, list(key.endpoints, 'every endpoint'))] },
+    { name: 'Limits', cell: (key) => limits(key.limits) },
+    { name: 'State', sort: (key) => String(key.revoked), cell: (key) => state(key) },
+    { name: '', num: true, cell: (key) => keyActs(key, draw) },
+  ], rows.filter((key) => `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint}`.toLowerCase().includes(text)), { rowClass: (key) => key.revoked && 'gone' }));
+  fill('');
+  return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place);
+}
+
+const list = (names, every) => (names === null || names === undefined || names === 'all' ? every : (Array.isArray(names) ? names : names.only ?? []).join(', ') || 'none');
+
+function state(key) {
+  if (key.revoked) return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
+  if (key.expires) return [badge(new Date(key.expires) < new Date() ? 'expired' : 'active', new Date(key.expires) < new Date() ? 'warn' : 'good'), h('div', { class: 'small muted' }, 'until ', when(key.expires))];
+  return badge('active', 'good');
+}
+
+function keyActs(key, draw) {
+  if (key.revoked) return null;
+  return h('div', { class: 'acts end' },
+    may('GET /requests') && h('a', { class: 'button small quiet', href: `#/requests?key=${encodeURIComponent(key.id)}` }, 'Requests'),
+    may('PATCH /keys/{id}') && button('Limits', () => editLimits(`keys/${segment(key.id)}`, key.name, key.limits, draw), { kind: 'small' }),
+    may('POST /keys/{id}/revoke') && button('Revoke', () => revoke(key, draw), { kind: 'small' }));
+}
+
+async function revoke(key, draw) {
+  if (!await confirm(`Revoke “${key.name}”?`, `From the moment that this is answered no request is let in with ${key.id}. It cannot be taken back: whoever uses the key needs another one.`, 'Revoke')) return;
+  try {
+    const how = await post(`keys/${segment(key.id)}/revoke`);
+    toast(how?.durability && how.durability !== 'written' ? `Revoked now; on the disk later: ${how.why ?? how.durability}.` : 'Revoked.');
+  } catch (error) {
+    toast(`${error.message} ${error.remedy ?? ''}`, 'bad');
+  }
+  draw();
+}
+
+const limitFields = (of = {}) => ({
+  requests_per_minute: field('Requests a minute', { kind: 'number', value: of.requests_per_minute ?? '', placeholder: 'no limit' }),
+  tokens_per_minute: field('Tokens a minute', { kind: 'number', value: of.tokens_per_minute ?? '', placeholder: 'no limit', hint: 'Input and output together.' }),
+  concurrency: field('At once', { kind: 'number', value: of.concurrency ?? '', placeholder: 'no limit', hint: 'Requests in flight.' }),
+});
+
+const limitsOf = ({ requests_per_minute, tokens_per_minute, concurrency }) => ({ requests_per_minute, tokens_per_minute, concurrency });
+
+function editLimits(path, name, now, draw) {
+  return formDialog(`Limits of ${name}`, { of: limitFields(now ?? {}), word: 'Set limits', intro: 'In force with the next request. An empty field is no limit.',
+    act: async (values) => { await patch(path, { limits: limitsOf(values) }); toast('Limits are set.'); draw(); } });
+}
+
+async function newKey(draw) {
+  const [projects, models] = await Promise.all([all('projects').catch(() => []), all('models').catch(() => [])]);
+  if (projects.length === 0) return toast('There is no project yet: create one first.', 'bad');
+  const made = await formDialog('New key', { word: 'Create key', of: {
+    name: field('Name', { required: true, placeholder: 'web backend', hint: 'Who uses it: you will look for it by this.' }),
+    project: field('Project', { kind: 'select', options: projects.map((project) => [project.id, `${project.id} (${project.org})`]) }),
+    models: field('Models', { placeholder: 'every model', hint: `Names with commas between. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
+    endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
+    ...limitFields(),
+    expires: field('Stops working', { kind: 'time', hint: 'Your local time; empty: never.' }),
+  }, act: (values) => {
+    const body = { project: values.project, name: values.name };
+    for (const name of ['models', 'endpoints']) if (values[name]) body[name] = values[name].split(/[\s,]+/).filter(Boolean);
+    if (Object.values(limitsOf(values)).some((limit) => limit !== null)) body.limits = limitsOf(values);
+    if (values.expires) body.expires = values.expires;
+    return post('keys', body);
+  } });
+  if (made?.secret) await showSecret('The new key', made.secret, made.unserved?.length ? `Nothing serves ${made.unserved.join(', ')} now.` : null);
+  draw();
+}
+
+/** The only time that a secret is seen. */
+function showSecret(title, secret, note) {
+  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
+    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))]);
+}
+
+async function showProjects(draw, signal) {
+  const rows = await all('projects', { signal });
+  if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and, if you like, a budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
+  return card(null, { class: 'flush' }, table('Projects', [
+    { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
+    { name: 'Limits', cell: (row) => limits(row.limits) }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
+    { name: '', num: true, cell: (row) => may('PATCH /projects/{id}') && button('Limits', () => editLimits(`projects/${segment(row.id)}`, row.id, row.limits, draw), { kind: 'small' }) },
+  ], rows));
+}
+
+async function newProject(draw) {
+  const orgs = await all('orgs').catch(() => []);
+  await formDialog('New project', { word: 'Create project', of: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
+    org: field('Organisation', { kind: 'select', options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
+  act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project is there.'); } });
+  draw();
+}
+
+async function showOrgs(draw, signal) {
+  const rows = await all('orgs', { signal });
+  return card(null, { class: 'flush' }, table('Organisations', [
+    { name: 'Organisation', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Limits', cell: (row) => limits(row.limits) },
+    { name: 'Worked on in', cell: (row) => row.regions?.join?.(', ') || 'any region' }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
+    { name: '', num: true, cell: (row) => may('PATCH /orgs/{id}') && h('div', { class: 'acts end' }, button('Limits', () => editLimits(`orgs/${segment(row.id)}`, row.id, row.limits, draw), { kind: 'small' }), button('Regions', () => editRegions(row, draw), { kind: 'small' })) },
+  ], rows));
+}
+
+function editRegions(org, draw) {
+  return formDialog(`Where calls of ${org.id} may be worked on`, { word: 'Set regions', of: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Names with commas between, such as eu. Empty: anywhere.' }) },
+    act: async ({ regions }) => { await patch(`orgs/${segment(org.id)}`, { regions: regions ? regions.split(/[\s,]+/).filter(Boolean) : null }); toast('Regions are set.'); draw(); } });
+}
+
+async function newOrg(draw) {
+  await formDialog('New organisation', { word: 'Create organisation', of: { id: field('Id', { required: true, placeholder: 'acme', hint: 'It has a balance; its projects spend it.' }), ...limitFields() },
+    act: async (values) => { await post('orgs', { id: values.id, ...given(values) }); toast('The organisation is there.'); } });
+  draw();
+}
+
+const given = (values) => (Object.values(limitsOf(values)).some((limit) => limit !== null) ? { limits: limitsOf(values) } : {});
+
+async function showOperators(draw, signal) {
+  const rows = await all('operators', { signal });
+  return card(null, { class: 'flush' }, table('Operators', [
+    { name: 'Name', sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), h('div', { class: 'mono small muted' }, row.id)] }, { name: 'Role', sort: (row) => row.role, cell: (row) => badge(row.role, 'info') },
+    { name: 'Created', cell: (row) => when(row.created) }, { name: 'State', cell: (row) => row.revoked ? badge('removed', 'bad') : badge('active', 'good') },
+    { name: '', num: true, cell: (row) => !row.revoked && h('div', { class: 'acts end' }, may('POST /operators/{id}/link') && button('Link', () => operatorLink(row), { kind: 'small' }), may('DELETE /operators/{id}') && button('Remove', () => removeOperator(row, draw), { kind: 'small' })) },
+  ], rows, { rowClass: (row) => row.revoked && 'gone' }));
+}
+
+async function newOperator(draw) {
+  const made = await formDialog('New operator', { word: 'Create operator', of: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
+    options: [['viewer', 'Viewer: sees'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
+  if (made?.key) await showSecret('The new operator’s key', made.key);
+  draw();
+}
+
+async function operatorLink(row) {
+  try {
+    const { link, expires } = await post(`operators/${segment(row.id)}/link`);
+    await dialog(`Signs ${row.name} in, once`, () => h('div', { class: 'dialog-body' }, h('div', { class: 'secret' }, h('span', {}, link), copyButton(link)), h('p', { class: 'muted' }, 'Good until ', when(expires))));
+  } catch (error) { toast(error.message, 'bad'); }
+}
+
+async function removeOperator(row, draw) {
+  if (!await confirm(`Remove ${row.name}?`, 'Sessions of this operator end, and the key stops working.', 'Remove')) return;
+  try {
+    await remove(`operators/${segment(row.id)}`);
+    toast('Removed.');
+  } catch (error) { toast(error.message, 'bad'); }
+  draw();
+}

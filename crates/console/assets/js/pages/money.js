@@ -1,0 +1,198 @@
+// Balances, spend, holds, prices, margin, a month's statement, and the ledger's own check.
+
+import { all, get, post, replace, rowsOf, segment } from '../api.js';
+import { h, put } from '../dom.js';
+import { count, dollars, money, plural, short } from '../format.js';
+import { rewrite } from '../router.js';
+import { may } from '../session.js';
+import { button, card, empty, facts, head, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
+import { dialog, field, formDialog } from '../ui/dialog.js';
+import { table } from '../ui/table.js';
+import { chart } from '../ui/chart.js';
+import { json } from './request.js';
+
+const TABS = [['balances', 'Balances', 'GET /credit'], ['spend', 'Spend', 'GET /usage'], ['holds', 'Holds', 'GET /holds'], ['prices', 'Prices', 'GET /prices'], ['margin', 'Margin', 'GET /margin'], ['statement', 'Statement', 'GET /statement'], ['ledger', 'Ledger', 'GET /ledger/totals']];
+const DAYS = [['1', 'Last day'], ['7', 'Last 7 days'], ['30', 'Last 30 days'], ['90', 'Last 90 days']];
+
+/** Shows the page. */
+export async function show(root, { query, signal }) {
+  const mine = TABS.filter(([,, route]) => may(route));
+  const body = h('div');
+  put(root, head('Money', 'Who paid in, who spent, what is held by calls in flight, and what each token costs.'), body);
+  const draw = (tab) => put(body, tabs(mine.map(([id, name]) => ({ id, name, show: (panel) => SHOW[id](panel, signal, () => draw(id)) })), { chosen: tab, label: 'What is shown', changed: (id) => rewrite(`money?tab=${id}`) }));
+  draw(query.get('tab') ?? mine[0]?.[0]);
+  if (query.get('new') === 'credit') {
+    rewrite('money?tab=balances');
+    grant(null, () => draw('balances'));
+  }
+}
+
+const SHOW = { balances, spend, holds, prices, margin, statement, ledger };
+
+function balances(panel, signal, draw) {
+  return load(panel, async () => {
+    const rows = await all('credit', { signal });
+    if (rows.length === 0) return empty('There is no account yet.', 'Each project has one. Create a project, then grant its organisation credit.');
+    return card(null, { class: 'flush' }, table('Balances', [
+      { name: 'Organisation', wide: true, sort: (row) => row.org, cell: (row) => h('b', {}, row.org) }, { name: 'Project', sort: (row) => row.project, cell: (row) => row.project },
+      { name: 'Available', num: true, sort: (row) => dollars(row.available), cell: (row) => h('b', {}, money(row.available)) }, { name: 'Held', num: true, sort: (row) => dollars(row.held), cell: (row) => money(row.held) },
+      { name: 'Balance', num: true, sort: (row) => dollars(row.balance), cell: (row) => money(row.balance) },
+      { name: 'Budget', cell: (row) => budget(row.budget) },
+      { name: '', num: true, cell: (row) => h('div', { class: 'acts end' },
+        may('POST /projects/{id}/credit') && button('Grant', () => grant(row, draw), { kind: 'small' }), may('PUT /projects/{id}/budget') && button('Budget', () => setBudget(row, draw), { kind: 'small' }),
+        may('GET /projects/{id}/grants') && button('Grants', () => grants(row, signal), { kind: 'small quiet' })) },
+    ], rows));
+  }, { signal, lines: 6 });
+}
+
+function budget(of) {
+  if (!of) return h('span', { class: 'muted' }, 'none');
+  const share = dollars(of.spent) / (dollars(of.limit) || 1);
+  return [meter(share, `${money(of.spent)} of ${money(of.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, of.period === 'month' ? ['a month', of.resets && [', anew ', when(of.resets, { seconds: false })]] : 'in all')];
+}
+
+async function grant(row, draw) {
+  const projects = row ? [row.project] : (await all('projects').catch(() => [])).map((one) => one.id);
+  const done = await formDialog('Grant credit', { word: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', of: {
+    project: field('Project', { kind: 'select', options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
+    kind: field('Where it comes from', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'A gift']] }),
+    reference: field('Reference', { placeholder: 'invoice 17', hint: 'The same reference twice is the same grant.' }),
+    correct: field('Take it back', { kind: 'check', hint: 'A correction: the reference says why.' }) },
+  act: ({ project, ...values }) => post(`projects/${segment(project)}/credit`, { amount: values.amount.replace('$', ''), kind: values.kind, ...(values.reference && { reference: values.reference }), ...(values.correct && { correct: true }) }) });
+  if (done) {
+    toast(done.before ? 'That was granted before, under this reference. Nothing was added.' : `The balance is ${money(done.balance)} now.`);
+    draw();
+  }
+}
+
+async function setBudget(row, draw) {
+  const done = await formDialog(`Budget of ${row.project}`, { word: 'Set budget', of: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty takes the budget away; 0 stops the project.' }),
+    period: field('Over', { kind: 'select', value: row.budget?.period ?? 'month', options: [['month', 'a calendar month (UTC)'], ['total', 'all time']] }) },
+  act: ({ limit, period }) => replace(`projects/${segment(row.project)}/budget`, { limit: limit ? limit.replace('$', '') : null, period }) });
+  if (done) { toast('The budget is set.'); draw(); }
+}
+
+async function grants(row, signal) {
+  return dialog(`Grants to ${row.org}`, () => {
+    const place = h('div', { class: 'dialog-body' });
+    load(place, async () => {
+      const rows = await all(`projects/${segment(row.project)}/grants`, { signal });
+      return rows.length ? table('Grants', [{ name: 'When', cell: (one) => when(one.at) }, { name: 'Amount', num: true, cell: (one) => money(one.amount) }, { name: 'Kind', cell: (one) => one.kind }, { name: 'Reference', wide: true, cell: (one) => one.reference }, { name: 'By', cell: (one) => one.actor }], rows) : empty('Nothing was granted yet.');
+    }, { signal });
+    return place;
+  }, { wide: true });
+}
+
+function spend(panel, signal) {
+  let by = 'model';
+  let days = '30';
+  const body = h('div', { class: 'page-body' });
+  const draw = () => load(body, async () => {
+    const interval = days === '1' ? 'hour' : 'day';
+    const from = new Date(Date.now() - Number(days) * 864e5).toISOString();
+    const [parts, time] = await Promise.all([get('usage', { query: { by, from }, signal }), get('usage', { query: { by, interval, from }, signal })]);
+    const rows = rowsOf(parts.rows ? { data: parts.rows } : parts);
+    if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges stand here as soon as calls are settled.');
+    return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, signal), card(null, { class: 'flush' }, usageTable(rows, by))];
+  }, { signal, lines: 8 });
+  put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream']], by, (value) => { by = value; draw(); }),
+    field('Over', { kind: 'select', value: days, options: DAYS, changed: (value) => { days = value; draw(); } }).node), body);
+  draw();
+}
+
+const charge = (row) => row.charged ?? row.charged_dollars;
+
+function spendChart(rows, by, signal) {
+  const names = [...new Set(rows.map((row) => row[by] ?? '–'))].slice(0, 5);
+  const times = [...new Set(rows.map((row) => Math.floor(new Date(row.start).getTime() / 1000)))].sort((a, b) => a - b);
+  if (times.length < 2) return null;
+  const colors = ['--accent', '--engine', '--back', '--warn', '--bad'];
+  const lines = chart({ label: `Spend by ${by} over time`, signal, height: 190, axis: (v) => `$${short(v)}`, lines: names.map((name, at) => ({ name, color: colors[at], show: (v) => `$${short(v)}` })) });
+  lines.set(times, ...names.map((name) => times.map((time) => rows.filter((row) => (row[by] ?? '–') === name && Math.floor(new Date(row.start).getTime() / 1000) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
+  return card('Spend', { note: names.length === 5 ? 'the first five' : null }, lines.node);
+}
+
+function usageTable(rows, by) {
+  const most = Math.max(...rows.map((row) => dollars(charge(row))), 1e-12);
+  return table(`Spend by ${by}`, [
+    { name: by[0].toUpperCase() + by.slice(1), wide: true, sort: (row) => row[by], cell: (row) => h('b', {}, row[by] ?? '–') },
+    { name: 'Charged', sort: (row) => dollars(charge(row)), cell: (row) => meter(dollars(charge(row)) / most, money(charge(row))) },
+    { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
+    { name: 'Refused', num: true, sort: (row) => row.refused, cell: (row) => count(row.refused) },
+    { name: 'Failed', num: true, sort: (row) => row.failed, cell: (row) => count(row.failed) },
+    { name: 'Tokens in', num: true, cell: (row) => short(row.prompt_tokens ?? tokens(row, ['input', 'cached_input', 'cache_write', 'cache_write_1h'])) },
+    { name: 'Tokens out', num: true, cell: (row) => short(row.completion_tokens ?? tokens(row, ['output', 'reasoning'])) },
+  ], [...rows].sort((a, b) => dollars(charge(b)) - dollars(charge(a))));
+}
+
+const tokens = (row, classes) => classes.reduce((sum, name) => sum + Number(row[`${name}_tokens`] ?? row.tokens?.[name] ?? row.usage?.[`${name}_tokens`] ?? 0), 0);
+
+function holds(panel, signal) {
+  return load(panel, async () => {
+    const rows = await all('holds', { signal });
+    return rows.length ? card(null, { class: 'flush' }, table('Holds', [
+      { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, row.id) }, { name: 'Organisation', cell: (row) => row.org }, { name: 'Project', cell: (row) => row.project },
+      { name: 'Held', num: true, sort: (row) => dollars(row.amount), cell: (row) => money(row.amount) }, { name: 'Since', cell: (row) => when(row.since) }, { name: 'Let go at the latest', cell: (row) => when(row.expires) }], rows))
+      : empty('Nothing is held.', 'While a call runs, the most that it can cost is held; what it does not use goes back at its end.');
+  }, { signal });
+}
+
+function prices(panel, signal) {
+  return load(panel, async () => {
+    const rows = await all('prices', { signal });
+    const classes = [['input', 'Input'], ['cached_input', 'Cached input'], ['cache_write', 'Cache write'], ['cache_write_1h', 'Cache write, 1 h'], ['output', 'Output'], ['reasoning', 'Thought']].filter(([name]) => rows.some((row) => row[name]));
+    return rows.length ? card('Dollars per million tokens', { class: 'flush' }, table('Prices', [{ name: 'Model', wide: true, sort: (row) => row.model, cell: (row) => h('b', {}, row.model) }, { name: 'From', sort: (row) => row.from, cell: (row) => row.from ? when(row.from, { date: 'always' }) : 'the beginning' },
+      ...classes.map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(row[name]), cell: (row) => money(row[name]) }))], rows)) : empty('No model has a price.', 'Prices stand in the configuration, with the day from which they hold.');
+  }, { signal });
+}
+
+function margin(panel, signal) {
+  return load(panel, async () => {
+    const told = await get('margin', { signal });
+    const rows = rowsOf(told.rows ? { data: told.rows } : told);
+    if (rows.length === 0) return empty('Nothing was earned yet.', 'What callers are charged, less what upstreams charge for the same calls.');
+    const names = Object.keys(rows[0]).filter((name) => typeof rows[0][name] !== 'object' || rows[0][name]?.dollars !== undefined);
+    return card(null, { class: 'flush' }, table('Margin', names.map((name) => ({ name: name.replaceAll('_', ' '), num: rows[0][name]?.dollars !== undefined || typeof rows[0][name] === 'number', sort: (row) => row[name]?.dollars !== undefined ? dollars(row[name]) : row[name],
+      cell: (row) => row[name]?.dollars !== undefined || /dollars$/.test(name) ? money(row[name]) : typeof row[name] === 'number' ? count(row[name]) : row[name] ?? '–' })), rows));
+  }, { signal });
+}
+
+function statement(panel, signal) {
+  const month = new Date().toISOString().slice(0, 7);
+  const place = h('div', { class: 'page-body' });
+  const wanted = { project: '', month };
+  const draw = () => wanted.project && load(place, async () => {
+    const told = await get('statement', { query: wanted, signal });
+    const lines = told.lines ?? told.rows ?? rowsOf(told);
+    return [facts(...Object.entries(told).filter(([, value]) => typeof value !== 'object' || value?.dollars !== undefined).map(([name, value]) => [name.replaceAll('_', ' '), value?.dollars !== undefined ? money(value) : String(value)])),
+      lines.length > 0 && card(null, { class: 'flush' }, table('Statement', Object.keys(lines[0]).filter((name) => typeof lines[0][name] !== 'object' || lines[0][name]?.dollars !== undefined || lines[0][name] === null).map((name) => ({ name: name.replaceAll('_', ' '), num: typeof lines[0][name] === 'number' || lines[0][name]?.dollars !== undefined,
+        cell: (row) => row[name]?.dollars !== undefined ? money(row[name]) : typeof row[name] === 'number' ? count(row[name]) : row[name] ?? '–' })), lines)),
+      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(told))];
+  }, { signal, lines: 6 });
+  const bar = h('div', { class: 'acts bar' });
+  put(panel, bar, place);
+  load(bar, async () => {
+    const projects = await all('projects', { signal });
+    wanted.project = projects[0]?.id ?? '';
+    draw();
+    return [field('Project', { kind: 'select', options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
+  }, { signal, lines: 1 });
+}
+
+function ledger(panel, signal) {
+  const said = h('div');
+  const verify = async () => {
+    put(said, h('p', { class: 'muted', role: 'status' }, 'The journal is being replayed…'));
+    try {
+      const told = await post('ledger/verify');
+      put(said, h('div', { class: told.ok ? 'notice' : 'notice warn' }, h('b', {}, told.ok ? 'Every invariant holds. ' : `${plural(told.finding_count, 'finding')}. `), `${plural(told.rows, 'row')} replayed, ${plural(told.transactions ?? 0, 'transaction')}.`,
+        (told.findings ?? []).map((one) => h('p', { class: 'small' }, `Row ${one.row}: ${one.what}`))));
+    } catch (error) { put(said, h('p', { class: 'fault' }, error.message)); }
+  };
+  return load(panel, async () => {
+    const told = await get('ledger/totals', { signal });
+    return [h('div', { class: 'tiles' }, [['Available', told.available], ['Held', told.held], ['Charged, ever', told.revenue], ['Written off', told.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
+      h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, 'Holds'), h('span', { class: 'tile-value' }, count(told.open_holds)), h('span', { class: 'tile-note muted small' }, `${count(told.settled)} settled`))),
+    may('POST /ledger/verify') && h('div', { class: 'acts bar' }, button('Verify the ledger', verify, { sign: 'check' }), h('span', { class: 'muted small' }, 'Replays the journal and checks every invariant.')), said];
+  }, { signal });
+}

@@ -1,0 +1,168 @@
+// What happens this second: calls on their way through the stages, speed, waiting, use of the cache, errors, spend; and what is slow or
+// refused, in words.
+
+import { get } from '../api.js';
+import { h, icon, put } from '../dom.js';
+import { count, dollars, duration, money, percent, short } from '../format.js';
+import { listen } from '../live.js';
+import { go } from '../router.js';
+import { may } from '../session.js';
+import { GROUPS, whatIs } from '../stages.js';
+import { chart } from '../ui/chart.js';
+import { badge, button, card, empty, failure, head, outcome, tile, when } from '../ui/parts.js';
+import { table } from '../ui/table.js';
+
+const HISTORY_S = 300;
+const LAST_CALLS = 12;
+/** What was seen since the console was opened: other pages do not forget it. */
+const past = { at: [], generated: [], read: [], first: [], queue: [], spend: [] };
+const last = [];
+
+/** Shows the page. */
+export async function show(root, { signal }) {
+  const lamp = h('span', { class: 'lamp' }, h('i'), h('span', {}, 'Connecting'));
+  const tiles = {
+    flight: tile('In flight', { hint: 'Calls between their first byte and their last' }),
+    generated: tile('Generated', { unit: 'tokens/s', hint: 'Tokens written by all models' }),
+    read: tile('Read', { unit: 'tokens/s', hint: 'Prompt tokens computed' }),
+    first: tile('Time to first token', { hint: 'Median of the last minute, from when the request was whole' }),
+    queue: tile('Queue', { hint: 'Median time in the queue, and how many wait now' }),
+    batch: tile('Batch', { unit: 'sequences', hint: 'Sequences computed together' }),
+    kv: tile('KV memory', { hint: 'Blocks in use' }),
+    cache: tile('Prompt cache', { hint: 'Prompt tokens found in the cache, of the last minute' }),
+    errors: tile('Errors', { unit: '/min', hint: 'Failed and refused, of the last minute' }),
+    spend: tile('Spend', { hint: 'Charged in the last minute' }),
+  };
+  const path = pipeline();
+  const said = h('ul', { class: 'notes' });
+  const flight = h('div');
+  const recent = h('div');
+  const speed = chart({ windowS: HISTORY_S, label: 'Tokens a second over the last five minutes', signal, lines: [{ name: 'generated', color: '--engine', show: short }, { name: 'read', color: '--gateway', show: short }] });
+  const wait = chart({ windowS: HISTORY_S, label: 'Time to first token and time in the queue over the last five minutes', signal, lines: [{ name: 'first token', color: '--accent', show: duration }, { name: 'queue', color: '--warn', show: duration }] });
+  put(root,
+    head('Now', 'Calls as they move through the stages, and what deserves a look.', lamp),
+    h('div', { class: 'tiles' }, Object.values(tiles).map((one) => one.node)),
+    card('In flight by stage', { note: 'hover a stage for what it does' }, path.node),
+    h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node)),
+    h('div', { class: 'grid two-one' },
+      card('Calls', { class: 'flush' }, flight, recent),
+      card('Worth a look', { note: 'the last minute' }, said)));
+
+  const draw = (now) => {
+    drawTiles(tiles, now);
+    path.set(now.in_flight?.by_stage ?? {});
+    remember(now);
+    speed.set(past.at, past.generated, past.read);
+    wait.set(past.at, past.first, past.queue);
+    drawNotes(said, now.notes ?? []);
+    drawFlight(flight, now.calls ?? []);
+  };
+  drawRecent(recent);
+  try {
+    draw(await get('now', { signal }));
+    if (last.length === 0 && may('GET /requests')) {
+      last.push(...((await get('requests', { query: { limit: LAST_CALLS }, signal })).data ?? []));
+      drawRecent(recent);
+    }
+  } catch (error) {
+    if (signal.aborted) return;
+    put(said, h('li', {}, failure(error)));
+  }
+  listen('now', draw, signal);
+  listen('call', (row) => { last.unshift(row); last.length = Math.min(last.length, LAST_CALLS); drawRecent(recent); }, signal);
+  listen('state', (state) => {
+    lamp.className = `lamp ${state}`;
+    put(lamp, h('i'), h('span', {}, { open: 'Live', lost: 'Lost, trying again' }[state] ?? 'Connecting'));
+  }, signal);
+}
+
+function drawTiles(tiles, now) {
+  const minute = now.per_minute ?? {};
+  const errors = (minute.failed ?? 0) + (minute.refused ?? 0);
+  const kv = now.kv ?? {};
+  const cache = now.cache ?? {};
+  tiles.flight.set(count(now.in_flight?.total ?? 0), minute.calls !== undefined ? `${count(minute.calls)} ended a minute` : '');
+  tiles.generated.set(short(now.tokens_per_s?.completion ?? 0));
+  tiles.read.set(short(now.tokens_per_s?.prompt ?? 0));
+  tiles.first.set(duration(now.ttft_us?.p50), now.ttft_us?.p95 ? `p95 ${duration(now.ttft_us.p95)}` : 'no call in the last minute');
+  tiles.queue.set(duration(now.queue_us?.p50), `${count(now.queue_depth ?? 0)} waiting`);
+  tiles.batch.set(now.batch?.mean ? short(now.batch.mean, 2) : '–', now.batch?.max ? `at most ${count(now.batch.max)}` : '');
+  tiles.kv.set(kv.blocks ? percent(kv.used_blocks / kv.blocks) : '–', kv.blocks ? `${count(kv.used_blocks)} of ${count(kv.blocks)} blocks` : '');
+  tiles.cache.set(cache.prompt_tokens ? percent(cache.hit_tokens / cache.prompt_tokens) : '–', cache.prompt_tokens ? `${short(cache.hit_tokens)} of ${short(cache.prompt_tokens)} tokens` : '');
+  tiles.errors.set(count(errors), errors ? `${count(minute.refused ?? 0)} refused, ${count(minute.failed ?? 0)} failed` : '');
+  tiles.spend.set(money(minute.spend_dollars ?? minute.spend_nano_dollars ?? minute.spend), 'in the last minute');
+}
+
+/** A second once, also where several streams tell it. */
+function remember(now) {
+  const at = Math.floor(new Date(now.at ?? Date.now()).getTime() / 1000);
+  if (past.at.at(-1) >= at) return;
+  past.at.push(at);
+  past.generated.push(now.tokens_per_s?.completion ?? 0);
+  past.read.push(now.tokens_per_s?.prompt ?? 0);
+  past.first.push(now.ttft_us?.p50 ?? null);
+  past.queue.push(now.queue_us?.p50 ?? null);
+  past.spend.push(dollars(now.per_minute?.spend_dollars));
+  const old = past.at.findIndex((one) => one > at - HISTORY_S);
+  if (old > 0) for (const list of Object.values(past)) list.splice(0, old);
+}
+
+function pipeline() {
+  const counts = new Map();
+  const node = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
+    h('ol', {}, group.stages.map((stage) => {
+      const number = h('b', {}, '0');
+      const item = h('li', { title: whatIs(stage) }, number, h('span', {}, stage));
+      counts.set(stage, [item, number]);
+      return item;
+    })))));
+  return { node, set(by) {
+    for (const [stage, [item, number]] of counts) {
+      const n = by[stage] ?? 0;
+      if (number.textContent !== String(n)) number.textContent = String(n);
+      item.classList.toggle('busy', n > 0);
+    }
+  } };
+}
+
+const NOTE_KINDS = { slow: ['slow', 'warn'], refused: ['refused', 'warn'], failed: ['failed', 'bad'], queue: ['queue', 'warn'], upstream: ['upstream', 'bad'] };
+
+function drawNotes(list, notes) {
+  put(list, notes.length === 0 ? h('li', { class: 'calm muted' }, icon('check'), ' Nothing is slow, refused or failing.')
+    : notes.map((note) => h('li', {}, badge(...(NOTE_KINDS[note.kind] ?? [note.kind, ''])), h('span', {}, note.text, ' ',
+      note.request && h('a', { href: `#/requests/${encodeURIComponent(note.request)}` }, 'look at it')))));
+}
+
+function drawFlight(root, calls) {
+  if (calls.length === 0) return put(root);
+  put(root, table('Calls in flight', [
+    { name: 'In flight', cell: (call) => h('a', { href: `#/requests/${encodeURIComponent(call.id)}`, class: 'mono small' }, shortId(call.id)) },
+    { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
+    { name: 'For', num: true, cell: (call) => duration(call.age_us) },
+    { name: 'Model', cell: (call) => nameOf(call.model) },
+    { name: 'Organisation', cell: (call) => call.org },
+    { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
+  ], calls.slice(0, 20)));
+}
+
+function drawRecent(root) {
+  if (last.length === 0) {
+    return put(root, empty('No call has ended yet.', 'Send one from the playground, or with the lines that `headrace up` printed.',
+      may('POST /playground/chat/completions') && button('Open the playground', () => go('playground'), { sign: 'play' })));
+  }
+  put(root, table('The newest calls that ended', [
+    { name: 'Ended', cell: (row) => h('a', { href: `#/requests/${encodeURIComponent(row.id)}` }, when(row.started)) },
+    { name: 'Outcome', cell: (row) => outcome(row.outcome) },
+    { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
+    { name: 'Model', cell: (row) => nameOf(row.model) },
+    { name: 'Organisation', cell: (row) => row.org ?? '–' },
+    { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
+    { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
+  ], last, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
+}
+
+/** The end of an id: what tells it from its neighbours. */
+export const shortId = (id) => `…${String(id).slice(-8)}`;
+
+/** The model that served, or that was asked for. */
+export const nameOf = (model) => (typeof model === 'object' && model ? model.served ?? model.asked : model) ?? '–';

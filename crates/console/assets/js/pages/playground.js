@@ -1,0 +1,287 @@
+// Chat with any model, one or two at once. A call is sent once: its key is made and kept before anything is sent, so that Enter, a reload
+// or a broken connection ask for the same answer again.
+
+import { all, get, post } from '../api.js';
+import { add, h, icon, put } from '../dom.js';
+import { dollars, money } from '../format.js';
+import { may } from '../session.js';
+import { button, copyButton, empty, failure, head, load, tabs, toast } from '../ui/parts.js';
+import { dialog } from '../ui/dialog.js';
+import { blank, follow, stop } from '../playground/call.js';
+import { curl, python, typescript } from '../playground/code.js';
+import { bodyOf, clear, freshKey, messagesOf, restore, store, toolsOf } from '../playground/draft.js';
+import { settingsPanel } from '../playground/settings.js';
+import { lens } from '../playground/tokens.js';
+import { drawAnswer, turnNode } from '../playground/turn.js';
+
+/** Shows the page. */
+export async function show(root, { signal }) {
+  const body = h('div', { class: 'pg' });
+  const draft = restore();
+  const acts = h('div', { class: 'acts' });
+  put(root, head('Playground', null, acts), body);
+  root.classList.add('fills');
+  const [models, projects, status] = await Promise.all([all('models', { signal }), all('projects', { signal }).catch(() => []), get('status', { signal }).catch(() => null)]);
+  if (signal.aborted) return;
+  const chats = models.filter((model) => !model.endpoints || model.endpoints.includes('chat.completions'));
+  if (chats.length === 0) return add(body, empty('No model that chats is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
+  new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
+}
+
+class Playground {
+  constructor(parts) {
+    Object.assign(this, parts);
+    const { draft, models, projects } = this;
+    for (const pane of draft.panes) if (!models.some((model) => model.name === pane.model)) pane.model = models[0].name;
+    if (!projects.some((project) => project.id === draft.project)) draft.project = projects[0]?.id ?? '';
+    this.reading = new Map();
+  }
+
+  keep() { store(this.draft); }
+
+  busy() { return this.draft.panes.some((pane) => pane.pending); }
+
+  draw() {
+    const { draft } = this;
+    const changed = () => this.keep();
+    this.panes = h('div', { class: 'pg-panes' });
+    this.input = h('textarea', { class: 'pg-input', rows: 2, placeholder: 'Ask something. Enter sends, Shift Enter starts a line.', 'aria-label': 'Message', prop: { value: draft.input }, on: {
+      input: () => { draft.input = this.input.value; changed(); },
+      keydown: (event) => {
+        if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!event.repeat || !this.busy()) this.send(); }
+        if (event.key === 'Escape' && this.busy()) this.stop();
+      } } });
+    this.sendButton = button('Send', () => (this.busy() ? this.stop() : this.send()), { kind: 'primary', sign: 'send' });
+    this.pictures = h('div', { class: 'pg-pictures' });
+    this.said = h('div');
+    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed }));
+    const toggle = button('Parameters', () => { const open = side.classList.toggle('open'); toggle.setAttribute('aria-expanded', String(open)); }, { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' });
+    put(this.acts, toggle, button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
+      may('POST /playground/tokenize') && button('Tokens', () => this.lens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.fresh(), { sign: 'plus' }));
+    put(this.body, h('div', { class: 'pg-main card flush' }, this.panes, h('div', { class: 'pg-compose' }, this.said, this.pictures, h('div', { class: 'pg-row' }, this.attach(), this.input, this.sendButton))), side);
+    this.drawPanes();
+    this.input.focus();
+    for (const pane of draft.panes) if (pane.pending) this.run(pane);
+  }
+
+  drawPanes() {
+    put(this.panes, this.draft.panes.map((pane, at) => {
+      const log = h('div', { class: 'pg-log', role: 'log', 'aria-label': `Conversation with ${pane.model}`, tabindex: 0 });
+      const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: Boolean(pane.pending), on: { change: () => { pane.model = choose.value; this.keep(); this.attachable(); } } },
+        this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.ready === false ? `${model.name} (not ready)` : model.name)));
+      // What is drawn is no part of what is kept.
+      Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
+      this.drawLog(pane);
+      return h('section', { class: 'pg-pane', 'aria-label': pane.model }, h('div', { class: 'pg-pane-head' }, choose), log);
+    }));
+    this.attachable();
+    this.mood();
+  }
+
+  drawLog(pane) {
+    const { log } = pane.view;
+    const last = pane.turns.length - 1;
+    if (pane.turns.length === 0 && !pane.pending) put(log, empty('Nothing said yet.', 'What you send is a call like any other: it is limited, priced and traced.'));
+    else put(log, pane.turns.map((turn, at) => turnNode(turn, { draft: this.draft, last: at === last && !pane.pending, signal: this.signal, act: this.acting(pane) })));
+    log.scrollTop = log.scrollHeight;
+  }
+
+  acting(pane) {
+    return { again: () => this.again(pane), results: (texts) => this.giveBack(pane, texts) };
+  }
+
+  mood() {
+    const busy = this.busy();
+    put(this.sendButton, icon(busy ? 'stop' : 'send'), h('span', {}, busy ? 'Stop' : 'Send'));
+    this.sendButton.classList.toggle('primary', !busy);
+    for (const pane of this.draft.panes) pane.view.choose.disabled = Boolean(pane.pending);
+  }
+
+  send() {
+    const { draft } = this;
+    const text = draft.input.trim();
+    if (!text && draft.images.length === 0) return;
+    if (this.busy()) return;
+    const turn = { role: 'user', text: draft.input, images: [...draft.images] };
+    try {
+      for (const pane of draft.panes) bodyOf(draft, { ...pane, turns: [...pane.turns, turn] });
+    } catch (error) {
+      return put(this.said, failure(error));
+    }
+    put(this.said);
+    Object.assign(draft, { input: '', images: [] });
+    this.input.value = '';
+    put(this.pictures);
+    for (const pane of draft.panes) {
+      pane.turns = pane.turns.filter((one) => !one.error);
+      pane.turns.push(turn);
+      this.begin(pane);
+    }
+  }
+
+  /** Makes the call's key and keeps it; only then is anything sent. */
+  begin(pane) {
+    if (pane.pending) return;
+    try {
+      pane.pending = { key: freshKey(), body: JSON.stringify(bodyOf(this.draft, pane)), project: this.draft.project };
+    } catch (error) {
+      return put(this.said, failure(error));
+    }
+    this.keep();
+    this.run(pane);
+  }
+
+  async run(pane) {
+    const turn = blank();
+    const node = h('article', { class: 'turn assistant' });
+    const of = { draft: this.draft, act: this.acting(pane), last: true, growing: true, signal: this.signal };
+    const ending = new AbortController();
+    const leave = () => ending.abort();
+    this.signal.addEventListener('abort', leave, { once: true });
+    this.reading.set(pane, ending);
+    this.drawLog(pane);
+    this.mood();
+    const { log } = pane.view;
+    drawAnswer(node, turn, of);
+    add(log, node);
+    log.scrollTop = log.scrollHeight;
+    let frame = 0;
+    const grown = () => { frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      const low = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+      drawAnswer(node, turn, of);
+      if (low) log.scrollTop = log.scrollHeight;
+    }); };
+    try {
+      await follow(pane.pending, pane.pending.project, turn, grown, ending.signal);
+    } catch (error) {
+      if (this.signal.aborted) return;
+      if (error.name !== 'AbortError') {
+        // Not whole: the key stays, and asking again is the same call.
+        cancelAnimationFrame(frame);
+        return put(node, failure(error, () => this.run(pane)));
+      }
+      turn.finish = 'stopped';
+    } finally {
+      this.signal.removeEventListener('abort', leave);
+      this.reading.delete(pane);
+    }
+    cancelAnimationFrame(frame);
+    if (!turn.error || !pane.turns.includes(turn)) pane.turns.push(turn);
+    pane.pending = null;
+    this.keep();
+    this.drawLog(pane);
+    this.mood();
+    if (this.draft.proceed && turn.calls.length && !turn.error && turn.calls.every((call) => this.draft.mocks[call.name])) this.giveBack(pane, turn.calls.map((call) => this.draft.mocks[call.name]));
+  }
+
+  stop() {
+    for (const [pane, ending] of this.reading) if (pane.pending) stop(pane.pending.key).finally(() => setTimeout(() => ending.abort(), 400));
+  }
+
+  /** The last answer again: a new call, and charged as one. */
+  again(pane) {
+    if (this.busy()) return;
+    while (pane.turns.length && pane.turns.at(-1).role === 'assistant') pane.turns.pop();
+    if (pane.turns.length) this.begin(pane);
+  }
+
+  giveBack(pane, texts) {
+    if (pane.pending) return;
+    const { calls } = pane.turns.at(-1);
+    calls.forEach((call, at) => pane.turns.push({ role: 'tool', id: call.id, name: call.name, text: texts[at] }));
+    this.begin(pane);
+  }
+
+  split() {
+    const { draft } = this;
+    if (this.busy()) return toast('An answer is on its way.');
+    if (draft.panes.length === 2) draft.panes.pop();
+    else {
+      const other = this.models.find((model) => model.name !== draft.panes[0].model) ?? this.models[0];
+      draft.panes.push({ model: other.name, turns: [], pending: null });
+    }
+    this.keep();
+    this.draw();
+  }
+
+  fresh() {
+    if (this.busy()) return toast('An answer is on its way: stop it first.');
+    clear(this.draft);
+    put(this.said);
+    this.keep();
+    this.drawPanes();
+    this.input.focus();
+  }
+
+  attach() {
+    this.file = h('input', { type: 'file', accept: 'image/*', multiple: true, class: 'off-screen', tabindex: -1, 'aria-hidden': 'true', on: { change: async () => {
+      for (const file of this.file.files) this.draft.images.push(await dataUrl(file));
+      this.file.value = '';
+      put(this.pictures, this.draft.images.map((url, at) => h('button', { type: 'button', title: 'Take this picture away', on: { click: (event) => { this.draft.images.splice(at, 1); event.currentTarget.remove(); } } }, h('img', { src: url, alt: 'A picture to send' }))));
+    } } });
+    this.attachButton = button('', () => this.file.click(), { kind: 'quiet', sign: 'plus', title: 'Add pictures' });
+    return [this.file, this.attachButton];
+  }
+
+  /** Pictures are offered where every model says that it takes them. */
+  attachable() {
+    const eyes = this.draft.panes.every((pane) => this.models.find((model) => model.name === pane.model)?.input?.includes?.('image'));
+    this.attachButton.hidden = !eyes;
+  }
+
+  code() {
+    let body;
+    try {
+      const pane = this.draft.panes[0];
+      const typed = this.draft.input.trim() ? [{ role: 'user', text: this.draft.input }] : [];
+      body = bodyOf(this.draft, { ...pane, turns: [...pane.turns.filter((turn) => turn.role !== 'assistant' || !turn.error), ...typed] });
+    } catch (error) { return put(this.said, failure(error)); }
+    const base = `http://${this.status?.listen ?? '127.0.0.1:8080'}/v1`;
+    const shown = (text) => (panel) => add(panel, h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text)));
+    return dialog('The call as code', () => h('div', { class: 'dialog-body' }, tabs([{ id: 'curl', name: 'curl', show: shown(curl(base, body)) }, { id: 'python', name: 'Python', show: shown(python(base, body)) }, { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) }], { label: 'Languages' })), { wide: true });
+  }
+
+  /** What the model sees, token by token. */
+  lens() {
+    const { draft } = this;
+    const pane = draft.panes[0];
+    const typed = draft.input.trim() ? [{ role: 'user', text: draft.input }] : [];
+    const body = { model: pane.model, messages: messagesOf(draft, [...pane.turns, ...typed]) };
+    const tools = toolsOf(draft);
+    if (tools.length) body.tools = tools;
+    const used = pane.turns.findLast((turn) => turn.usage)?.usage;
+    return dialog(`What ${pane.model} sees`, () => {
+      const place = h('div', { class: 'dialog-body' });
+      load(place, async () => lens(await this.sight(body, used)), { signal: this.signal });
+      return place;
+    }, { wide: true });
+  }
+
+  async sight(body, used) {
+    const headers = this.draft.project ? { 'x-headrace-project': this.draft.project } : {};
+    const price = await get('prices', { signal: this.signal }).then((page) => (page.data ?? []).find((one) => one.model === body.model)).catch(() => null);
+    const cached = used?.prompt_tokens_details?.cached_tokens ?? null;
+    if (body.messages.length === 0) return { tokens: [] };
+    const told = await post('playground/tokenize', { ...body, return_token_strs: true }, { headers, signal: this.signal });
+    const tokens = (told.tokens ?? []).map((id, at) => { const text = told.token_strs?.[at] ?? `#${id}`; return { id, text: text.replaceAll('Ġ', ' ').replaceAll('Ċ', '\n'), special: /^<[|｜/]?[^<>\s]+[|｜]?>$/.test(text) }; });
+    const parts = new Map();
+    let part = null;
+    for (const [at, token] of tokens.entries()) {
+      if (token.special && /start|header|im_start/.test(token.text)) part = tokens[at + 1]?.text.trim() || part;
+      token.part = part;
+      if (part) parts.set(part, (parts.get(part) ?? 0) + 1);
+    }
+    const cost = price?.input ? money((dollars(price.input) * tokens.length / 1e6).toFixed(9)) : null;
+    return { tokens, cached: cached && cached < tokens.length ? cached : null, max: told.max_model_len, cost, parts: [...parts].map(([name, n]) => [`Of ${name}`, n]) };
+  }
+}
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}

@@ -1,0 +1,162 @@
+// One request: waterfall, why, what ran beside it, its price by term, its JSON; and two of them compared. Shown beside the list, and
+// below an answer of the playground.
+
+import { get, rowsOf, segment } from '../api.js';
+import { add, h, put } from '../dom.js';
+import { count, duration, money, percent } from '../format.js';
+import { may } from '../session.js';
+import { badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
+import { table } from '../ui/table.js';
+import { waterfall } from '../ui/waterfall.js';
+import { nameOf, shortId } from './now.js';
+
+let tab = 'waterfall';
+
+/** Shows a request in `root`. */
+export function detail(root, { id, close, step, signal }) {
+  return load(root, async () => {
+    const trace = await get(`requests/${segment(id)}`, { signal });
+    return [headOf(trace, { close, step }), views(trace, signal)];
+  }, { lines: 9, signal });
+}
+
+/** The views of a trace as tabs. */
+export function views(trace, signal) {
+  const id = segment(trace.id);
+  const list = [
+    { id: 'waterfall', name: 'Waterfall', show: (panel) => add(panel, overview(trace)) },
+    may('GET /requests/{id}/explain') && { id: 'why', name: 'Why', show: (panel) => load(panel, async () => explanation(await get(`requests/${id}/explain`, { signal })), { signal }) },
+    may('GET /requests/{id}/cost') && { id: 'cost', name: 'Cost', show: (panel) => load(panel, async () => cost(await get(`requests/${id}/cost`, { signal })), { signal }) },
+    may('GET /requests/{id}/beside') && { id: 'beside', name: 'Beside', show: (panel) => load(panel, async () => beside(rowsOf(await get(`requests/${id}/beside`, { signal })), trace), { signal }) },
+    { id: 'json', name: 'JSON', show: (panel) => add(panel, json(trace)) },
+  ].filter(Boolean);
+  return tabs(list, { chosen: tab, changed: (now) => { tab = now; }, label: 'Views of the request' });
+}
+
+function headOf(trace, { close, step }) {
+  return h('div', { class: 'side-head' },
+    h('div', {}, h('h2', {}, outcome(trace.outcome), ' ', duration(trace.duration_us), ' · ', money(trace.cost?.charged_dollars)),
+      h('p', { class: 'mono small muted break' }, trace.id, ' ', copyButton(trace.id, ''))),
+    h('div', { class: 'acts' },
+      step && button('', () => step(-1), { kind: 'quiet', sign: 'left', title: 'The one above (k)' }),
+      step && button('', () => step(1), { kind: 'quiet', sign: 'right', title: 'The one below (j)' }),
+      close && button('', close, { kind: 'quiet', sign: 'close', title: 'Close the request' })));
+}
+
+function overview(trace) {
+  const usage = trace.usage ?? {};
+  const engine = trace.engine ?? {};
+  const end = trace.outcome ?? {};
+  const per = trace.inter_token_us ? `${Math.round(1e6 / trace.inter_token_us)} tokens/s` : null;
+  return [
+    end.message && h('div', { class: `notice ${end.kind === 'refused' ? 'warn' : ''}` }, h('b', {}, [end.status, end.code, end.stage && `in ${end.stage}`].filter(Boolean).join(' · ')), h('p', {}, end.message)),
+    end.why && h('div', { class: 'notice' }, `Cancelled: ${end.why}`),
+    waterfall(trace),
+    facts(
+      ['Started', when(trace.started, { date: 'always' })],
+      ['Model', trace.model?.asked && trace.model.asked !== trace.model.served ? `${nameOf(trace.model)} (asked: ${trace.model.asked})` : nameOf(trace.model)],
+      ['Call', [trace.endpoint, trace.stream ? 'streamed' : 'whole'].filter(Boolean).join(' · ')],
+      ['First token', trace.time_to_first_token_us !== null && duration(trace.time_to_first_token_us)],
+      ['Between tokens', trace.inter_token_us && `${duration(trace.inter_token_us)} · ${per}`],
+      ['Prompt', usage.prompt_tokens !== undefined && `${count(usage.prompt_tokens)} tokens, ${count(usage.cached_input_tokens)} cached`],
+      ['Answer', usage.completion_tokens !== undefined && `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of thought` : ''}`],
+      ['Ended by', end.finish_reasons?.join(', ')],
+      ['Cache', engine.prompt_blocks ? `${count(engine.cached_blocks)} of ${count(engine.prompt_blocks)} blocks` : null],
+      ['Cache miss', engine.cache_miss && [engine.cache_miss.reason, engine.cache_miss.place].filter(Boolean).join(': ')],
+      ['Batch', engine.batch_mean && `${engine.batch_min} least · ${engine.batch_mean.toFixed(1)} mean · ${engine.batch_max} most`],
+      ['Held', trace.cost && money(trace.cost.held_dollars)], ['Charged', trace.cost && money(trace.cost.charged_dollars)],
+      ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],
+      ['Loss', trace.cost?.loss_nano_dollars ? money(trace.cost.loss_dollars) : null],
+      ['Organisation', trace.org], ['Project', trace.project], ['Key', trace.key && h('a', { href: `#/requests?key=${encodeURIComponent(trace.key)}` }, trace.key)],
+      ['Upstream', trace.upstream && (typeof trace.upstream === 'string' ? trace.upstream : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`)],
+      ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
+    trace.attempts?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'Attempts'), table('Attempts', [
+      { name: 'Worker', cell: (one) => one.worker }, { name: 'Start', num: true, cell: (one) => duration(one.start_us) }, { name: 'Took', num: true, cell: (one) => duration(one.duration_us) },
+      { name: 'Came of it', wide: true, cell: (one) => [badge(one.outcome?.kind ?? '–', one.outcome?.kind === 'answered' ? 'good' : one.outcome?.kind === 'failed' ? 'bad' : ''), ' ', one.outcome?.message] },
+    ], trace.attempts)),
+  ];
+}
+
+/** Terms that sum to the total, each beside what is usual. */
+function explanation(told) {
+  const terms = (told.terms ?? []).filter((term) => term.us > 0);
+  const most = Math.max(1, ...terms.map((term) => term.us));
+  const refused = told.refusal;
+  return [
+    h('p', { class: 'sentence' }, told.sentence),
+    told.money_sentence && h('p', { class: 'muted' }, told.money_sentence),
+    refused && h('div', { class: 'notice warn' }, h('b', {}, [refused.status, refused.code].filter(Boolean).join(' · ')), h('p', {}, refused.text ?? refused.message), refused.way_out && h('p', {}, refused.way_out)),
+    terms.length > 0 && table('Where the time went', [
+      { name: 'Where the time went', wide: true, cell: (term) => [h('b', {}, term.name.replaceAll('_', ' ')), term.name === told.dearest && [' ', badge('most', 'info')], term.unusual && [' ', badge('unusual', 'warn')], h('p', { class: 'muted small' }, term.text)] },
+      { name: 'Took', num: true, sort: (term) => term.us, cell: (term) => duration(term.us) },
+      { name: 'Of the call', cell: (term) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: `meter-fill party-${term.party}`, style: { width: `${term.us / most * 100}%` } })), h('span', { class: 'num small' }, percent(term.share ?? (told.total_us ? term.us / told.total_us : null)))) },
+      { name: 'Usual', num: true, cell: (term) => duration(term.usual_us) },
+      { name: 'Reference', num: true, cell: (term) => reference(term.reference_us) },
+    ], terms),
+    told.compared?.calls > 0 && h('p', { class: 'muted small' }, `Usual: of ${count(told.compared.calls)} ${told.compared.what ?? 'calls like this one'}.`),
+    told.levers?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'What would have helped'), h('ul', { class: 'levers' }, told.levers.map((lever) => h('li', {},
+      h('div', {}, h('b', {}, lever.name.replaceAll('_', ' ')), ' ', lever.text),
+      h('span', { class: 'num' }, [lever.saves_us > 0 && `−${duration(lever.saves_us)}`, Number(lever.saves_dollars) > 0 && `−${money(lever.saves_dollars)}`].filter(Boolean).join(' · ')))))),
+    told.notes?.length > 0 && h('ul', { class: 'muted small' }, told.notes.map((note) => h('li', {}, note))),
+  ];
+}
+
+function reference(range) {
+  if (range === null || range === undefined) return '–';
+  if (!Array.isArray(range)) return duration(range);
+  return range[0] === range[1] || !range[0] ? `≤ ${duration(range[1])}` : `${duration(range[0])} – ${duration(range[1])}`;
+}
+
+function cost(told) {
+  return [
+    told.sentence && h('p', { class: 'sentence' }, told.sentence),
+    told.terms?.length ? table('Price by term', [
+      { name: 'What', cell: (term) => String(term.class).replaceAll('_', ' ') },
+      { name: 'Tokens', num: true, cell: (term) => count(term.tokens) },
+      { name: 'Per million', num: true, cell: (term) => [money(term.price_per_million_dollars), term.usual_price_per_million_dollars && term.usual_price_per_million_dollars !== term.price_per_million_dollars && h('div', { class: 'muted small' }, `usually ${money(term.usual_price_per_million_dollars)}`)] },
+      { name: 'Amount', num: true, sort: (term) => Number(term.dollars), cell: (term) => money(term.dollars) },
+    ], told.terms) : empty('Nothing was charged.'),
+    facts(['In all', money(told.total_dollars)], ['Held at first', told.held_dollars && money(told.held_dollars)], ['Saved by the cache', told.saved_by_cache_dollars && money(told.saved_by_cache_dollars)],
+      ['Paid upstream', told.paid_dollars && money(told.paid_dollars)], ['Margin', told.margin_dollars && money(told.margin_dollars)], ['Class', told.tier], ['Prices of', told.priced_at && when(told.priced_at, { date: 'always' })]),
+    told.notes?.length > 0 && h('ul', { class: 'muted small' }, told.notes.map((note) => h('li', {}, note))),
+  ];
+}
+
+function beside(rows, trace) {
+  if (rows.length === 0) return empty('It ran alone.', 'No other call overlapped with it.');
+  return [h('p', { class: 'muted' }, `${count(rows.length)} ran at the same time, the longest overlap first.`), table('What ran beside it', [
+    { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, shortId(row.id)) },
+    { name: 'Overlap', cell: (row) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: 'meter-fill', style: { width: `${Math.min(1, row.overlap_us / trace.duration_us) * 100}%` } })), h('span', { class: 'num' }, duration(row.overlap_us))) },
+    { name: 'Model', cell: (row) => nameOf(row.model) },
+    { name: 'Tokens', num: true, cell: (row) => `${count(row.prompt_tokens ?? row.usage?.prompt_tokens)} → ${count(row.completion_tokens ?? row.usage?.completion_tokens)}` },
+    { name: 'Outcome', cell: (row) => outcome(row.outcome) },
+    { name: 'Organisation', cell: (row) => row.org ?? (row.same_org ? 'the same' : 'another') },
+  ], rows)];
+}
+
+/** A value as text that can be copied. */
+export function json(value) {
+  const text = JSON.stringify(value, null, 2);
+  return h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text));
+}
+
+/** Two requests beside each other. */
+export function comparison(root, { a, b, close, signal }) {
+  return load(root, async () => {
+    const [told, first, second] = await Promise.all([get('requests/compare', { query: { a, b }, signal }), get(`requests/${segment(a)}`, { signal }), get(`requests/${segment(b)}`, { signal })]);
+    const most = Math.max(1, ...(told.terms ?? []).map((term) => Math.max(term.a_us ?? 0, term.b_us ?? 0)));
+    const bar = (us, kind) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: `meter-fill ${kind}`, style: { width: `${(us ?? 0) / most * 100}%` } })), h('span', { class: 'num' }, duration(us)));
+    const link = (trace, name) => h('a', { href: `#/requests/${encodeURIComponent(trace.id)}` }, `${name} ${shortId(trace.id)}`);
+    return [
+      h('div', { class: 'side-head' }, h('h2', {}, 'Two requests compared'), button('', close, { kind: 'quiet', sign: 'close', title: 'Close the comparison' })),
+      told.sentence && h('p', { class: 'sentence' }, told.sentence),
+      table('Terms of both', [
+        { name: 'Term', wide: true, cell: (term) => [h('b', {}, String(term.name).replaceAll('_', ' ')), term.text && h('p', { class: 'muted small' }, term.text)] },
+        { name: link(first, 'A'), cell: (term) => bar(term.a_us, '') },
+        { name: link(second, 'B'), cell: (term) => bar(term.b_us, 'warn') },
+        { name: 'B − A', num: true, cell: (term) => { const by = term.delta_us ?? (term.b_us ?? 0) - (term.a_us ?? 0); return `${by > 0 ? '+' : by < 0 ? '−' : ''}${duration(Math.abs(by))}`; } },
+      ], told.terms ?? []),
+      told.facts?.length > 0 && table('Facts of both', [{ name: 'What', cell: (fact) => String(fact.name).replaceAll('_', ' ') }, { name: 'A', wide: true, cell: (fact) => fact.a ?? '–' }, { name: 'B', wide: true, cell: (fact) => fact.b ?? '–' }], told.facts),
+    ];
+  }, { lines: 9, signal });
+}

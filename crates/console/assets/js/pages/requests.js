@@ -1,0 +1,197 @@
+// Search among calls, newest first; a row opens beside the list. The search stands in the address.
+
+import { get, rowsOf } from '../api.js';
+import { h, put } from '../dom.js';
+import { count, duration, money } from '../format.js';
+import { listen } from '../live.js';
+import { go, rewrite, route } from '../router.js';
+import { may } from '../session.js';
+import { STAGES } from '../stages.js';
+import { button, empty, failure, head, outcome, skeleton, toast, when } from '../ui/parts.js';
+import { field } from '../ui/dialog.js';
+import { longTable } from '../ui/table.js';
+import { comparison, detail } from './request.js';
+import { nameOf } from './now.js';
+
+const PAGE_ROWS = 500;
+/** Names in the address that go to the server as they are. */
+const FILTERS = ['outcome', 'model', 'org', 'project', 'key', 'upstream', 'stage', 'slower_than_ms', 'dearer_than', 'text', 'from', 'to'];
+const SPANS = [['', 'Any time'], ['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days'], ['custom', 'From … to …']];
+const SPAN_MS = { '15m': 9e5, '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
+
+let view = null;
+
+/** Shows the page. */
+export async function show(root, at) {
+  view = new View(root, at);
+  await view.start(at);
+}
+
+/** Follows the address within the page. */
+export function update(at) { view.follow(at); }
+
+class View {
+  constructor(root, { signal, query }) {
+    this.signal = signal;
+    this.rows = [];
+    this.cursor = null;
+    this.asked = 0;
+    this.marked = [];
+    this.filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? '']));
+    this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
+    this.side = h('section', { class: 'split-side', 'aria-label': 'Request', hidden: true });
+    this.said = h('span', { class: 'muted small', role: 'status' });
+    this.live = h('button', { type: 'button', class: 'button small', hidden: true, on: { click: () => this.search() } });
+    this.compare = button('Compare', () => go(`requests/compare?a=${encodeURIComponent(this.marked[0])}&b=${encodeURIComponent(this.marked[1])}`), { kind: 'small', hidden: true });
+    this.table = longTable({ caption: 'Requests, newest first', key: (row) => row.id, open: (row) => this.open(row.id), more: () => this.more(), columns: columns(this),
+      onKey: (key, row) => key === 'c' && (this.mark(row.id), true) });
+    this.body = h('div', { class: 'list-body' });
+    put(root, head('Requests', 'Every call with its time, its cost and its end. Open one to see where both went.'),
+      this.bar(), h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.said, this.live, this.compare), this.body), this.side));
+    root.classList.add('fills');
+  }
+
+  async start(at) {
+    let fresh = 0;
+    listen('call', () => {
+      fresh += 1;
+      this.live.hidden = false;
+      put(this.live, `${count(fresh)} new: show`);
+    }, this.signal);
+    this.live.addEventListener('click', () => { fresh = 0; this.live.hidden = true; });
+    this.follow(at);
+    await this.search();
+  }
+
+  bar() {
+    const { filters } = this;
+    const changed = (name) => (value) => { filters[name] = String(value ?? ''); this.later(); };
+    const text = (name, label, more) => field(label, { value: filters[name], changed: changed(name), ...more }).node;
+    const search = field('Refusal says', { value: filters.text, placeholder: 'Text of a refusal or an error', changed: changed('text') });
+    search.input.dataset.search = '';
+    const custom = h('div', { class: 'fields', hidden: this.last !== 'custom' }, text('from', 'From', { placeholder: '2026-11-22T08:00Z or 2h' }), text('to', 'To', { placeholder: 'now' }));
+    const more = h('details', { class: 'more', open: ['project', 'key', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]) }, h('summary', {}, 'More'),
+      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('upstream', 'Upstream'),
+        text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Dearer than', { placeholder: '$', kind: 'number' })));
+    return h('form', { class: 'card filters', role: 'search', 'aria-label': 'Requests', on: { submit: (event) => { event.preventDefault(); this.search(); }, reset: () => setTimeout(() => this.clear()) } },
+      h('div', { class: 'fields' }, search.node,
+        field('When', { kind: 'select', options: SPANS, value: this.last, changed: (value) => { this.last = value; custom.hidden = value !== 'custom'; this.later(); } }).node,
+        text('outcome', 'Outcome', { kind: 'select', options: [['', 'Any'], ['completed', 'Completed'], ['refused', 'Refused'], ['failed', 'Failed'], ['cancelled', 'Cancelled']] }),
+        text('model', 'Model'), text('org', 'Organisation'), text('slower_than_ms', 'Slower than (ms)', { kind: 'number' })),
+      custom, more);
+  }
+
+  clear() { go('requests'); }
+
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.search(), 250);
+  }
+
+  query() {
+    const given = Object.fromEntries(Object.entries(this.filters).filter(([name, value]) => value !== '' && (this.last === 'custom' || !['from', 'to'].includes(name))));
+    if (SPAN_MS[this.last]) given.from = new Date(Date.now() - SPAN_MS[this.last]).toISOString();
+    return given;
+  }
+
+  /** The search as it stands in the address. */
+  address(path) {
+    const query = new URLSearchParams(Object.entries(this.filters).filter(([, value]) => value !== ''));
+    if (this.last) query.set('last', this.last);
+    const text = query.toString();
+    return path + (text ? `?${text}` : '');
+  }
+
+  async search() {
+    clearTimeout(this.timer);
+    const turn = ++this.asked;
+    const { rest } = route();
+    if (rest[0] !== 'compare') rewrite(this.address(['requests', ...rest.map(encodeURIComponent)].join('/')));
+    this.rows = [];
+    this.cursor = null;
+    const wait = setTimeout(() => put(this.body, h('div', { class: 'pad' }, skeleton(8))), 100);
+    try {
+      await this.fetch(turn);
+      if (turn !== this.asked) return;
+      put(this.body, this.rows.length ? this.table.node : this.nothing());
+      this.table.set(this.rows);
+      this.table.choose(route().rest[0]);
+    } catch (error) {
+      if (turn !== this.asked || this.signal.aborted) return;
+      this.said.textContent = '';
+      put(this.body, h('div', { class: 'pad' }, failure(error, () => this.search())));
+    } finally {
+      clearTimeout(wait);
+    }
+  }
+
+  /** The next rows. A page may be short and still have a next one: asks on until there is something to see. */
+  async fetch(turn) {
+    const before = this.rows.length;
+    let rounds = 0;
+    do {
+      const page = await get('requests', { query: { ...this.query(), limit: PAGE_ROWS, cursor: this.cursor }, signal: this.signal });
+      if (turn !== this.asked) return;
+      this.rows.push(...rowsOf(page));
+      this.cursor = page.next ?? null;
+    } while (this.cursor && this.rows.length < before + 50 && ++rounds < 20);
+    this.said.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
+  }
+
+  async more() {
+    if (!this.cursor || this.fetching) return;
+    this.fetching = true;
+    const turn = this.asked;
+    try {
+      await this.fetch(turn);
+      if (turn === this.asked) this.table.set(this.rows, { keep: true });
+    } catch (error) {
+      if (!this.signal.aborted) toast(error.message, 'bad');
+      this.cursor = null;
+    } finally {
+      this.fetching = false;
+    }
+  }
+
+  nothing() {
+    const any = Object.keys(this.query()).length > 0;
+    return any ? empty('No request is like that.', 'Widen the time or take a filter away.', button('Clear the search', () => go('requests')))
+      : empty('No request was made yet.', 'Every call will stand here with its waterfall, its price and the reason of its end.',
+        may('POST /playground/chat/completions') && button('Make one in the playground', () => go('playground'), { sign: 'play' }));
+  }
+
+  open(id) { go(this.address(`requests/${encodeURIComponent(id)}`)); }
+
+  mark(id) {
+    this.marked = this.marked.includes(id) ? this.marked.filter((one) => one !== id) : [...this.marked, id].slice(-2);
+    this.compare.hidden = this.marked.length !== 2 || !may('GET /requests/compare');
+    this.table.redraw();
+  }
+
+  follow({ rest, query }) {
+    if (rest.length === 0 && query.toString() === '' && this.rows.length + this.asked > 0 && Object.values(this.filters).some(Boolean)) return show(this.side.closest('.page'), { signal: this.signal, query, rest });
+    const id = rest[0];
+    this.side.hidden = !id;
+    this.side.closest('.split').classList.toggle('with-side', Boolean(id));
+    this.table.choose(id);
+    if (!id) return put(this.side);
+    const close = () => go(this.address('requests'));
+    if (id === 'compare') comparison(this.side, { a: query.get('a'), b: query.get('b'), close, signal: this.signal });
+    else detail(this.side, { id, close, step: (by) => this.table.step(by), signal: this.signal });
+  }
+}
+
+function columns(view) {
+  const mark = (row) => h('input', { type: 'checkbox', 'aria-label': `Compare ${row.id}`, checked: view.marked.includes(row.id), tabindex: -1, on: { change: () => view.mark(row.id) } });
+  return [
+    { name: h('span', { class: 'off-screen' }, 'Compare'), width: '18px', cell: mark },
+    { name: 'Started', width: 'minmax(72px, 1fr)', cell: (row) => when(row.started) },
+    { name: 'Outcome', width: 'minmax(92px, 1.4fr)', cell: (row) => outcome(row.outcome) },
+    { name: 'Took', width: '76px', num: true, cell: (row) => duration(row.duration_us) },
+    { name: 'First token', width: '82px', num: true, class: 'roomy', cell: (row) => duration(row.time_to_first_token_us) },
+    { name: 'Model', width: 'minmax(80px, 1.4fr)', class: 'wide-only', cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
+    { name: 'Organisation', width: 'minmax(70px, 1fr)', class: 'roomy', cell: (row) => h('span', { title: row.org ?? '' }, row.org ?? '–') },
+    { name: 'Tokens', width: '104px', num: true, class: 'roomy', cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
+    { name: 'Charged', width: '112px', num: true, class: 'wide-only', cell: (row) => money(row.cost?.charged_dollars) },
+  ];
+}

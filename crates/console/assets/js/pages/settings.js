@@ -1,0 +1,58 @@
+// Every setting, its value, and where it came from; how the server does; reading the configuration again.
+
+import { all, get, post } from '../api.js';
+import { h, put } from '../dom.js';
+import { ago, count } from '../format.js';
+import { rewrite } from '../router.js';
+import { may } from '../session.js';
+import { badge, button, card, empty, facts, failure, head, load, toast, when } from '../ui/parts.js';
+import { field } from '../ui/dialog.js';
+import { table } from '../ui/table.js';
+
+/** Shows the page. */
+export async function show(root, { query, signal }) {
+  const said = h('div');
+  const status = card('Server', {}, h('div'));
+  const place = h('div');
+  const reload = async () => {
+    put(said);
+    try {
+      const { changed } = await post('reload');
+      toast(changed?.length ? `In force now: ${changed.join(', ')}.` : 'Read again: nothing has changed.');
+      list();
+    } catch (error) { put(said, failure(error)); }
+  };
+  put(root, head('Settings', 'What is in force, and where each value comes from. Secrets are never shown.', may('POST /reload') && button('Read the configuration again', reload, { sign: 'redo' })), said, status, place);
+  const list = () => load(place, async () => {
+    const rows = await all('settings', { signal });
+    if (rows.length === 0) return empty('No setting is told.');
+    let text = '';
+    let only = false;
+    const body = h('div');
+    const isDefault = (row) => String(row.origin).startsWith('default');
+    const draw = () => {
+      const shown = rows.filter((row) => `${row.name} ${row.value} ${row.origin} ${row.doc ?? ''}`.toLowerCase().includes(text) && (!only || !isDefault(row)));
+      put(body, shown.length ? table('Settings', [
+        { name: 'Setting', wide: true, sort: (row) => row.name, cell: (row) => [h('code', { class: 'break' }, row.name), row.doc && h('p', { class: 'muted small clamp' }, row.doc)] },
+        { name: 'Value', wide: true, cell: (row) => row.value === null || row.value === undefined ? h('span', { class: 'muted' }, '–') : h('code', { class: 'break' }, String(row.value)) },
+        { name: 'From', sort: (row) => row.origin, cell: (row) => isDefault(row) ? h('span', { class: 'muted' }, 'default') : badge(row.origin, 'info') },
+        { name: 'Changes', cell: (row) => row.live ? 'while it runs' : h('span', { class: 'muted' }, 'with a restart') },
+      ], shown) : empty('No setting is like that.'));
+    };
+    draw();
+    const box = field('Find', { placeholder: 'Name, value, words', changed: (value) => { text = value.toLowerCase(); draw(); } });
+    box.input.dataset.search = '';
+    return card(null, { class: 'flush' }, h('div', { class: 'acts pad' }, h('div', { class: 'finder' }, box.node), field('Only what was set', { kind: 'check', changed: (value) => { only = value; draw(); } }).node), body);
+  }, { signal, lines: 10 });
+  load(status.lastChild, async () => {
+    const told = await get('status', { signal });
+    return [facts(['Version', told.version], ['Listens on', told.listen], ['Started', h('span', {}, when(told.started), ` (${ago(told.started)})`)], ['Process', told.pid && String(told.pid)], ['In flight', count(told.in_flight)], ['Models', (told.models ?? []).join(', ')], ['Also known as', (told.aliases ?? []).join(', ')],
+      ['Stores', (told.stores ?? []).map((store) => [badge(store.store, store.failing ? 'bad' : 'good'), ' ', store.failing, ' '])]),
+    (told.not_ready ?? []).map((why) => h('p', { class: 'notice warn' }, why))];
+  }, { signal, lines: 2 });
+  list();
+  if (query.get('do') === 'reload' && may('POST /reload')) {
+    rewrite('settings');
+    await reload();
+  }
+}

@@ -1,0 +1,76 @@
+// The command palette: one box that leads to every page, to a request by its id, and to what one may do. A combobox by the ARIA
+// practices: focus stays in the box, arrows choose.
+
+import { h, icon, put } from './dom.js';
+import { PAGES, go } from './router.js';
+import { may } from './session.js';
+import { choice, choose } from './settings.js';
+
+/** Acts beside the pages; pages lead there by their query. */
+const ACTS = [
+  { name: 'Create a key', hint: 'Keys and limits', sign: 'plus', needs: 'POST /keys', run: () => go('keys?new=key') },
+  { name: 'Create a project', hint: 'Keys and limits', sign: 'plus', needs: 'POST /projects', run: () => go('keys?tab=projects&new=project') },
+  { name: 'Grant credit', hint: 'Money', sign: 'money', needs: 'POST /projects/{id}/credit', run: () => go('money?new=credit') },
+  { name: 'Slowest requests of the last hour', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?slower_than_ms=1000&last=1h') },
+  { name: 'Refused requests', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?outcome=refused') },
+  { name: 'Failed requests', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?outcome=failed') },
+  { name: 'Verify the ledger', hint: 'Money', sign: 'check', needs: 'POST /ledger/verify', run: () => go('money?tab=ledger') },
+  { name: 'Read the configuration again', hint: 'Settings', sign: 'redo', needs: 'POST /reload', run: () => go('settings?do=reload') },
+  { name: 'Light colours', hint: 'This browser', sign: 'sun', run: () => choose('theme', 'light') },
+  { name: 'Dark colours', hint: 'This browser', sign: 'moon', run: () => choose('theme', 'dark') },
+  { name: 'Switch between local times and UTC', hint: 'This browser', sign: 'clock', run: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') },
+];
+
+const MOST_SHOWN = 14;
+
+/** Opens it; a second time it stays as it is. */
+export function openPalette() {
+  if (document.querySelector('.palette')) return;
+  let found = [];
+  let at = 0;
+  const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'What was found' });
+  const box = h('input', { type: 'text', role: 'combobox', placeholder: 'A page, an act, or the id of a request', 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
+    'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false', on: { input: () => { at = 0; draw(); }, keydown: pressed } });
+  const node = h('dialog', { class: 'palette', 'aria-label': 'Search or jump to', on: { close: () => node.remove(), click: (event) => event.target === node && node.close() } },
+    h('div', { class: 'palette-box' }, icon('search'), box, h('kbd', {}, 'Esc')), list);
+
+  function draw() {
+    found = matches(box.value.trim()).slice(0, MOST_SHOWN);
+    put(list, found.length ? found.map((one, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => choose(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
+      icon(one.sign), h('span', {}, one.name), h('span', { class: 'muted small' }, one.hint)))
+      : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. An id of a request begins with req_.'));
+    highlight();
+  }
+  function highlight() {
+    [...list.children].forEach((item, index) => item.setAttribute('aria-selected', String(index === at && found.length > 0)));
+    found.length ? box.setAttribute('aria-activedescendant', `palette-${at}`) : box.removeAttribute('aria-activedescendant');
+    list.children[at]?.scrollIntoView({ block: 'nearest' });
+  }
+  function pressed(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && found.length) { event.preventDefault(); at = (at + step + found.length) % found.length; highlight(); }
+    if (event.key === 'Enter') { event.preventDefault(); choose(at); }
+  }
+  function choose(index) {
+    const one = found[index];
+    if (!one) return;
+    node.close();
+    one.run();
+  }
+
+  document.body.append(node);
+  node.showModal();
+  draw();
+  box.focus();
+}
+
+function matches(text) {
+  const pages = PAGES.filter((page) => may(page.needs)).map((page) => ({ name: page.name, hint: `g ${page.key}`, sign: page.icon, run: () => go(page.path) }));
+  const acts = ACTS.filter((act) => !act.needs || may(act.needs));
+  if (!text) return [...pages, ...acts];
+  const ids = /^(req_|chatcmpl-|msg_|resp_|cmpl-)\w+/.test(text) && may('GET /requests/{id}') ? [{ name: text, hint: 'Request', sign: 'requests', run: () => go(`requests/${encodeURIComponent(text)}`) }] : [];
+  const words = text.toLowerCase().split(/\s+/);
+  const known = [...pages, ...acts].filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
+  const search = may('GET /requests') ? [{ name: `Requests whose refusal says “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
+  return [...ids, ...known, ...search];
+}

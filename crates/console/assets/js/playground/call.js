@@ -1,0 +1,105 @@
+// One call of the playground: sent with its idempotency key, read as it comes, and read again from the first byte after a reload, as
+// the server gives the same answer for the same key. Draws nothing.
+
+import { ApiError, refusal, send } from '../api.js';
+
+const TRIES = 5;
+
+/** An answer as it grows. */
+export const blank = () => ({ role: 'assistant', text: '', reasoning: '', calls: [], tokens: [], finish: null, usage: null, id: null, first_ms: null, took_ms: null, error: null });
+
+/**
+ * Reads the answer of a pending call into `turn`, calling `grown(turn)` as it grows. Resolves when the answer is whole, also when it is a refusal
+ * (`turn.error`). Throws where it broke off: the call is pending still, and may be asked for again with the same key.
+ */
+export async function follow(pending, project, turn, grown, signal) {
+  const began = performance.now();
+  const answer = await ask(pending, project, signal);
+  Object.assign(turn, blank(), { id: answer.headers.get('x-request-id'), replayed: answer.headers.get('idempotent-replayed') === 'true' });
+  if (!answer.ok) {
+    const error = await refusal(answer);
+    turn.error = { message: error.message, remedy: error.remedy, code: error.code, field: error.field, status: error.status };
+    return;
+  }
+  if (!(answer.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
+    const told = await answer.json();
+    turn.usage = told.usage ?? null;
+    take(turn, told.choices?.[0]?.message, told.choices?.[0]);
+  } else {
+    let whole = false;
+    for await (const data of events(answer.body)) {
+      if (data === '[DONE]') { whole = true; continue; }
+      const chunk = JSON.parse(data);
+      if (chunk.error) {
+        turn.error = { message: chunk.error.message, code: chunk.error.code };
+        whole = true;
+        continue;
+      }
+      turn.usage = chunk.usage ?? turn.usage;
+      const choice = chunk.choices?.find((one) => one.index === 0) ?? chunk.choices?.[0];
+      if (!choice) continue;
+      turn.first_ms ??= Math.round(performance.now() - began);
+      take(turn, choice.delta, choice);
+      grown(turn);
+    }
+    if (!whole && !turn.finish) throw new ApiError(0, { code: 'broken_off', message: 'The answer broke off before its end.', remedy: 'Asking again gives the same answer, and is charged once.' });
+  }
+  turn.took_ms = Math.round(performance.now() - began);
+}
+
+/** The answer's head. While the same call is on its way elsewhere the server may say so: waited for. */
+async function ask(pending, project, signal) {
+  for (let at = 0; ; at++) {
+    const headers = { 'idempotency-key': pending.key, accept: '*/*' };
+    if (project) headers['x-headrace-project'] = project;
+    const answer = await send('POST', 'playground/chat/completions', { body: pending.body, headers, signal });
+    if (answer.status !== 409 || at >= TRIES) return answer;
+    await new Promise((resolve) => setTimeout(resolve, 1000 * (Number(answer.headers.get('retry-after')) || 1)));
+  }
+}
+
+/** Asks the server to stop a call. */
+export async function stop(key) {
+  await send('POST', 'playground/stop', { headers: { 'idempotency-key': key }, body: {} }).catch(() => {});
+}
+
+function take(turn, delta, choice) {
+  turn.text += delta?.content ?? '';
+  turn.reasoning += delta?.reasoning_content ?? delta?.reasoning ?? '';
+  for (const call of delta?.tool_calls ?? []) {
+    const at = call.index ?? turn.calls.length;
+    turn.calls[at] ??= { id: call.id, name: '', args: '' };
+    const one = turn.calls[at];
+    one.id ??= call.id;
+    one.name += call.function?.name ?? '';
+    one.args += call.function?.arguments ?? '';
+  }
+  for (const token of choice.logprobs?.content ?? []) {
+    turn.tokens.push({ t: token.token, lp: token.logprob, top: (token.top_logprobs ?? []).map((other) => ({ t: other.token, lp: other.logprob })) });
+  }
+  turn.finish = choice.finish_reason ?? turn.finish;
+}
+
+/** The `data` of server-sent events, as the HTML standard reads them. */
+export async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  let data = [];
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      rest += value;
+      const lines = rest.split(/\r\n|\n|\r(?!$)/);
+      rest = lines.pop();
+      for (const line of lines) {
+        if (line === '') {
+          if (data.length) yield data.join('\n');
+          data = [];
+        } else if (line.startsWith('data:')) data.push(line.slice(line.startsWith('data: ') ? 6 : 5));
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

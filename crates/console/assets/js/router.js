@@ -1,0 +1,80 @@
+// Which page an address shows. Addresses stand behind `#`, so that the server has one page alone. A page is a module with
+// `title` and `show(root, route)`; what it started ends with `route.signal`. If it has `update(route)` and the address changes within the page, that
+// is called in place of `show`.
+
+import { add, h, put } from './dom.js';
+import { failure } from './ui/parts.js';
+import { skeleton } from './ui/parts.js';
+
+/** Pages in the order of the side bar: path, name, icon, the route that one must be allowed to read, the letter after `g`. */
+export const PAGES = [
+  { path: 'now', name: 'Now', icon: 'now', needs: 'GET /now', key: 'n', group: 'Observe', load: () => import('./pages/now.js') },
+  { path: 'requests', name: 'Requests', icon: 'requests', needs: 'GET /requests', key: 'r', group: 'Observe', load: () => import('./pages/requests.js') },
+  { path: 'cache', name: 'Cache', icon: 'cache', needs: 'GET /cache', key: 'c', group: 'Observe', load: () => import('./pages/cache.js') },
+  { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
+  { path: 'playground', name: 'Playground', icon: 'play', needs: 'POST /playground/chat/completions', key: 'p', group: 'Try', load: () => import('./pages/playground.js') },
+  { path: 'keys', name: 'Keys and limits', icon: 'keys', needs: 'GET /keys', key: 'k', group: 'Manage', load: () => import('./pages/keys.js') },
+  { path: 'models', name: 'Models and upstreams', icon: 'models', needs: 'GET /models', key: 'u', group: 'Manage', load: () => import('./pages/models.js') },
+  { path: 'audit', name: 'Audit', icon: 'audit', needs: 'GET /audit', key: 'a', group: 'Manage', load: () => import('./pages/audit.js') },
+  { path: 'settings', name: 'Settings', icon: 'settings', needs: 'GET /settings', key: 's', group: 'Manage', load: () => import('./pages/settings.js') },
+];
+
+let place = null;
+let mark = () => {};
+let shown = null;
+let ending = new AbortController();
+
+/** Shows the address's page in `main` from now on, and calls `marked` with each path; `main` of null stops. */
+export function start(main, marked) {
+  ending.abort();
+  shown = null;
+  place = main;
+  mark = marked ?? (() => {});
+  if (main) follow();
+}
+
+/** Goes to an address such as `requests/ID?model=x`. */
+export function go(address) {
+  location.hash = '#/' + address;
+}
+
+/** Changes the query of the address without a step in the history. */
+export function rewrite(address) {
+  history.replaceState(null, '', '#/' + address);
+}
+
+/** What the address says. */
+export function route() {
+  const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
+  const [page, ...rest] = path.split('/').filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  return { page: page ?? 'now', rest, query: new URLSearchParams(query) };
+}
+
+window.addEventListener('hashchange', () => place && !location.hash.startsWith('#sign-in=') && follow());
+
+async function follow() {
+  const now = route();
+  const entry = PAGES.find((page) => page.path === now.page) ?? PAGES[0];
+  mark(entry);
+  if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...now, signal: ending.signal });
+  ending.abort();
+  ending = new AbortController();
+  const { signal } = ending;
+  const root = h('div', { class: 'page' });
+  put(place, root);
+  const wait = setTimeout(() => root.childNodes.length || add(root, skeleton(6)), 120);
+  try {
+    const module = await entry.load();
+    if (signal.aborted) return;
+    put(root);
+    shown = { path: entry.path, module };
+    document.title = `${entry.name} · Headrace`;
+    await module.show(root, { ...now, signal });
+  } catch (error) {
+    if (signal.aborted || error.name === 'AbortError') return;
+    shown = null;
+    put(root, failure(error, follow));
+  } finally {
+    clearTimeout(wait);
+  }
+}

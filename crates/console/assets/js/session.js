@@ -1,0 +1,53 @@
+// Who is signed in, and what they may do. Keeps no secret: the session is a cookie that scripts cannot read.
+
+import { get, post, remove, trust } from './api.js';
+
+/** Roles from least to most, for where the server does not tell each right. */
+const RANK = { viewer: 0, billing: 1, developer: 1, admin: 2, owner: 3 };
+let session = null;
+
+/** The session as it is told, or null. */
+export const current = () => session;
+
+/** Asks who is signed in; null where nobody is. */
+export async function restore() {
+  try {
+    return take(await get('session', { quiet: true }));
+  } catch (error) {
+    if (error.status === 401) return null;
+    throw error;
+  }
+}
+
+/** Signs in, with `{link}` or `{key}`. */
+export const signIn = async (by) => take(await post('session', by, { quiet: true }));
+
+/** Signs out. */
+export async function signOut() {
+  try { await remove('session'); } finally { take(null); }
+}
+
+function take(told) {
+  session = told;
+  trust(told?.csrf ?? null);
+  return told;
+}
+
+/** The name to greet. */
+export function name() {
+  const who = session?.operator;
+  return typeof who === 'object' && who ? who.name ?? who.id : who ?? '';
+}
+
+/** The role's name. */
+export const role = () => session?.role ?? session?.operator?.role ?? 'viewer';
+
+/**
+ * Whether this operator may call a route, such as `POST /keys/{id}/revoke`. The session lists them; a server that lists none is
+ * judged by the rank of roles.
+ */
+export function may(route) {
+  const routes = session?.may;
+  if (Array.isArray(routes)) return routes.includes(route);
+  return RANK[role()] >= (route.startsWith('GET') ? 0 : 1);
+}

@@ -1,0 +1,129 @@
+// What stands around every page: side bar, top bar, the reader's choices, keys that work everywhere. Knows pages by name only.
+
+import { add, h, icon, put } from './dom.js';
+import { PAGES, go } from './router.js';
+import { may, name, role, signOut } from './session.js';
+import { choice, choose } from './settings.js';
+import { openPalette } from './palette.js';
+import { button } from './ui/parts.js';
+import { dialog } from './ui/dialog.js';
+
+/** Whether the operator may see a page. */
+const open = (page) => may(page.needs);
+
+/** Makes the frame. `mark(page)` says which page is shown. */
+export function shell({ leave }) {
+  const links = new Map();
+  const side = h('nav', { class: 'side', id: 'side', 'aria-label': 'Pages' }, h('a', { class: 'brand', href: '#/now' }, mark(), h('span', {}, 'Headrace')));
+  for (const group of [...new Set(PAGES.map((page) => page.group))]) {
+    const pages = PAGES.filter((page) => page.group === group && open(page));
+    if (pages.length === 0) continue;
+    add(side, h('p', { class: 'side-group' }, group), h('ul', {}, pages.map((page) => {
+      const link = h('a', { href: `#/${page.path}`, title: `${page.name} (g ${page.key})` }, icon(page.icon), h('span', {}, page.name));
+      links.set(page.path, link);
+      return h('li', {}, link);
+    })));
+  }
+  const drawer = button('', () => toggle(), { kind: 'quiet only-narrow', sign: 'menu', title: 'Pages', 'aria-expanded': 'false', 'aria-controls': 'side' });
+  const where = h('span', { class: 'where only-narrow' });
+  const main = h('main', { id: 'main', tabindex: -1 });
+  const node = h('div', { class: 'shell' },
+    h('a', { class: 'skip', href: '#main', on: { click: (event) => { event.preventDefault(); main.focus(); } } }, 'Skip to the page'),
+    side,
+    h('div', { class: 'column' },
+      h('header', { class: 'top' }, drawer, where,
+        h('button', { type: 'button', class: 'find', on: { click: () => openPalette() } }, icon('search'), h('span', {}, 'Search or jump to…'), h('kbd', {}, 'Ctrl K')),
+        h('div', { class: 'top-end' }, clock(), theme(), operator(leave))),
+      main));
+
+  function toggle(force) {
+    const on = node.classList.toggle('side-open', force);
+    drawer.setAttribute('aria-expanded', String(on));
+    if (on) side.querySelector('a')?.focus();
+  }
+  side.addEventListener('click', () => toggle(false));
+  main.addEventListener('click', () => node.classList.contains('side-open') && toggle(false));
+  listen(() => toggle(false));
+  return {
+    node, main,
+    mark(page) {
+      for (const [path, link] of links) path === page.path ? link.setAttribute('aria-current', 'page') : link.removeAttribute('aria-current');
+      put(where, page.name);
+    },
+  };
+}
+
+function mark() {
+  return h('span', { class: 'brand-mark', 'aria-hidden': 'true' }, h('img', { src: '/icon.svg', alt: '', width: 22, height: 22 }));
+}
+
+function clock() {
+  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') } });
+  const draw = () => {
+    const utc = choice('clock') === 'utc';
+    node.title = utc ? 'Times are in UTC: show local ones' : 'Times are local: show UTC';
+    put(node, icon('clock'), h('span', {}, utc ? 'UTC' : 'Local'));
+  };
+  document.addEventListener('choice', draw);
+  draw();
+  return node;
+}
+
+const THEMES = { auto: ['light', 'Colours as the system has them'], light: ['dark', 'Light colours'], dark: ['auto', 'Dark colours'] };
+
+function theme() {
+  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('theme', THEMES[choice('theme')][0]) } });
+  const draw = () => {
+    const now = choice('theme');
+    node.title = `${THEMES[now][1]}: change`;
+    node.setAttribute('aria-label', node.title);
+    put(node, icon(now === 'light' ? 'sun' : now === 'dark' ? 'moon' : 'contrast'));
+  };
+  document.addEventListener('choice', draw);
+  draw();
+  return node;
+}
+
+function operator(leave) {
+  return h('span', { class: 'operator' }, h('span', { class: 'operator-name' }, name(), h('span', { class: 'muted' }, ` ${role()}`)),
+    button('', async () => { await signOut().catch(() => {}); leave(); }, { kind: 'quiet', sign: 'out', title: 'Sign out' }));
+}
+
+let listening = null;
+
+/** Keys that work on every page, while no text is typed. */
+function listen(close) {
+  listening?.abort();
+  listening = new AbortController();
+  let went = 0;
+  document.addEventListener('keydown', (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') {
+      event.preventDefault();
+      openPalette();
+      return;
+    }
+    if (event.key === 'Escape') close();
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event.target) || document.querySelector('dialog[open]')) return;
+    if (event.timeStamp - went < 1200) {
+      went = 0;
+      const page = PAGES.find((one) => one.key === event.key && open(one));
+      if (page) { event.preventDefault(); go(page.path); }
+    } else if (event.key === 'g') went = event.timeStamp;
+    else if (event.key === '/') {
+      const box = document.querySelector('main [data-search]');
+      if (box) { event.preventDefault(); box.focus(); box.select(); } else { event.preventDefault(); openPalette(); }
+    } else if (event.key === '?') help();
+  }, { signal: listening.signal });
+}
+
+function typing(node) {
+  return node.isContentEditable || ['INPUT', 'TEXTAREA', 'SELECT'].includes(node.tagName);
+}
+
+/** The list of keys. */
+export function help() {
+  const rows = [['Ctrl K', 'Search or jump: pages, requests, what one can do'], ['/', 'To the search of this page'], ['?', 'This list'], ['Esc', 'Close'],
+    ...PAGES.filter(open).map((page) => [`g ${page.key}`, page.name]),
+    ['j k · ↑ ↓', 'Along a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Ctrl Enter', 'Playground: send; Esc stops']];
+  dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, what]) => h('div', {}, h('dt', {}, key.split(' ').map((one) => one === '·' ? ' ' : h('kbd', {}, one))), h('dd', {}, what))))));
+}

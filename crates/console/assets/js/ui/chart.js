@@ -1,0 +1,77 @@
+// Lines over time, drawn by the vendored uPlot, which is fetched when a page first draws one. Colours come from the style sheet and
+// are read anew when the reader changes them.
+
+import { h } from '../dom.js';
+import { choice } from '../settings.js';
+
+const MOST_NAME = 40;
+let library = null;
+
+/** Fetches the library once. It sets styles by CSSOM alone, so it lives under the policy of the page. */
+function uplot() {
+  library ??= new Promise((resolve, reject) => {
+    document.head.append(h('link', { rel: 'stylesheet', href: '/vendor/uplot.css' }));
+    document.head.append(h('script', { src: '/vendor/uplot.js', on: { load: () => resolve(window.uPlot), error: () => reject(new Error('The charts could not be loaded.')) } }));
+  });
+  return library;
+}
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** A colour token's value as the page shows it now: tokens may say one for light and one for dark. */
+function resolved(name) {
+  const probe = h('span', { class: 'off-screen', style: { color: `var(${name})` } });
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value || color(name);
+}
+
+/**
+ * A chart of lines.
+ * @param {{label: string, lines: {name: string, color: string, show: (v) => string}[], height?: number, axis?: (v) => string, bars?: boolean, windowS?: number}} how
+ * @returns {{node: HTMLElement, set: (xs: number[], ...ys: number[][]) => void}} `xs` in seconds since 1970
+ */
+export function chart({ label, lines, height = 160, axis, bars = false, windowS, signal }) {
+  const node = h('div', { class: 'chart', role: 'img', 'aria-label': label, style: { 'min-height': `${height}px` } });
+  let plot = null;
+  let data = [[], ...lines.map(() => [])];
+  let making = false;
+
+  async function make() {
+    if (making) return;
+    making = true;
+    const uPlot = await uplot();
+    making = false;
+    if (!node.isConnected) return;
+    plot?.destroy();
+    const ink = resolved('--muted');
+    const grid = resolved('--line');
+    const ticks = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
+    plot = new uPlot({
+      width: Math.max(120, node.clientWidth), height,
+      tzDate: (ts) => (choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
+      cursor: { y: false, points: { size: 6 } },
+      legend: { show: lines.length > 1 || bars, live: true },
+      scales: { ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }), y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+      axes: [{ ...ticks, size: 26 }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
+      series: [{ value: (_, v) => (v ? new Date(v * 1e3).toLocaleTimeString([], choice('clock') === 'utc' ? { timeZone: 'UTC' } : {}) : '–') },
+        ...lines.map((line) => ({ label: line.name.slice(0, MOST_NAME), stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
+          points: { show: false }, spanGaps: false, value: (_, v) => (v === null || v === undefined ? '–' : line.show(v)),
+          paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined }))],
+    }, data, node);
+  }
+
+  const resize = new ResizeObserver(() => {
+    const width = Math.max(120, node.clientWidth);
+    if (!plot) make().catch(() => {});
+    else if (plot.width !== width) plot.setSize({ width, height });
+  });
+  resize.observe(node);
+  const again = () => { make().catch(() => {}); };
+  document.addEventListener('choice', again, { signal });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, { signal });
+  signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
+
+  return { node, set(...columns) { data = columns; plot?.setData(columns); } };
+}

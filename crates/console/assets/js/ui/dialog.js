@@ -1,0 +1,86 @@
+// Dialogs and forms on the browser's own <dialog>: focus stays inside, Escape closes, focus comes back.
+
+import { add, h, put } from '../dom.js';
+import { button, failure } from './parts.js';
+
+/** Opens a dialog; `build(close)` makes its content. Resolves with what `close` was given. */
+export function dialog(title, build, { wide } = {}) {
+  return new Promise((resolve) => {
+    let result;
+    const close = (value) => { result = value; node.close(); };
+    const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: { close: () => { node.remove(); resolve(result); } } },
+      h('div', { class: 'dialog-head' }, h('h2', {}, title), button('', () => close(), { kind: 'quiet', sign: 'close', title: 'Close' })));
+    add(node, build(close));
+    document.body.append(node);
+    node.showModal();
+    (node.querySelector('[autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea') ?? node.querySelector('button'))?.focus();
+  });
+}
+
+/** Asks before something that cannot be undone. */
+export function confirm(title, sentence, word, { kind = 'danger' } = {}) {
+  return dialog(title, (close) => [
+    h('div', { class: 'dialog-body' }, h('p', {}, sentence)),
+    h('div', { class: 'dialog-foot' }, button('Cancel', () => close(false)), button(word, () => close(true), { kind, autofocus: true })),
+  ]);
+}
+
+let fields = 0;
+
+/**
+ * A field with its label and a word on what it is. Kinds: text, number, password, select (`options`: [value, text]), area, check, time.
+ * @returns {{node: HTMLElement, input: HTMLElement, value: () => any}}
+ */
+export function field(label, { kind = 'text', value = '', hint, options, name, placeholder, required, min, step, rows, list, changed } = {}) {
+  const id = `f${++fields}`;
+  const common = { id, name, required, placeholder, autocomplete: 'off', spellcheck: 'false', 'aria-describedby': hint ? `${id}h` : null };
+  let input;
+  if (kind === 'select') input = h('select', common, (options ?? []).map(([of, text]) => h('option', { value: of, selected: String(of) === String(value) }, text)));
+  else if (kind === 'area') input = h('textarea', { ...common, rows: rows ?? 3 });
+  else if (kind === 'check') input = h('input', { ...common, type: 'checkbox', checked: Boolean(value) });
+  else input = h('input', { ...common, type: kind === 'time' ? 'datetime-local' : kind === 'number' ? 'text' : kind, inputmode: kind === 'number' ? 'decimal' : null, min, step, list });
+  if (!['select', 'check'].includes(kind)) input.value = value ?? '';
+  if (changed) input.addEventListener(kind === 'select' || kind === 'check' ? 'change' : 'input', () => changed(read()));
+  function read() {
+    if (kind === 'check') return input.checked;
+    const text = input.value.trim();
+    if (kind === 'number') return text === '' ? null : Number(text.replace(/[\s_,]/g, ''));
+    if (kind === 'time') return text === '' ? null : new Date(text).toISOString();
+    return kind === 'area' ? input.value : text;
+  }
+  const words = [h('label', { for: id }, label), hint && h('p', { class: 'hint', id: `${id}h` }, hint)];
+  const node = kind === 'check' ? h('div', { class: 'field check' }, input, h('div', {}, words)) : h('div', { class: 'field' }, words[0], input, words[1]);
+  return { node, input, value: read, set(next) { if (kind === 'check') input.checked = next; else input.value = next ?? ''; } };
+}
+
+/**
+ * A form in a dialog. `act(values)` may throw: the error stands above the buttons, and nothing typed is lost.
+ * @param {object} of fields by name, each as made by {@link field}
+ */
+export function formDialog(title, { intro, of, word, act, kind = 'primary' }) {
+  return dialog(title, (close) => {
+    const said = h('div');
+    const send = button(word, null, { kind, type: 'submit' });
+    const form = h('form', { on: { submit: async (event) => {
+      event.preventDefault();
+      if (send.disabled) return;
+      send.disabled = true;
+      put(said);
+      try {
+        const values = Object.fromEntries(Object.entries(of).map(([name, one]) => [name, one.value()]));
+        close((await act(values)) ?? true);
+      } catch (error) {
+        put(said, failure(error));
+        const wrong = of[String(error.field ?? '').split('.').pop()];
+        wrong?.input.setAttribute('aria-invalid', 'true');
+        wrong?.input.focus();
+      } finally {
+        send.disabled = false;
+      }
+    } } },
+    h('div', { class: 'dialog-body' }, intro && h('p', { class: 'muted' }, intro), Object.values(of).map((one) => one.node), said),
+    h('div', { class: 'dialog-foot' }, button('Cancel', () => close()), send));
+    form.setAttribute('novalidate', '');
+    return form;
+  });
+}

@@ -1,0 +1,172 @@
+// Small parts that every page is put together from: headings, cards, badges, empty and failed states, copying, tabs.
+
+import { add, h, icon, put } from '../dom.js';
+import { ago, bothTimes, time } from '../format.js';
+
+/** The head of a page: its name, one sentence, and what one can do here. */
+export function head(title, sentence, ...acts) {
+  return h('header', { class: 'head' },
+    h('div', {}, h('h1', {}, title), sentence && h('p', { class: 'muted' }, sentence)),
+    acts.length > 0 && h('div', { class: 'acts' }, acts));
+}
+
+/** A card with a heading. */
+export function card(title, props, ...children) {
+  const { note, acts, ...rest } = props ?? {};
+  return h('section', { ...rest, class: ['card', rest.class].filter(Boolean).join(' ') },
+    title && h('div', { class: 'card-head' }, h('h2', {}, title), note && h('span', { class: 'muted small' }, note), acts && h('div', { class: 'acts' }, acts)),
+    children);
+}
+
+/** A button. */
+export function button(text, act, { kind = '', sign, title, disabled, ...rest } = {}) {
+  return h('button', { type: 'button', class: ['button', kind].filter(Boolean).join(' '), title, disabled, 'aria-label': text ? null : title, ...rest, on: { click: act } },
+    sign && icon(sign), text && h('span', {}, text));
+}
+
+/** A word on a coloured ground: `good`, `warn`, `bad`, `info`, or plain. */
+export function badge(text, kind = '') {
+  return h('span', { class: `badge ${kind}` }, text);
+}
+
+/** How a call ended, as a badge. */
+export function outcome(of) {
+  const kind = typeof of === 'string' ? of : of?.kind;
+  if (!kind) return badge('in flight', 'info');
+  const told = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [of?.code ? `refused · ${of.code}` : 'refused', 'warn'], failed: [of?.stage ? `failed in ${of.stage}` : 'failed', 'bad'] };
+  return badge(...(told[kind] ?? [kind, '']));
+}
+
+/** A time, shown as the reader chose, with both spellings in its title. */
+export function when(at, options) {
+  if (!at) return h('span', { class: 'muted' }, '–');
+  return h('time', { datetime: String(at), title: bothTimes(at) }, options?.ago ? ago(at) : time(at, options));
+}
+
+/** Where something would stand: grey lines while it is fetched. */
+export function skeleton(lines = 4) {
+  return h('div', { class: 'skeleton', role: 'status', 'aria-label': 'Loading' },
+    Array.from({ length: lines }, (_, at) => h('div', { style: { width: `${90 - ((at * 37) % 50)}%` } })));
+}
+
+/** Nothing there, and the next step. */
+export function empty(title, sentence, ...acts) {
+  return h('div', { class: 'empty' }, h('p', { class: 'empty-title' }, title), sentence && h('p', { class: 'muted' }, sentence), acts.length > 0 && h('div', { class: 'acts' }, acts));
+}
+
+/** What went wrong, and the way out. */
+export function failure(error, retry) {
+  const doc = error.doc && /^(\/docs\/|https:\/\/)/.test(error.doc) ? error.doc : null;
+  return h('div', { class: 'failure', role: 'alert' }, icon('warn'),
+    h('div', {},
+      h('p', { class: 'failure-title' }, error.message || 'Something went wrong.'),
+      error.remedy && h('p', {}, error.remedy),
+      (error.field || error.code) && h('p', { class: 'muted small' }, [error.field && `Field: ${error.field}`, error.code && `Code: ${error.code}`].filter(Boolean).join(' · '),
+        doc && [' · ', h('a', { href: doc, target: '_blank', rel: 'noopener noreferrer' }, 'about this error')]),
+      retry && h('div', { class: 'acts' }, button('Retry', retry, { sign: 'redo' }))));
+}
+
+/** Fills `root` with what `make` returns, with a skeleton meanwhile and a failure in its place. */
+export async function load(root, make, { lines = 4, signal } = {}) {
+  put(root, skeleton(lines));
+  try {
+    const made = await make();
+    if (!signal?.aborted) put(root, made);
+  } catch (error) {
+    if (signal?.aborted || error.name === 'AbortError') return;
+    put(root, failure(error, () => load(root, make, { lines, signal })));
+  }
+}
+
+/** Copies a text, and says so. */
+export function copyButton(text, label = 'Copy') {
+  const node = button(label, async () => {
+    const value = typeof text === 'function' ? text() : text;
+    try { await navigator.clipboard.writeText(value); } catch { byHand(value); }
+    toast('Copied.');
+  }, { kind: 'quiet', sign: 'copy' });
+  return node;
+}
+
+/** Without the clipboard's permission (a page without TLS on another machine). */
+function byHand(value) {
+  const area = h('textarea', { class: 'off-screen', 'aria-hidden': 'true' });
+  area.value = value;
+  document.body.append(area);
+  area.select();
+  document.execCommand('copy');
+  area.remove();
+}
+
+let toasts = null;
+
+/** A short word at the edge of the page, which screen readers read. */
+export function toast(text, kind = '') {
+  if (!toasts?.isConnected) {
+    toasts = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
+    document.body.append(toasts);
+  }
+  const node = h('div', { class: `toast ${kind}` }, text);
+  toasts.append(node);
+  setTimeout(() => node.remove(), kind === 'bad' ? 8000 : 3500);
+}
+
+/**
+ * Tabs by the pattern of the ARIA practices: arrows move, one is in the order of Tab.
+ * @param {{name: string, id: string, show: (root: HTMLElement) => void}[]} list
+ */
+export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
+  const panel = h('div', { class: 'tab-panel', role: 'tabpanel', tabindex: 0, id: `panel-${list[0].id}` });
+  const heads = list.map((tab, at) => h('button', { type: 'button', role: 'tab', class: 'tab', id: `tab-${tab.id}`, 'aria-controls': panel.id, on: {
+    click: () => choose(at),
+    keydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1, Home: -at, End: list.length - 1 - at }[event.key];
+      if (step === undefined) return;
+      event.preventDefault();
+      choose((at + step + list.length) % list.length, true);
+    } } }, tab.name));
+  function choose(at, focus, quiet) {
+    heads.forEach((one, index) => { one.setAttribute('aria-selected', String(index === at)); one.tabIndex = index === at ? 0 : -1; });
+    panel.setAttribute('aria-labelledby', heads[at].id);
+    if (focus) heads[at].focus();
+    put(panel);
+    list[at].show(panel);
+    if (!quiet) changed?.(list[at].id);
+  }
+  const node = h('div', { class: 'tabs' }, h('div', { role: 'tablist', class: 'tab-list', 'aria-label': label }, heads), panel);
+  choose(Math.max(0, list.findIndex((tab) => tab.id === chosen)), false, true);
+  return node;
+}
+
+/** One of a few, as buttons beside each other. */
+export function segmented(label, options, chosen, changed) {
+  const buttons = options.map(([value, text]) => h('button', { type: 'button', 'aria-pressed': String(value === chosen), on: { click: () => {
+    buttons.forEach((one, at) => one.setAttribute('aria-pressed', String(options[at][0] === value)));
+    changed(value);
+  } } }, text));
+  return h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons);
+}
+
+/** A figure with its name, its unit and a word beside it. */
+export function tile(name, { unit, hint } = {}) {
+  const value = h('span', { class: 'tile-value' }, '–');
+  const note = h('span', { class: 'tile-note muted small' });
+  const node = h('div', { class: 'tile', title: hint }, h('span', { class: 'tile-name' }, name), h('span', {}, value, unit && h('span', { class: 'tile-unit muted' }, ` ${unit}`)), note);
+  return { node, set(text, word = '') { if (value.textContent !== text) value.textContent = text; if (note.textContent !== word) note.textContent = word; } };
+}
+
+/** Names and values in two columns. */
+export function facts(...pairs) {
+  const list = h('dl', { class: 'facts' });
+  for (const [name, value] of pairs.filter(Boolean)) {
+    if (value === null || value === undefined || value === '') continue;
+    add(list, h('div', {}, h('dt', {}, name), h('dd', {}, value)));
+  }
+  return list;
+}
+
+/** A share as a bar with its words beside it. */
+export function meter(share, text, kind = '') {
+  const width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
+  return h('span', { class: 'meter' }, h('span', { class: 'meter-track', 'aria-hidden': 'true' }, h('span', { class: `meter-fill ${kind}`, style: { width } })), h('span', { class: 'num' }, text));
+}

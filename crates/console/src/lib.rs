@@ -1,0 +1,137 @@
+//! The console's pages: files that are a part of the program, and what they need of whoever serves them. Nothing is built: what
+//! stands under `assets` is what a browser gets. Knows nothing of HTTP, of operators, nor of what the pages show.
+
+use std::sync::LazyLock;
+
+/// One file of the console.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asset {
+    /// The file, as it is.
+    pub bytes: &'static [u8],
+    /// Its type, with the charset of texts.
+    pub mime: &'static str,
+    /// A strong entity tag, in its quotes: another file has another one.
+    pub etag: &'static str,
+}
+
+/// The policy that the pages are made for (Content Security Policy level 3): nothing from elsewhere, no script or style in the page
+/// itself, no form that the browser sends, nobody's frame.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'";
+
+/// The file at a path, without its leading slash; the empty one is the page. The pages name what they show behind `#`, so that no
+/// other path exists.
+pub fn asset(path: &str) -> Option<Asset> {
+    let path = if path.is_empty() { PAGE } else { path };
+    let (file, etag) = FILES.iter().zip(TAGS.iter()).find(|(file, _)| file.path == path)?;
+    Some(Asset { bytes: file.bytes, mime: mime(path), etag })
+}
+
+/// Every path that [`asset`] knows.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|file| file.path)
+}
+
+const PAGE: &str = "index.html";
+
+struct File {
+    path: &'static str,
+    bytes: &'static [u8],
+}
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        &[$(File { path: $path, bytes: include_bytes!(concat!("../assets/", $path)) }),*]
+    };
+}
+
+/// What a test compares with the folder.
+static FILES: &[File] = files![
+    "icon.svg",
+    "index.html",
+    "js/api.js",
+    "js/dom.js",
+    "js/format.js",
+    "js/live.js",
+    "js/main.js",
+    "js/pages/audit.js",
+    "js/pages/cache.js",
+    "js/pages/keys.js",
+    "js/pages/models.js",
+    "js/pages/money.js",
+    "js/pages/now.js",
+    "js/pages/playground.js",
+    "js/pages/request.js",
+    "js/pages/requests.js",
+    "js/pages/settings.js",
+    "js/pages/sign-in.js",
+    "js/palette.js",
+    "js/playground/call.js",
+    "js/playground/code.js",
+    "js/playground/draft.js",
+    "js/playground/settings.js",
+    "js/playground/tokens.js",
+    "js/playground/turn.js",
+    "js/router.js",
+    "js/session.js",
+    "js/settings.js",
+    "js/shell.js",
+    "js/stages.js",
+    "js/ui/chart.js",
+    "js/ui/dialog.js",
+    "js/ui/parts.js",
+    "js/ui/table.js",
+    "js/ui/waterfall.js",
+    "style/base.css",
+    "style/pages.css",
+    "style/parts.css",
+    "vendor/uplot.LICENSE",
+    "vendor/uplot.css",
+    "vendor/uplot.js",
+];
+
+static TAGS: LazyLock<Vec<String>> =
+    LazyLock::new(|| FILES.iter().map(|file| format!("\"{:016x}\"", fnv1a(file.bytes))).collect());
+
+/// FNV-1a, 64 bits: tells files of one program from those of another. Nobody gains by two that are alike.
+/// <http://www.isthe.com/chongo/tech/comp/fnv/>
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn mime(path: &str) -> &'static str {
+    match path.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        // From the reference's own table of test vectors.
+        for (text, wanted) in
+            [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
+        {
+            assert_eq!(fnv1a(text.as_bytes()), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_leads_to_its_file_and_nothing_else_does() {
+        assert_eq!(asset(""), asset("index.html"));
+        assert_eq!(asset("js/main.js").map(|file| file.mime), Some("text/javascript; charset=utf-8"));
+        for path in ["/", "../Cargo.toml", "js", "index.html/", "INDEX.HTML", "%69ndex.html"] {
+            assert_eq!(asset(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+"""The canned answers of the pages for money, cache, models, audit and settings, and a playground that counts its executions."""
+
+import hashlib
+import json
+import math
+import time
+
+from fixture import BOOKS, HOSTILE, LIMITS, money, page, routes, stamp, start  # noqa: F401  `start` is for whoever imports this
+
+
+@routes("GET", "status")
+def status(_):
+    return {"version": "0.1.0", "pid": 4711, "listen": "127.0.0.1:8080", "started": stamp(90_000), "ready": True, "not_ready": [], "in_flight": 7, "models": ["headrace-demo"], "aliases": ["demo"],
+            "stores": [{"store": "identity", "failing": None}, {"store": "ledger", "failing": None}], "revocations_waiting": 0, "totals": totals(None)}
+
+
+@routes("GET", "models")
+def models(asked):
+    row = {"lane": "tokens", "context_tokens": 8192, "max_output_tokens": 4096, "endpoints": ["chat.completions", "completions", "messages", "responses"], "aliases": ["demo"], "limits": LIMITS, "ready": True, "why_not": []}
+    return page([{"name": "headrace-demo", **row}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "ready": False, "why_not": [f"The file is not there: {HOSTILE}"]}], asked.query)
+
+
+@routes("GET", "prices")
+def prices(asked):
+    return page([{"model": name, "from": None, "currency": "USD", "per": "million tokens", "input": money(100_000_000), "cached_input": money(10_000_000), "output": money(400_000_000)} for name in ["headrace-demo", "qwen3-0.6b", HOSTILE]], asked.query)
+
+
+@routes("GET", "routes")
+def all_routes(asked):
+    return page([{"name": "fast", "sticky": "key", "to": [{"model": "headrace-demo", "weight": 90, "canary": None}, {"model": "qwen3-0.6b", "weight": 10, "canary": {"calls": [900, 100], "errors": [1, 9], "refusals": [0, 0], "first_token_p95_us": [90_000, 400_000], "rolled_back_unix_s": 1_795_000_000, "why": f"9 of 100 failed: {HOSTILE}"}}]}], asked.query)
+
+
+@routes("POST", "(routes|upstreams)/([^/]+)/(resume|drain|probe)")
+def act(asked, what, name, deed):
+    return {"name": name}
+
+
+@routes("GET", "upstreams")
+def upstreams(asked):
+    model = {"model": "qwen3-0.6b", "worker": "gpu-1/qwen3", "standing": "healthy", "breaker": "closed", "trips": 1, "in_flight": 3, "failed_permille_last_minute": 2, "failed_permille_last_5_minutes": 1, "first_ms": 84, "cached_blocks": 91_234,
+             "load": {"running": 12, "waiting": 2, "cache_used_permille": 641, "age_s": 1}}
+    row = {"kind": "vllm", "lane": "tokens", "at": "http://gpu-1:8000", "region": "eu", "state": "healthy", "said": "answers, as it should", "in_flight": 3, "waiting": 0, "calls": 12_900, "failed": 12, "rate_limited": 0, "last_error": HOSTILE, "last_error_age_s": 812, "last_contact_age_s": 0,
+           "load_fault": None, "cache_fault": None, "models": [model]}
+    return page([{"name": "gpu-1", **row}, {"name": "openai", **row, "kind": "openai", "lane": "messages", "at": "https://api.openai.com", "state": "drained", "said": "by an operator", "models": [{**model, "breaker": "open", "load": None, "standing": "drained"}]}], asked.query)
+
+
+@routes("GET", "credit")
+def credit(asked):
+    rows = [("acme", "web", 92), ("zenith", "research", 40), (HOSTILE, "x", 0)]
+    return page([{"org": org, "project": project, "balance": money(25 * 10**9), "held": money(412_000), "available": money(25 * 10**9 - 412_000),
+                  "budget": {"limit": money(100 * 10**9), "period": "month", "spent": money(share * 10**9), "held": money(0), "left": money((100 - share) * 10**9), "resets": stamp(-86_400 * 8)} if share else None} for org, project, share in rows], asked.query)
+
+
+@routes("POST", "projects/([^/]+)/credit")
+def grant(asked, project):
+    return {"org": "acme", "amount": money(25 * 10**9), "balance": money(50 * 10**9), "before": False}
+
+
+@routes("PUT", "projects/([^/]+)/budget")
+def budget(asked, project):
+    return credit(asked)["data"][0]
+
+
+@routes("GET", "projects/([^/]+)/grants")
+def grants(asked, project):
+    return page([{"at": stamp(86_400), "actor": "operator ada", "org": "acme", "amount": money(25 * 10**9), "kind": "paid", "reference": HOSTILE}], asked.query)
+
+
+@routes("GET", "ledger/totals")
+def totals(_):
+    return {"available": money(75 * 10**9), "held": money(412_000), "revenue": money(1_234_567_890), "loss": money(-12_000), "open_holds": 7, "settled": 12_912}
+
+
+@routes("POST", "ledger/verify")
+def verify(_):
+    return {"ok": True, "rows": 25_840, "transactions": 12_912, "snapshots": 3, "finding_count": 0, "findings": []}
+
+
+@routes("GET", "holds")
+def holds(asked):
+    return page([{"id": f"req_{at:032x}", "org": "acme", "project": "web", "amount": money(412_000), "since": stamp(1), "expires": stamp(-600)} for at in range(3)], asked.query)
+
+
+@routes("GET", "usage")
+def usage(asked):
+    by = (asked.query.get("by") or "model").split(",")[0]
+    names = {"model": ["headrace-demo", "qwen3-0.6b", HOSTILE], "org": ["acme", "zenith"]}.get(by, ["a", "b"])
+    days = range(14) if asked.query.get("interval") else range(1)
+    nano = lambda at, day: int(10**8 * (3 - at) * (1.4 + math.sin(day / 2 + at)))  # noqa: E731
+    return {"data": [{by: name, "start": stamp(86_400 * day)[:10] + "T00:00:00Z", "calls": 900 - at * 200, "completed": 880, "cancelled": 5, "failed": 4, "refused": 11, "input_tokens": 91_000, "cached_input_tokens": 40_000, "output_tokens": 23_000,
+                      "charged": money(nano(at, day)), "loss": money(0), "paid": None, "margin": None} for day in days for at, name in enumerate(names)], "next": None}
+
+
+@routes("GET", "margin")
+def margin(_):
+    return {"data": [{"org": "acme", "model": "qwen3-0.6b", "calls": 912, "charged": money(12 * 10**9), "paid": money(7 * 10**9), "margin": money(5 * 10**9)}], "next": None}
+
+
+@routes("GET", "statement")
+def statement(asked):
+    return {"project": asked.query["project"], "month": asked.query["month"], "total": money(12 * 10**9), "rows": [{"model": "headrace-demo", "class": "input", "tokens": 912_000, "price": money(100_000_000), "amount": money(91_200_000)}]}
+
+
+@routes("GET", "cache")
+def cache(asked):
+    by = asked.query.get("by") or "model"
+    names = {"model": ["headrace-demo", "qwen3-0.6b"], "org": ["acme", HOSTILE], "prefix": ["3fa9c1", "77b012"]}[by]
+    return {"data": [{by: name, "calls": 900 - at * 300, "prompt_tokens": 910_000, "cached_input_tokens": 640_000 - at * 400_000} for at, name in enumerate(names)], "next": None,
+            "misses": [{"reason": "differs", "calls": 120, "tokens": 84_000, "places": [{"place": "message 1, character 39", "calls": 80}, {"place": HOSTILE, "calls": 3}]}, {"reason": "evicted", "calls": 12, "tokens": 9_000}]}
+
+
+@routes("GET", "audit")
+def audit(asked):
+    return page([{"seq": 300 - at, "at": stamp(at * 4000), "actor": ["operator ada", "config", HOSTILE][at % 3], "act": ["create_key", "grant_credit", "set_key_limits"][at % 3], "subject": f"key_{at:06x}", "detail": "project web, name ci"} for at in range(300)], asked.query)
+
+
+@routes("GET", "settings")
+def settings(asked):
+    return page([{"name": name, "value": value, "origin": origin, "doc": "What it is for, in a sentence.", "live": live} for name, value, origin, live in [
+        ("server.listen", "127.0.0.1:8080", "flag --listen", False), ("limits.key.requests_per_minute", "60", "file headrace.toml", True), ("gateway.first_event_wait", "30s", "default", True), ("log.filter", HOSTILE, "environment HEADRACE_LOG", True), ("admin.secret", None, "default", False)]], asked.query)
+
+
+@routes("POST", "reload")
+def reload(_):
+    return {"changed": ["models"]}
+
+
+WORDS = "The capital of France is Paris .".split()
+
+
+def answer_of(body, turn):
+    if body.get("tools") and body["messages"][-1]["role"] == "user":
+        return None
+    said = str(body["messages"][-1]["content"])
+    return f"Answer {turn}: you said “{said[:200]}”. {HOSTILE} And so it goes on for a while, until it ends."
+
+
+@routes("POST", "playground/chat/completions")
+def chat(asked):
+    key = asked.headers.get("idempotency-key")
+    digest = hashlib.sha256(json.dumps(asked.body).encode()).hexdigest()
+    if not key:
+        return 400, {"error": {"code": "invalid", "message": "A call needs an Idempotency-Key."}}
+    with BOOKS.lock:
+        known = BOOKS.executions.get(key)
+        if known and known != digest:
+            return 422, {"error": {"code": "idempotency_key_reused", "message": "The key was used for another body."}}
+        BOOKS.executions[key] = digest
+        turn = list(BOOKS.executions).index(key) + 1
+    body = asked.body
+    if body.get("temperature", 1) > 2:
+        return 400, {"error": {"code": "decimal_above_max_value", "message": f"`temperature` is at most 2. {HOSTILE}", "remedy": "Take 2 or less.", "field": "temperature"}}
+    text = answer_of(body, turn)
+    headers = {"x-request-id": f"req_{turn:032x}", **({"idempotent-replayed": "true"} if known else {})}
+    usage = {"prompt_tokens": 47, "completion_tokens": 20, "total_tokens": 67, "prompt_tokens_details": {"cached_tokens": 32}}
+    calls = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": body["tools"][0]["function"]["name"], "arguments": '{"city": "Oslo"}'}}] if text is None else None
+    pieces = [] if text is None else [text[at:at + 6] for at in range(0, len(text), 6)]
+
+    def logprobs(piece):
+        if not body.get("logprobs"):
+            return None
+        return {"content": [{"token": piece, "logprob": -0.2 - len(piece) % 5 / 2, "top_logprobs": [{"token": piece, "logprob": -0.2}, {"token": HOSTILE[:6], "logprob": -2.1}]}]}
+
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+        return lambda handler: handler.told(200, {"id": "chatcmpl-1", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}], "usage": usage}, **headers)
+
+    def stream(handler):
+        handler.stream(headers)
+        for piece in pieces:
+            handler.event({"choices": [{"index": 0, "delta": {"content": piece}, "logprobs": logprobs(piece), "finish_reason": None}]})
+            time.sleep(0.02)
+        if calls:
+            handler.event({"choices": [{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": None}]})
+        handler.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}]})
+        handler.event({"choices": [], "usage": usage})
+        handler.event("[DONE]")
+
+    return stream
+
+
+@routes("POST", "playground/stop")
+def stop(_):
+    return 204, None
+
+
+@routes("POST", "playground/tokenize")
+def tokenize(asked):
+    pieces = ["<|im_start|>", "user", "\n"] + str(asked.body["messages"][-1]["content"]).replace(" ", "\u2581 ").split("\u2581") + ["<|im_end|>", "\n", "<|im_start|>", "assistant", "\n"]
+    return {"count": len(pieces), "max_model_len": 8192, "tokens": list(range(len(pieces))), "token_strs": pieces}
