@@ -1,7 +1,9 @@
 //! Every command and sample that we print is true: the fenced blocks of README, CONTRIBUTING and docs, the examples of every
 //! `--help`, and what `up` says to paste, run in their order against a server that was started as the README says.
 //!
-//! A comment before a block says what else it is: `<!-- not run: REASON -->`, or `<!-- output of: COMMAND -->` for a sample.
+//! A comment before a block says what else it is: `<!-- not run: REASON -->`, `<!-- output of: COMMAND -->` for a sample, or
+//! `<!-- file: NAME -->` for a file that later commands read. A server that is started at a port of its own is kept until the
+//! page's end.
 //! Python runs in tests/sdk, with the official SDKs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -17,6 +19,15 @@ use serde_json::Value;
 const QUESTION: &str = "What happens when I call an LLM API?";
 /// Questions of the examples, and what a right answer says.
 const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "remembers keys and values")];
+
+/// What stands in for other people's servers and models: the reader's first server and its model.
+const ELSEWHERE: [(&str, &str); 5] = [
+    ("https://api.openai.com", "http://127.0.0.1:8000"),
+    ("https://api.anthropic.com", "http://127.0.0.1:8000"),
+    ("/gpt-5", "/headrace-demo"),
+    ("/claude-sonnet-4-5", "/headrace-demo"),
+    ("/Qwen/Qwen3-32B", "/headrace-demo"),
+];
 
 /// A fenced block of a page.
 struct Block {
@@ -77,11 +88,14 @@ struct Desk {
     /// `NAME=VALUE` of every `export` so far.
     exports: Vec<(String, String)>,
     server: Option<Server>,
+    /// Servers at ports of their own: what the page calls them, and what they are.
+    others: Vec<(String, Server)>,
 }
 
 impl Desk {
     fn new() -> Self {
-        let desk = Self { dir: tempfile::tempdir().unwrap(), exports: Vec::new(), server: None };
+        let dir = tempfile::tempdir().unwrap();
+        let desk = Self { dir, exports: Vec::new(), server: None, others: Vec::new() };
         let path = desk.path();
         std::fs::create_dir(path.join("bin")).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headrace"), path.join("bin/headrace")).unwrap();
@@ -112,16 +126,36 @@ impl Desk {
         command.env("PATH", path).env("HOME", self.path()).env("COLUMNS", "200").current_dir(self.path());
         command.env("HEADRACE_BASE_URL", format!("http://{}", self.address()));
         command.envs(self.exports.iter().map(|(name, value)| (name, value)));
+        // The keys of other people's servers: those stand at the first server here, which has the first key of all.
+        let first = self.exports.iter().find(|(name, _)| name == "HEADRACE_BOOTSTRAP_KEY");
+        let names = ["GPU", "GPU1", "GPU2", "OPENAI", "CLAUDE", "FAR"];
+        command
+            .envs(names.iter().filter_map(|name| Some((format!("HEADRACE_UPSTREAM_{name}_KEY"), &first?.1))));
+    }
+
+    /// A line with this machine's addresses in it.
+    fn here(&self, line: &str) -> String {
+        let mut line = line.to_owned();
+        for (there, here) in ELSEWHERE {
+            line = line.replace(there, here);
+        }
+        for (name, server) in &self.others {
+            line = line.replace(name, &server.address().to_string());
+        }
+        line.replace("127.0.0.1:8080", &self.address()).replace("127.0.0.1:8000", &self.address())
     }
 
     /// Runs a line as a shell would. Only what cannot be the same here is put in its place: the port, sizes, times.
     fn shell(&self, line: &str) -> Output {
-        let line = line.replace("127.0.0.1:8080", &self.address()).replace("127.0.0.1:8000", &self.address());
         let mut command = Command::new("sh");
         for (name, _) in program().get_envs() {
             command.env_remove(name);
         }
-        command.args(["-c", &line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["-c", &self.here(line)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         self.dress(&mut command);
         let mut child = command.spawn().unwrap();
         // What a conversation is begun with; other commands do not read it.
@@ -155,9 +189,14 @@ impl Desk {
             self.exports.push((name.to_owned(), value.to_owned()));
         } else if line.starts_with("alias headrace=") {
             // The program is on the path.
-        } else if line.starts_with("headrace up") && self.server.is_none() {
+        } else if line.starts_with("headrace up") && begins(&line) && self.server.is_none() {
             self.server = Some(self.start(&line, &self.path().join("headrace-data")));
-        } else if line.starts_with("headrace up") || line.starts_with("headrace serve") {
+        } else if let (true, Some(at)) = (begins(&line), option(&line, "--listen")) {
+            let data = self.path().join(option(&line, "--data-dir").unwrap_or_else(|| "another".to_owned()));
+            self.others.retain(|(name, _)| *name != at);
+            let server = self.start(&line, &data);
+            self.others.push((at, server));
+        } else if begins(&line) {
             let mut other = self.start(&line, &self.path().join("another"));
             other.stop();
             std::fs::remove_dir_all(self.path().join("another")).unwrap();
@@ -168,6 +207,7 @@ impl Desk {
 
     /// A server as the line says, on a free port.
     fn start(&self, line: &str, data: &Path) -> Server {
+        let line = self.here(&without(&without(line, "--listen"), "--data-dir"));
         let mut command = Command::new("sh");
         for (name, _) in program().get_envs() {
             command.env_remove(name);
@@ -185,11 +225,20 @@ impl Desk {
         text.get(at..).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned()
     }
 
-    /// Everything that can be run of a page, in its order.
+    /// Everything that can be run of a page, in its order. A page's servers end with it, and what it exports.
     fn page(&mut self, page: &str) {
+        let exports = self.exports.len();
         for block in blocks(page) {
             if block.note.starts_with("not run: ") {
                 continue;
+            }
+            if let Some(name) = block.note.strip_prefix("file: ") {
+                std::fs::write(self.path().join(name), self.here(&block.text)).unwrap();
+                if block.language == "json" {
+                    let read: Result<Value, _> = serde_json::from_str(&block.text);
+                    assert!(read.is_ok(), "{}: {read:?}", block.at);
+                    continue;
+                }
             }
             match (block.language.as_str(), block.note.strip_prefix("output of: ")) {
                 ("sh", None) => commands(&block.text).iter().for_each(|line| self.run(line, &block.at)),
@@ -202,6 +251,12 @@ impl Desk {
                     block.at
                 ),
             }
+        }
+        for (_, mut server) in self.others.drain(..) {
+            server.stop();
+        }
+        if page.starts_with("docs/") {
+            self.exports.truncate(exports);
         }
     }
 
@@ -229,6 +284,40 @@ impl Desk {
             assert!(found, "{}: the row `{shown}` is not where the sample shows it in\n{real}", block.at);
         }
     }
+}
+
+/// Whether a line starts a server.
+fn begins(line: &str) -> bool {
+    line.strip_prefix("headrace ").and_then(label).is_some_and(|word| word == "up" || word == "serve")
+}
+
+/// What stands behind this option in a line.
+fn option(line: &str, name: &str) -> Option<String> {
+    let (_, rest) = line.split_once(&format!(" {name} "))?;
+    rest.split_whitespace().next().map(str::to_owned)
+}
+
+/// The line without this option and what stands behind it.
+fn without(line: &str, name: &str) -> String {
+    match option(line, name) {
+        Some(value) => line.replace(&format!(" {name} {value}"), ""),
+        None => line.to_owned(),
+    }
+}
+
+/// The pages of the book, as its contents list them; each is there, and each page that is there is listed.
+fn book() -> Vec<String> {
+    let contents = std::fs::read_to_string(root().join("docs/README.md")).unwrap();
+    let links = contents.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links: Vec<&str> = links.filter(|link| !link.starts_with("..") && !link.is_empty()).collect();
+    for folder in ["", "recipes/"] {
+        for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
+            let name = format!("{folder}{}", entry.unwrap().file_name().to_string_lossy());
+            let listed = name == "README.md" || !name.ends_with(".md") || links.contains(&name.as_str());
+            assert!(listed, "docs/README.md does not list {name}");
+        }
+    }
+    links.iter().map(|link| format!("docs/{link}")).collect()
 }
 
 /// The first word of a line.
@@ -263,11 +352,12 @@ fn the_pages_read_from_top_to_bottom_are_true() {
     let mut desk = Desk::new();
     // The reader has tried it before: the README's second command starts a server in the same directory.
     desk.start("headrace up", &desk.path().join("headrace-data")).stop();
-    for page in
-        ["README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/errors.md", "demo-model/README.md"]
-    {
-        desk.page(page);
+    desk.page("README.md");
+    desk.page("CONTRIBUTING.md");
+    for page in book() {
+        desk.page(&page);
     }
+    desk.page("demo-model/README.md");
     desk.server.take().unwrap().stop();
 }
 
