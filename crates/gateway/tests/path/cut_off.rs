@@ -1,0 +1,361 @@
+//! A batch whose process ends in the middle of a request, at every step between two writes: the next process goes on, no answer that was
+//! paid for is lost, and none is paid for twice. Deterministic: the process ends within the store, at the step itself.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
+use headrace_domain::{Clock, NanoDollars, ProjectId, TraceSink, UnixNanos};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records};
+use headrace_identity::RateLimits;
+use headrace_ledger::{Ledger, Owner};
+use headrace_limits::Limits;
+use headrace_objects::{
+    BatchKind, BatchRecord, BatchState, BatchStore, Draft, FileLimits, FileRecord, FileStore, Incomplete,
+    LineEnd, LineRecord, LineResult, MemoryObjects, ObjectError, ObjectLimits, PageAsk, UploadRecord,
+};
+use headrace_store::files::SqliteFiles;
+use serde_json::{Value, json};
+
+use crate::world::{MODEL, Setup, World, read};
+
+/// Which request of the batch is cut off.
+const CUT_LINE: u64 = 1;
+const LINES: u64 = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// The answer is here, and not written down.
+    BeforeNoted,
+    /// It is written down, and not paid for.
+    BeforePaid,
+    /// It is paid for, and the request has not ended.
+    BeforeEnded,
+    /// The request has ended, and nobody was told.
+    AfterEnded,
+}
+
+type Stored<T> = Result<T, ObjectError>;
+
+/// A store whose process ends at a step of it: whoever takes that step never comes back.
+struct Cutting {
+    store: SqliteFiles,
+    cut: Option<(Cut, Sender<()>)>,
+    /// The answers that were written down, in their order.
+    noted: Mutex<Vec<(u64, Value)>>,
+}
+
+impl Cutting {
+    fn reached(&self, cut: Cut, at: u64) {
+        if let Some((_, dead)) = self.cut.as_ref().filter(|(here, _)| *here == cut && at == CUT_LINE) {
+            dead.send(()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+impl BatchStore for Cutting {
+    fn note_answer(&self, batch: &str, at: u64, request: &str, answer: &str) -> Stored<()> {
+        self.reached(Cut::BeforeNoted, at);
+        self.store.note_answer(batch, at, request, answer)?;
+        self.noted.lock().unwrap().push((at, serde_json::from_str(answer).unwrap()));
+        self.reached(Cut::BeforePaid, at);
+        Ok(())
+    }
+
+    fn end_line(
+        &self,
+        batch: &str,
+        at: u64,
+        end: LineEnd,
+        status: u16,
+        told: Option<(&str, &str)>,
+    ) -> Stored<()> {
+        self.reached(Cut::BeforeEnded, at);
+        self.store.end_line(batch, at, end, status, told)?;
+        self.reached(Cut::AfterEnded, at);
+        Ok(())
+    }
+
+    fn create_batch(&self, batch: &BatchRecord) -> Stored<()> {
+        self.store.create_batch(batch)
+    }
+
+    fn batch(&self, project: &ProjectId, id: &str) -> Stored<Option<BatchRecord>> {
+        self.store.batch(project, id)
+    }
+
+    fn batches(
+        &self,
+        project: &ProjectId,
+        kind: BatchKind,
+        ask: &PageAsk,
+    ) -> Stored<(Vec<BatchRecord>, bool)> {
+        self.store.batches(project, kind, ask)
+    }
+
+    fn open_batches(&self) -> Stored<Vec<BatchRecord>> {
+        self.store.open_batches()
+    }
+
+    fn change_batch(
+        &self,
+        id: &str,
+        gone: UnixNanos,
+        change: &mut dyn FnMut(&mut BatchState),
+    ) -> Stored<Option<BatchRecord>> {
+        self.store.change_batch(id, gone, change)
+    }
+
+    fn delete_batch(&self, project: &ProjectId, id: &str) -> Stored<bool> {
+        self.store.delete_batch(project, id)
+    }
+
+    fn add_lines(&self, batch: &str, lines: &[LineRecord]) -> Stored<Option<String>> {
+        self.store.add_lines(batch, lines)
+    }
+
+    fn clear_lines(&self, batch: &str) -> Stored<()> {
+        self.store.clear_lines(batch)
+    }
+
+    fn forget_lines(&self, batch: &str) -> Stored<()> {
+        self.store.forget_lines(batch)
+    }
+
+    fn lines(&self, batch: &str, from: u64, most_bytes: u64) -> Stored<Vec<LineRecord>> {
+        self.store.lines(batch, from, most_bytes)
+    }
+
+    fn begun_lines(&self, batch: &str) -> Stored<Vec<LineRecord>> {
+        self.store.begun_lines(batch)
+    }
+
+    fn end_rest(&self, batch: &str, end: LineEnd) -> Stored<()> {
+        self.store.end_rest(batch, end)
+    }
+
+    fn results(&self, batch: &str, from: u64, most_bytes: u64) -> Stored<Vec<LineResult>> {
+        self.store.results(batch, from, most_bytes)
+    }
+}
+
+impl FileStore for Cutting {
+    fn limits(&self) -> FileLimits {
+        self.store.limits()
+    }
+
+    fn begin(&self, draft: &Draft) -> Stored<()> {
+        self.store.begin(draft)
+    }
+
+    fn append(&self, id: &str, at: u64, bytes: &[u8]) -> Stored<()> {
+        self.store.append(id, at, bytes)
+    }
+
+    fn finish(&self, draft: &Draft, now: UnixNanos) -> Stored<bool> {
+        self.store.finish(draft, now)
+    }
+
+    fn give_up(&self, id: &str) -> Stored<()> {
+        self.store.give_up(id)
+    }
+
+    fn file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Stored<Option<FileRecord>> {
+        self.store.file(project, id, now)
+    }
+
+    fn files(
+        &self,
+        project: &ProjectId,
+        purpose: Option<&str>,
+        ask: &PageAsk,
+        now: UnixNanos,
+    ) -> Stored<(Vec<FileRecord>, bool)> {
+        self.store.files(project, purpose, ask, now)
+    }
+
+    fn read(&self, id: &str, at: u64) -> Stored<Vec<u8>> {
+        self.store.read(id, at)
+    }
+
+    fn delete_file(&self, project: &ProjectId, id: &str, now: UnixNanos) -> Stored<bool> {
+        self.store.delete_file(project, id, now)
+    }
+
+    fn create_upload(&self, upload: &UploadRecord) -> Stored<()> {
+        self.store.create_upload(upload)
+    }
+
+    fn upload(&self, project: &ProjectId, id: &str) -> Stored<Option<UploadRecord>> {
+        self.store.upload(project, id)
+    }
+
+    fn cancel_upload(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        now: UnixNanos,
+    ) -> Stored<Option<Result<UploadRecord, Incomplete>>> {
+        self.store.cancel_upload(project, id, now)
+    }
+
+    fn read_part(&self, upload: &str, part: &str, at: u64) -> Stored<Vec<u8>> {
+        self.store.read_part(upload, part, at)
+    }
+
+    fn complete_upload(
+        &self,
+        project: &ProjectId,
+        id: &str,
+        parts: &[String],
+        file: &str,
+        now: UnixNanos,
+    ) -> Stored<Result<(UploadRecord, FileRecord), Incomplete>> {
+        self.store.complete_upload(project, id, parts, file, now)
+    }
+
+    fn sweep_files(&self, now: UnixNanos) -> Stored<u64> {
+        self.store.sweep_files(now)
+    }
+}
+
+/// A process over the books and files that are handed from one to the next.
+struct Process {
+    runtime: tokio::runtime::Runtime,
+    gateway: Arc<Gateway>,
+    store: Arc<Cutting>,
+}
+
+impl Process {
+    fn start(world: &World, books: Ledger, owner: u64, dir: &Path, cut: Option<(Cut, Sender<()>)>) -> Self {
+        let store = SqliteFiles::open(&dir.join("files.db"), FileLimits::default()).unwrap();
+        let store = Arc::new(Cutting { store, cut, noted: Mutex::default() });
+        let parts = GatewayParts {
+            clock: Arc::clone(&world.clock) as Arc<dyn Clock>,
+            directory: Arc::clone(&world.directory),
+            limits: Limits::new(),
+            books: Arc::new(books),
+            traces: Arc::clone(&world.traces) as Arc<dyn TraceSink>,
+            records: Arc::clone(&world.traces) as Arc<dyn Records>,
+            objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
+            files: Some(Arc::clone(&store) as Arc<dyn BatchStore>),
+            cache_secret: [9; 32],
+            owner: Owner::new(owner.into()),
+        };
+        let gateway = Gateway::new(parts, world.gateway.catalog(), GatewayConfig::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        Self { runtime, gateway, store }
+    }
+
+    fn look(&self, world: &World, method: ObjectMethod, path: &str, body: String) -> (u16, String) {
+        let ask =
+            ObjectAsk { method, path: path.to_owned(), query: Vec::new(), credentials: world.credentials() };
+        self.runtime.block_on(async {
+            let asked = self.gateway.admit_asked(ask).ok().unwrap();
+            let answer = self.gateway.answer_asked(asked, Bytes::from(body)).await;
+            (answer.status, read(answer).await)
+        })
+    }
+
+    fn create(&self, world: &World) -> String {
+        let line = |at| {
+            let content = format!("say ha, {at}");
+            json!({"custom_id": format!("line-{at}"), "params": {"model": MODEL, "max_tokens": 5,
+                "messages": [{"role": "user", "content": content}]}})
+        };
+        let requests = json!({"requests": (0..LINES).map(line).collect::<Vec<_>>()}).to_string();
+        let (status, batch) = self.look(world, ObjectMethod::Post, "messages/batches", requests);
+        assert_eq!(status, 200, "{batch}");
+        serde_json::from_str::<Value>(&batch).unwrap()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// What became of each request, once the batch is over.
+    fn results(&self, world: &World, id: &str) -> Vec<Value> {
+        let path = format!("messages/batches/{id}");
+        let began = std::time::Instant::now();
+        loop {
+            let (_, batch) = self.look(world, ObjectMethod::Get, &path, String::new());
+            let batch: Value = serde_json::from_str(&batch).unwrap();
+            if batch["processing_status"] == "ended" {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "{batch}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (status, lines) = self.look(world, ObjectMethod::Get, &format!("{path}/results"), String::new());
+        assert_eq!(status, 200, "{lines}");
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+fn spent(world: &World, books: &Ledger) -> NanoDollars {
+    let standing = books.standing(&world.org, &world.project).unwrap();
+    assert_eq!(standing.held, NanoDollars::ZERO, "every hold is resolved");
+    NanoDollars::from_dollars("1").unwrap().checked_sub(standing.balance).unwrap()
+}
+
+fn world() -> World {
+    // One request of the batch at a time, so that what ran before the cut is known.
+    let limits = RateLimits { concurrency: Some(2), ..RateLimits::default() };
+    World::new(Setup { limits, ..Setup::default() })
+}
+
+/// What the whole batch costs where nothing is cut off.
+fn undisturbed() -> NanoDollars {
+    let (world, dir) = (world(), tempfile::tempdir().unwrap());
+    let process = Process::start(&world, world.ledger.clone(), 1, dir.path(), None);
+    let id = process.create(&world);
+    assert_eq!(process.results(&world, &id).len() as u64, LINES);
+    assert_eq!(world.engine.jobs.lock().unwrap().len() as u64, LINES);
+    spent(&world, &world.ledger)
+}
+
+fn cut_off(cut: Cut, cost: NanoDollars) {
+    let (world, dir) = (world(), tempfile::tempdir().unwrap());
+    let (dead, died): (_, Receiver<()>) = channel();
+    let first = Process::start(&world, world.ledger.clone(), 1, dir.path(), Some((cut, dead)));
+    let id = first.create(&world);
+    died.recv_timeout(PATIENCE).unwrap();
+    let mut noted = first.store.noted.lock().unwrap().clone();
+    let Process { runtime, gateway, store: _ } = first;
+    runtime.shutdown_background();
+    drop(gateway);
+
+    let now = world.clock.now();
+    let (books, _) = Ledger::open(Box::new(world.journal.clone()), Owner::new(2), now).unwrap();
+    let second = Process::start(&world, books.clone(), 2, dir.path(), None);
+    let resumed = second.runtime.block_on(second.gateway.resume_batches());
+    assert_eq!(resumed, Ok(1), "{cut:?}");
+    let results = second.results(&world, &id);
+    noted.extend(second.store.noted.lock().unwrap().clone());
+    for (at, result) in results.iter().enumerate() {
+        assert_eq!(result["custom_id"], format!("line-{at}"));
+        assert_eq!(result["result"]["type"], "succeeded", "{cut:?}: {result}");
+        let (_, last) = noted.iter().rfind(|(line, _)| *line == at as u64).unwrap();
+        assert_eq!(&result["result"]["message"], last, "{cut:?}: the answer is the one that was paid for");
+    }
+    assert_eq!(results.len() as u64, LINES);
+    let again = match cut {
+        Cut::BeforeNoted | Cut::BeforePaid => 1,
+        Cut::BeforeEnded | Cut::AfterEnded => 0,
+    };
+    assert_eq!(world.engine.jobs.lock().unwrap().len() as u64, LINES + again, "{cut:?}");
+    assert_eq!(spent(&world, &books), cost, "{cut:?}: each request is paid for once");
+}
+
+#[test]
+fn money_a_batch_that_is_cut_off_at_any_step_pays_for_each_request_once() {
+    let cost = undisturbed();
+    assert!(cost > NanoDollars::ZERO);
+    for cut in [Cut::BeforeNoted, Cut::BeforePaid, Cut::BeforeEnded, Cut::AfterEnded] {
+        cut_off(cut, cost);
+    }
+}
