@@ -98,6 +98,34 @@ fn ids_that_must_come_change_nothing_but_the_number_of_steps() {
     assert!(fewer * 3 > steps, "{fewer} of {steps} steps saved");
 }
 
+/// What the model itself would say of the same ids, read as a prompt without any grammar, is the answer's own to the last bit; what
+/// the grammar forbids stands among the alternatives.
+#[test]
+fn log_probabilities_are_the_models_own_whatever_is_allowed() {
+    let (prompt, mut forbidden) = ([1, 2, 3, 7, 9], 0);
+    for seed in 0..60 {
+        let grammar = ToyGrammar::new(seed, VOCAB, EOS);
+        let penalties = if seed % 3 == 0 { 1.5 } else { 0.0 };
+        let sampling =
+            Sampling { logprobs: Some(6), frequency_penalty: penalties, min_tokens: 2, ..hot(seed, 30) };
+        let answer = bench().ask(held(&grammar, sampling)).0;
+        let choice = &answer.choices[&0];
+        let whole: Vec<u32> = prompt.iter().chain(&choice.ids).copied().collect();
+        let scored = Sampling { prompt_logprobs: Some(6), ..greedy(0) };
+        let scores = bench().ask(job(&whole, scored)).0.scores.unwrap().tokens;
+        assert_eq!(choice.logprobs, scores[prompt.len()..], "seed {seed}");
+        let mut state = grammar.begin();
+        let mut mask = vec![0u32; VOCAB.div_ceil(32) as usize];
+        for token in choice.logprobs.iter().take_while(|token| token.id != EOS) {
+            state.mask(&mut mask).unwrap();
+            let may = |id: u32| mask[id as usize / 32] >> (id % 32) & 1 == 1;
+            forbidden += token.top.iter().filter(|other| !may(other.id)).count();
+            state.accept(token.id).unwrap();
+        }
+    }
+    assert!(forbidden > 1_000, "{forbidden} alternatives that could not come");
+}
+
 #[test]
 fn a_grammar_that_fails_ends_its_own_call() {
     let grammar = ToyGrammar { fails_at: Some(3), longest: 20, ..ToyGrammar::new(3, VOCAB, EOS) };
