@@ -1,10 +1,11 @@
 //! The configuration from end to end: defaults that equal the rooms' own, and faults that are all found.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use headrace_domain::PriceTier;
+use headrace_domain::{KeyId, MediaKind, PriceTier};
 use headrace_fleet::Hedge;
-use headrace_gateway::{OffForm, OnBreak, Sticky};
+use headrace_gateway::{Inputs, OffForm, OnBreak, Spellers, Sticky};
 use headrace_trace::RecorderConfig;
 
 use super::*;
@@ -524,4 +525,58 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
         let why = policy(wrong).unwrap_err();
         assert!(why.contains(told), "{wrong}: {why}");
     }
+}
+
+#[test]
+fn what_a_model_takes_and_who_may_spell_control_tokens_is_read() {
+    let prices = "[[prices]]\nmodel = \"m\"\ninput = 1\noutput = 2\n";
+    let far = |more: &str| {
+        let upstream = "[[upstreams]]\nname = \"gpu\"\nkind = \"vllm\"\nurl = \"http://127.0.0.1:9\"\n";
+        read(&format!("{upstream}[[models]]\nname = \"m\"\ntargets = [\"gpu/m\"]\n{more}\n{prices}"))
+    };
+    let own =
+        |more: &str| read(&format!("[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n{more}\n{prices}"));
+    let inputs = |more: &str| far(more).map(|config| config.relayed[0].inputs);
+    assert_eq!(inputs(""), Ok(None), "its servers decide");
+    assert_eq!(inputs("input = [\"text\"]"), Ok(Some(Inputs::of([]))));
+    let two = inputs("input = [\"document\", \"text\", \"image\"]").unwrap().unwrap();
+    let taken = Inputs::ALL.map(|kind| two.takes(kind));
+    assert_eq!(taken, Inputs::ALL.map(|kind| matches!(kind, MediaKind::Image | MediaKind::Document)));
+    let all = inputs("input = [\"text\", \"image\", \"document\", \"audio\", \"video\"]");
+    assert_eq!(all, Ok(Some(Inputs::of(Inputs::ALL))));
+
+    let key = |id: &str| KeyId::new(id).unwrap();
+    for (written, read) in [
+        ("", Spellers::Nobody),
+        ("parse_special = \"all\"", Spellers::All),
+        ("parse_special = []", Spellers::Keys(Arc::default())),
+        (
+            "parse_special = [\"key_b\", \"key_a\"]",
+            Spellers::Keys(Arc::new([key("key_a"), key("key_b")].into())),
+        ),
+    ] {
+        assert_eq!(
+            far(written).map(|config| config.relayed[0].policy.parse_special.clone()),
+            Ok(read.clone())
+        );
+        assert_eq!(own(written).map(|config| config.models[0].policy().parse_special), Ok(read), "{written}");
+    }
+    let shape = "models[0].parse_special: must be a list of ids of keys, or \"all\"";
+    let kinds = "models[0].input: must be a list of text, image, document, audio, video, text among them";
+    for (wrong, told) in [
+        ("input = \"text\"", kinds),
+        ("input = []", kinds),
+        ("input = [\"image\"]", kinds),
+        ("input = [\"text\", \"smell\"]", kinds),
+        ("input = [\"text\", 1]", kinds),
+        ("parse_special = \"some\"", shape),
+        ("parse_special = true", shape),
+        ("parse_special = [1]", shape),
+        ("parse_special = [\"\"]", shape),
+    ] {
+        let why = far(wrong).err().unwrap_or_default();
+        assert!(why.contains(told), "{wrong}: {why}");
+    }
+    // What a model that is computed here takes, its checkpoint says.
+    assert!(own("input = [\"text\"]").err().unwrap_or_default().contains("models[0].input"));
 }
