@@ -8,7 +8,7 @@ use headrace_domain::{
     Attempt, AttemptOutcome, Clock, Endpoint, ModelName, NanoDollars, Outcome, is_partition,
 };
 use headrace_engine_api::Engine;
-use headrace_fleet::{Fleet, Worker};
+use headrace_fleet::{Fleet, Site, Worker};
 use headrace_gateway::{Catalog, Offer};
 use headrace_ledger::prices::{CostList, PriceList};
 use serde_json::{Value, json};
@@ -23,19 +23,54 @@ fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
     let worker = |(at, engine): (usize, &Arc<Scripted>)| {
         Worker::new(&format!("w{at}"), name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
     };
+    serve_by(&world, Fleet::new(engines.iter().enumerate().map(worker)));
+    (world, engines)
+}
+
+/// Has the world's model served by these workers.
+fn serve_by(world: &World, fleet: Fleet) {
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}]);
     let offer = Offer {
         models: world.gateway.catalog().models().cloned().collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         costs: CostList::default(),
-        fleet: Arc::new(Fleet::new(engines.iter().enumerate().map(worker))),
+        fleet: Arc::new(fleet),
         judge: None,
         weights: BTreeMap::new(),
         names: headrace_gateway::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
-    (world, engines)
+}
+
+/// Engines at upstreams of others, which are asked by ids: the answer names the one that it came from, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
+    for (scripts, expected) in [
+        ([Script::Answer, Script::Answer], "one"),
+        ([Script::Full, Script::Answer], "two"),
+        ([Script::ThenDie(0), Script::Answer], "two"),
+    ] {
+        let world = World::new(Setup::default());
+        let engines = scripts.map(Scripted::new);
+        let worker = |(name, engine): (&str, &Arc<Scripted>)| {
+            let engine = Arc::clone(engine) as Arc<dyn Engine>;
+            let model = ModelName::new(MODEL).unwrap();
+            Worker::new(&format!("{name}/theirs"), model, engine).at(&Arc::new(Site::new(name)))
+        };
+        let fleet = Fleet::new(["one", "two"].into_iter().zip(&engines).map(worker));
+        serve_by(&world, fleet);
+        for stream in [false, true] {
+            let answer = world.chat(stream).await;
+            assert_eq!((answer.status, header(&answer, "x-headrace-upstream")), (200, Some(expected)));
+            read(answer).await;
+            world.balance_when_idle().await;
+            assert_eq!(world.last_trace().upstream.as_deref(), Some(expected));
+        }
+    }
+    // An engine of this process is no upstream.
+    let (world, _) = workers(&[Script::Answer]);
+    assert_eq!(header(&world.chat(false).await, "x-headrace-upstream"), None);
 }
 
 /// `0:w0 failed engine_unavailable`, of each attempt.
