@@ -46,11 +46,13 @@ pub trait Front: Send + Sync + 'static {
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
-    /// Decides whether a question comes in. An answer is a refusal: its body is left with the peer.
+    /// Decides whether a question comes in. `headers`: those of [`DIALECT_HEADERS`] that stand there, as text. An answer is a refusal:
+    /// its body is left with the peer.
     fn admit_question(
         self: &Arc<Self>,
         question: Question,
         credentials: &Credentials,
+        headers: Vec<(&'static str, String)>,
     ) -> Result<Self::Questioner, Answer<Self::Stream>>;
 
     /// Answers a question that was let in. Its body is read when it is asked for.

@@ -1,4 +1,4 @@
-//! Questions with a body, beside calls: about words and tokens. They are answered by the house alone, and are free. Plain data.
+//! Questions with a body, beside calls: about words and tokens. They are free. Plain data.
 
 use headrace_domain::{Dialect, Endpoint};
 

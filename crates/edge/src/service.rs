@@ -209,7 +209,8 @@ impl<F: Front> Asked<'_, F> {
 
     async fn question(&mut self, question: Question) -> Answer<F::Stream> {
         let Shared { front, limits, memory, stats, .. } = self.shared;
-        let asked = match front.admit_question(question, &self.credentials()) {
+        let headers = dialect_headers(&self.parts.headers);
+        let asked = match front.admit_question(question, &self.credentials(), headers) {
             Ok(asked) => asked,
             Err(refusal) => return refusal,
         };

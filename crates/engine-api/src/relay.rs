@@ -20,6 +20,10 @@ pub trait Relay: Send + Sync {
     /// Sends a body. Returns at once; what comes back is read from the answer. Dropping the answer breaks it off.
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer>;
 
+    /// Asks how many tokens the prompt of a body of messages has, which is free there: nothing is generated. As [`Self::send`]
+    /// otherwise. `None`: it does not tell.
+    fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>>;
+
     /// How busy it is, as far as that is known.
     fn load(&self) -> LoadReport;
 

@@ -44,8 +44,9 @@ impl Front for Gateway {
         self: &Arc<Self>,
         question: Question,
         credentials: &Credentials,
+        headers: Vec<(&'static str, String)>,
     ) -> Result<Questioner, Answer> {
-        self.let_ask(question, credentials)
+        self.let_ask(question, credentials, headers)
     }
 
     async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: Questioner, body: B) -> Answer {

@@ -34,7 +34,7 @@ mod asking;
 mod fall_back;
 mod judged;
 
-mod source;
+pub(crate) mod source;
 
 mod ahead;
 mod line;

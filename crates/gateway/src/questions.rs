@@ -1,5 +1,8 @@
 //! Questions about words and tokens, beside calls: how many tokens a prompt has, which they are, and what they say. They count as
-//! requests, and cost nothing; what they need of memory and time is bound as a call's is.
+//! requests, and cost nothing; what they need of memory and time is bound as a call's is. A count at somebody else's model is asked
+//! for there (`passed`).
+
+mod passed;
 
 use std::sync::Arc;
 
@@ -24,17 +27,21 @@ use crate::refused::Why;
 use crate::routes::Asker;
 use crate::stages::authenticate::draining;
 use crate::stages::authorize::unknown_model;
+use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
 use crate::stages::render::shorten::shortened;
-use crate::stages::render::{could_fit, likely_tokens, out_of_vocabulary, rendered, text_alone};
+use crate::stages::render::{could_fit, out_of_vocabulary, rendered, text_alone};
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
+
+use passed::{For, Passed};
 
 /// A question whose asker is known.
 pub struct Questioner {
     question: Question,
     principal: Arc<Principal>,
     dossier: Dossier,
+    headers: Vec<(&'static str, String)>,
 }
 
 impl Admitted for Questioner {
@@ -49,10 +56,11 @@ impl Gateway {
         &self,
         question: Question,
         credentials: &Credentials,
+        headers: Vec<(&'static str, String)>,
     ) -> Result<Questioner, Answer> {
         let (dossier, principal) = self.identify(credentials, question.dialect());
         match principal {
-            Ok(principal) => Ok(Questioner { question, principal, dossier }),
+            Ok(principal) => Ok(Questioner { question, principal, dossier, headers }),
             Err(why) => Err(tell(&dossier, Err(why))),
         }
     }
@@ -79,18 +87,37 @@ impl Gateway {
             to: None,
         };
         let (catalog, limits) = (self.catalog(), self.config().wire.clone());
-        let desk = Desk { question: asked.question, asker, catalog, limits };
-        if taken.turn.is_none() {
-            return desk.answer(body);
-        }
-        // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
-        let reading = tokio::task::spawn_blocking(move || (desk.answer(body), taken));
-        let stopped = |_| {
-            Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
-                .at(Stage::Parse)
+        let desk = Desk { question: asked.question, asker, catalog: Arc::clone(&catalog), limits };
+        let (answered, _taken) = if taken.turn.is_none() {
+            (desk.answer(body)?, taken)
+        } else {
+            // A long body takes milliseconds: the event loop's threads must stay free. What was taken stays there meanwhile.
+            let reading = tokio::task::spawn_blocking(move || (desk.answer(body), taken));
+            let stopped = |_| {
+                Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
+                    .at(Stage::Parse)
+            };
+            let (answered, taken) = reading.await.map_err(stopped)?;
+            (answered?, taken)
         };
-        reading.await.map_err(stopped)?.0
+        let passed = match answered {
+            Answered::Here(body) => return Ok(Answer::json(200, body)),
+            Answered::Elsewhere(passed) => passed,
+        };
+        let Questioner { principal, dossier, headers, .. } = asked;
+        let asks = For { principal, request: dossier.id, headers };
+        tokio::select! {
+            biased;
+            told = passed.answer(&catalog, asks) => told,
+            () = self.cut_off().cancelled() => Err(draining()),
+        }
     }
+}
+
+/// What became of a question.
+enum Answered {
+    Here(Vec<u8>),
+    Elsewhere(Box<Passed>),
 }
 
 /// Where a question is answered, whose body is here.
@@ -102,24 +129,24 @@ struct Desk {
 }
 
 impl Desk {
-    fn answer(&self, body: Bytes) -> Looked {
-        let body = match self.question {
-            Question::CountTokens => self.count(body)?,
-            Question::Tokenize => self.tokenize(&body)?,
-            Question::Detokenize => self.detokenize(&body)?,
-        };
-        Ok(Answer::json(200, body))
+    fn answer(&self, body: Bytes) -> Result<Answered, Why> {
+        match self.question {
+            Question::CountTokens => self.count(body),
+            Question::Tokenize => self.tokenize(&body).map(Answered::Here),
+            Question::Detokenize => self.detokenize(&body).map(Answered::Here),
+        }
     }
 
-    fn count(&self, body: Bytes) -> Result<Vec<u8>, Why> {
+    fn count(&self, body: Bytes) -> Result<Answered, Why> {
         // How a body is read depends on who takes it, as with calls.
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
         if model.is_some_and(|model| model.lane.is_messages()) {
             let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
-            self.model(&call.model, Endpoint::Messages, &body)?;
-            let Prompt::Relayed(relayed) = &call.prompt else { return Err(unread()) };
-            return Ok(count_body(likely_tokens(relayed), true));
+            let model = self.model(&call.model, Endpoint::Messages, &body)?;
+            // What rules keep from being sent on in a call is not sent on in a question.
+            may_pass(&self.catalog, &model, &call)?;
+            return Ok(Answered::Elsewhere(Box::new(Passed { model, call })));
         }
         let call = parse_count(&body, &self.limits)?;
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
@@ -131,7 +158,7 @@ impl Desk {
         let reasoning = Some(&call.reasoning);
         let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
         let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
-        Ok(count_body(ids.len() as u64, false))
+        Ok(Answered::Here(count_body(ids.len() as u64, false)))
     }
 
     fn tokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {

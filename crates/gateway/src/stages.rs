@@ -35,7 +35,7 @@ pub(crate) mod authorize;
 
 pub(crate) mod route;
 
-mod moderate;
+pub(crate) mod moderate;
 
 pub(crate) mod render;
 

@@ -56,6 +56,11 @@ impl Kind {
         }
     }
 
+    /// Whether it tells how many tokens a message has (`/v1/messages/count_tokens`), whichever dialect its calls are in.
+    pub const fn counts_tokens(self) -> bool {
+        matches!(self, Self::Anthropic | Self::Headrace)
+    }
+
     /// In which field of a chat it wants to be told how many tokens the answer may have.
     pub const fn max_tokens_field(self) -> &'static str {
         match self {

@@ -52,6 +52,7 @@ pub(crate) struct Server {
     rerank: Url,
     score: Url,
     messages: Url,
+    count: Url,
     responses: Url,
     drained: AtomicBool,
     /// It has no place that generates from ids: it said so.
@@ -91,6 +92,7 @@ impl Server {
             chat: address.api("chat/completions"),
             completions: address.api("completions"),
             messages: address.api("messages"),
+            count: address.api("messages/count_tokens"),
             responses: address.api("responses"),
             embeddings: address.api("embeddings"),
             rerank: address.api("rerank"),
@@ -133,6 +135,11 @@ impl Server {
             Endpoint::Rerank => &self.rerank,
             Endpoint::Score => &self.score,
         }
+    }
+
+    /// Where it is asked how many tokens a message has.
+    pub(crate) const fn count_url(&self) -> &Url {
+        &self.count
     }
 
     /// Headers of a call in a dialect, with the key.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts};
 use headrace_worker::{About, Words};
+use reqwest::Url;
 
 use crate::answer::Answer;
 use crate::ask::Post;
@@ -180,19 +181,30 @@ pub struct RelayModel {
     gauge: Arc<Gauge>,
 }
 
+impl RelayModel {
+    fn post(&self, url: Url, ask: RelayAsk) -> Box<dyn RelayAnswer> {
+        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within } = ask;
+        let dialect = endpoint.dialect();
+        let gauge = Arc::clone(&self.gauge);
+        let asker = Asker { tenant, weight };
+        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge };
+        Box::new(Answer::new(Arc::clone(&self.server), post))
+    }
+}
+
 impl Relay for RelayModel {
     fn facts(&self) -> &RelayFacts {
         &self.facts
     }
 
     fn send(&self, ask: RelayAsk) -> Box<dyn RelayAnswer> {
-        let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within } = ask;
-        let url = self.server.url(endpoint).clone();
-        let dialect = endpoint.dialect();
-        let gauge = Arc::clone(&self.gauge);
-        let asker = Asker { tenant, weight };
-        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge };
-        Box::new(Answer::new(Arc::clone(&self.server), post))
+        let url = self.server.url(ask.endpoint).clone();
+        self.post(url, ask)
+    }
+
+    fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
+        let counts = self.server.spec.kind.counts_tokens();
+        counts.then(|| self.post(self.server.count_url().clone(), ask))
     }
 
     fn load(&self) -> LoadReport {

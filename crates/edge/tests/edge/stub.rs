@@ -259,6 +259,7 @@ impl Front for Stub {
         self: &Arc<Self>,
         question: Question,
         credentials: &Credentials,
+        _headers: Vec<(&'static str, String)>,
     ) -> Result<Questioned, Answer<Pieces>> {
         let payer = known(credentials).ok_or_else(|| whole(401, "{}"))?;
         Ok(Questioned { question, payer })

@@ -21,7 +21,7 @@ pub(super) mod jobs;
 
 pub(super) mod resume;
 
-mod faults;
+pub(crate) mod faults;
 
 pub(super) mod heard;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Stage, ToEncode};
 use headrace_moderation::{Judge, Verdict};
 
-use crate::catalog::ServedModel;
+use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
 use crate::refused::Why;
 use crate::state::{Moderated, Routed};
@@ -31,12 +31,23 @@ impl Routed {
         };
         let verdict = verdict?;
         dossier.record.moderation = verdict.rule().map(str::to_owned);
-        if let Verdict::Blocked { rule, message } = verdict {
-            let message = format!("{message} (content rule `{rule}`)");
-            return Err(Why::new(Code::ContentPolicy, message));
-        }
+        not_blocked(verdict)?;
         dossier.mark(Stage::Moderate);
         Ok(Moderated(Self { principal, call, taken, catalog, model }))
+    }
+}
+
+/// Whether the rules let pass what is no call, and goes where one would.
+pub(crate) fn may_pass(catalog: &Catalog, model: &ServedModel, call: &Call) -> Result<(), Why> {
+    catalog.judge().map_or(Ok(()), |judge| not_blocked(verdict(&**judge, model, call)?))
+}
+
+fn not_blocked(verdict: Verdict) -> Result<(), Why> {
+    match verdict {
+        Verdict::Blocked { rule, message } => {
+            Err(Why::new(Code::ContentPolicy, format!("{message} (content rule `{rule}`)")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -362,7 +362,7 @@ fn resolve(
 }
 
 /// A number that stands for the tenant in the engine's fair queue (FNV-1a of its name).
-fn tenant_number(org: &str) -> u64 {
+pub(crate) fn tenant_number(org: &str) -> u64 {
     org.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -10,7 +10,7 @@ use crate::world::{MODEL, Setup, World, header, read};
 
 /// The status of an answer to a question, and what it says.
 async fn ask(world: &World, question: Question, body: &Value) -> (u16, Value) {
-    let answer = match world.gateway.admit_question(question, &world.credentials()) {
+    let answer = match world.gateway.admit_question(question, &world.credentials(), Vec::new()) {
         Ok(asked) => {
             let body = bytes::Bytes::from(body.to_string());
             world.gateway.answer_question(asked, body).await
@@ -130,7 +130,7 @@ async fn bad_questions_are_refused_as_calls_are() {
             "{error}"
         );
     }
-    let stranger = world.gateway.admit_question(Question::Tokenize, &Default::default());
+    let stranger = world.gateway.admit_question(Question::Tokenize, &Default::default(), Vec::new());
     assert_eq!(stranger.err().unwrap().status, 401);
     assert_eq!(world.gateway.memory_taken(), 0);
 }

@@ -7,6 +7,7 @@ mod asks;
 mod canaries;
 mod changes;
 mod continues;
+mod counts;
 mod cut_off;
 mod encodes;
 mod ends;

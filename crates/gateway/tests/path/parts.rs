@@ -69,7 +69,8 @@ async fn a_model_without_eyes_names_the_part_and_its_place() {
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("`{place}`: {kind}.")) && message.contains(MODEL), "{message}");
     }
-    let asked = world.gateway.admit_question(Question::CountTokens, &world.credentials()).ok().unwrap();
+    let asked =
+        world.gateway.admit_question(Question::CountTokens, &world.credentials(), Vec::new()).ok().unwrap();
     let answer = world.gateway.answer_question(asked, Bytes::from(claude.to_string())).await;
     assert_eq!(answer.status, 400);
     assert!(prompts(&world).is_empty());

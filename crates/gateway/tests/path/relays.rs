@@ -401,10 +401,10 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
 
 #[tokio::test]
 async fn tokens_of_a_model_that_somebody_else_has_are_estimated_or_unknown() {
-    let server = server("claude", Dialect::Anthropic, vec![]);
+    let server = server("gpu", Dialect::OpenAi, vec![]);
     let world = world(&[server]);
     let asked = |question, body: Value| {
-        let asked = world.gateway.admit_question(question, &world.credentials()).ok().unwrap();
+        let asked = world.gateway.admit_question(question, &world.credentials(), Vec::new()).ok().unwrap();
         let gateway = Arc::clone(&world.gateway);
         async move { gateway.answer_question(asked, Bytes::from(body.to_string())).await }
     };

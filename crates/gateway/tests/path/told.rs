@@ -90,6 +90,10 @@ impl Relay for Told {
         Box::new(Telling { script, gate: Arc::clone(&self.gate), let_go: Arc::clone(&self.let_go) })
     }
 
+    fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
+        (self.facts.dialect == Dialect::Anthropic).then(|| self.send(ask))
+    }
+
     fn load(&self) -> LoadReport {
         let told = self.tells_load.load(Ordering::SeqCst);
         let reported = if told { Reported::Now } else { Reported::Never };

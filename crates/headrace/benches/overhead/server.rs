@@ -124,6 +124,7 @@ impl Front for Hello {
         self: &Arc<Self>,
         _question: Question,
         _credentials: &Credentials,
+        _headers: Vec<(&'static str, String)>,
     ) -> Result<Anybody, Answer<Delivery>> {
         Err(hello())
     }

@@ -177,6 +177,7 @@ impl Front for Plain {
         self: &Arc<Self>,
         _question: Question,
         _credentials: &Credentials,
+        _headers: Vec<(&'static str, String)>,
     ) -> Result<Anybody, Answer<Passing>> {
         Err(failed())
     }

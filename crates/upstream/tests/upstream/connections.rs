@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use headrace_domain::Endpoint;
-use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
+use headrace_engine_api::{Relay as _, RelayError, RelayEvent, RelayWait};
 use headrace_hostile::{Fault, Hostile};
 use headrace_upstream::{Kind, Upstream, UseHttp2};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -79,6 +79,37 @@ async fn a_call_says_who_it_is_in_its_dialect() {
 }
 
 /// The caller's version of the API wins over ours, and is said once.
+/// Who tells how many tokens a message has is asked at the place for that, in Anthropic's dialect; nobody else is.
+#[tokio::test]
+async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
+    for kind in Kind::ALL {
+        let hostile = Hostile::start_with(|_| {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18";
+            Some(format!("{head}\r\n\r\n{{\"input_tokens\":5}}").into_bytes())
+        });
+        let hostile = hostile.await.unwrap();
+        let model = Upstream::new(spec(&hostile.url(), kind)).unwrap().model("any", None);
+        let mut call = ask(Endpoint::Messages, "m", false);
+        call.headers = vec![("anthropic-beta", "theirs".into())];
+        let body = call.body.clone();
+        let Some(mut answer) = model.count(call) else {
+            assert!(!matches!(kind, Kind::Anthropic | Kind::Headrace), "{kind}");
+            assert!(hostile.seen().requests.is_empty());
+            continue;
+        };
+        assert!(matches!(answer.next().await, Some(RelayEvent::Head(_))));
+        assert_eq!(answer.next().await, Some(RelayEvent::Whole(Bytes::from_static(b"{\"input_tokens\":5}"))));
+        let seen = hostile.seen();
+        let request = seen.requests.last().unwrap();
+        assert_eq!((request.path.as_str(), &request.body[..]), ("/v1/messages/count_tokens", &body[..]));
+        for (name, value) in [("anthropic-version", "2023-06-01"), ("anthropic-beta", "theirs")] {
+            assert_eq!(request.header(name), Some(value), "{kind}: {name}");
+        }
+        let keys = request.headers.iter().filter(|(_, value)| value.contains(KEY)).count();
+        assert_eq!(keys, 1, "{kind}");
+    }
+}
+
 #[tokio::test]
 async fn a_callers_header_replaces_our_default() {
     let hostile = Hostile::start().await.unwrap();

@@ -14,13 +14,13 @@ use crate::refused::Why;
 const UNTOLD_WAIT: Duration = Duration::from_secs(1);
 
 /// What went wrong.
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// What the client is told if nobody else answers it.
-    pub(super) why: Why,
+    pub(crate) why: Why,
     /// For operators, in the upstream's words.
-    pub(super) cause: String,
+    pub(crate) cause: String,
     /// Another target might do better.
-    pub(super) may_move: bool,
+    pub(crate) may_move: bool,
     /// The server broke over it, as it might over the same elsewhere.
     pub(super) broke: bool,
 }
@@ -40,7 +40,7 @@ impl Fault {
 }
 
 /// Of what came, or did not, before anything of it was read.
-pub(super) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
+pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> Fault {
     let cause = error.to_string();
     match error {
         RelayError::Connect { .. } => {

@@ -1,0 +1,146 @@
+//! Counts of tokens at somebody else's server: it knows its model's words, so the question goes there as it came, and what it says is told
+//! as it came. Free for whoever asks, bound in time and bytes. Must not know how anything travels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage};
+use headrace_engine_api::{RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, Tenant};
+use headrace_fleet::{Trail, Tried};
+use headrace_identity::Principal;
+use headrace_wire::count_body;
+use headrace_wire::relay::{Edits, edited};
+use serde_json::Value;
+
+use crate::Answer;
+use crate::catalog::{Catalog, ServedModel};
+use crate::look_up::Looked;
+use crate::pump::source::faults;
+use crate::refused::Why;
+use crate::stages::render::{likely_tokens, tenant_number};
+
+/// How long one server is waited for.
+const COUNT_WITHIN: Duration = Duration::from_secs(20);
+/// The most bytes that its answer may have.
+const MOST_COUNT_BYTES: usize = 16 << 10;
+
+/// A count that is asked for elsewhere.
+pub(super) struct Passed {
+    pub(super) model: Arc<ServedModel>,
+    /// The question, read to be sent on.
+    pub(super) call: Call,
+}
+
+/// For whom it is asked.
+pub(super) struct For<'a> {
+    pub(super) principal: &'a Principal,
+    pub(super) request: RequestId,
+    /// Headers by which the dialect changes what a body means.
+    pub(super) headers: &'a [(&'static str, String)],
+}
+
+impl Passed {
+    /// What the first target says that counts. Where those that are there count nothing, an estimate, which says so.
+    pub(super) async fn answer(self, catalog: &Catalog, asks: For<'_>) -> Looked {
+        let (mut tried, mut first, mut counts_none) = (Tried::default(), None, false);
+        let nothing = Trail { marks: &[], tokens: 0 };
+        let regions = &asks.principal.regions;
+        while let Some(placement) = catalog.fleet().place_near(&self.model.name, nothing, &tried, regions) {
+            // How a count goes is not said to the fleet: it is no call, and a server without this path is well all the same.
+            let relay = placement.relay().map(Arc::clone);
+            let asked = match &relay {
+                Some(relay) => relay.count(self.ask(relay.facts(), catalog, &asks)?),
+                None => None,
+            };
+            match (asked, relay) {
+                (Some(answer), Some(relay)) => {
+                    let facts = relay.facts();
+                    match told(answer).await {
+                        Ok(body) => {
+                            let answer = Answer::json(200, body);
+                            return Ok(answer.with_header("x-headrace-upstream", &*facts.upstream));
+                        }
+                        Err(fault) => {
+                            tracing::warn!(
+                                upstream = &*facts.upstream,
+                                cause = fault.cause,
+                                "a count failed"
+                            );
+                            if !fault.may_move {
+                                return Err(fault.why);
+                            }
+                            first.get_or_insert(fault.why);
+                        }
+                    }
+                }
+                _ => counts_none = true,
+            }
+            tried.add(placement);
+        }
+        match first {
+            Some(why) => Err(why),
+            None if counts_none => self.estimate(),
+            None => Err(self.nobody()),
+        }
+    }
+
+    fn ask(&self, facts: &RelayFacts, catalog: &Catalog, asks: &For<'_>) -> Result<RelayAsk, Why> {
+        let edits = Edits { model: &facts.model, usage: false, max_tokens: None };
+        let org = &asks.principal.org;
+        Ok(RelayAsk {
+            request: asks.request,
+            tenant: Tenant(tenant_number(org.as_str())),
+            weight: catalog.weight(org),
+            endpoint: Endpoint::Messages,
+            body: edited(&self.call, &edits)?,
+            stream: false,
+            headers: asks.headers.to_vec(),
+            head_within: Some(COUNT_WITHIN),
+        })
+    }
+
+    fn estimate(&self) -> Looked {
+        let Prompt::Relayed(relayed) = &self.call.prompt else { return Err(super::unread()) };
+        Ok(Answer::json(200, count_body(likely_tokens(relayed), true)))
+    }
+
+    fn nobody(&self) -> Why {
+        let message =
+            format!("No upstream of `{}` takes questions now. Nothing was charged.", self.model.name);
+        Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(Duration::from_secs(1))
+    }
+}
+
+/// The body of a count, which holds a number and is short.
+async fn told(mut answer: Box<dyn RelayAnswer>) -> Result<Bytes, faults::Fault> {
+    let reading = async {
+        loop {
+            match answer.next().await {
+                Some(RelayEvent::Head(_)) => {}
+                Some(RelayEvent::Whole(body)) => return judged(body),
+                Some(RelayEvent::Failed(error)) => return Err(error),
+                Some(RelayEvent::Event(_)) => return Err(not_a_count("a stream")),
+                None => return Err(RelayError::Cut { why: "it said nothing".to_owned() }),
+            }
+        }
+    };
+    let late = |_| RelayError::Timeout { what: RelayWait::Whole, after: COUNT_WITHIN };
+    let read = tokio::time::timeout(COUNT_WITHIN, reading).await.map_err(late).and_then(|read| read);
+    read.map_err(|error| faults::of_relay(&error, Dialect::Anthropic))
+}
+
+fn judged(body: Bytes) -> Result<Bytes, RelayError> {
+    if body.len() > MOST_COUNT_BYTES {
+        return Err(RelayError::TooLarge { what: "body", limit: MOST_COUNT_BYTES });
+    }
+    let read: Option<Value> = serde_json::from_slice(&body).ok();
+    match read.as_ref().and_then(|told| told.get("input_tokens")).and_then(Value::as_u64) {
+        Some(_) => Ok(body),
+        None => Err(not_a_count("no count of tokens")),
+    }
+}
+
+fn not_a_count(what: &str) -> RelayError {
+    RelayError::NotTheDialect { what: what.to_owned(), beginning: String::new() }
+}
