@@ -101,8 +101,10 @@ impl Passed {
     }
 
     fn estimate(&self) -> Looked {
-        let Prompt::Relayed(relayed) = &self.call.prompt else { return Err(super::unread()) };
-        Ok(Answer::json(200, count_body(likely_tokens(relayed), true)))
+        match &self.call.prompt {
+            Prompt::Relayed(relayed) => Ok(Answer::json(200, count_body(likely_tokens(relayed), true))),
+            _ => Err(Why::new(Code::InternalError, "The question was not read to be sent on.")),
+        }
     }
 
     fn nobody(&self) -> Why {
