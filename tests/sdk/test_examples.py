@@ -1,4 +1,4 @@
-"""The Python that we print runs as it stands: the README's, and what `headrace up` says to paste."""
+"""The Python that we print runs as it stands: the README's, the book's, and what `headrace up` says to paste."""
 
 import os
 import pathlib
@@ -6,13 +6,18 @@ import re
 import subprocess
 import sys
 
-from conftest import BINARY, ROOT
+import pytest
+from conftest import BINARY, MODEL, ROOT
 
 
 def run(source, url, **variables):
     """Runs a program in an interpreter of its own; what it printed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    source = source.replace("http://127.0.0.1:8080", url)
+    # A recipe's own server, and other people's models behind it: here they are one.
+    for there in ("http://127.0.0.1:8080", "http://127.0.0.1:8081"):
+        source = source.replace(there, url)
+    for model in ("openai/gpt-5", "claude/claude-sonnet-4-5"):
+        source = source.replace(model, MODEL)
     done = subprocess.run(
         [sys.executable, "-c", source], env={**env, **variables}, capture_output=True, text=True, timeout=60
     )
@@ -20,13 +25,24 @@ def run(source, url, **variables):
     return done.stdout
 
 
-def test_the_readme(server):
-    page = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert blocks
-    for block in blocks:
-        said = run(block, server.url, HEADRACE_API_KEY=server.key)
+def blocks(page):
+    """The Python of a page that is not marked as not run."""
+    found = re.findall(r"(<!-- not run: [^\n]*\n)?^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for unused, block in found if not unused]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def test_the_pages(server, page):
+    for block in blocks(page):
+        said = run(block, server.url, HEADRACE_API_KEY=server.key, OPENAI_API_KEY=server.key)
         assert said.rstrip().endswith("."), f"the answer is cut off: {said}"
+
+
+def test_the_pages_have_python():
+    assert {"README", "ci", "openai-anthropic"} <= {page.stem for page in PAGES if blocks(page)}
 
 
 def test_what_up_says(server, tmp_path):
