@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use headrace_domain::{Endpoint, UnixNanos};
+use headrace_domain::{ConnectionTrace, Endpoint, UnixNanos};
 
 /// A call whose head has arrived. Its body may still be on its way.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct Head {
     pub started: UnixNanos,
     /// The same moment on the clock's monotonic time, in nanoseconds.
     pub started_mono_ns: u64,
+    /// How its connection stands; `None`: it came on none.
+    pub connection: Option<ConnectionTrace>,
 }
 
 /// Headers by which a dialect changes what a body means. They go along where a body is sent on.

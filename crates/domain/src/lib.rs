@@ -2,6 +2,7 @@
 //! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
 
 mod attempt;
+mod beside;
 mod block_key;
 mod cache_mark;
 mod call;
@@ -26,6 +27,7 @@ mod trace;
 mod usage;
 
 pub use attempt::{Attempt, AttemptOutcome, Continued};
+pub use beside::{Ahead, Beside, Billed, BilledLine, ConnectionTrace};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawWish, Relayed, ServiceTier};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, Continued};
+use crate::beside::{Ahead, Beside, Billed, ConnectionTrace};
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
@@ -72,6 +73,12 @@ pub struct EngineTrace {
     /// Those that are not, though its caller wishes it: its organisation keeps as many as it may.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unpinned_blocks: u32,
+    /// What was computed before its turn; `None`: nobody knows, as in older records. For operators alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Ahead>,
+    /// What was computed beside it; `None`: nobody knows, as in older records. For operators alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
 }
 
 impl EngineTrace {
@@ -335,6 +342,12 @@ pub struct TraceRecord {
     /// What others charge us for it, all its tries together; `None`: nobody knows. For operators alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paid: Option<NanoDollars>,
+    /// At which prices it was held for and charged; `None`: it never got there, or is of a program that kept none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub billed: Option<Box<Billed>>,
+    /// How its connection stood; `None`: it came from inside, or is of a program that did not look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionTrace>,
     /// What moderation said, where it ran.
     pub moderation: Option<String>,
     /// How it ended.

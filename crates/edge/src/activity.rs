@@ -111,6 +111,11 @@ impl Activity {
         (self.requests.fetch_add(1, Ordering::AcqRel), InFlight(Arc::clone(self)))
     }
 
+    /// Nanoseconds since the connection was taken.
+    pub(crate) fn age_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// How many requests' headers were whole.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Acquire)

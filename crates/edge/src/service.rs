@@ -8,7 +8,7 @@ use headrace_call_api::{
     Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory,
     ObjectAsk, ObjectMethod, Peer, Question,
 };
-use headrace_domain::{Clock, Dialect, Endpoint, UnixNanos};
+use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -52,6 +52,7 @@ pub(crate) async fn answer<F: Front>(
         activity,
         parts: &parts,
         started,
+        connection: ConnectionTrace { requests_before: number, open_ns: activity.age_ns() },
         body_was_read: body.is_end_stream(),
         body,
         cut_short: false,
@@ -105,6 +106,7 @@ struct Asked<'a, F> {
     activity: &'a Activity,
     parts: &'a Parts,
     started: Moment,
+    connection: ConnectionTrace,
     body: Incoming,
     body_was_read: bool,
     /// Its peer had been refused so often that it was told nothing more.
@@ -195,6 +197,7 @@ impl<F: Front> Asked<'_, F> {
             dialect: dialect_headers(&self.parts.headers),
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
+            connection: Some(self.connection),
         };
         // Who calls, and whether it may come in, is asked before its body is.
         let admitted = match front.admit(head) {

@@ -10,7 +10,7 @@ use headrace_engine_api::{
     Ticket, channel,
 };
 use headrace_kernels::forward::Forward;
-use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec};
+use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec, Work};
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::{EngineConfig, EngineError, MAX_LOGPROBS};
@@ -141,7 +141,7 @@ impl Intake {
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // Only its end had not been told.
             state.end(0, reason);
-            state.close(Times::default(), now_ns);
+            state.close(Times::default(), now_ns, Work::default());
             return Ok(ticket);
         }
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
@@ -151,7 +151,7 @@ impl Intake {
         if !health.is_up() {
             return Err(SubmitRefusal::Unavailable { why: health.to_string() });
         }
-        state.trace.queue_depth = to_u32(desk.scheduler.waiting());
+        state.arrive(&desk.scheduler);
         desk.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
         for (choice, id) in state.choices.iter_mut().zip(ids) {
             choice.seq = Some(id);

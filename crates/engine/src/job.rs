@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
 use headrace_engine_api::{Event, EventSender, GrammarFailed, Job, JobError, JobReport, PromptScores};
-use headrace_scheduler::{Pinned, SeqId, Started, usable_blocks};
+use headrace_scheduler::{Pinned, Scheduler, SeqId, Started, Work, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
+use crate::around::Around;
 use crate::held::Held;
 use crate::masks::Masks;
 use crate::sampler::{Seen, penalizes};
@@ -83,6 +84,8 @@ pub(crate) struct JobState {
     last_step: u64,
     /// Where the steps' time had gone when it started.
     times: Times,
+    /// What came before it and ran beside it.
+    around: Around,
     /// `None` where scores were not asked for or are delivered.
     scores: Option<Vec<TokenLogprob>>,
     /// Events of other choices that wait for the scores, which come first.
@@ -239,6 +242,7 @@ impl JobState {
             output: 0,
             last_step: 0,
             times: Times::default(),
+            around: Around::of(job.tenant.0),
             held: Vec::new(),
             held_bytes: 0,
             still: Still::None,
@@ -284,8 +288,14 @@ impl JobState {
         self.failure.get_or_insert(error);
     }
 
-    /// Its first chunk is in the step that begins at `now_ns`.
-    pub(crate) fn start(&mut self, started: &Started, now_ns: u64, times: Times) {
+    /// It is about to be handed to the scheduler.
+    pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
+        self.trace.queue_depth = u32::try_from(scheduler.waiting()).unwrap_or(u32::MAX);
+        self.around.arrive(scheduler);
+    }
+
+    /// Its first chunk is in the step that begins at `now_ns`, which the scheduler has planned.
+    pub(crate) fn start(&mut self, started: &Started, now_ns: u64, times: Times, scheduler: &Scheduler) {
         if self.started_ns.is_some() {
             return;
         }
@@ -297,18 +307,22 @@ impl JobState {
         self.cached_tokens = cached_tokens as u64;
         self.computed = self.cached_tokens;
         self.trace.queue_ns = now_ns.saturating_sub(self.arrived_ns);
+        self.trace.ahead = Some(self.around.start(scheduler, self.trace.queue_ns));
         self.trace.miss = miss;
         self.times = times;
         self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
         self.send(Event::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
 
-    /// One of its chunks is in step number `step`, with `batch` sequences.
-    pub(crate) fn note_step(&mut self, step: u64, batch: usize, prefills: bool) {
+    /// One of its chunks is in step number `step`, with `batch` sequences, planned when so much `work` was done.
+    pub(crate) fn note_step(&mut self, step: u64, batch: usize, prefills: bool, work: Work) {
         if self.last_step == step {
             return;
         }
         self.last_step = step;
+        if self.first_token_ns.is_some() {
+            self.around.generates(work);
+        }
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);
         let trace = &mut self.trace;
         trace.batch_min = if trace.steps == 0 { batch } else { trace.batch_min.min(batch) };
@@ -466,8 +480,9 @@ impl JobState {
         )
     }
 
-    /// Sends the one terminal event. `times` says where the steps' time has gone by now, which is `now_ns`.
-    pub(crate) fn close(mut self, times: Times, now_ns: u64) {
+    /// Sends the one terminal event. `times` says where the steps' time has gone by now, which is `now_ns`, and `work` what it was
+    /// spent on.
+    pub(crate) fn close(mut self, times: Times, now_ns: u64, work: Work) {
         if self.still == Still::All {
             self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
         }
@@ -478,6 +493,9 @@ impl JobState {
         }
         // What was not computed in the end was not kept either.
         let computed = self.computed.saturating_sub(self.cached_tokens);
+        if self.started_ns.is_some() {
+            self.trace.beside = Some(self.around.end(work, computed, self.trace.decode_ns));
+        }
         let [minutes, hour] = self.pinned.blocks.map(|blocks| u64::from(blocks) * BLOCK_TOKENS as u64);
         let cache_write_1h = hour.min(computed);
         let cache_write = minutes.min(computed - cache_write_1h);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
+use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
 use crate::config::{EngineConfig, EngineError};
 use crate::intake::{Desk, Intake, Mode};
@@ -74,6 +74,8 @@ pub struct Stepper {
     times: Times,
     /// Where the time of all steps went.
     all_times: Times,
+    /// What all steps computed.
+    all_work: Work,
 }
 
 /// The step as copied out of the scheduler, so that the lock is not held while it computes.
@@ -156,6 +158,7 @@ impl Stepper {
             seen_ns: 0,
             times: Times::default(),
             all_times: Times::default(),
+            all_work: Work::default(),
         })
     }
 
@@ -221,6 +224,7 @@ impl Stepper {
                 self.times.step_ns = end_ns.saturating_sub(now_ns);
                 self.all_times.add(self.times);
                 desk.times = self.all_times;
+                self.all_work = desk.scheduler.work();
             }
             self.stand_still(&mut desk, done_ns);
             self.abort_over(&mut desk);
@@ -306,12 +310,12 @@ impl Stepper {
     /// Tells the jobs what the plan means for them.
     fn note_plan(&mut self, desk: &mut Desk, now_ns: u64) {
         let plan = desk.scheduler.current();
-        let batch = plan.chunks.len();
+        let (batch, work) = (plan.chunks.len(), desk.scheduler.work());
         for started in &plan.started {
             if let Some((job, _)) = self.owner(started.seq)
                 && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
             {
-                job.start(started, now_ns, self.all_times);
+                job.start(started, now_ns, self.all_times, &desk.scheduler);
             }
         }
         for chunk in &plan.chunks {
@@ -319,7 +323,7 @@ impl Stepper {
                 && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
             {
                 let prefills = chunk.start < job.prompt.len();
-                job.note_step(self.steps, batch, prefills);
+                job.note_step(self.steps, batch, prefills, work);
             }
         }
         for &seq in &plan.preempted {
@@ -445,7 +449,7 @@ impl Stepper {
         let mut closed = 0;
         for at in self.over.drain(..) {
             if let Some(job) = self.jobs.get_mut(at).and_then(Option::take) {
-                job.close(self.all_times, self.seen_ns);
+                job.close(self.all_times, self.seen_ns, self.all_work);
                 self.vacant.push(at);
                 closed += 1;
             }

@@ -118,6 +118,8 @@ impl Dossier {
             cost: NanoDollars::ZERO,
             loss: NanoDollars::ZERO,
             paid: None,
+            billed: None,
+            connection: None,
             moderation: None,
             outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
             shadow_of: None,

@@ -210,6 +210,7 @@ impl Copy {
             dialect,
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
+            connection: None,
         };
         let model = spec.model.clone();
         let running = Running { model, of: of.call, spec, lane, answer, memory, taken: None };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Reserved};
-use headrace_domain::{CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling};
+use headrace_domain::{
+    Billed, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Residency, Sampling, UnixNanos,
+};
 use headrace_engine_api::{SharedGrammar, ThoughtCap};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
@@ -204,6 +206,17 @@ impl Work {
     /// The most tokens that may be generated over all choices.
     pub(crate) fn most_output_tokens(&self) -> u64 {
         u64::from(self.sampling.max_tokens) * u64::from(self.sampling.n) * self.parts() as u64
+    }
+
+    /// What it is held for at `now`, as its trace keeps it.
+    pub(crate) fn held_for(&self, now: UnixNanos) -> Billed {
+        Billed {
+            at: now,
+            held_prompt_tokens: self.prompt_tokens(),
+            held_output_tokens: self.most_output_tokens(),
+            prompt_prices: None,
+            lines: Vec::new(),
+        }
     }
 }
 

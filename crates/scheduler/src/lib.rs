@@ -59,7 +59,7 @@
 //! | `fair` | the tenants: whose turn it is, and what each holds |
 //!
 //! At a first reading skip the rest. `fair` may be thought of as a queue, `scheduler/admit.rs` as "whoever fits", `outlook`
-//! and `rate` foretell waits, `door` refuses, `miss` and `nearest` say why a prompt was not cached, `scheduler/pause.rs` is
+//! and `rate` foretell waits, `work` tells afterwards for whom one waited, `door` refuses, `miss` and `nearest` say why a prompt was not cached, `scheduler/pause.rs` is
 //! for readers that stop reading. What is answered depends on none of these, only when, and whether in time.
 
 mod blocks;
@@ -79,6 +79,7 @@ mod sequence;
 mod step;
 mod tables;
 mod waiting;
+mod work;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use door::AddRefusal;
@@ -86,3 +87,4 @@ pub use pins::Pinned;
 pub use scheduler::{Load, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec, usable_blocks};
 pub use step::{ChunkView, Expired, LogitsNeed, Outcome, PlannedChunk, Started, StepPlan};
+pub use work::Work;

@@ -19,6 +19,7 @@ use crate::running::Running;
 use crate::sequence::{SeqId, Sequence, SequenceSpec, Slab, State};
 use crate::step::StepPlan;
 use crate::waiting::Waiting;
+use crate::work::{Work, WorkDone};
 
 /// Steps' worth of tokens that a tenant which was quiet may have ahead of the others.
 const BURST_STEPS: usize = 2;
@@ -38,6 +39,8 @@ pub struct Scheduler {
     prefixes: Prefixes,
     /// What steps cost lately.
     rate: Rate,
+    /// What they were spent on.
+    work: WorkDone,
     plan: StepPlan,
     /// Tokens of the step's budget that its plan has not given away yet.
     left: usize,
@@ -97,6 +100,7 @@ impl Scheduler {
             running: Running::default(),
             prefixes: Prefixes::new(&config, block_count),
             rate: Rate::default(),
+            work: WorkDone::default(),
             plan: StepPlan::default(),
             left: 0,
             scratch: Vec::new(),
@@ -204,6 +208,23 @@ impl Scheduler {
     /// Sequences that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len(&self.tenants)
+    }
+
+    /// Sequences that are computed, whoever's; and of these and those that wait, a tenant's: what a newcomer of it finds.
+    pub fn ahead_of(&self, tenant: u64) -> (usize, usize) {
+        let own = self.tenants.running(tenant) + self.tenants.queued_by(tenant).0;
+        (self.running.computed(), own)
+    }
+
+    /// What steps were spent on since the start, and the part of it that was a tenant's. That part is told only while somebody
+    /// waits, and counts from when somebody began to: differences of it mean something to who waits.
+    pub fn work_of(&self, tenant: u64) -> (Work, Work) {
+        self.work.seen(tenant)
+    }
+
+    /// What steps were spent on since the start.
+    pub const fn work(&self) -> Work {
+        self.work.all()
     }
 
     /// Whether there is nothing to compute and nobody waits. Some may stand still.

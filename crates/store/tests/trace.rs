@@ -46,6 +46,8 @@ fn record(n: u64) -> TraceRecord {
         paid: None,
         attempts: Vec::new(),
         continued: Vec::new(),
+        billed: None,
+        connection: None,
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
         shadow_of: None,

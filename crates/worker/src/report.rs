@@ -72,6 +72,9 @@ impl From<&JobReport> for Report {
             // Jobs that came from elsewhere wish nothing to be kept.
             pinned_blocks: _,
             unpinned_blocks: _,
+            // No room for them in the protocol: of such a job the wait is told as a whole.
+            ahead: _,
+            beside: _,
         } = report.engine;
         let miss = miss.map(|CacheMiss { reason, token, elsewhere, place: _, other }| Miss {
             reason,
@@ -146,6 +149,8 @@ impl Report {
             thoughts_cut: engine.thoughts_cut,
             pinned_blocks: 0,
             unpinned_blocks: 0,
+            ahead: None,
+            beside: None,
         };
         JobReport { usage: Usage { input, cached_input, output, ..Usage::default() }, engine }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use headrace_engine_api::JobError;
 use headrace_kernels::forward::Logits;
+use headrace_scheduler::Work;
 
 use crate::config::EngineError;
 use crate::sampler::Sampler;
@@ -28,13 +29,13 @@ impl Stepper {
             self.jobs.extend(desk.inbox.drain(..).map(Some));
         }
         let jobs = std::mem::take(&mut self.jobs);
-        let (times, now_ns) = (self.all_times, self.seen_ns);
+        let (times, now_ns, work) = (self.all_times, self.seen_ns, self.all_work);
         let mut ended = 0;
         for mut job in jobs.into_iter().flatten() {
             ended += 1;
             let end = AssertUnwindSafe(move || {
                 job.fail(error.clone());
-                job.close(times, now_ns);
+                job.close(times, now_ns, work);
             });
             // What broke the loop may lie in one of them. Its reader sees that its sender is gone.
             let _ = catch_unwind(end);
@@ -47,6 +48,8 @@ impl Stepper {
         self.further.clear();
         self.followed.clear();
         self.batch = Batch::default();
+        // The new scheduler counts from nothing.
+        self.all_work = Work::default();
         self.logits = Logits::default();
         self.sampler = Sampler::new(intake.config.isa);
         let mut desk = intake.desk.lock();

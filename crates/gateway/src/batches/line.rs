@@ -119,6 +119,7 @@ impl Job<'_> {
             dialect: Vec::new(),
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
+            connection: None,
         };
         let entered =
             stages::enter(gateway, head, Some(principal), |dossier| dossier.batch = Some(Box::new(of)));

@@ -74,6 +74,7 @@ impl Gateway {
             dialect: Vec::new(),
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
+            connection: None,
         };
         self.admit_as(Arc::clone(principal), head)
     }

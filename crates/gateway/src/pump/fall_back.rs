@@ -56,7 +56,9 @@ impl Carried {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
         self.dossier.served_by(&work.model);
+        let now = self.dossier.clock.now();
         let record = &mut self.dossier.record;
+        record.billed = Some(Box::new(work.held_for(now)));
         record.upstream = None;
         for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {
             attempt.model = Some(Arc::clone(&failed));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headrace_domain::{HoldId, NanoDollars, Stage, UnixNanos, Usage};
+use headrace_domain::{BilledLine, HoldId, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage};
 use headrace_ledger::prices::{Quote, Rates};
 use headrace_ledger::{
     ChargeLine, Command, Deciding, Durable, LedgerRefusal, Receipt, ReleaseReason, Resolution, SettleOutcome,
@@ -151,6 +151,11 @@ impl Settlement {
         let (expected, loss, all) =
             (cost(&bill.charged).min(dossier.record.held), cost(&bill.lost), cost(&used));
         let lines = lines(&rates, &bill.charged, self.hold);
+        if let Some(billed) = &mut dossier.record.billed {
+            billed.lines = told(&rates, &self.quote.usual(), bill);
+            billed.prompt_prices =
+                Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
+        }
         let hold = self.hold;
         self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None }).await;
         dossier.record.usage = used;
@@ -191,6 +196,23 @@ fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
         tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
         Vec::new()
     })
+}
+
+/// The bill as the trace keeps it: what was charged and what was lost, class by class.
+fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
+    let line = |class: TokenClass| {
+        let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
+        let (price, usual) = (rates.price(class), usual.price(class));
+        (tokens > 0 || lost_tokens > 0).then(|| BilledLine {
+            class,
+            tokens,
+            lost_tokens,
+            price,
+            usual_price: Some(usual).filter(|usual| *usual != price),
+            amount: price.cost(tokens, Rounding::Nearest).unwrap_or(NanoDollars::MAX),
+        })
+    };
+    TokenClass::ALL.into_iter().filter_map(line).collect()
 }
 
 /// Ends a hold of which nobody knows whether it was taken, without a charge.

@@ -10,6 +10,7 @@ impl Arrived {
     pub(crate) fn new(head: Head, dossier: &mut Dossier) -> Self {
         dossier.describe(head.endpoint, head.traceparent.as_deref());
         dossier.dialect_headers = head.dialect;
+        dossier.record.connection = head.connection;
         dossier.mark(Stage::Connect);
         Self { credentials: head.credentials, endpoint: head.endpoint }
     }

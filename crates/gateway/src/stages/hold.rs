@@ -67,6 +67,7 @@ impl Keyed {
             return Err(refusal.into());
         }
         dossier.record.held = amount;
+        dossier.record.billed = Some(Box::new(self.work.held_for(now)));
         dossier.mark(Stage::Hold);
         let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(Funded { work: self.work, settlement, headers })

@@ -486,6 +486,7 @@ impl World {
             dialect: Vec::new(),
             started: clock.now(),
             started_mono_ns: 0,
+            connection: None,
         };
         Arrival { head, body: Bytes::from(body) }
     }

@@ -86,6 +86,7 @@ pub(crate) async fn call(
         started: clock.wall(),
         dialect: Vec::new(),
         started_mono_ns: clock.mono(),
+        connection: None,
     };
     let mut sight =
         Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };

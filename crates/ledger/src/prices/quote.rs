@@ -79,6 +79,11 @@ impl Quote {
         Rates { model: &self.model, prices }
     }
 
+    /// What a call costs that nothing else is for: of the usual class of service, and of a length without prices of its own.
+    pub fn usual(&self) -> Rates<'_> {
+        Rates { model: &self.model, prices: &self.sheet.ordinary }
+    }
+
     /// The most that a call of at most so many prompt tokens and generated ones can be charged, whatever classes they end up in:
     /// in the class of service `tier`; in any where there is none, as it is told only by whoever answers.
     ///

@@ -12,20 +12,34 @@ impl Scheduler {
         let chunks = std::mem::take(&mut self.plan.chunks);
         let (mut prefill, mut decode) = (0, 0);
         for chunk in &chunks {
-            // The tokens of a recompute cost what a prompt's do.
-            match chunk.len {
-                1 if chunk.reaches_end => decode += 1,
-                len => prefill += len,
-            }
+            let (prompt, generated) = kinds(chunk);
+            prefill += prompt;
+            decode += generated;
         }
+        let elapsed_ns = now_ns.saturating_sub(self.plan.planned_ns);
+        self.note_work(&chunks, (prefill, decode), elapsed_ns);
         for (i, chunk) in chunks.iter().enumerate() {
             self.commit_one(chunk, outcomes.get(i).copied().unwrap_or(Outcome::Failed));
         }
         if prefill + decode > 0 {
-            self.rate.observe(prefill, decode, now_ns.saturating_sub(self.plan.planned_ns));
+            self.rate.observe(prefill, decode, elapsed_ns);
         }
         self.plan.chunks = chunks;
         self.plan.chunks.clear();
+    }
+
+    /// For what the step was spent, and whose that was where somebody waits. Before its sequences leave.
+    fn note_work(&mut self, chunks: &[PlannedChunk], tokens: (usize, usize), elapsed_ns: u64) {
+        let step = self.work.step(tokens, elapsed_ns, || self.rate.cost());
+        if self.waiting.len(&self.tenants) == 0 {
+            return self.work.forget_tenants();
+        }
+        for chunk in chunks {
+            if let Some(sequence) = self.sequences.get(chunk.seq) {
+                let (prefill, decode) = kinds(chunk);
+                self.work.of_tenant(sequence.tenant, step, prefill, decode);
+            }
+        }
     }
 
     fn commit_one(&mut self, chunk: &PlannedChunk, outcome: Outcome) {
@@ -79,5 +93,13 @@ impl Scheduler {
         if sequence.generated() > sequence.max_new as usize {
             self.drop_sequence(id, Gone::Ended);
         }
+    }
+}
+
+/// How many of a chunk's tokens are a prompt's, and how many generated ones. The tokens of a recompute cost what a prompt's do.
+const fn kinds(chunk: &PlannedChunk) -> (usize, usize) {
+    match chunk.len {
+        1 if chunk.reaches_end => (0, 1),
+        len => (len, 0),
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::ManualClock;
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
+use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyVocabulary};
 
 use crate::support::{Bench, roomy};
@@ -38,7 +39,12 @@ impl Forward for Slow {
 }
 
 /// An engine that has computed nothing but its warm-up, of which a step, a prompt token and a sequence take so long.
-fn cold([fixed, prompt_token, sequence]: [u64; 3]) -> Bench {
+fn cold(costs: [u64; 3]) -> Bench {
+    slow(costs, roomy())
+}
+
+/// The same, within limits.
+pub(crate) fn slow([fixed, prompt_token, sequence]: [u64; 3], limits: SchedulerConfig) -> Bench {
     let clock = Arc::new(ManualClock::default());
     let slow = Slow {
         inner: ScriptedForward::new(64, 512, 256),
@@ -47,7 +53,7 @@ fn cold([fixed, prompt_token, sequence]: [u64; 3]) -> Bench {
         prompt_token: Duration::from_millis(prompt_token),
         sequence: Duration::from_millis(sequence),
     };
-    let mut bench = Bench::timed(Box::new(slow), Arc::new(ToyVocabulary), &[], roomy(), clock);
+    let mut bench = Bench::timed(Box::new(slow), Arc::new(ToyVocabulary), &[], limits, clock);
     bench.stepper.warm_up().unwrap();
     bench
 }

@@ -1,0 +1,69 @@
+//! What stood before a job, and what was computed beside it: so that whoever waited can be told for what. Reads no clock.
+
+use headrace_domain::{Ahead, Beside};
+use headrace_scheduler::{Scheduler, Work};
+
+/// The scheduler's sums as one job saw them pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Around {
+    tenant: u64,
+    running: u32,
+    own: u32,
+    /// When it arrived: all work, and its own tenant's.
+    came: (Work, Work),
+    /// When its first chunk was planned.
+    begun: Work,
+    /// When the first step behind its first token was planned.
+    generating: Option<Work>,
+}
+
+impl Around {
+    pub(crate) fn of(tenant: u64) -> Self {
+        Self { tenant, ..Self::default() }
+    }
+
+    /// It arrives, and is not in the scheduler yet.
+    pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
+        let (running, own) = scheduler.ahead_of(self.tenant);
+        (self.running, self.own) = (to_u32(running), to_u32(own));
+        self.came = scheduler.work_of(self.tenant);
+    }
+
+    /// Its first chunk is planned, after a wait of `queue_ns`.
+    pub(crate) fn start(&mut self, scheduler: &Scheduler, queue_ns: u64) -> Ahead {
+        let (all, own) = scheduler.work_of(self.tenant);
+        self.begun = all;
+        let (all, own) = (all.since(self.came.0), own.since(self.came.1));
+        let ahead = Ahead {
+            running: self.running,
+            own: self.own,
+            own_prefill_ns: own.prefill_ns,
+            own_decode_ns: own.decode_ns,
+            others_prefill_ns: all.prefill_ns.saturating_sub(own.prefill_ns),
+            others_decode_ns: all.decode_ns.saturating_sub(own.decode_ns),
+            prefill_tokens: all.prefill_tokens,
+        };
+        ahead.within(queue_ns)
+    }
+
+    /// A step with one of its chunks is planned, when so much work was done; it has its first token already.
+    pub(crate) fn generates(&mut self, work: Work) {
+        self.generating.get_or_insert(work);
+    }
+
+    /// It has ended, when so much work was done; `computed` tokens of its prompt were computed for it.
+    pub(crate) fn end(&self, work: Work, computed: u64, decode_ns: u64) -> Beside {
+        let generating = self.generating.unwrap_or(work);
+        let (prefill, decode) = (generating.since(self.begun), work.since(generating));
+        Beside {
+            prefill_tokens: prefill.prefill_tokens.saturating_sub(computed),
+            decode_prefill_tokens: decode.prefill_tokens,
+            decode_prefill_ns: decode.prefill_ns.min(decode_ns),
+        }
+    }
+}
+
+/// Counts of things that are in memory, and so stay far below 2^32.
+fn to_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,106 @@
+//! What stood before a job and ran beside it, in virtual time: whose, and whether prompts or answers.
+
+use headrace_domain::{Ahead, Sampling};
+use headrace_engine_api::{Job, Tenant};
+use headrace_scheduler::SchedulerConfig;
+
+use crate::support::{Bench, Reader, greedy, job, roomy};
+use crate::waits::slow;
+
+/// Milliseconds of a step, of a prompt token, of a sequence that generates.
+const COSTS: [u64; 3] = [1, 2, 20];
+const MS: u64 = 1_000_000;
+
+fn of(tenant: u64, first_id: u32, prompt: usize, sampling: Sampling) -> Job {
+    let ids: Vec<u32> = (0..prompt as u32).map(|i| 1 + (first_id + i * 7) % 60).collect();
+    Job { tenant: Tenant(tenant), ..job(&ids, sampling) }
+}
+
+fn one_at_a_time() -> Bench {
+    slow(COSTS, SchedulerConfig { max_running: 1, ..roomy() })
+}
+
+fn ahead(reader: &mut Reader) -> (Ahead, u64) {
+    reader.pump();
+    let engine = &reader.report.as_ref().expect("it ended").engine;
+    (engine.ahead.expect("it began"), engine.queue_ns)
+}
+
+fn sum(ahead: &Ahead) -> u64 {
+    ahead.own_prefill_ns + ahead.own_decode_ns + ahead.others_prefill_ns + ahead.others_decode_ns
+}
+
+#[test]
+fn a_wait_behind_an_answer_is_told_by_whose_it_was() {
+    for (first, second) in [(1, 2), (2, 2)] {
+        let mut bench = one_at_a_time();
+        let _first = bench.submit(of(first, 3, 20, greedy(30)));
+        // Its prompt is computed before the other one comes.
+        bench.step();
+        let mut waiting = bench.submit(of(second, 40, 20, greedy(2)));
+        bench.run();
+        let (told, queue_ns) = ahead(&mut waiting);
+        let (own, others) = (told.own_decode_ns, told.others_decode_ns);
+        let (whose, not) = if first == second { (own, others) } else { (others, own) };
+        assert_eq!((told.running, told.own), (1, u32::from(first == second)), "{told:?}");
+        assert_eq!((not, told.own_prefill_ns + told.others_prefill_ns), (0, 0), "{told:?}");
+        // 29 tokens that were to come, at a step and a sequence each; between steps half a millisecond passes.
+        assert!(whose.abs_diff(29 * 21 * MS) <= 2 * 21 * MS, "{told:?}");
+        assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
+    }
+}
+
+#[test]
+fn a_wait_behind_a_prompt_is_told_as_such() {
+    let mut bench = one_at_a_time();
+    let _first = bench.submit(of(1, 3, 400, greedy(1)));
+    let mut waiting = bench.submit(of(2, 40, 20, greedy(2)));
+    bench.run();
+    let (told, queue_ns) = ahead(&mut waiting);
+    assert_eq!((told.running, told.own, told.prefill_tokens), (0, 0, 400), "{told:?}");
+    assert!(told.others_prefill_ns >= 800 * MS && told.others_decode_ns == 0, "{told:?}");
+    assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
+    // Whoever waits for nobody is told of nobody.
+    let mut alone = bench.submit(of(2, 9, 20, greedy(2)));
+    bench.run();
+    let (told, _) = ahead(&mut alone);
+    assert_eq!(told, Ahead::default());
+}
+
+#[test]
+fn a_prompt_in_the_middle_of_an_answer_is_told() {
+    let mut bench = slow(COSTS, roomy());
+    let mut answer = bench.submit(of(1, 3, 20, greedy(40)));
+    for _ in 0..10 {
+        bench.step();
+    }
+    let mut prompt = bench.submit(of(2, 40, 300, greedy(3)));
+    bench.run();
+    answer.pump();
+    prompt.pump();
+    let told = answer.report.unwrap().engine.beside.unwrap();
+    assert_eq!((told.prefill_tokens, told.decode_prefill_tokens), (0, 300), "{told:?}");
+    // 300 prompt tokens take 600 ms; the steps that they came in, and what is fitted of them, are near that.
+    assert!((450 * MS..=800 * MS).contains(&told.decode_prefill_ns), "{told:?}");
+    // The other one computed its prompt beside an answer, which is no prompt.
+    let told = prompt.report.unwrap().engine.beside.unwrap();
+    assert_eq!(
+        (told.prefill_tokens, told.decode_prefill_tokens, told.decode_prefill_ns),
+        (0, 0, 0),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn two_prompts_computed_together_are_told_of_each_other() {
+    let mut bench = slow(COSTS, roomy());
+    let mut first = bench.submit(of(1, 3, 200, greedy(2)));
+    let mut second = bench.submit(of(2, 40, 200, greedy(2)));
+    bench.run();
+    first.pump();
+    second.pump();
+    let both = [first, second].map(|reader| reader.report.unwrap().engine.beside.unwrap());
+    // Turns are taken chunk by chunk: at least one of them stood beside most of the other.
+    let most = both.iter().map(|beside| beside.prefill_tokens).max().unwrap();
+    assert!((100..=200).contains(&most), "{both:?}");
+}
