@@ -1,13 +1,19 @@
-//! The page that explains errors, `docs/errors.md`: written from the table of refusals, so that every name that an answer or
-//! a trace can carry is an anchor on it. Must not know who refuses.
+//! The page that explains errors, `docs/errors.md`, and one for each of them in `docs/errors`: written from the table of refusals,
+//! so that every name that an answer or a trace can carry is an anchor and a page. Must not know who refuses.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use headrace_domain::Code;
+use headrace_domain::{Code, Dialect, RequestId};
+use headrace_explain::ErrorPage;
+use headrace_wire::{ErrorFacts, error_body};
 
-use crate::shell::{Failure, read};
+use crate::shell::Failure;
 
 pub(crate) const PAGE: &str = "docs/errors.md";
+
+/// Where the pages of single codes stand.
+const PAGES: &str = "docs/errors";
 
 /// What stands before the first chapter.
 const HEAD: &str = include_str!("errors_page/head.md");
@@ -87,24 +93,59 @@ const CHAPTERS: &[Chapter] = &[
     Chapter { first: Code::QueueFull, title: "The engine (stages `place` to `decode`)", intro: &[] },
 ];
 
-/// Whether the page is the one that the table writes.
+/// Whether the pages are those that the table writes, and no others.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
-    let (found, wanted) = (read(&root.join(PAGE))?, page());
-    if found == wanted {
-        return Ok(Vec::new());
+    let mut broken = Vec::new();
+    let all = pages();
+    for (name, wanted) in &all {
+        let found = std::fs::read_to_string(root.join(name)).unwrap_or_default();
+        if found != *wanted {
+            let same = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted);
+            broken.push(format!(
+                "{name} is not what the table of refusals says, from line {} on: `xtask -- errors` writes it",
+                same.count() + 1
+            ));
+        }
     }
-    let line = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
-    Ok(vec![format!(
-        "{PAGE} is not what crates/domain/src/code/table.rs says, from line {line} on: `xtask -- errors` writes it"
-    )])
+    for entry in std::fs::read_dir(root.join(PAGES)).into_iter().flatten().flatten() {
+        let name = format!("{PAGES}/{}", entry.file_name().to_string_lossy());
+        if !all.contains_key(&name) {
+            broken.push(format!("{name} is of no code of the table of refusals: remove it"));
+        }
+    }
+    Ok(broken)
 }
 
-/// Writes the page anew.
+/// Writes the pages anew.
 pub(crate) fn write(root: &Path) -> Result<(), Failure> {
-    std::fs::write(root.join(PAGE), page())
-        .map_err(|error| Failure::new(format!("{PAGE}: {error}"), "make it writable"))?;
-    println!("wrote {PAGE}");
+    let failed =
+        |name: &str, error: std::io::Error| Failure::new(format!("{name}: {error}"), "make it writable");
+    std::fs::create_dir_all(root.join(PAGES)).map_err(|error| failed(PAGES, error))?;
+    let all = pages();
+    for (name, page) in &all {
+        std::fs::write(root.join(name), page).map_err(|error| failed(name, error))?;
+    }
+    println!("wrote {PAGE} and {} pages in {PAGES}", all.len().saturating_sub(1));
     Ok(())
+}
+
+/// Every page, by its path.
+fn pages() -> BTreeMap<String, String> {
+    let of = |code: &Code| (format!("{PAGES}/{}.md", code.name()), ErrorPage::of(*code).markdown(bodies));
+    Code::ALL.iter().map(of).chain([(PAGE.to_owned(), page())]).collect()
+}
+
+/// An example's body as each dialect has it, indented.
+fn bodies(code: Code, message: &str, param: Option<&str>) -> [String; 2] {
+    const EXAMPLE: u128 = 0x0192_0000_0000_7000_8000_0000_0000_0001;
+    let mut facts = ErrorFacts::new(code, message, RequestId::from_bits(EXAMPLE));
+    facts.param = param.map(str::to_owned);
+    facts.retry_after_s = matches!(code.status(), 429 | 503).then_some(2);
+    [Dialect::OpenAi, Dialect::Anthropic].map(|dialect| {
+        let body = error_body(dialect, &facts);
+        let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        format!("{value:#}")
+    })
 }
 
 fn page() -> String {
@@ -114,7 +155,8 @@ fn page() -> String {
             page.push_str(&format!("\n\n## {}", chapter.title));
             chapter.intro.iter().for_each(|paragraph| page.push_str(&format!("\n\n{}", wrapped(paragraph))));
         }
-        page.push_str(&format!("\n\n### `{code}`\n{}", wrapped(&explained(*code))));
+        let more = format!("[More, with an example.](errors/{}.md)", code.name());
+        page.push_str(&format!("\n\n### `{code}`\n{}", wrapped(&format!("{} {more}", explained(*code)))));
     }
     page.push('\n');
     page
@@ -163,6 +205,10 @@ mod tests {
         for chapter in CHAPTERS {
             assert_eq!(page.matches(&format!("\n## {}\n", chapter.title)).count(), 1, "{}", chapter.title);
         }
-        assert!(headrace_wire::ERROR_DOCS.ends_with(PAGE));
+        assert!(headrace_wire::ERROR_DOCS.ends_with(PAGES));
+        // What an error's body links to is there.
+        let link =
+            bodies(Code::OutOfMoney, "m", None).map(|body| body.contains("docs/errors/out_of_money.md"));
+        assert_eq!(link, [true, true]);
     }
 }

@@ -74,6 +74,7 @@ const ROOMS: &[Room] = &[
     ),
     room("edge", Gateway, &["call-api"]),
     room("trace", Around, &[]),
+    room("explain", Around, &["trace"]),
     room("store", Around, &["identity", "ledger", "limits", "objects", "trace"]),
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("client", Around, &["wire"]),
@@ -132,13 +133,14 @@ const ROOMS: &[Room] = &[
             "gateway",
             "edge",
             "trace",
+            "explain",
             "store",
             "admin",
             "client",
             "bench",
         ],
     ),
-    room("xtask", Around, &[]),
+    room("xtask", Around, &["wire", "trace", "explain"]),
 ];
 
 /// Crates of others that stand for a kind of knowledge, and the rooms that may have it.

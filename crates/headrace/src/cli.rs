@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Ledger(LedgerArgs),
     /// Where the time and the money of a call went
     Trace(TraceArgs),
+    /// What an error's code means, why it comes, what to do and who can change it
+    Errors(ErrorsArgs),
     /// What calls brought, and what others charged for them
     Margin(margin::MarginArgs),
     /// How the server does
@@ -287,7 +289,8 @@ pub(crate) enum LedgerCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace trace req_0192...   one call's waterfall\n  headrace trace --last        the last call's waterfall\n  headrace trace --last 20     a list of the last 20\n  headrace trace --slowest     the slowest of the last day"
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  headrace trace req_0192...             one call's waterfall\n  headrace trace --last                  the last call's waterfall\n  headrace trace --last 20               a list of the last 20\n  headrace trace --slowest               the slowest of the last day\n  headrace trace --slowest --explain     why the slowest was slow, in words, and what would have helped\n  headrace trace --last --why-cost       what the last call's money was for\n  headrace trace diff req_0192... req_0192...   why one took longer than the other"
 )]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
@@ -302,6 +305,39 @@ pub(crate) struct TraceArgs {
     /// The slowest N calls of the last 24 hours
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
     pub(crate) slowest: Option<usize>,
+    /// Say in words where one call's time went, beside what is usual, and what would have helped
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Say in words where one call's money went: tokens, prices, hold, discounts, loss
+    #[arg(long, conflicts_with = "explain")]
+    pub(crate) why_cost: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<TraceCommand>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  headrace errors                       every code, by stage\n  headrace errors tokens_per_minute     one of them"
+)]
+pub(crate) struct ErrorsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    /// The code, as it stands in an error or a trace [default: a list of all]
+    #[arg(value_name = "CODE")]
+    pub(crate) code: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// Put two calls side by side: what makes one slower than the other
+    Diff {
+        /// The first call's id
+        #[arg(value_parser = call_id)]
+        first: headrace_domain::RequestId,
+        /// The second call's id
+        #[arg(value_parser = call_id)]
+        second: headrace_domain::RequestId,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Command::Budget(args) => commands::money::budget(args),
         Command::Ledger(args) => commands::money::ledger(&args),
         Command::Trace(args) => commands::trace::run(&args),
+        Command::Errors(args) => commands::errors::run(&args),
         Command::Margin(args) => commands::margin::run(&args),
         Command::Status(at) => commands::status::run(&at),
         Command::Reload(at) => commands::status::reload(&at),

@@ -32,5 +32,7 @@ pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use table::table;
-pub use units::{humane_duration, utc_date, utc_midnight, utc_time};
-pub use waterfall::{WaterfallOptions, waterfall};
+pub use units::{
+    cells, clipped, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
+};
+pub use waterfall::{WaterfallOptions, miss_words, waterfall, wrapped};

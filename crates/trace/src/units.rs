@@ -19,7 +19,7 @@ pub fn humane_duration(nanos: u64) -> String {
 }
 
 /// Three significant digits; all digits above the point.
-pub(crate) fn three_digits(value: f64) -> String {
+pub fn three_digits(value: f64) -> String {
     if value < 9.995 {
         format!("{value:.2}")
     } else if value < 99.95 {
@@ -30,7 +30,7 @@ pub(crate) fn three_digits(value: f64) -> String {
 }
 
 /// A part of a whole in per cent: `62.1%`, `<0.1%`, `100%`. Nothing for a part of nothing.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
+pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return String::new();
     }
@@ -47,7 +47,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Digits in groups of three: `412`, `32,768`.
-pub(crate) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -85,18 +85,18 @@ pub(crate) fn format_utc(time: UnixNanos, pattern: &str) -> String {
 
 /// Text from a caller, made harmless for a terminal: control characters (escape sequences begin with one),
 /// direction overrides and invisible characters are replaced.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let hidden = |c: char| matches!(c, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}');
     text.chars().map(|c| if c.is_control() || hidden(c) { '\u{FFFD}' } else { c }).collect()
 }
 
 /// Terminal cells that a text takes: two for the wide characters of East Asian scripts and emoji, else one.
-pub(crate) fn cells(text: &str) -> usize {
+pub fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()
 }
 
 /// The text in at most `width` cells, the last one `…` if anything was cut.
-pub(crate) fn clipped(text: &str, width: usize) -> String {
+pub fn clipped(text: &str, width: usize) -> String {
     if cells(text) <= width {
         return text.to_owned();
     }

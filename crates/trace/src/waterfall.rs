@@ -254,7 +254,7 @@ impl Drawing<'_> {
             );
         }
         if let Some(engine) = &record.engine {
-            let why = engine.miss.map(|miss| miss_text(&miss));
+            let why = engine.miss.map(|miss| miss_words(&miss));
             if engine.prompt_blocks > 0 {
                 let (hit, all) = (engine.cached_blocks, engine.prompt_blocks);
                 let found =
@@ -464,7 +464,7 @@ fn thoughts_ended(count: u32) -> String {
 }
 
 /// Why not more of the prompt was found, in words. For operators: it says whether others have the same text cached.
-fn miss_text(miss: &CacheMiss) -> String {
+pub fn miss_words(miss: &CacheMiss) -> String {
     let token = grouped(miss.token.into());
     let mut text = match miss.reason {
         MissReason::BelowBlock => {
@@ -572,7 +572,7 @@ fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
 }
 
 /// Lines of at most `width` cells, broken at spaces; a word longer than a line is clipped.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         let word = clipped(word, width);

@@ -7,8 +7,8 @@ use headrace_domain::{Code, Dialect, ErrorKind, RequestId, Stage};
 
 use crate::json_out::{raw, value};
 
-/// The page that explains the codes; a code is an anchor on it.
-pub const ERROR_DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/errors.md";
+/// Where the pages that explain the codes stand, one for each, by its name.
+pub const ERROR_DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/errors";
 
 /// OpenAI's `type`.
 const fn openai_type(kind: ErrorKind) -> &'static str {
@@ -63,7 +63,7 @@ pub struct ErrorFacts {
     pub status: u16,
     /// Decides the dialect's `type`.
     pub kind: ErrorKind,
-    /// The exact rule; its name is an anchor on [`ERROR_DOCS`].
+    /// The exact rule; its page stands under [`ERROR_DOCS`].
     pub code: Code,
     /// What happened, the number hit and the way out. Never holds prompt text or secrets.
     pub message: String,
@@ -144,9 +144,9 @@ pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesM
     }
     raw(out, ",\"doc_url\":\"");
     raw(out, ERROR_DOCS);
-    raw(out, "#");
+    raw(out, "/");
     raw(out, facts.code.name());
-    raw(out, "\"}");
+    raw(out, ".md\"}");
     if dialect == Dialect::Anthropic {
         raw(out, ",\"request_id\":");
         value(out, &facts.request_id);
@@ -168,7 +168,7 @@ mod tests {
             concat!(
                 r#"{"error":{"message":"no \"n\"","type":"invalid_request_error","param":"messages[0].content","#,
                 r#""code":"invalid_type","stage":"parse","request_id":"req_00000000000000000000000000000abc","#,
-                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors.md#invalid_type"}}"#
+                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors/invalid_type.md"}}"#
             )
         );
         let limited = ErrorFacts {
@@ -182,7 +182,7 @@ mod tests {
                 r#"{"type":"error","error":{"message":"slow","type":"rate_limit_error","param":null,"code":"concurrency","#,
                 r#""stage":"hold","request_id":"req_00000000000000000000000000000abc","retry_after_s":7,"#,
                 r#""limit":{"rule":"rpm","scope":"key:k","limit":3,"observed":4},"#,
-                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors.md#concurrency"},"#,
+                r#""doc_url":"https://github.com/headrace/headrace/blob/main/docs/errors/concurrency.md"},"#,
                 r#""request_id":"req_00000000000000000000000000000abc"}"#
             )
         );

@@ -1,13 +1,15 @@
-//! `headrace trace`: reads the stored traces beside a running or a stopped server.
+//! `headrace trace`: reads the stored traces beside a running or a stopped server, and draws or explains them.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
+use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
+use headrace_explain::{MOST_COMPARED, Usual, diff, explain, why_cost};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{TraceReader, WaterfallOptions, operator_json, table, waterfall};
+use headrace_trace::{TraceError, TraceReader, WaterfallOptions, operator_json, table, waterfall};
+use serde::Serialize;
 
-use crate::cli::TraceArgs;
+use crate::cli::{TraceArgs, TraceCommand};
 use crate::commands::{CommandError, data_dir};
 use crate::{datadir, output};
 
@@ -18,7 +20,7 @@ const SLOWEST_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// A trace is written a moment after its answer: how often and how long one that is not there is looked for.
 const PATIENCE: (u32, Duration) = (10, Duration::from_millis(50));
 
-/// Draws a waterfall or a list.
+/// Draws a waterfall or a list, or says in words why.
 pub(crate) fn run(args: &TraceArgs) -> ExitCode {
     match find(args) {
         Ok(text) => {
@@ -35,20 +37,33 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
         let why = "name the server's data directory with --data-dir";
         return Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())));
     }
-    let failed = |error: headrace_trace::TraceError| CommandError::Other(error.to_string());
     let reader = SqliteTraceReader::open(&path).map_err(failed)?;
     let (width, color) = output::terminal();
+    let json = args.at.json;
+    if let Some(TraceCommand::Diff { first, second }) = &args.command {
+        let difference = diff(&one(&reader, *first)?, &one(&reader, *second)?);
+        return Ok(told(&difference, json, || difference.text(width)));
+    }
+    let records = chosen(args, &reader)?;
+    if args.explain || args.why_cost {
+        let missing = || CommandError::Other("there is no call to explain: none is traced yet".to_owned());
+        let record = records.first().ok_or_else(missing)?;
+        return if args.why_cost {
+            let cost = why_cost(record);
+            Ok(told(&cost, json, || cost.text(width)))
+        } else {
+            let compared = reader.last(MOST_COMPARED).map_err(failed)?;
+            let explanation = explain(record, &Usual::of(&compared, record));
+            Ok(told(&explanation, json, || explanation.text(width)))
+        };
+    }
     let options = WaterfallOptions { width, color };
-    let records = match (args.id, args.last, args.slowest) {
-        (Some(id), ..) => {
-            let record = patiently(|| reader.get(id)).map_err(failed)?;
-            let missing = || {
-                format!(
-                    "there is no trace of {id}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)"
-                )
-            };
-            vec![record.ok_or_else(|| CommandError::Other(missing()))?]
-        }
+    Ok(show(&records, json, args.id.is_some() || args.last == Some(1), &options))
+}
+
+fn chosen(args: &TraceArgs, reader: &SqliteTraceReader) -> Result<Vec<TraceRecord>, CommandError> {
+    Ok(match (args.id, args.last, args.slowest) {
+        (Some(id), ..) => vec![one(reader, id)?],
         (None, Some(count), _) => {
             let newest =
                 patiently(|| reader.last(count.min(MOST)).map(|all| Some(all).filter(|all| !all.is_empty())));
@@ -60,8 +75,27 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
             let since = UnixNanos::new(now.get().saturating_sub(ago));
             reader.slowest(count.unwrap_or(1).min(MOST), since).map_err(failed)?
         }
-    };
-    Ok(show(&records, args.at.json, args.id.is_some() || args.last == Some(1), &options))
+    })
+}
+
+fn one(reader: &SqliteTraceReader, id: RequestId) -> Result<TraceRecord, CommandError> {
+    let record = patiently(|| reader.get(id)).map_err(failed)?;
+    record.ok_or_else(|| {
+        CommandError::Other(format!(
+            "there is no trace of {id}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)"
+        ))
+    })
+}
+
+fn failed(error: TraceError) -> CommandError {
+    CommandError::Other(error.to_string())
+}
+
+fn told(what: &impl Serialize, json: bool, text: impl Fn() -> String) -> String {
+    match serde_json::to_string_pretty(what) {
+        Ok(told) if json => format!("{told}\n"),
+        _ => text(),
+    }
 }
 
 fn show(records: &[TraceRecord], json: bool, one: bool, options: &WaterfallOptions) -> String {

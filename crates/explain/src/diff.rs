@@ -1,0 +1,142 @@
+//! Two calls side by side: which terms make the difference, and in which facts they differ. Finds nobody at fault.
+
+use headrace_domain::{Outcome, TraceRecord};
+use headrace_trace::{grouped, humane_duration, plain};
+use serde::Serialize;
+
+use crate::cut::cut;
+use crate::shape::CallShape;
+use crate::term::TermName;
+use crate::words;
+
+/// How two calls differ.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// The first call.
+    pub a: String,
+    /// The second.
+    pub b: String,
+    /// What makes most of the difference, in one sentence.
+    pub sentence: String,
+    /// Every term that either has, in the order of the path; the differences sum to that of the whole.
+    pub terms: Vec<DiffTerm>,
+    /// Microseconds of the first.
+    pub a_us: f64,
+    /// Microseconds of the second.
+    pub b_us: f64,
+    /// What differs beside times.
+    pub facts: Vec<Fact>,
+}
+
+/// A term of both.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiffTerm {
+    /// Which.
+    pub name: TermName,
+    /// Microseconds in the first.
+    pub a_us: f64,
+    /// Microseconds in the second.
+    pub b_us: f64,
+    /// What the second took more.
+    pub delta_us: f64,
+    /// Why it took what it took: of the one that took longer.
+    pub text: String,
+}
+
+/// Something else in which they differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// What.
+    pub name: &'static str,
+    /// Of the first.
+    pub a: String,
+    /// Of the second.
+    pub b: String,
+}
+
+/// Compares two calls.
+pub fn diff(a: &TraceRecord, b: &TraceRecord) -> Difference {
+    let (of_a, of_b) = (cut(a), cut(b));
+    let terms: Vec<DiffTerm> = TermName::ALL
+        .iter()
+        .filter(|name| of_a.contains_key(name) || of_b.contains_key(name))
+        .map(|name| {
+            let nanos = |cut: &crate::cut::Cut| cut.get(name).copied().unwrap_or(0);
+            let (in_a, in_b) = (nanos(&of_a), nanos(&of_b));
+            let text =
+                if in_b >= in_a { words::reason(*name, in_b, b) } else { words::reason(*name, in_a, a) };
+            let us = |nanos: u64| nanos as f64 / 1e3;
+            DiffTerm { name: *name, a_us: us(in_a), b_us: us(in_b), delta_us: us(in_b) - us(in_a), text }
+        })
+        .collect();
+    Difference {
+        a: a.request_id.to_string(),
+        b: b.request_id.to_string(),
+        sentence: sentence(a, b, &terms),
+        a_us: a.duration_ns as f64 / 1e3,
+        b_us: b.duration_ns as f64 / 1e3,
+        facts: facts(a, b),
+        terms,
+    }
+}
+
+fn sentence(a: &TraceRecord, b: &TraceRecord, terms: &[DiffTerm]) -> String {
+    let (slower, by) = match (a.duration_ns, b.duration_ns) {
+        (a, b) if a == b => return format!("Both took {}.", humane_duration(a)),
+        (a, b) if b > a => ("second", b - a),
+        (a, b) => ("first", a - b),
+    };
+    let sign = if slower == "second" { 1.0 } else { -1.0 };
+    let most = terms.iter().max_by(|x, y| (sign * x.delta_us).total_cmp(&(sign * y.delta_us)));
+    let whole = format!(
+        "The {slower} took {} longer ({} and {})",
+        humane_duration(by),
+        humane_duration(a.duration_ns),
+        humane_duration(b.duration_ns)
+    );
+    match most.filter(|term| sign * term.delta_us > 0.0) {
+        None => format!("{whole}."),
+        Some(term) => format!(
+            "{whole}, most of all in {}: {} more; {}.",
+            words::activity(term.name),
+            humane_duration((term.delta_us.abs() * 1e3) as u64),
+            term.text
+        ),
+    }
+}
+
+fn facts(a: &TraceRecord, b: &TraceRecord) -> Vec<Fact> {
+    let row = |name: &'static str, of: &dyn Fn(&TraceRecord) -> String| {
+        let (a, b) = (of(a), of(b));
+        (a != b).then_some(Fact { name, a, b })
+    };
+    let text = |value: Option<&str>| value.map_or_else(|| "–".to_owned(), plain);
+    let rows: [(&'static str, &dyn Fn(&TraceRecord) -> String); 14] = [
+        ("model", &|record| text(record.model_served.as_deref())),
+        ("numerics", &|record| text(record.numerics.as_deref())),
+        ("endpoint", &|record| text(record.endpoint.map(|endpoint| endpoint.name()))),
+        ("streamed", &|record| record.stream.to_string()),
+        ("organisation", &|record| text(record.org.as_ref().map(|id| id.as_str()))),
+        ("upstream", &|record| text(record.upstream.as_deref())),
+        ("prompt tokens", &|record| grouped(record.usage.prompt_tokens())),
+        ("of them cached", &|record| grouped(record.usage.cached_input)),
+        ("tokens generated", &|record| grouped(record.usage.completion_tokens())),
+        ("batch on average", &|record| headrace_trace::three_digits(CallShape::of(record).batch)),
+        ("ahead in the queue", &|record| {
+            record.engine.as_ref().map_or_else(|| "–".to_owned(), |engine| engine.queue_depth.to_string())
+        }),
+        ("tries", &|record| record.attempts.len().to_string()),
+        ("charged", &|record| record.cost.to_string()),
+        ("ended", &|record| outcome(&record.outcome)),
+    ];
+    rows.into_iter().filter_map(|(name, of)| row(name, of)).collect()
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Completed { finish } => plain(&finish.join(", ")),
+        Outcome::Refused(refusal) => format!("{} {}", refusal.status, plain(&refusal.code)),
+        Outcome::Cancelled { .. } => "cancelled".to_owned(),
+        Outcome::Failed { stage, .. } => format!("failed in {}", stage.name()),
+    }
+}

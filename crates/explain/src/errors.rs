@@ -1,0 +1,160 @@
+//! A page for each refusal code: what happened, why, what to do, an example, and who can change it. Written from the table of
+//! refusals and from `causes`; must not know files or terminals.
+
+mod causes;
+
+use headrace_domain::{Code, ErrorKind};
+
+use causes::cause;
+
+/// Who can do something about a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever makes the call.
+    Caller,
+    /// Whoever gives out the key: limits, rights, money.
+    KeyOwner,
+    /// Whoever runs the server.
+    Operator,
+    /// The caller, by asking for less, or the operator, by allowing more.
+    Both,
+    /// Nobody needs to: it passes, or nobody sees it.
+    Nobody,
+}
+
+impl Who {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Caller => "Whoever makes the call, by changing the request or the client.",
+            Self::KeyOwner => {
+                "Whoever gives out the key: its project's owner, or the operator (`headrace keys`, `headrace orgs`, `headrace credit`, `headrace budget`)."
+            }
+            Self::Operator => "Whoever runs the server. For callers: report it, or try again later.",
+            Self::Both => "The caller, by asking for less; the operator, by allowing more.",
+            Self::Nobody => "Nobody needs to.",
+        }
+    }
+}
+
+/// What there is to say of a code.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorPage {
+    code: Code,
+}
+
+impl ErrorPage {
+    /// Of a code.
+    pub const fn of(code: Code) -> Self {
+        Self { code }
+    }
+
+    /// By its name.
+    pub fn named(name: &str) -> Option<Self> {
+        Code::ALL.iter().find(|code| code.name() == name).map(|code| Self::of(*code))
+    }
+
+    /// The code.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Who can change it.
+    pub const fn who(&self) -> Who {
+        cause(self.code).who
+    }
+
+    /// What usually causes it.
+    pub const fn why(&self) -> &'static str {
+        cause(self.code).why
+    }
+
+    /// A message of it, and the parameter that it names; `None`: no caller is told this name.
+    pub fn example(&self) -> Option<(&'static str, Option<&'static str>)> {
+        let cause = cause(self.code);
+        self.code.is_told().then_some((cause.message, cause.param))
+    }
+
+    /// Whether the same request may pass later.
+    pub const fn again(&self) -> &'static str {
+        match self.code.kind() {
+            ErrorKind::RateLimit | ErrorKind::Overloaded => {
+                "Yes, after `Retry-After`, where the answer has one; the official SDKs do so by themselves."
+            }
+            ErrorKind::Billing => "Only where the answer has a `Retry-After`.",
+            ErrorKind::Timeout => "Yes, once the cause is gone.",
+            ErrorKind::Internal => "It may pass: what failed is on this side, or behind it.",
+            ErrorKind::InvalidRequest
+            | ErrorKind::Authentication
+            | ErrorKind::Permission
+            | ErrorKind::NotFound
+            | ErrorKind::RequestTooLarge
+            | ErrorKind::ContentPolicy => "No: it would be refused again.",
+        }
+    }
+
+    /// As Markdown, with an example body in each dialect as `bodies` writes it: (OpenAI's, Anthropic's).
+    pub fn markdown(&self, bodies: impl Fn(Code, &str, Option<&str>) -> [String; 2]) -> String {
+        let code = self.code;
+        let mut page = format!("# `{}`\n\n", code.name());
+        page += &match code.is_told() {
+            true => format!("Status **{}** · stage `{}`\n\n", code.status(), code.stage().name()),
+            false => format!("No caller is told this name · stage `{}`\n\n", code.stage().name()),
+        };
+        page += &format!("**What happened.** {}\n\n**Why.** {}\n\n", code.meaning(), self.why());
+        if !code.way_out().is_empty() {
+            page += &format!("**What to do.** {}\n\n", code.way_out());
+        }
+        page += &format!("**Who can change it.** {}\n", self.who().words());
+        if let Some((message, param)) = self.example() {
+            page += &format!("\n**Does the same request pass later?** {}\n", self.again());
+            let [openai, anthropic] = bodies(code, message, param);
+            page += &format!(
+                "\nIn OpenAI's shape:\n\n```json\n{openai}\n```\n\nIn Anthropic's:\n\n```json\n{anthropic}\n```\n"
+            );
+        }
+        page += "\nThe whole call: `headrace trace --explain REQUEST_ID`. All codes: [errors.md](../errors.md).\n";
+        page
+    }
+
+    /// As text for a terminal of so many columns.
+    pub fn text(&self, columns: usize) -> String {
+        let code = self.code;
+        let mut page = crate::render::Page::new(columns);
+        page.line(&match code.is_told() {
+            true => format!("{} · {} · stage {}", code.name(), code.status(), code.stage().name()),
+            false => format!("{} · told to no caller · stage {}", code.name(), code.stage().name()),
+        });
+        page.gap();
+        page.paragraph("what happened: ", code.meaning());
+        page.paragraph("why: ", self.why());
+        if !code.way_out().is_empty() {
+            page.paragraph("what to do: ", code.way_out());
+        }
+        page.paragraph("who can change it: ", self.who().words());
+        if let Some((message, _)) = self.example() {
+            page.paragraph("again later: ", self.again());
+            page.paragraph("a message: ", message);
+        }
+        page.into_text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page_that_says_something() {
+        for code in Code::ALL {
+            let page = ErrorPage::of(*code);
+            assert!(page.why().ends_with('.') && page.why().len() > 10, "{code}");
+            assert_eq!(page.example().is_some(), code.is_told());
+            if let Some((message, _)) = page.example() {
+                assert!(message.len() > 12 && !message.ends_with(' '), "{code}: {message}");
+            }
+            assert!(page.text(80).lines().all(|line| headrace_trace::cells(line) <= 80), "{code}");
+            assert_eq!(ErrorPage::named(code.name()).map(|page| page.code()), Some(*code));
+        }
+    }
+}

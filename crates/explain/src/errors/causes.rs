@@ -1,0 +1,295 @@
+//! Of each code: who can change it, what usually causes it, and a message as callers read it. Must not know how a page looks.
+
+use headrace_domain::Code;
+
+use super::Who;
+
+/// What a page says beside the table of refusals.
+pub(super) struct Cause {
+    pub(super) who: Who,
+    /// What usually brings it about.
+    pub(super) why: &'static str,
+    /// A message of it; empty where no caller is told the name.
+    pub(super) message: &'static str,
+    /// The parameter that is named, if one is.
+    pub(super) param: Option<&'static str>,
+}
+
+macro_rules! param {
+    () => {
+        None
+    };
+    ($param:literal) => {
+        Some($param)
+    };
+}
+
+/// A row: code, who, why, message, and the parameter where one is named. A code without a row does not compile.
+macro_rules! causes {
+    ($($code:ident $who:ident $why:literal $message:literal $($param:literal)?;)*) => {
+        pub(super) const fn cause(code: Code) -> &'static Cause {
+            match code {
+                $(Code::$code => &Cause {
+                    who: Who::$who,
+                    why: $why,
+                    message: $message,
+                    param: param!($($param)?),
+                },)*
+            }
+        }
+    };
+}
+
+causes! {
+    NotFound Caller "Mostly the client's base URL: without `/v1` for OpenAI's clients, with it for Anthropic's, or with a slash at its end."
+        "There is no `/chat/completions` here, but `/v1/chat/completions`. Set the client's base URL to this server's address: with `/v1` behind it for OpenAI's clients, without for Anthropic's, and no slash at its end.";
+    MethodNotAllowed Caller "A `GET` where a `POST` belongs, or a browser's `OPTIONS`."
+        "This path takes POST.";
+    HeadTooLarge Caller "A proxy or a browser that adds cookies and headers to every request, or a token that grew."
+        "A request's line and headers may have 16384 bytes (`server.max_header`), over HTTP/1.1 in no more than 100 headers. Send fewer or shorter ones.";
+    BadHead Caller "`https://` to a port without TLS, another protocol, or a client that writes headers by hand."
+        "This is not the head of an HTTP/1.1 request: invalid HTTP version parsed. Look at what the client sends: TLS to a plain port, another protocol, or a header that is none.";
+    HeaderTimeout Caller "A connection that was opened ahead of its request, or a network that lost half of it."
+        "The headers were not whole within 10 s. Send the request again.";
+    AmbiguousLength Caller "A proxy on the way that adds a `content-length` of its own to a chunked body."
+        "The head does not say in one way where its request ends. Send one `content-length`, or `transfer-encoding: chunked` alone, and nothing behind a request to `upgrade`.";
+    BadHost Caller "A client that writes HTTP by hand, or a proxy that adds a second `host`."
+        "The head names 2 hosts. Send one `host` header.";
+    TooManyConnections Both "A client that opens a connection for every call, or a load that the bound was not made for."
+        "Your address has 256 connections with calls in flight, as many as one may have. Share connections, or try again shortly.";
+    TooManyRefusals Caller "A loop that asks again and again with a bad key or at a wrong path."
+        "Too many requests of your address were refused; the connection is closed.";
+    ShuttingDown Nobody "The server was told to stop: a deployment, or a restart."
+        "The server is shutting down. Try again in a moment, or on another instance.";
+
+    MissingApiKey Caller "The environment variable with the key is not set where the client runs."
+        "No API key was given. Send `Authorization: Bearer sk-…` or `x-api-key: sk-…`.";
+    InvalidApiKey Caller "A stale key: revoked, of another server, or cut when it was copied; or a key of the provider behind this gateway instead of one of this gateway."
+        "The API key is not valid.";
+    ExpiredApiKey KeyOwner "The key was made with an end, and that is over."
+        "The API key has expired.";
+    ConflictingCredentials Caller "A client that sends `x-api-key` itself, and a header for another key that was added to it."
+        "`Authorization` and `x-api-key` hold different credentials. Send one.";
+    CredentialMissing Caller "As `missing_api_key`." "";
+    CredentialMalformed Caller "A key that was cut or wrapped when it was copied." "";
+    CredentialConflicting Caller "As `conflicting_credentials`." "";
+    CredentialWithoutScheme Caller "A header that was built by hand: `Authorization: sk-…`." "";
+    KeyUnknown Caller "A key of another server, or of this one before its data directory was replaced." "";
+    KeyRevoked KeyOwner "Somebody revoked it: `headrace audit` says who and when." "";
+    KeyExpired KeyOwner "As `expired_api_key`." "";
+
+    RequestTooLarge Both "Files or images inlined as text, or a conversation that was never cut."
+        "The body may have 8388608 bytes. Shorten it, or raise `server.max_body`.";
+    BodyTimeout Caller "A slow network, or a client that announced a body and waits for something else."
+        "The body made no progress for 30 s. Send the request again.";
+    IncompleteBody Caller "A client that was stopped, or a `content-length` that counts characters instead of bytes."
+        "The body broke off before its end.";
+    TooManyPieces Caller "A client that sends a chunk for every byte."
+        "The body came in 70000 pieces for 70123 bytes. Send it in larger chunks, or with a `content-length`.";
+    UnsupportedEncoding Caller "A client or proxy that compresses requests."
+        "The content-encoding `gzip` is not taken. Send the body as it is.";
+    UnsupportedMediaType Caller "`curl -d` without `-H 'Content-Type: application/json'`."
+        "The body must be `content-type: application/json`.";
+    RequestMemoryPerKey Both "Many large requests of one key at once."
+        "With this one, the requests of this key that are being read or answered have 70000000 bytes; they may have 67108864 (`server.request_memory_per_key`). Wait for some of them.";
+    RequestMemory Operator "Many large requests of everybody at once."
+        "With this one, the requests that are being read or answered have 270000000 bytes; they may have 268435456 (`server.request_memory`). Try again shortly.";
+
+    InvalidJson Caller "A body built by pasting strings together: a quote or a line break inside a text that was not escaped."
+        "The body is not JSON: expected `,` or `}` at line 1 column 37.";
+    JsonTooDeep Caller "A schema or a value that contains itself again and again."
+        "Objects and arrays stand more than 64 deep inside each other.";
+    DuplicateKey Caller "A body put together from two sources."
+        "The key `model` stands twice." "model";
+    MissingRequiredParameter Caller "A field that this dialect requires and another one does not, such as Anthropic's `max_tokens`."
+        "`max_tokens` is required." "max_tokens";
+    UnknownParameter Caller "A spelling mistake, or a field of another server. Nothing is dropped in silence: that would hide the mistake."
+        "There is no parameter `temprature`; did you mean `temperature`?" "temprature";
+    UnsupportedParameter Caller "A feature that the model or this server does not have."
+        "`web_search_options` is not supported: there is no search here." "web_search_options";
+    UnsupportedValue Caller "A value that another server takes."
+        "`response_format.type` may be `text`, `json_object` or `json_schema`." "response_format.type";
+    UnsupportedContent Caller "A picture, sound or file for a model that reads text alone."
+        "Only text is taken here: the model cannot see images." "messages[0].content[1]";
+    InvalidType Caller "A number sent as a string, or the other way round."
+        "`max_tokens` must be a whole number." "max_tokens";
+    InvalidValue Caller "Values that contradict each other, or a role in a place where it cannot stand."
+        "`min_tokens` (20) must not be above `max_tokens` (10)." "min_tokens";
+    IntegerBelowMinValue Caller "`-1` for \"no limit\", as some servers have it: leave the field out instead."
+        "`max_tokens` must be at least 1." "max_tokens";
+    IntegerAboveMaxValue Caller "A default copied from another model's settings."
+        "`n` must be at most 128." "n";
+    DecimalBelowMinValue Caller "A penalty or temperature below its range."
+        "`temperature` must be at least 0." "temperature";
+    DecimalAboveMaxValue Caller "A per cent value where a share from 0 to 1 is meant."
+        "`top_p` must be at most 1." "top_p";
+    ArrayAboveMaxLength Caller "A batch that should be several requests."
+        "`stop` may have at most 16 items." "stop";
+    EmptyArray Caller "A conversation that was filtered until nothing was left."
+        "`messages` must have at least one item." "messages";
+    ObjectAboveMaxProperties Caller "A generated schema with thousands of properties."
+        "`tools` have more than 4096 entries in their schemas." "tools";
+    StringAboveMaxLength Caller "A text in a field that is meant for a name."
+        "`user` may have at most 512 bytes." "user";
+    EmptyString Caller "A variable that was empty when the request was built."
+        "`model` must not be empty." "model";
+
+    EndpointNotEntitled KeyOwner "The key was made for other endpoints."
+        "This key may not use `embeddings`.";
+    ModelNotFound Both "A name that is spelt otherwise, an alias that is not configured here, or a model that the key may not use."
+        "There is no model `gpt-4o` that this key may use. `GET /v1/models` lists those that it may." "model";
+    RegionNotAllowed Operator "The organisation or the key is pinned to regions, and nobody there serves the model."
+        "The calls of organisation `acme` may be worked on in eu, and `best` is offered in us only." "model";
+    RequestNotFound Caller "An id of a `GET`, which is not traced, of another project, or older than what is kept."
+        "There is no trace of this request for your project.";
+    ResponseNotFound Caller "`store: false`, or an id of another project."
+        "There is no response `resp_…` for your project.";
+    PreviousResponseNotFound Caller "The response before was not stored, or still runs in the background."
+        "There is no response `resp_…` to go on from. Send the whole conversation as `input`." "previous_response_id";
+    ItemNotFound Caller "An item of a response that was not stored."
+        "There is no item `msg_…` for your project. Send the item itself." "input[0]";
+    ConversationNotFound Caller "It was deleted, or rested for longer than objects are kept."
+        "There is no conversation `conv_…` for your project." "conversation";
+    ResponseNotStreamed Caller "The response was not created with `background` and `stream`."
+        "The events of this response were not kept. Ask for it without `stream`." "stream";
+    ResponseNotInBackground Caller "A cancel by id of a response that runs on an open connection."
+        "Only a response in the background can be cancelled by its id.";
+    FileNotFound Caller "It was deleted, has expired, or is another project's."
+        "There is no file `file-…` for your project.";
+    UploadNotFound Caller "It was completed long ago, or is another project's."
+        "There is no upload `upload_…` for your project.";
+    BatchNotFound Caller "It was deleted, ended long ago, or is another project's."
+        "There is no batch `batch_…` for your project.";
+    BadForm Caller "JSON where a form is meant, or a form without a `file`."
+        "The form needs a field `purpose`." "purpose";
+    FileTooLarge Both "A file beyond what one may have."
+        "A file may have 536870912 bytes (`objects.max_file`). Split it.";
+    UploadNotPending Caller "A second completion, or one after its hour."
+        "The upload was completed already.";
+    UploadMismatch Caller "A part was lost, sent twice, or changed on the way."
+        "The parts have 1048576 bytes, and 1048577 were announced.";
+    BatchNotEnded Caller "Results asked for too early."
+        "The batch has not ended.";
+    BatchEnded Caller "A cancel that came too late."
+        "The batch has ended: there is nothing to cancel.";
+    BatchesFull Both "More batches at once than a project may have."
+        "The project has 16 batches under way, as many as it may have.";
+    BadPage Caller "A query parameter of another path, or a `limit` beyond 100."
+        "`limit` must be 1 to 100." "limit";
+    ObjectsFull Both "A long conversation that goes on from stored turns, or a full store."
+        "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
+    ObjectsUnavailable Operator "The disk is full or failing."
+        "What clients store cannot be written now. Try again; `store: false` needs none of it.";
+    BackgroundFull Both "Many background responses at once."
+        "As many responses are worked on in the background as are taken at once (64).";
+    TooManyLookUps Caller "A loop that asks for traces."
+        "As many questions for traces are being answered as are taken at once. Try again shortly.";
+    ModelUnpriced Operator "A model was added without a price, or its price begins later."
+        "The model `big` has no price today, and nothing is free by accident. Set one under [[prices]].";
+
+    ContentPolicy Both "A rule of the operator's on content matched something in the call: also tool descriptions and earlier turns."
+        "The rule `internal-names` does not let this pass.";
+
+    ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
+        "The prompt has 4000 tokens and `max_tokens` is 1000: together 5000, and the context window has 4096. Shorten the prompt or ask for at most 96." "max_tokens";
+    EmptyPrompt Caller "A variable that was empty when the prompt was built."
+        "The prompt has no tokens." "prompt";
+    WrongKindOfModel Caller "An embedding model at a chat endpoint, or the other way round."
+        "`bge-small` makes vectors, not text. Use `/v1/embeddings`." "model";
+    NoChatTemplate Operator "A base model, or a checkpoint whose template was lost when it was converted."
+        "The model `base` has no chat template. Use `POST /v1/completions`, or add `chat_template.jinja` to its directory.";
+    TemplateError Caller "Roles out of the order that the model was trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
+        "The model's template turned the conversation down: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
+    InvalidJsonSchema Caller "A keyword that no answer can be held to, or a strict schema without `additionalProperties: false`."
+        "Invalid schema for response_format 'answer': In context=(), 'additionalProperties' is required to be supplied and to be false." "response_format";
+    InvalidGrammar Caller "A regular expression or grammar with a mistake in it."
+        "The regular expression cannot be read: unclosed group." "structured_outputs.regex";
+    FormTooCostly Caller "Huge enumerations, nested repetitions, or bounds in the thousands."
+        "The form takes more than 1000000 units of work to compile." "response_format";
+    FormsBusy Nobody "Many new formats at once: each is compiled once and remembered."
+        "As many formats of answers are being compiled as are at once. Try again in a moment.";
+    RenderFailed Operator "A fault on this side."
+        "The prompt could not be rendered. Nothing was charged.";
+
+    CallTooLarge Both "Many answers (`n`), log-probabilities of a long prompt, or `echo`."
+        "The call takes up to 900.0 MiB of memory and no more than 256.0 MiB are ever given to the calls of a key (`gateway.max_key_memory`). Send less text at once." "n";
+    KeyMemoryFull Both "Answers of this key that nobody reads, or many large calls at once."
+        "The call takes up to 40.0 MiB of memory; other calls of this key have 230.0 MiB of the 256.0 MiB that its calls may have at once (`gateway.max_key_memory`). Wait for some to end, or ask for less.";
+    MemoryFull Operator "More large calls at once than the memory is for."
+        "The call takes up to 40.0 MiB of memory; calls in flight have 1020.0 MiB of the 1024.0 MiB that all may have at once (`gateway.max_memory`). Try again.";
+    KeyRenderingFull Both "Many long prompts of one key at once."
+        "Long requests of this key are being read already, 8.0 MiB of them at most at once (half of `gateway.max_render_bytes_at_once`); this one waited for 5 s. Send fewer at once.";
+    RenderingFull Operator "Many long prompts of everybody at once."
+        "Long requests are being read already, 16.0 MiB of them at most at once (`gateway.max_render_bytes_at_once`); this one waited for 5 s. Try again.";
+
+    RequestsPerMinute KeyOwner "More calls a minute than the key, its project or its organisation may make. Calls that were refused count, too."
+        "Limit reached: requests_per_minute of key `key_7f3a2b`: 60 of 60 used, 1 asked for; try again in 2 s.";
+    TokensPerMinute KeyOwner "A high `max_tokens`: until a call ends it counts with all that it may generate."
+        "Limit reached: tokens_per_minute of project `web`: 9000 of 10000 used, 1500 asked for; try again in 3 s.";
+    Concurrency KeyOwner "More calls at once than the key may have: also those whose answers are not read to the end."
+        "Limit reached: concurrency of key `key_7f3a2b`: 4 of 4 used, 1 asked for; try again in 1 s.";
+
+    OutOfMoney KeyOwner "The balance is used up, or the call could cost more than is left: what it may cost is held, not what it will."
+        "Out of money: this call can cost up to $0.50, the balance is $0.12 ($0.00 of it held). Add credit (`headrace credit grant`) or ask for fewer tokens (`max_tokens`).";
+    HeldInFlight Caller "Calls at once hold the balance until they end."
+        "Held by your own calls in flight: this call can cost up to $0.50; of the balance of $0.60, $0.40 is held. Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`).";
+    BudgetExceeded KeyOwner "The project has spent what it may in this month, or in all."
+        "The budget of project `web` is $5.00; $4.90 is spent and $0.00 held, and this call can cost up to $0.50. Raise the budget (`headrace budget set`) or ask for fewer tokens.";
+    CostOverflow Caller "A price and a `max_tokens` whose product is beyond nine billion dollars."
+        "What this call could cost does not fit 64-bit nano-dollars. Ask for fewer tokens." "max_tokens";
+    UnknownProject Operator "A project that was made while the ledger was away, or whose ledger was lost."
+        "This project has no account yet. Grant it credit (`headrace credit grant`).";
+    UnknownOrg Operator "As `unknown_project`, of an organisation."
+        "This project has no account yet. Grant it credit (`headrace credit grant`).";
+    JournalUnavailable Operator "A full or failing disk under the data directory."
+        "The ledger cannot be written now, so nothing runs and nothing is charged: No space left on device. Try again.";
+    LedgerUnavailable Operator "As `journal_unavailable`." "";
+    LedgerBusy Operator "A disk that is too slow for the load." "";
+    IdempotencyInFlight Nobody "A line of a batch was begun twice." "";
+    IdempotencyMismatch Nobody "A line of a batch changed between two starts." "";
+    IdempotencyReplay Nobody "A line of a batch had been paid for before a restart." "";
+    TooManyIdempotencyKeys Operator "More lines of batches in a day than are remembered." "";
+    ProjectTaken Operator "The name is in use." "";
+    UnknownHold Nobody "Inside the ledger." "";
+    AlreadyResolved Nobody "A settlement that was sent twice, as it should be after a failed write." "";
+    DuplicateHold Nobody "Inside the ledger." "";
+    Invalid Operator "A command with a value that makes no sense." "";
+    Overflow Caller "As `cost_overflow`." "";
+    LedgerInconsistent Operator "A fault in the ledger, which it noticed before anything was written."
+        "The ledger refused the hold: the sums would not agree. Nothing was charged.";
+
+    QueueFull Operator "More calls wait than the engine's queue takes; what is kept free is for organisations that have less waiting."
+        "The queue is full: 1024 sequences wait, as many as may; room is expected in 14 s. Nothing was charged.";
+    DeadlineTooShort Caller "The call's own `timeout` is shorter than the wait that the queue foretells."
+        "The first token cannot be there in time: 8 s of waiting and 2 s of prefill are foretold. Nothing was charged.";
+    QueueExpired Caller "The call waited for as long as it said that it would."
+        "The call waited past its deadline. What was not delivered is not charged.";
+    CallTooLong Both "A long answer on a slow model, or a long wait before it."
+        "The call lasted as long as its money is held for (`gateway.hold_lifetime`). What was not delivered is not charged.";
+    EngineUnavailable Operator "The engine is stopping, begins again after a fault, or every worker is drained."
+        "The engine of the model is not available. Nothing was charged.";
+    UpstreamUnreachable Operator "The server behind is down, its name does not resolve, or its certificate is not accepted."
+        "No connection to the upstream came about. Nothing was charged.";
+    UpstreamMisconfigured Operator "A stale key for the server behind, or a model name that it does not have."
+        "The upstream that answers for this model does not take what is configured for it. Nothing was charged.";
+    UpstreamOverloaded Operator "The limits of our account at the server behind, or its load."
+        "The upstream turned the call away: too many requests. Nothing was charged.";
+    UpstreamTimeout Operator "A server behind that stands still, or bounds (`timeouts`) that are too short for its answers."
+        "The upstream took longer than is waited for it. What was not delivered is not charged.";
+    UpstreamRefused Caller "A parameter that is sent on as it came, and that the server behind does not take."
+        "The upstream found fault with the request: temperature: must be at most 1.";
+    UpstreamFailed Operator "The server behind broke off, or answered with an error of its own."
+        "The upstream failed: its answer broke off. What was not delivered is not charged.";
+    Untranslatable Caller "An endpoint of one dialect for a model whose servers speak another."
+        "`completions` has no counterpart at the model's upstreams, which speak Anthropic's messages. Use `/v1/chat/completions`.";
+    EngineFailed Operator "A fault in the computation of this call."
+        "The computation failed. What was not delivered is not charged.";
+    NotFinite Operator "A broken checkpoint, or a prompt on which its arithmetic overflows."
+        "The model gave values that are not numbers at position 9. What was not delivered is not charged.";
+    FormLost Caller "A form so ambiguous that following it takes too long."
+        "The answer cannot be held to its form any further. What was not delivered is not charged.";
+    AnswerOffForm Operator "A model behind that does not hold its answers to the form."
+        "The finished answer does not fit the schema: at `items[0].price`, `type` is not kept. It is not charged.";
+    InternalError Operator "A fault in the gateway."
+        "Something failed on this side. What was not delivered is not charged. Report it with the request id.";
+}

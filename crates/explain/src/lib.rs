@@ -1,0 +1,33 @@
+//! Where the time and the money of a call went, in words: trace records in, plain data out that serializes and renders.
+//! Knows no files, no HTTP, no clock and no engine, and decides nothing: it only reads what was recorded.
+//!
+//! | ask | with | get |
+//! |---|---|---|
+//! | why was it slow, refused, a miss? | [`explain`] and [`Usual`], which comparable calls are | [`Explanation`] |
+//! | why was it dear? | [`why_cost`] | [`CostExplanation`] |
+//! | why was this one slower than that one? | [`diff`] | [`Difference`] |
+//!
+//! Everything that is said in words stands in `words`, and what a refusal means in the table of refusals (`headrace_domain::Code`).
+
+mod cost;
+mod cut;
+mod diff;
+mod errors;
+mod explanation;
+mod levers;
+mod reference;
+mod render;
+mod shape;
+mod term;
+mod usual;
+mod words;
+
+pub use cost::{CostExplanation, CostLine, why_cost};
+pub use diff::{DiffTerm, Difference, Fact, diff};
+pub use errors::{ErrorPage, Who};
+pub use explanation::{Compared, Explanation, Refusal, Term, explain};
+pub use levers::{Lever, LeverName};
+pub use reference::ReferenceRow;
+pub use shape::CallShape;
+pub use term::{Party, TermName};
+pub use usual::{MOST_COMPARED, Usual};

@@ -1,0 +1,133 @@
+//! The terms that a call's time is told in, and whose each of them is. Must not know a record.
+
+use serde::{Serialize, Serializer};
+
+use headrace_domain::Stage;
+
+/// Whose time a term is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Party {
+    /// The client's, or the network's to it: the server could only wait.
+    Client,
+    /// The gateway's.
+    Gateway,
+    /// An engine's of this house.
+    Engine,
+    /// Somebody else's server's.
+    Upstream,
+}
+
+macro_rules! terms {
+    ($($variant:ident $name:literal $party:ident $doc:literal;)*) => {
+        /// A part of a call's time. All of them together are the whole of it, and none is counted twice.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum TermName {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl TermName {
+            /// Every term, in the order of the path.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Whose time it is.
+            pub const fn party(self) -> Party {
+                match self { $(Self::$variant => Party::$party,)* }
+            }
+        }
+    };
+}
+
+terms! {
+    Connect "connect" Gateway "From the head's last byte until the call is looked at.";
+    Authenticate "authenticate" Gateway "Which caller the key belongs to.";
+    Receive "receive" Client "The body, as fast as the client sent it.";
+    Parse "parse" Gateway "What the body means.";
+    Authorize "authorize" Gateway "Whether the key may use the model.";
+    Route "route" Gateway "Which model serves the name.";
+    Moderate "moderate" Gateway "The content rules.";
+    Render "render" Gateway "The chat template and the tokenizer.";
+    Cache "cache" Gateway "The keys of the prompt's blocks.";
+    Hold "hold" Gateway "Limits and money.";
+    Place "place" Gateway "Which worker takes it.";
+    Retries "retries" Upstream "Workers that were asked in vain before the one that answered.";
+    Upstream "upstream" Upstream "Another server's first words: its queue and its prefill.";
+    QueueOwn "queue_own" Engine "Waiting while answers of the own organisation were generated.";
+    QueueOwnPrompts "queue_own_prompts" Engine "Waiting while prompts of the own organisation were computed.";
+    QueueOthers "queue_others" Engine "Waiting while answers of others were generated.";
+    QueueOthersPrompts "queue_others_prompts" Engine "Waiting while prompts of others were computed.";
+    Queue "queue" Engine "Waiting for the engine's next step, and what of the wait nobody accounts for.";
+    Prefill "prefill" Engine "Computing the prompt.";
+    Decode "decode" Engine "Generating.";
+    DecodeBehindPrompts "decode_behind_prompts" Engine "Standing behind prompts of others, computed in the same steps.";
+    Postprocess "postprocess" Gateway "Tool calls out of the text.";
+    Deliver "deliver" Gateway "Putting the answer into words of its dialect and handing it to the transport.";
+    Reader "reader" Client "Waiting for a client that did not read.";
+    Handover "handover" Gateway "Between tasks and threads.";
+    Settle "settle" Gateway "Usage to money.";
+    Unaccounted "unaccounted" Gateway "What the record does not say.";
+}
+
+impl TermName {
+    /// The term of a stage, as far as nothing divides it further.
+    pub(crate) const fn of_stage(stage: Stage) -> Self {
+        match stage {
+            Stage::Connect => Self::Connect,
+            Stage::Authenticate => Self::Authenticate,
+            Stage::Receive => Self::Receive,
+            Stage::Parse => Self::Parse,
+            Stage::Authorize => Self::Authorize,
+            Stage::Route => Self::Route,
+            Stage::Moderate => Self::Moderate,
+            Stage::Render => Self::Render,
+            Stage::Cache => Self::Cache,
+            Stage::Hold => Self::Hold,
+            Stage::Place => Self::Place,
+            Stage::Upstream => Self::Upstream,
+            Stage::Queue => Self::Queue,
+            Stage::Prefill => Self::Prefill,
+            Stage::Decode => Self::Decode,
+            Stage::Handover => Self::Handover,
+            Stage::Reader => Self::Reader,
+            Stage::Postprocess => Self::Postprocess,
+            Stage::Deliver => Self::Deliver,
+            Stage::Settle => Self::Settle,
+        }
+    }
+
+    /// What it is weighed as when the dearest is looked for: the parts of one wait, and of one answer, are weighed together.
+    pub(crate) const fn family(self) -> Self {
+        match self {
+            Self::QueueOwn
+            | Self::QueueOwnPrompts
+            | Self::QueueOthers
+            | Self::QueueOthersPrompts
+            | Self::Queue => Self::Queue,
+            Self::Decode | Self::DecodeBehindPrompts => Self::Decode,
+            other => other,
+        }
+    }
+}
+
+impl Serialize for TermName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_term_of_its_own_name() {
+        for stage in Stage::ALL {
+            assert_eq!(TermName::of_stage(stage).name(), stage.name());
+        }
+    }
+}

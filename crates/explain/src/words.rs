@@ -1,0 +1,334 @@
+//! Everything that is said of a call in words, in one place: plain sentences, numbers with units. Must not know how a term was cut
+//! or where anything is shown.
+
+use headrace_domain::{Attempt, AttemptOutcome, EngineTrace, Outcome, TraceRecord};
+use headrace_trace::{grouped, humane_duration, miss_words, percent, plain, three_digits};
+
+use crate::shape::CallShape;
+use crate::term::TermName;
+
+/// What the time of a term was spent on, to stand behind "went into".
+pub(crate) const fn activity(term: TermName) -> &'static str {
+    match term {
+        TermName::Connect => "taking up the request",
+        TermName::Authenticate => "looking up the key",
+        TermName::Receive => "waiting for the client to send its body",
+        TermName::Parse => "reading the request",
+        TermName::Authorize => "checking what the key may use",
+        TermName::Route => "choosing the model",
+        TermName::Moderate => "checking the content rules",
+        TermName::Render => "rendering and tokenizing the prompt",
+        TermName::Cache => "hashing the prompt's blocks",
+        TermName::Hold => "taking limits and money",
+        TermName::Place => "finding a worker",
+        TermName::Retries => "asking workers in vain",
+        TermName::Upstream => "waiting for another server's first words",
+        TermName::QueueOwn => "waiting behind calls of the same organisation",
+        TermName::QueueOwnPrompts => "waiting behind prompts of the same organisation",
+        TermName::QueueOthers => "waiting behind calls of others",
+        TermName::QueueOthersPrompts => "waiting behind prompts of others",
+        TermName::Queue => "waiting for the engine",
+        TermName::Prefill => "computing the prompt",
+        TermName::Decode => "generating the answer",
+        TermName::DecodeBehindPrompts => "standing behind prompts of others in the middle of the answer",
+        TermName::Postprocess => "finding tool calls in the answer",
+        TermName::Deliver => "handing the answer over",
+        TermName::Reader => "waiting for the client to read",
+        TermName::Handover => "going between tasks and threads",
+        TermName::Settle => "settling the bill",
+        TermName::Unaccounted => "something that the record does not say",
+    }
+}
+
+/// Why a term took what it took, as far as the record says.
+pub(crate) fn reason(term: TermName, nanos: u64, record: &TraceRecord) -> String {
+    let shape = CallShape::of(record);
+    let engine = record.engine.as_ref();
+    match term {
+        TermName::Connect => connection(record),
+        TermName::Authenticate => "the key was looked up".to_owned(),
+        TermName::Receive => "the body came as fast as the client and its network sent it".to_owned(),
+        TermName::Parse => "the body was read as JSON and every parameter checked".to_owned(),
+        TermName::Authorize => "the rights of the key were checked".to_owned(),
+        TermName::Route => "the name was led to the model that serves it".to_owned(),
+        TermName::Moderate => match &record.moderation {
+            Some(said) => format!("the content rules said: {}", plain(said)),
+            None => "the content rules were checked".to_owned(),
+        },
+        TermName::Render => {
+            each(shape.prompt_tokens, "prompt token", nanos, "written by the template and tokenized")
+        }
+        TermName::Cache => {
+            format!("the blocks of {} prompt tokens were hashed", grouped(shape.prompt_tokens))
+        }
+        TermName::Hold => format!("limits were taken, and {} held", record.held),
+        TermName::Place => worker(record),
+        TermName::Retries => retries(record),
+        TermName::Upstream => upstream(record),
+        TermName::QueueOwn => own_calls(engine),
+        TermName::QueueOwnPrompts => "prompts of the same organisation were computed first".to_owned(),
+        TermName::QueueOthers => others_calls(engine),
+        TermName::QueueOthersPrompts => others_prompts(engine),
+        TermName::Queue => queue(engine),
+        TermName::Prefill => prefill(nanos, &shape, engine),
+        TermName::Decode => decode(nanos, &shape, engine),
+        TermName::DecodeBehindPrompts => behind_prompts(engine),
+        TermName::Postprocess => "tool calls were looked for in the text".to_owned(),
+        TermName::Deliver => "the answer was written in its dialect and handed to the transport".to_owned(),
+        TermName::Reader => "the client did not read what was there for it".to_owned(),
+        TermName::Handover => {
+            "tasks and threads waited to be woken: many at once show a busy machine".to_owned()
+        }
+        TermName::Settle => "tokens became money, and what was not used was given back".to_owned(),
+        TermName::Unaccounted => "the record does not say what this time went into".to_owned(),
+    }
+}
+
+fn connection(record: &TraceRecord) -> String {
+    match record.connection {
+        None => "from the whole head to the first look at it".to_owned(),
+        Some(connection) if connection.requests_before == 0 => format!(
+            "on a new connection, which had been open for {} by then",
+            humane_duration(connection.open_ns)
+        ),
+        Some(connection) => format!(
+            "on a connection that had carried {} before",
+            count(connection.requests_before, "request")
+        ),
+    }
+}
+
+fn worker(record: &TraceRecord) -> String {
+    record.attempts.last().map_or_else(
+        || "no worker was found".to_owned(),
+        |attempt| format!("`{}` was to take it", plain(&attempt.worker)),
+    )
+}
+
+/// `2 workers were asked in vain: a (worker_lost), b (upstream_rate_limited)`
+fn retries(record: &TraceRecord) -> String {
+    let in_vain = |attempt: &&Attempt| {
+        matches!(attempt.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. })
+    };
+    let tried: Vec<String> = record
+        .attempts
+        .iter()
+        .filter(in_vain)
+        .take(MOST_NAMED)
+        .map(|attempt| match &attempt.outcome {
+            AttemptOutcome::Refused { code, .. } | AttemptOutcome::Failed { code, .. } => {
+                format!("`{}` ({})", plain(&attempt.worker), plain(code))
+            }
+            _ => String::new(),
+        })
+        .collect();
+    let all = record.attempts.iter().filter(in_vain).count() as u64;
+    format!("{} came to nothing: {}", count(all, "try"), tried.join(", "))
+}
+
+/// Workers that are named where very many were tried.
+const MOST_NAMED: usize = 4;
+
+fn upstream(record: &TraceRecord) -> String {
+    let whose = record.upstream.as_deref().map_or("the other server", |name| name);
+    format!("`{}` does not tell its queue and its prefill apart", plain(whose))
+}
+
+fn own_calls(engine: Option<&EngineTrace>) -> String {
+    let own = engine.and_then(|engine| engine.ahead).map_or(0, |ahead| ahead.own);
+    format!("{} of the same organisation stood before it when it came", count(own.into(), "answer"))
+}
+
+fn others_calls(engine: Option<&EngineTrace>) -> String {
+    let Some((engine, ahead)) = engine.and_then(|engine| Some((engine, engine.ahead?))) else {
+        return String::new();
+    };
+    let all = u64::from(engine.queue_depth) + u64::from(ahead.running);
+    let others = all.saturating_sub(ahead.own.into());
+    format!(
+        "{} of others stood before it when it came ({} in the queue, {} running, all told)",
+        count(others, "answer"),
+        engine.queue_depth,
+        ahead.running
+    )
+}
+
+fn others_prompts(engine: Option<&EngineTrace>) -> String {
+    let tokens = engine.and_then(|engine| engine.ahead).map_or(0, |ahead| ahead.prefill_tokens);
+    format!("{} were computed meanwhile", count(tokens, "prompt token"))
+}
+
+fn queue(engine: Option<&EngineTrace>) -> String {
+    match engine {
+        Some(engine) if engine.ahead.is_some() => {
+            "until the engine's next step began, and what of the wait nobody accounts for".to_owned()
+        }
+        Some(engine) if engine.queue_depth > 0 => {
+            format!(
+                "{} waited already; the record does not say whose",
+                count(engine.queue_depth.into(), "call")
+            )
+        }
+        _ => "nobody else waited: until the engine's next step began".to_owned(),
+    }
+}
+
+fn prefill(nanos: u64, shape: &CallShape, engine: Option<&EngineTrace>) -> String {
+    let mut text = each(shape.computed_tokens, "prompt token", nanos, "computed");
+    if let Some(engine) = engine {
+        if engine.prefill_chunks > 1 {
+            text += &format!(", in {} chunks", engine.prefill_chunks);
+        }
+        let beside = engine.beside.map_or(0, |beside| beside.prefill_tokens);
+        if beside > 0 {
+            text += &format!(", beside {} of others", grouped(beside));
+        }
+    }
+    if shape.cached_tokens > 0 {
+        text += &format!("; {} more came from the cache", grouped(shape.cached_tokens));
+    }
+    if let Some(miss) = engine.and_then(|engine| engine.miss.as_ref()) {
+        text += &format!(" ({})", miss_words(miss));
+    }
+    text
+}
+
+fn decode(nanos: u64, shape: &CallShape, engine: Option<&EngineTrace>) -> String {
+    let mut text = each(shape.output_tokens, "token", nanos, "generated");
+    if let Some(engine) = engine.filter(|engine| engine.steps > 0) {
+        text += &match engine.batch_max {
+            0 | 1 => ", alone in the batch".to_owned(),
+            most => format!(", in a batch of {} on average ({most} at most)", three_digits(shape.batch)),
+        };
+        if engine.preemptions > 0 {
+            text += &format!(", preempted {}", times(engine.preemptions.into()));
+        }
+    }
+    text + &format!(", behind a context of {}", count(shape.mean_context(), "token"))
+}
+
+fn behind_prompts(engine: Option<&EngineTrace>) -> String {
+    let tokens = engine.and_then(|engine| engine.beside).map_or(0, |beside| beside.decode_prefill_tokens);
+    format!("{} of others were computed in the steps that it generated in", count(tokens, "prompt token"))
+}
+
+/// `64 tokens generated, 188 µs each`
+fn each(of: u64, what: &str, nanos: u64, done: &str) -> String {
+    match of {
+        0 => format!("no {what}s {done}"),
+        1 => format!("1 {what} {done}"),
+        of => format!("{} {what}s {done}, {} each", grouped(of), humane_duration(nanos / of)),
+    }
+}
+
+/// `1 call`, `12 calls`; `tries`, not `trys`.
+pub(crate) fn count(of: u64, what: &str) -> String {
+    match (of, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (of, Some(stem)) => format!("{} {stem}ies", grouped(of)),
+        (of, None) => format!("{} {what}s", grouped(of)),
+    }
+}
+
+fn times(of: u64) -> String {
+    match of {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        of => format!("{} times", grouped(of)),
+    }
+}
+
+/// The sentence that comes first: where most of the time went, or what kept the call from its end.
+pub(crate) fn sentence(record: &TraceRecord, dearest: Option<(TermName, u64)>, usual: Option<u64>) -> String {
+    let whole = humane_duration(record.duration_ns);
+    let spent = dearest.map(|(term, nanos)| {
+        let share = percent(nanos, record.duration_ns);
+        let most = if nanos.saturating_mul(2) >= record.duration_ns { "Most" } else { "The largest part" };
+        let how = reason(term, nanos, record);
+        let usual = usual.map(|usual| format!(", where {} is usual", humane_duration(usual)));
+        let usual = usual.unwrap_or_default();
+        format!(
+            "{most} of its {whole} went into {} ({}, {share}{usual}): {how}.",
+            activity(term),
+            humane_duration(nanos)
+        )
+    });
+    let spent = spent.unwrap_or_else(|| format!("It took {whole}."));
+    match &record.outcome {
+        Outcome::Completed { .. } => spent,
+        Outcome::Refused(refusal) => format!(
+            "It was refused in `{}` with {} `{}` after {whole}: {}",
+            refusal.stage.name(),
+            refusal.status,
+            plain(&refusal.code),
+            ended(&plain(&refusal.message))
+        ),
+        Outcome::Failed { stage, message } => {
+            format!("It failed in `{}` after {whole}: {} {spent}", stage.name(), ended(&plain(message)))
+        }
+        Outcome::Cancelled { why } => format!("It was cut off after {whole}: {} {spent}", ended(&plain(why))),
+    }
+}
+
+/// A text that ends as a sentence does.
+pub(crate) fn ended(text: &str) -> String {
+    let text = text.trim_end();
+    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
+}
+
+/// What else of a call should be known, each a sentence.
+pub(crate) fn notes(record: &TraceRecord) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(nanos) = record.time_to_first_token_ns() {
+        notes.push(format!(
+            "The first token was there {} after the request was whole.",
+            humane_duration(nanos)
+        ));
+    }
+    if let Outcome::Completed { finish } = &record.outcome
+        && finish.iter().any(|reason| reason == "length" || reason == "max_tokens")
+    {
+        notes.push("The answer was cut off at `max_tokens`: it was not finished.".to_owned());
+    }
+    if let Some(engine) = &record.engine {
+        if let Some(miss) = &engine.miss
+            && engine.cached_blocks < engine.prompt_blocks
+        {
+            notes.push(format!(
+                "{} of {} prompt blocks came from the cache: {}.",
+                engine.cached_blocks,
+                engine.prompt_blocks,
+                miss_words(miss)
+            ));
+        }
+        if engine.preemptions > 0 {
+            notes.push(format!(
+                "It lost its place in memory {} and was computed again: the KV cache is too small for the load (engine.kv_memory).",
+                times(engine.preemptions.into())
+            ));
+        }
+    }
+    if let Some(connection) = record.connection.filter(|connection| connection.requests_before == 0) {
+        notes.push(format!(
+            "It came on a new connection, {} old when the head was whole; that is no part of the call's own time.",
+            humane_duration(connection.open_ns)
+        ));
+    }
+    if record.engine.as_ref().is_some_and(|engine| engine.queue_ns > 0 && engine.ahead.is_none()) {
+        notes.push(
+            "The record does not say what the wait was for: it is of an older version, or of another host."
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// That a term is out of the usual.
+pub(crate) fn unusual(term: TermName, us: f64, usual_us: f64, why: &str) -> String {
+    let nanos = |us: f64| humane_duration((us * 1e3) as u64);
+    let times = match usual_us {
+        usual if usual < 0.001 => "where nothing is usual".to_owned(),
+        usual => format!("{} times the usual {}", three_digits(us / usual), nanos(usual)),
+    };
+    format!("`{}` took {}, {times}: {why}.", term.name(), nanos(us))
+}

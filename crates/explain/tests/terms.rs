@@ -1,0 +1,252 @@
+//! Terms are a partition of a call's time, whatever a record says; a delay is named by the term that it was in; what is usual comes
+//! from comparable calls; older records are explained, too.
+
+mod support;
+
+use headrace_domain::{
+    Ahead, Attempt, AttemptOutcome, Beside, EngineTrace, Outcome, Stage, StageSpan, TraceRecord,
+};
+use headrace_explain::{TermName, Usual, diff, explain};
+use headrace_trace::decode_record;
+use proptest::prelude::*;
+
+use support::{MS, completed, delayed, numbered, stored};
+
+/// The sum of the terms beside the whole, in microseconds.
+fn sums(record: &TraceRecord) -> (f64, f64) {
+    let told = explain(record, &Usual::unknown());
+    (told.terms.iter().map(|term| term.us).sum(), told.total_us)
+}
+
+fn spans() -> impl Strategy<Value = Vec<StageSpan>> {
+    let span = (0..Stage::ALL.len(), any::<u32>(), any::<u32>(), proptest::option::of(0..Stage::ALL.len()));
+    let spans = prop::collection::vec(span, 0..30);
+    spans.prop_map(|spans| {
+        let stage = |at: usize| Stage::ALL[at];
+        let made = spans.into_iter().map(|(at, start, took, inside)| StageSpan {
+            stage: stage(at),
+            start_ns: start.into(),
+            duration_ns: took.into(),
+            inside: inside.map(stage),
+        });
+        made.collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn terms_sum_to_the_call_whatever_its_record_says(
+        stages in spans(),
+        duration_ns in prop_oneof![Just(0), any::<u32>().prop_map(u64::from), any::<u64>()],
+        parts in any::<[u64; 5]>(),
+        tries in prop::collection::vec((any::<u32>(), any::<u64>(), any::<bool>()), 0..6),
+        first in proptest::option::of(any::<u64>()),
+    ) {
+        let [own_prefill_ns, own_decode_ns, others_prefill_ns, others_decode_ns, decode_prefill_ns] = parts;
+        let ahead =
+            Ahead { own_prefill_ns, own_decode_ns, others_prefill_ns, others_decode_ns, ..Ahead::default() };
+        let beside = Beside { decode_prefill_ns, ..Beside::default() };
+        let engine = EngineTrace { ahead: Some(ahead), beside: Some(beside), ..EngineTrace::default() };
+        let attempts = tries.into_iter().map(|(start, took, fails)| Attempt {
+            prompt: 0,
+            worker: "w".into(),
+            model: None,
+            start_ns: start.into(),
+            duration_ns: took,
+            outcome: if fails {
+                AttemptOutcome::Failed { code: "worker_lost".to_owned(), why: "gone".to_owned() }
+            } else {
+                AttemptOutcome::Answered
+            },
+            paid: None,
+        });
+        let record = TraceRecord {
+            stages,
+            duration_ns,
+            first_token_ns: first,
+            engine: Some(engine),
+            attempts: attempts.collect(),
+            ..completed()
+        };
+        let (sum, whole) = sums(&record);
+        prop_assert!((sum - whole).abs() <= whole * 1e-9 + 0.001, "{sum} of {whole}");
+        let twice = diff(&record, &completed());
+        let deltas: f64 = twice.terms.iter().map(|term| term.delta_us).sum();
+        let apart = twice.b_us - twice.a_us;
+        prop_assert!((deltas - apart).abs() <= apart.abs() * 1e-9 + whole * 1e-9 + 0.01);
+    }
+}
+
+#[test]
+fn a_delay_in_a_stage_is_named_by_its_term() {
+    for stage in Stage::ALL {
+        let slow = delayed(stage, 4_000 * MS);
+        let calls: Vec<TraceRecord> = (1..40).map(|n| numbered(completed(), n)).collect();
+        let told = explain(&slow, &Usual::of(&calls, &slow));
+        let expected = TermName::ALL.iter().find(|term| term.name() == stage.name()).unwrap();
+        assert_eq!(told.dearest, Some(*expected), "{stage}: {}", told.sentence);
+        let term = told.terms.iter().find(|term| term.name == *expected).unwrap();
+        assert!(term.unusual, "{stage}: {term:?}");
+        assert!(!told.unusual.is_empty() && told.unusual[0].contains(stage.name()), "{:?}", told.unusual);
+        assert!(
+            told.sentence.starts_with("Most of its") && told.sentence.ends_with('.'),
+            "{}",
+            told.sentence
+        );
+        let others = told.terms.iter().filter(|term| term.name != *expected && term.unusual).count();
+        assert_eq!(others, 0, "{stage}: {:?}", told.unusual);
+    }
+}
+
+#[test]
+fn a_wait_is_told_by_what_was_ahead() {
+    let mut engine = completed().engine.unwrap();
+    engine.queue_ns = 900 * MS;
+    engine.queue_depth = 3;
+    let of = |ahead: Ahead| {
+        let engine = EngineTrace { ahead: Some(ahead), ..engine.clone() };
+        TraceRecord { engine: Some(engine), ..delayed(Stage::Queue, 4_000 * MS) }
+    };
+    for (ahead, name, words) in [
+        (Ahead { own_decode_ns: 3_000 * MS, own: 3, ..Ahead::default() }, "queue_own", "same organisation"),
+        (
+            Ahead { own_prefill_ns: 3_000 * MS, own: 1, ..Ahead::default() },
+            "queue_own_prompts",
+            "prompts of the same",
+        ),
+        (
+            Ahead { others_decode_ns: 3_000 * MS, running: 4, ..Ahead::default() },
+            "queue_others",
+            "7 answers of others",
+        ),
+        (
+            Ahead { others_prefill_ns: 3_000 * MS, prefill_tokens: 9_000, ..Ahead::default() },
+            "queue_others_prompts",
+            "9,000 prompt tokens",
+        ),
+    ] {
+        let told = explain(&of(ahead), &Usual::unknown());
+        assert_eq!(told.dearest.unwrap().name(), name, "{}", told.sentence);
+        assert!(told.sentence.contains(words), "{}", told.sentence);
+        let (sum, whole) = sums(&of(ahead));
+        assert!((sum - whole).abs() < 0.01);
+    }
+    // What nobody recorded is said as such, and never made up.
+    let old = TraceRecord {
+        engine: Some(EngineTrace { ahead: None, ..engine }),
+        ..delayed(Stage::Queue, 4_000 * MS)
+    };
+    let told = explain(&old, &Usual::unknown());
+    assert!(
+        told.sentence.contains("3 calls waited already; the record does not say whose"),
+        "{}",
+        told.sentence
+    );
+    assert!(told.notes.iter().any(|note| note.contains("older version")), "{:?}", told.notes);
+}
+
+#[test]
+fn prompts_of_others_in_the_middle_of_an_answer_are_told() {
+    let mut record = delayed(Stage::Decode, 4_000 * MS);
+    let beside = Beside { decode_prefill_ns: 3_500 * MS, decode_prefill_tokens: 6_000, ..Beside::default() };
+    record.engine.as_mut().unwrap().beside = Some(beside);
+    let told = explain(&record, &Usual::unknown());
+    assert_eq!(told.dearest, Some(TermName::DecodeBehindPrompts));
+    assert!(told.sentence.contains("6,000 prompt tokens of others"), "{}", told.sentence);
+}
+
+#[test]
+fn tries_in_vain_are_told_apart_from_the_one_that_answered() {
+    let mut record = delayed(Stage::Prefill, 3_000 * MS);
+    let start = record.span(Stage::Prefill).unwrap().start_ns;
+    let attempt = |start_ns, duration_ns, outcome, worker: &str| Attempt {
+        prompt: 0,
+        worker: worker.into(),
+        model: None,
+        start_ns,
+        duration_ns,
+        outcome,
+        paid: None,
+    };
+    let lost = AttemptOutcome::Failed { code: "worker_lost".to_owned(), why: "gone".to_owned() };
+    record.attempts = vec![
+        attempt(start, 2_500 * MS, lost, "gpu1/qwen"),
+        attempt(start + 2_500 * MS, 2_000 * MS, AttemptOutcome::Answered, "gpu2/qwen"),
+    ];
+    let told = explain(&record, &Usual::unknown());
+    assert_eq!(told.dearest, Some(TermName::Retries), "{}", told.sentence);
+    assert!(told.sentence.contains("1 try came to nothing: `gpu1/qwen` (worker_lost)"), "{}", told.sentence);
+    let retries = told.terms.iter().find(|term| term.name == TermName::Retries).unwrap();
+    assert!((retries.us - 2_500_000.0).abs() < 1.0, "{retries:?}");
+    assert!(told.levers.iter().any(|lever| lever.name.name() == "fewer-retries"), "{:?}", told.levers);
+}
+
+#[test]
+fn what_is_usual_comes_from_comparable_calls() {
+    let record = delayed(Stage::Render, 50 * MS);
+    // Those of another model, and those that failed, say nothing.
+    let other = TraceRecord { model_served: Some("other".to_owned()), ..delayed(Stage::Render, 900 * MS) };
+    let broken = TraceRecord {
+        outcome: Outcome::Cancelled { why: "gone".to_owned() },
+        ..delayed(Stage::Render, 900 * MS)
+    };
+    let mut calls: Vec<TraceRecord> = (1..20).map(|n| numbered(completed(), n)).collect();
+    calls.extend((20..60).map(|n| numbered(other.clone(), n)));
+    calls.extend((60..99).map(|n| numbered(broken.clone(), n)));
+    let told = explain(&record, &Usual::of(&calls, &record));
+    assert_eq!(told.compared.calls, 19, "{:?}", told.compared);
+    let term = told.terms.iter().find(|term| term.name == TermName::Render).unwrap();
+    let usual = completed().span(Stage::Render).unwrap().duration_ns as f64 / 1e3;
+    assert!((term.usual_us.unwrap() - usual).abs() < 1.0 && term.unusual, "{term:?}");
+    // A longer prompt may take longer: the usual is for this call's size.
+    let mut twice = numbered(completed(), 100);
+    twice.usage.input *= 2;
+    let told = explain(&twice, &Usual::of(&calls, &twice));
+    let prefill = told.terms.iter().find(|term| term.name == TermName::Prefill).unwrap();
+    assert!((prefill.usual_us.unwrap() / prefill.us - 2.0).abs() < 0.01, "{prefill:?}");
+    // Too few are not passed off as usual.
+    let few = explain(&record, &Usual::of(&calls[..2], &record));
+    assert!(few.compared.calls == 0 && few.terms.iter().all(|term| term.usual_us.is_none()));
+}
+
+#[test]
+fn stored_records_of_every_version_are_explained() {
+    for (name, text) in stored() {
+        let record = decode_record(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let told = explain(&record, &Usual::unknown());
+        let sum: f64 = told.terms.iter().map(|term| term.us).sum();
+        assert!(
+            (sum - told.total_us).abs() <= told.total_us * 0.01 + 0.001,
+            "{name}: {sum} of {}",
+            told.total_us
+        );
+        let page = told.text(80);
+        assert!(page.lines().all(|line| headrace_trace::cells(line) <= 80), "{name}:\n{page}");
+        assert!(page.contains(&told.id) && !told.sentence.is_empty(), "{name}:\n{page}");
+        serde_json::to_string(&told).unwrap();
+    }
+}
+
+#[test]
+fn a_refusal_is_told_with_its_rule_and_its_way_out() {
+    let (_, text) = stored().into_iter().find(|(name, _)| *name == "refused").unwrap();
+    let record = decode_record(text).unwrap();
+    let told = explain(&record, &Usual::unknown());
+    let refusal = told.refusal.as_ref().unwrap();
+    assert!(told.sentence.starts_with("It was refused in `"), "{}", told.sentence);
+    assert!(!refusal.meaning.is_empty() && refusal.doc.starts_with("docs/errors/"), "{refusal:?}");
+    assert!(told.text(100).contains("what it means: "), "{}", told.text(100));
+}
+
+#[test]
+fn hostile_names_do_not_reach_the_terminal() {
+    let record = TraceRecord {
+        model_served: Some("m\u{1b}[2J".to_owned()),
+        upstream: Some("u\u{1b}]0;x".into()),
+        outcome: Outcome::Cancelled { why: "\u{202e}gone\u{7}".to_owned() },
+        ..delayed(Stage::Upstream, 4_000 * MS)
+    };
+    let calls: Vec<TraceRecord> = (1..9).map(|n| numbered(record.clone(), n)).collect();
+    let told = explain(&record, &Usual::of(&calls, &record)).text(100);
+    assert!(!told.chars().any(|c| c.is_control() && c != '\n') && !told.contains('\u{202e}'), "{told:?}");
+}
