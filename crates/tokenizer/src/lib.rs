@@ -8,6 +8,7 @@ mod decoder;
 mod direct;
 mod encode;
 mod error;
+mod spans;
 mod stop;
 mod tokenizer;
 mod vocabulary;
