@@ -60,6 +60,10 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
         move |value: &Value| url_encode(value, &masks, max_bytes)
     });
     environment.add_test("callable", callable);
+    // Nothing is not: `tools is iterable and tools|length > 0` stands in published templates, and without tools there is nothing.
+    environment.add_test("iterable", |value: &Value| {
+        value.kind() == ValueKind::String || (!value.is_none() && value.try_iter().is_ok())
+    });
     environment.add_test("sequence", |value: &Value| match value.kind() {
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Bytes => true,
         // A range knows its length, and a generator does not.

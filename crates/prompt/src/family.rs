@@ -487,7 +487,7 @@ impl ReplyFamily {
         let marks = has("<tool_call>") && has("</tool_call>");
         // The first that fits: a later one's marks may stand in an earlier one's template, but not the other way round.
         let tests: [(Self, bool); 17] = [
-            (Self::Harmony, has("<|channel|>") && has("to=functions.")),
+            (Self::Harmony, has("<|channel|>") && (has("to=functions.") || has("<|channel|>commentary"))),
             (Self::Kimi, has("<|tool_call_begin|>") && has("<|tool_call_argument_begin|>")),
             (Self::DeepSeekV4, has("｜DSML｜") && has("｜tool_calls")),
             (Self::DeepSeekDsml, has("｜DSML｜")),

@@ -157,7 +157,7 @@ TESTS = {
     "gt": ["{{ 2 is gt 2 }} {{ 3 is greaterthan 2 }} {{ numbers|select('>', 2)|list }}"],
     "in": ["{{ 1 is in numbers }} {{ 'q' is in text }} {{ 9 is not in numbers }}"],
     "integer": ["{{ n is integer }} {{ x is integer }} {{ yes is integer }}"],
-    "iterable": ["{{ numbers is iterable }} {{ 'a' is iterable }} {{ n is iterable }} {{ mapping is iterable }}"],
+    "iterable": ["{{ numbers is iterable }} {{ 'a' is iterable }} {{ n is iterable }} {{ mapping is iterable }}", "{{ nothing is iterable }} {{ missing is iterable }} {{ nothing is iterable and nothing|length > 0 }}"],
     "le": ["{{ 2 is le 2 }} {{ numbers|select('<=', 1)|list }}"],
     "lower": ["{{ 'abc' is lower }} {{ 'aBc' is lower }}"],
     "lt": ["{{ 1 is lt 2 }} {{ 1 is lessthan 1 }} {{ numbers|select('<', 2)|list }}"],

@@ -234,6 +234,9 @@ fn plain_models_make_no_calls() {
 fn families_are_told_by_their_templates() {
     assert_eq!(ReplyFamily::detect(&demo_source()), ReplyFamily::Hermes);
     assert_eq!(ReplyFamily::detect("{{ messages[0].content }}"), ReplyFamily::Plain);
+    // GPT-OSS's published template puts the name together of pieces.
+    let published = r#""functions." + tool_call.name + "<|channel|>commentary " + "json<|message|>""#;
+    assert_eq!(ReplyFamily::detect(published), ReplyFamily::Harmony);
     assert_eq!(ReplyFamily::detect("<tool_call>\n<function=\"arguments\"></tool_call>"), ReplyFamily::Plain);
 }
 
