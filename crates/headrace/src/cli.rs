@@ -9,6 +9,8 @@ use headrace_kernels::{Isa, KERNEL_VERSION};
 
 use crate::chat;
 
+pub(crate) mod lens;
+
 pub(crate) mod margin;
 
 pub(crate) mod names;
@@ -98,6 +100,12 @@ pub(crate) enum Command {
     Bench(Box<crate::commands::bench::BenchArgs>),
     /// Checkpoints: what is in one, and random ones to measure with
     Models(ModelsArgs),
+    /// Exactly what a model sees of a call: its tokens, whose they are, what they cost, and where a cache ends
+    Render(lens::RenderArgs),
+    /// The tokens of a text: ids, pieces and places
+    Tokenize(lens::TokenizeArgs),
+    /// Whether a model's tokenizer, template and configuration agree: what is wrong, what shows it, and the way out
+    Doctor(lens::DoctorArgs),
 }
 
 /// Settings that have a flag of their own.

@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod errors;
 pub(crate) mod keys;
+pub(crate) mod lens;
 mod look;
 pub(crate) mod margin;
 pub(crate) mod models;
@@ -15,7 +16,7 @@ pub(crate) mod status;
 pub(crate) mod trace;
 pub(crate) mod upstreams;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use headrace_admin::{
@@ -38,7 +39,7 @@ use crate::{first_start, output};
 const ACTOR: &str = "command line";
 
 /// The file, the environment and the flags over the defaults.
-pub(crate) fn settings(file: Option<&std::path::Path>, flags: &Flags) -> Settings {
+pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
     let mut settings = layered(file, variables());
     let named = [
         ("data_dir", "--data-dir", &flags.data_dir),
@@ -190,6 +191,14 @@ fn configuration(at: &At) -> Result<Config, CommandError> {
         settings.flag("data_dir", "--data-dir", dir);
     }
     Config::from_settings(settings, true).map_err(CommandError::Config)
+}
+
+/// The configuration of a file, for what needs no server.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn configuration_of(file: Option<&Path>) -> Result<Config, String> {
+    Config::from_settings(layered(file, variables()), true).map_err(|error| error.to_string())
 }
 
 /// The data directory.

@@ -66,6 +66,9 @@ fn main() -> ExitCode {
         Command::Chat(args) => talk(args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Models(args) => commands::models::run(&args),
+        Command::Render(args) => commands::lens::render(&args),
+        Command::Tokenize(args) => commands::lens::tokenize(&args),
+        Command::Doctor(args) => commands::lens::doctor(&args),
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults, TokenizerConfig};
+use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults};
 use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
@@ -16,9 +16,9 @@ use headrace_grammar::Compiler;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
+use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
-use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle, SpecialTokenTexts, TemplateLimits};
-use headrace_tokenizer::Tokenizer;
+use headrace_prompt::ReplyFamily;
 
 use crate::config::arithmetic::Arithmetic;
 use crate::config::{Config, EngineSettings, ModelConfig};
@@ -206,7 +206,7 @@ pub(crate) fn start(
 impl Planned {
     fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
-        let text = Words::of(&checkpoint, config.reply)?;
+        let text = words_of(&checkpoint, config.reply)?;
         let arithmetic = config.arithmetic.or(engine.arithmetic);
         let weights = weight_bytes(&checkpoint, arithmetic.quantize).map_err(|error| error.to_string())?;
         let (mode, kv) = arithmetic.settle(mostly_quantized(&checkpoint, arithmetic));
@@ -463,44 +463,9 @@ fn run(
     Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
 }
 
-/// Words to ids and back, as a checkpoint says.
-pub(crate) struct Words {
-    pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
-    pub(crate) replies: ReplyStyle,
-}
-
-impl Words {
-    /// Reads them, or says why they cannot be served. `family` is how its calls are written, where the template is not to say so.
-    pub(crate) fn of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Self, String> {
-        let template = checkpoint.chat_template();
-        Self::read(checkpoint.tokenizer_json(), checkpoint.tokenizer_config(), template, family)
-    }
-
-    /// The same of its parts.
-    pub(crate) fn read(
-        json: &[u8],
-        config: &TokenizerConfig,
-        template: Option<&str>,
-        family: Option<ReplyFamily>,
-    ) -> Result<Self, String> {
-        let tokenizer = Tokenizer::new(json, config).map_err(|error| error.to_string())?;
-        let Some(source) = template else {
-            return Ok(Self { tokenizer: Arc::new(tokenizer), template: None, replies: ReplyStyle::PLAIN });
-        };
-        let detected = ReplyStyle::detect(source);
-        let replies = ReplyStyle { family: family.unwrap_or(detected.family), ..detected };
-        // Some of a model's marks are special tokens, which have no text otherwise.
-        let tokenizer = Arc::new(tokenizer.showing(|token| replies.reads(token)));
-        let tokens = SpecialTokenTexts::new(
-            &tokenizer,
-            config.bos_token.clone(),
-            config.eos_token.clone(),
-            config.pad_token.clone(),
-            config.unk_token.clone(),
-        );
-        let template = ChatTemplate::compile(source, &tokens, TemplateLimits::default());
-        let template = template.map_err(|error| error.to_string())?;
-        Ok(Self { tokenizer, template: Some(template), replies })
-    }
+/// Reads a checkpoint's words, or says why they cannot be served. `family` is how its calls are written, where the template is not
+/// to say so.
+pub(crate) fn words_of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Words, String> {
+    let (json, config) = (checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
+    Words::read(json, config, checkpoint.chat_template(), family).map_err(|error| error.to_string())
 }

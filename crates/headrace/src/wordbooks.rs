@@ -10,13 +10,14 @@ use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
 use headrace_gateway::TokenLane;
 use headrace_grammar::Compiler;
+use headrace_lens::Words;
 use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
 
 use crate::config::Config;
 use crate::config::relayed::{RelayedConfig, WordsAt};
-use crate::models::{Fault, Words, demo_files, recommended_sampling};
+use crate::models::{Fault, demo_files, recommended_sampling};
 
 /// Of every model that is asked by ids.
 pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<Wordbook>>;
@@ -80,7 +81,8 @@ impl Wordbook {
         reply: Option<ReplyFamily>,
     ) -> Result<Self, String> {
         let config = wording.tokenizer_config();
-        let words = Words::read(wording.tokenizer_json(), config, wording.chat_template(), reply)?;
+        let words = Words::read(wording.tokenizer_json(), config, wording.chat_template(), reply)
+            .map_err(|error| error.to_string())?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let vocab = count(wording.vocab_size());
         let grammars = Compiler::new(Arc::clone(&words.tokenizer), wording.eos(), vocab);
@@ -147,7 +149,7 @@ impl Wordbook {
     }
 }
 
-fn open_wording(path: &Path) -> Result<Wording, String> {
+pub(crate) fn open_wording(path: &Path) -> Result<Wording, String> {
     Wording::open(path).map_err(|error| match path.is_dir() {
         true => format!("{}: {error}", path.display()),
         // The error of a single file begins with its name.

@@ -17,7 +17,7 @@ use super::quantized::quantized;
 use crate::cli::PerplexityArgs;
 use crate::config::arithmetic::Arithmetic;
 use crate::machine;
-use crate::models::{Words, open_checkpoint};
+use crate::models::{open_checkpoint, words_of};
 use crate::output;
 use crate::progress::Progress;
 
@@ -43,7 +43,7 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     }
     let text = std::fs::read_to_string(&args.text)
         .map_err(|error| format!("--text {}: {error}", args.text.display()))?;
-    let windows = Windows::of(&text, &Words::of(&checkpoint, None)?, window, args.limit)?;
+    let windows = Windows::of(&text, &words_of(&checkpoint, None)?, window, args.limit)?;
     let setting = Setting {
         checkpoint: &checkpoint,
         isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).map_err(|error| error.to_string())?,

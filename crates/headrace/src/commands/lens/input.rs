@@ -1,0 +1,94 @@
+//! What is given to `render` and `tokenize`: a text, a file, or standard input, within a bound. Must not know models.
+
+use std::io::Read;
+
+use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role};
+use headrace_wire::WireLimits;
+use serde_json::{Value, json};
+
+use crate::cli::lens::Body;
+
+/// The most that is read of a file or of standard input.
+const MOST_BYTES: u64 = 64 << 20;
+/// Stands for the model's name in a body that has none.
+const NO_NAME: &str = "unnamed";
+
+/// The text that an argument stands for: `@FILE`, `-`, or itself.
+pub(super) fn text(argument: &str) -> Result<String, String> {
+    match argument.strip_prefix('@') {
+        Some(path) => {
+            let file = std::fs::File::open(path).map_err(|error| format!("{path}: {error}"))?;
+            read(file, path)
+        }
+        None if argument == "-" => read(std::io::stdin().lock(), "standard input"),
+        None => Ok(argument.to_owned()),
+    }
+}
+
+fn read(from: impl Read, name: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let most = from.take(MOST_BYTES + 1).read_to_string(&mut text);
+    most.map_err(|error| format!("{name}: {error}"))?;
+    match u64::try_from(text.len()).is_ok_and(|bytes| bytes <= MOST_BYTES) {
+        true => Ok(text),
+        false => Err(format!("{name}: more than {MOST_BYTES} bytes")),
+    }
+}
+
+/// What is to be rendered.
+pub(super) struct Asked {
+    /// The model that the body names.
+    pub(super) model: Option<String>,
+    pub(super) call: Call,
+}
+
+impl Asked {
+    /// Of an argument: the body of a call, a list of messages, or what a user says. The bounds are those of a server.
+    pub(super) fn read(argument: &str, system: Option<&str>, body: Body) -> Result<Self, String> {
+        let text = text(argument)?;
+        // What is typed in is what a user says, also where it looks like JSON.
+        let is_file = argument == "-" || argument.starts_with('@');
+        let parsed: Option<Value> = is_file.then(|| serde_json::from_str(&text).ok()).flatten();
+        let Some(parsed) = parsed.filter(|value| value.is_object() || value.is_array()) else {
+            let system = system.map(|system| Message::text(Role::System, system));
+            let messages = system.into_iter().chain([Message::text(Role::User, text)]).collect();
+            let prompt = Prompt::Conversation(Conversation { messages, ..Conversation::default() });
+            let call = Call::of_prompt(Endpoint::ChatCompletions, NO_NAME.to_owned(), prompt);
+            return Ok(Self { model: None, call });
+        };
+        Self::of_body(parsed, system, body)
+    }
+
+    fn of_body(parsed: Value, system: Option<&str>, body: Body) -> Result<Self, String> {
+        let (endpoint, list) = match body {
+            Body::Chat => (Endpoint::ChatCompletions, "messages"),
+            Body::Messages => (Endpoint::Messages, "messages"),
+            Body::Responses => (Endpoint::Responses, "input"),
+        };
+        if system.is_some() {
+            return Err("--system goes with a text: a body has its own instructions".to_owned());
+        }
+        let mut whole = match parsed {
+            Value::Array(_) => json!({ list: parsed }),
+            whole => whole,
+        };
+        let named = whole.get("model").and_then(Value::as_str).map(str::to_owned);
+        if let Some(members) = whole.as_object_mut() {
+            members.entry("model").or_insert_with(|| json!(NO_NAME));
+            if body == Body::Messages {
+                members.entry("max_tokens").or_insert_with(|| json!(1));
+            }
+        }
+        let limits = WireLimits::default();
+        let call = headrace_wire::parse(endpoint, whole.to_string().as_bytes(), &limits);
+        let call = call.map_err(|refused| format!("the body would be refused: {refused}"))?;
+        Ok(Self { model: named, call })
+    }
+
+    pub(super) fn conversation(&self) -> Result<&Conversation, String> {
+        match &self.call.prompt {
+            Prompt::Conversation(conversation) => Ok(conversation),
+            _ => Err("there is no conversation in it".to_owned()),
+        }
+    }
+}

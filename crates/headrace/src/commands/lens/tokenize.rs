@@ -1,0 +1,46 @@
+//! `headrace tokenize`: a text's tokens, or the text of tokens. Must not know how it is found out.
+
+use std::process::ExitCode;
+
+use headrace_lens::{TokenList, Words, draw_tokens, token_list};
+
+use super::{input, which};
+use crate::cli::lens::TokenizeArgs;
+use crate::output;
+
+pub(crate) fn run(args: &TokenizeArgs) -> ExitCode {
+    match list(args) {
+        Ok(list) if args.of.json => super::say_json(&list),
+        Ok(list) => {
+            output::say(&draw_tokens(&list));
+            ExitCode::SUCCESS
+        }
+        Err(why) => output::fail(&why),
+    }
+}
+
+fn list(args: &TokenizeArgs) -> Result<TokenList, String> {
+    let text = input::text(&args.text)?;
+    let found = which::find(args.of.config.as_deref(), args.of.model.as_deref())?;
+    let words = found.words()?;
+    if args.ids {
+        return of_ids(&words, &text);
+    }
+    let list = token_list(&words.tokenizer, &text, args.parse_special, args.add_special);
+    list.map_err(|error| error.to_string())
+}
+
+fn of_ids(words: &Words, text: &str) -> Result<TokenList, String> {
+    let numbers = text.split(|c: char| c == ',' || c.is_whitespace() || matches!(c, '[' | ']'));
+    let ids: Result<Vec<u32>, String> = numbers
+        .filter(|number| !number.is_empty())
+        .map(|number| number.parse().map_err(|_| format!("`{number}` is no token id")))
+        .collect();
+    let ids = ids?;
+    let known = |id: &&u32| words.tokenizer.token_bytes(**id).is_none();
+    if let Some(id) = ids.iter().find(known) {
+        let last = words.tokenizer.vocab_size().saturating_sub(1);
+        return Err(format!("there is no token {id}: the last id is {last}"));
+    }
+    Ok(TokenList::of_ids(&words.tokenizer, &ids))
+}

@@ -1,0 +1,118 @@
+//! Which model's words are meant: one of the configuration, by name, or files by their path. Must not know what is asked of
+//! them.
+
+use std::path::Path;
+
+use headrace_checkpoint::Wording;
+use headrace_domain::{Clock, ModelName, SystemClock};
+use headrace_gateway::ToolsOrder;
+use headrace_ledger::prices::{PriceList, Quote};
+use headrace_lens::Words;
+use headrace_prompt::ReplyFamily;
+
+use crate::commands;
+use crate::config::relayed::WordsAt;
+use crate::config::{Config, DEMO_PATH};
+use crate::models::demo_files;
+use crate::wordbooks::open_wording;
+
+/// A model's words, and what is known of it.
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) wording: Wording,
+    /// Where its files are; `None`: in the program.
+    pub(super) path: Option<std::path::PathBuf>,
+    pub(super) family: Option<ReplyFamily>,
+    pub(super) tools_order: ToolsOrder,
+    /// What its tokens cost now, where anybody has said.
+    pub(super) quote: Option<Quote>,
+}
+
+/// The model of that name or path; without one, the first that the configuration serves.
+pub(super) fn find(config: Option<&Path>, wanted: Option<&str>) -> Result<Found, String> {
+    let config = commands::configuration_of(config)?;
+    match wanted {
+        Some(DEMO_PATH) => of_files(None, DEMO_PATH),
+        None => match config.models.first() {
+            Some(model) => of_name(&config, &model.name),
+            None => of_name(&config, &config.relayed.first().ok_or("no model is configured")?.name),
+        },
+        Some(name) if is_configured(&config, name) => of_name(&config, &named(name)?),
+        Some(path) if Path::new(path).exists() => of_files(Some(Path::new(path)), path),
+        Some(other) => {
+            let names = config.models.iter().map(|model| model.name.as_str());
+            let names: Vec<&str> =
+                names.chain(config.relayed.iter().map(|model| model.name.as_str())).collect();
+            Err(format!(
+                "`{other}` is neither a file nor a model of the configuration, which has {}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+/// Whether a body's name is one of the configuration's.
+pub(super) fn knows(config: Option<&Path>, name: &str) -> bool {
+    commands::configuration_of(config).is_ok_and(|config| is_configured(&config, name))
+}
+
+fn named(name: &str) -> Result<ModelName, String> {
+    name.parse().map_err(|_| format!("`{name}` is no name of a model"))
+}
+
+fn is_configured(config: &Config, name: &str) -> bool {
+    let served = config.models.iter().any(|model| model.name.as_str() == name);
+    served || config.relayed.iter().any(|model| model.name.as_str() == name)
+}
+
+fn of_name(config: &Config, name: &ModelName) -> Result<Found, String> {
+    let prices = PriceList::from_config(&config.prices).ok();
+    let quote = prices.and_then(|prices| prices.quote(name, SystemClock::new().now()));
+    let found = |path: Option<&Path>, family, tools_order| {
+        let found = of_files(path, name.as_str())?;
+        Ok(Found { family, tools_order, quote: quote.clone(), ..found })
+    };
+    if let Some(model) = config.models.iter().find(|model| model.name == *name) {
+        return found(model.path.as_deref(), model.reply, model.tools_order);
+    }
+    let relayed = config.relayed.iter().find(|model| model.name == *name);
+    let relayed = relayed.ok_or_else(|| format!("no model `{name}`"))?;
+    let order = relayed.policy.tools_order;
+    match &relayed.words {
+        Some(WordsAt::Demo) => found(None, relayed.reply, order),
+        Some(WordsAt::Files(path)) => found(Some(path), relayed.reply, order),
+        None => Err(format!(
+            "`{name}` is asked in messages: its words are its server's, and nobody here knows them. Give `path` beside `targets`, \
+             or name a directory"
+        )),
+    }
+}
+
+fn of_files(path: Option<&Path>, name: &str) -> Result<Found, String> {
+    let wording = match path {
+        None => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
+        Some(path) => open_wording(path)?,
+    };
+    Ok(Found {
+        name: name.to_owned(),
+        wording,
+        path: path.map(Path::to_owned),
+        family: None,
+        tools_order: ToolsOrder::default(),
+        quote: None,
+    })
+}
+
+impl Found {
+    /// Its words, ready for use.
+    pub(super) fn words(&self) -> Result<Words, String> {
+        let wording = &self.wording;
+        let read = Words::read(
+            wording.tokenizer_json(),
+            wording.tokenizer_config(),
+            wording.chat_template(),
+            self.family,
+        );
+        read.map_err(|error| format!("{}: {error}\n  try: headrace doctor {}", self.name, self.name))
+    }
+}

@@ -1,0 +1,221 @@
+//! Draws what a model sees for a terminal: tokens in turns of colour, special ones marked, the edges of cache blocks. Whatever a
+//! prompt holds, nothing of it reaches the terminal as a command. Must not know how it was found.
+
+use std::fmt::Write as _;
+
+use crate::sight::{PromptSight, SeenPart};
+use crate::token::{SeenToken, TokenKind, TokenList};
+
+/// How to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrawOptions {
+    /// Columns.
+    pub width: usize,
+    /// With colours; without, special tokens stand in `⟦⟧`.
+    pub color: bool,
+    /// With a mark between any two tokens, for whoever has no colours.
+    pub bounds: bool,
+}
+
+const RESET: &str = "\x1b[0m";
+const SPECIAL: &str = "\x1b[1;35m";
+const MARKUP: &str = "\x1b[35m";
+const EDGE: &str = "\x1b[2;33m";
+const DIM: &str = "\x1b[2m";
+/// The caller's tokens, in turns.
+const OWN: [&str; 2] = ["\x1b[30;46m", "\x1b[30;42m"];
+/// The template's, in turns.
+const FRAME: [&str; 2] = ["\x1b[37;100m", "\x1b[37;44m"];
+/// The narrowest rule that is drawn.
+const LEAST_RULE: usize = 8;
+
+/// The prompt, then its parts as a table.
+pub fn draw_prompt(sight: &PromptSight, options: &DrawOptions) -> String {
+    let mut out = String::new();
+    let edge = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
+    for (at, token) in sight.tokens.iter().enumerate() {
+        if at > 0 && at == edge {
+            out.push_str(&boundary(sight, options));
+        } else if at > 0 && at % sight.block_tokens == 0 {
+            paint(&mut out, options, EDGE, "▏");
+        } else if at > 0 && options.bounds {
+            paint(&mut out, options, EDGE, "·");
+        }
+        let begins = token.start.unwrap_or(usize::MAX);
+        let next = sight.parts.partition_point(|part| part.start <= begins);
+        let own =
+            next.checked_sub(1).and_then(|at| sight.parts.get(at)).is_some_and(|part| begins < part.end);
+        let shades = if own { OWN } else { FRAME };
+        draw_token(&mut out, token, shades, at, options);
+    }
+    out.push_str("\n\n");
+    out.push_str(&parts(sight));
+    for spelled in &sight.spelled {
+        let _ = writeln!(
+            out,
+            "`{}` at byte {} is text: a message cannot become one",
+            printable(&spelled.text),
+            spelled.start
+        );
+    }
+    out
+}
+
+/// What is drawn where the cache ends.
+fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
+    let tokens = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
+    let blocks = tokens / sight.block_tokens.max(1);
+    let said = match sight.cached_tokens {
+        Some(_) => "come from the cache of the other prompt",
+        None => "can come from a cache",
+    };
+    let words = format!(" {tokens} tokens ({blocks} blocks of {}) {said} ", sight.block_tokens);
+    let rule = options.width.saturating_sub(words.chars().count()).max(LEAST_RULE) / 2;
+    let mut line = String::from("\n");
+    paint(&mut line, options, EDGE, &format!("{0}{words}{0}", "─".repeat(rule)));
+    line.push('\n');
+    line
+}
+
+fn draw_token(
+    out: &mut String,
+    token: &SeenToken,
+    shades: [&'static str; 2],
+    at: usize,
+    options: &DrawOptions,
+) {
+    let text = printable(&token.piece);
+    match (token.kind, options.color) {
+        (TokenKind::Text, false) => out.push_str(&text),
+        (_, false) => {
+            let _ = write!(out, "⟦{text}⟧");
+        }
+        (TokenKind::Special, true) => paint(out, options, SPECIAL, &text),
+        (TokenKind::Markup, true) => paint(out, options, MARKUP, &text),
+        (TokenKind::Text, true) => {
+            let shade = if at % 2 == 0 { shades[0] } else { shades[1] };
+            // A colour that runs over a line's end colours the rest of the line.
+            for (line, piece) in text.split('\n').enumerate() {
+                if line > 0 {
+                    out.push_str(&format!("{DIM}⏎{RESET}\n"));
+                }
+                if !piece.is_empty() {
+                    paint(out, options, shade, piece);
+                }
+            }
+        }
+    }
+}
+
+fn paint(out: &mut String, options: &DrawOptions, color: &str, text: &str) {
+    match options.color {
+        true => {
+            let _ = write!(out, "{color}{text}{RESET}");
+        }
+        false => out.push_str(text),
+    }
+}
+
+/// Text whose control characters are written out: what a prompt or a file holds must not steer a terminal.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Marks that turn the direction of writing can hide text, too.
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match c {
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() || turns => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A line for each part, and one for what is the template's.
+fn parts(sight: &PromptSight) -> String {
+    let share = |tokens: usize| match sight.count {
+        0 => 0,
+        all => tokens.saturating_mul(100) / all,
+    };
+    let mut rows: Vec<[String; 4]> = sight
+        .parts
+        .iter()
+        .map(|part| {
+            let last = part.first_token.saturating_add(part.tokens);
+            [
+                name(part),
+                part.tokens.to_string(),
+                format!("{} %", share(part.tokens)),
+                format!("{}–{last}", part.first_token),
+            ]
+        })
+        .collect();
+    let own =
+        [sight.template_tokens.to_string(), format!("{} %", share(sight.template_tokens)), String::new()];
+    let [tokens, percent, place] = own;
+    rows.push(["the template's own".to_owned(), tokens, percent, place]);
+    rows.insert(0, ["part", "tokens", "share", "at tokens"].map(str::to_owned));
+    aligned(&rows)
+}
+
+fn name(part: &SeenPart) -> String {
+    let whose = printable(&part.whose);
+    match (part.what, part.call) {
+        ("message", _) => format!("messages[{}] {whose}", part.index),
+        ("tool", _) => format!("tools[{}] {whose}", part.index),
+        (_, Some(call)) => format!("messages[{}].tool_calls[{call}]", part.index),
+        (what, None) => format!("messages[{}] {what}", part.index),
+    }
+}
+
+/// The tokens of a text, a line each.
+pub fn draw_tokens(list: &TokenList) -> String {
+    let row = |token: &SeenToken| {
+        let place = match (token.start, token.end) {
+            (Some(start), Some(end)) => format!("{start}–{end}"),
+            _ => "–".to_owned(),
+        };
+        let kind = match token.kind {
+            TokenKind::Text => "",
+            TokenKind::Special => "special",
+            TokenKind::Markup => "markup",
+        };
+        [token.id.to_string(), place, format!("{:?}", token.piece), kind.to_owned()]
+    };
+    let head = ["id", "bytes", "piece", ""].map(str::to_owned);
+    let rows: Vec<[String; 4]> = std::iter::once(head).chain(list.tokens.iter().map(row)).collect();
+    let mut out = aligned(&rows);
+    let each = match list.count {
+        0 => String::new(),
+        count => {
+            let tenths = list.bytes.saturating_mul(10) / count;
+            format!(", {}.{} bytes a token", tenths / 10, tenths % 10)
+        }
+    };
+    let mut last = format!("\n{} tokens, {} bytes{each}\n", list.count, list.bytes);
+    if let Some(decoded) = &list.decoded {
+        let _ = writeln!(last, "the tokenizer changes this text: its tokens stand for {decoded:?}");
+    }
+    out.push_str(&last);
+    out
+}
+
+fn aligned(rows: &[[String; 4]]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths = [width(0), width(1), width(2), width(3)];
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let pad = width.saturating_sub(cell.chars().count()).saturating_add(2);
+            let _ = write!(line, "{cell}{}", " ".repeat(pad));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}

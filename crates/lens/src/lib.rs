@@ -1,0 +1,15 @@
+//! What a model sees: the prompt that its template and tokenizer make of a conversation, token by token, and whether a
+//! checkpoint's files agree with each other. Reports are data that serializes; drawing them for a terminal stands beside.
+//! Must not know requests, keys, prices, engines, or who looks.
+
+mod doctor;
+mod draw;
+mod sight;
+mod token;
+mod words;
+
+pub use doctor::{Diagnosis, Examined, Facts, Finding, Severity, diagnose};
+pub use draw::{DrawOptions, draw_prompt, draw_tokens, printable};
+pub use sight::{PromptSight, SeenPart, SightError, Spelled, sight};
+pub use token::{SeenToken, TokenKind, TokenList, token_list};
+pub use words::{Words, WordsError};

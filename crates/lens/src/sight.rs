@@ -1,0 +1,207 @@
+//! [`PromptSight`]: exactly what a model sees of a conversation, and what of it is whose. Must not know prices, or how it is
+//! drawn.
+
+use std::fmt;
+use std::ops::Range;
+
+use headrace_domain::{BLOCK_TOKENS, Conversation, ToolChoice};
+use headrace_prompt::{Part, Place, RenderOptions, Rendered, TemplateError};
+use headrace_tokenizer::TokenizerError;
+use serde::Serialize;
+
+use crate::token::{SeenToken, TokenKind, seen};
+use crate::words::Words;
+
+/// The most spelt control tokens that are listed.
+const SPELLED_KEPT: usize = 32;
+
+/// Why there is no prompt to be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SightError {
+    /// The model has no chat template.
+    NoTemplate,
+    /// The template did not take the conversation.
+    Template(TemplateError),
+    /// The prompt cannot be written in tokens.
+    Tokenizer(TokenizerError),
+    /// Tools are offered, and the template would not show them.
+    ToolsNotShown,
+}
+
+impl fmt::Display for SightError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoTemplate => f.write_str("the model has no chat template: it knows raw prompts alone"),
+            Self::Template(error) => error.fmt(f),
+            Self::Tokenizer(error) => error.fmt(f),
+            Self::ToolsNotShown => {
+                f.write_str("the chat template shows a model no tools: it would never learn of them, so such a call is refused")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SightError {}
+
+/// A prompt as its model sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PromptSight {
+    /// The prompt's text.
+    pub text: String,
+    /// How many tokens it has.
+    pub count: usize,
+    /// Each of them, in order.
+    pub tokens: Vec<SeenToken>,
+    /// What of it is the caller's, in the order of the text. What the template changes or leaves out is not among them.
+    pub parts: Vec<SeenPart>,
+    /// Tokens of the template's own: roles, marks, line breaks, what it says of tools.
+    pub template_tokens: usize,
+    /// Tokens that a special or other markup token stands for.
+    pub special_tokens: usize,
+    /// Tokens in a block of the prefix cache.
+    pub block_tokens: usize,
+    /// The most tokens of this prompt that a cache can give: whole blocks, before the last token.
+    pub cacheable_tokens: usize,
+    /// Tokens that it has in common with the prompt that it was compared with, from the beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub common_tokens: Option<usize>,
+    /// Of those, what a cache that holds the other one gives: whole blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<usize>,
+    /// Control tokens that the caller's own words spell. They stay text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spelled: Vec<Spelled>,
+    /// Whether tokens and parts could be given their places in the text.
+    pub placed: bool,
+}
+
+/// A part of a prompt that is the caller's. Everything counts from 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SeenPart {
+    /// `message`, `reasoning`, `call` or `tool`.
+    pub what: &'static str,
+    /// Which message, or which tool.
+    pub index: usize,
+    /// Which call of the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<usize>,
+    /// Whose message, or the tool's name.
+    pub whose: String,
+    /// Its first byte in the text.
+    pub start: usize,
+    /// One past its last byte.
+    pub end: usize,
+    /// Its first token.
+    pub first_token: usize,
+    /// How many tokens begin in it.
+    pub tokens: usize,
+}
+
+/// A control token that is spelt in a caller's words and stays text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Spelled {
+    /// Its text.
+    pub text: String,
+    /// Where it begins in the prompt.
+    pub start: usize,
+}
+
+/// What a model of these words sees of a conversation, as it would be served. `before` is the prompt of another conversation,
+/// in tokens, which a cache is taken to hold.
+///
+/// # Errors
+/// [`SightError`]: the call would be refused for this.
+pub fn sight(
+    words: &Words,
+    conversation: &Conversation,
+    options: &RenderOptions<'_>,
+    before: Option<&PromptSight>,
+) -> Result<PromptSight, SightError> {
+    let template = words.template.as_ref().ok_or(SightError::NoTemplate)?;
+    let offers = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
+    if offers && !template.shows_tools() {
+        return Err(SightError::ToolsNotShown);
+    }
+    let rendered = match conversation.continues {
+        true => template.render_to_continue(conversation, options),
+        false => template.render(conversation, options),
+    };
+    let rendered = rendered.map_err(SightError::Template)?;
+    let ids = words.tokenizer.encode_segments(&rendered.segments(), false).map_err(SightError::Tokenizer)?;
+    let spans = words.tokenizer.spans(rendered.text(), &ids);
+    let tokens: Vec<SeenToken> = ids
+        .iter()
+        .enumerate()
+        .map(|(at, id)| seen(&words.tokenizer, *id, spans.as_ref().and_then(|spans| spans.get(at).cloned())))
+        .collect();
+    let places = template.places(conversation, options, rendered.text());
+    let parts = match spans.is_some() {
+        true => places.iter().map(|place| part(place, conversation, &tokens)).collect(),
+        false => Vec::new(),
+    };
+    let own: usize = parts.iter().map(|part: &SeenPart| part.tokens).sum();
+    let common = before.map(|before| common(&before.tokens, &tokens));
+    let cacheable = whole_blocks(tokens.len().saturating_sub(1));
+    Ok(PromptSight {
+        count: tokens.len(),
+        template_tokens: tokens.len().saturating_sub(own),
+        special_tokens: tokens.iter().filter(|token| token.kind != TokenKind::Text).count(),
+        block_tokens: BLOCK_TOKENS,
+        cacheable_tokens: cacheable,
+        common_tokens: common,
+        cached_tokens: common.map(|common| whole_blocks(common).min(cacheable)),
+        spelled: spelled(words, &rendered, &tokens),
+        placed: spans.is_some(),
+        text: rendered.into_text(),
+        tokens,
+        parts,
+    })
+}
+
+const fn whole_blocks(tokens: usize) -> usize {
+    tokens / BLOCK_TOKENS * BLOCK_TOKENS
+}
+
+fn common(before: &[SeenToken], tokens: &[SeenToken]) -> usize {
+    before.iter().zip(tokens).take_while(|(left, right)| left.id == right.id).count()
+}
+
+fn part(place: &Place, conversation: &Conversation, tokens: &[SeenToken]) -> SeenPart {
+    let Range { start, end } = place.range;
+    let begins = |token: &SeenToken| token.start.unwrap_or(0);
+    let first_token = tokens.partition_point(|token| begins(token) < start);
+    let last = tokens.partition_point(|token| begins(token) < end);
+    let role = |at: usize| conversation.messages.get(at).map_or("", |message| message.role.name()).to_owned();
+    let (what, index, call, whose) = match place.part {
+        Part::Message(at) => ("message", at, None, role(at)),
+        Part::Reasoning(at) => ("reasoning", at, None, role(at)),
+        Part::Call { message, call } => ("call", message, Some(call), role(message)),
+        Part::Tool(at) => {
+            ("tool", at, None, conversation.tools.get(at).map(|tool| tool.name.clone()).unwrap_or_default())
+        }
+    };
+    let tokens = last.saturating_sub(first_token);
+    SeenPart { what, index, call, whose, start, end, first_token, tokens }
+}
+
+/// Control tokens that stand in the text and are none.
+fn spelled(words: &Words, rendered: &Rendered, tokens: &[SeenToken]) -> Vec<Spelled> {
+    let mut found = Vec::new();
+    for markup in words.tokenizer.markup_texts() {
+        for (start, _) in rendered.text().match_indices(markup.as_str()) {
+            let at = tokens.partition_point(|token| token.start.is_some_and(|begins| begins < start));
+            // A token that takes the white space before it begins earlier.
+            let near = tokens.get(at.saturating_sub(1)..=at).unwrap_or_default();
+            let covers = |token: &SeenToken| {
+                token.start.is_some_and(|begins| begins <= start) && token.end.is_some_and(|end| end > start)
+            };
+            let is_text =
+                near.iter().filter(|token| covers(token)).all(|token| token.kind == TokenKind::Text);
+            if is_text && near.iter().any(covers) && found.len() < SPELLED_KEPT {
+                found.push(Spelled { text: markup.clone(), start });
+            }
+        }
+    }
+    found.sort_by_key(|spelled| spelled.start);
+    found
+}
