@@ -5,6 +5,8 @@ use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency};
 
+use crate::OperatorId;
+
 /// Why a credential was refused. The variants are for traces and metrics; callers see
 /// [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +132,10 @@ pub enum IdentityError {
     UnknownProject(ProjectId),
     /// No such key.
     UnknownKey(KeyId),
+    /// No such operator.
+    UnknownOperator(OperatorId),
+    /// Without this operator nobody could administer operators.
+    LastOwner,
     /// The project belongs to another organisation than was said.
     ProjectOfAnotherOrg {
         /// The project.
@@ -169,6 +175,8 @@ impl fmt::Display for IdentityError {
             Self::UnknownOrg(id) => write!(f, "there is no organisation `{id}`"),
             Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
             Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
+            Self::UnknownOperator(id) => write!(f, "there is no operator `{id}`"),
+            Self::LastOwner => f.write_str("this is the last owner, and nobody else could make another"),
             Self::ProjectOfAnotherOrg { project, org } => {
                 write!(f, "project `{project}` does not belong to organisation `{org}`")
             }

@@ -1,4 +1,4 @@
-//! Credential to principal, and what that principal may use: orgs, projects, API keys, the audit log.
+//! Credential to principal, and what that principal may use: orgs, projects, API keys, operators, the audit log.
 //! Knows nothing of HTTP status codes, money or SQL; a [`KeyStore`] keeps what must outlive the process.
 
 mod audit;
@@ -6,6 +6,7 @@ mod credential;
 mod directory;
 mod error;
 mod memory;
+mod operators;
 mod principal;
 mod record;
 mod secret;
@@ -16,6 +17,7 @@ pub use credential::credential;
 pub use directory::{Directory, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use memory::MemoryKeyStore;
+pub use operators::{OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator};
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
 pub use secrecy::{ExposeSecret, SecretString};

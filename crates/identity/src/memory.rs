@@ -7,8 +7,8 @@ use headrace_domain::{KeyId, Residency, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord, ProjectRecord,
-    RateLimits, StoreError, StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, NotedRevocation, OperatorId, OperatorStore,
+    OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey, StoredOperator,
 };
 
 /// Identities in memory.
@@ -20,6 +20,7 @@ pub struct MemoryKeyStore {
 #[derive(Debug, Default)]
 struct Kept {
     directory: StoredDirectory,
+    operators: Vec<StoredOperator>,
     audit: Vec<AuditRow>,
     check: Option<[u8; 32]>,
     announced: BTreeMap<u64, String>,
@@ -178,5 +179,38 @@ impl KeyStore for MemoryKeyStore {
         let mut checker = AuditChecker::new();
         kept.audit.iter().try_for_each(|row| checker.check(row))?;
         checker.finish(kept.end())
+    }
+}
+
+impl OperatorStore for MemoryKeyStore {
+    fn operators(&self) -> Result<Vec<StoredOperator>, StoreError> {
+        Ok(self.kept.lock().operators.clone())
+    }
+
+    fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let same =
+            |other: &StoredOperator| other.record.id == operator.record.id || other.hash == operator.hash;
+        if kept.operators.iter().any(same) {
+            return Err(StoreError::Duplicate { what: "operator" });
+        }
+        kept.operators.push(operator.clone());
+        kept.log(audit);
+        Ok(())
+    }
+
+    fn set_operator_revoked(
+        &self,
+        id: &OperatorId,
+        at: UnixNanos,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let operator = kept.operators.iter_mut().find(|operator| &operator.record.id == id);
+        let record = &mut operator.ok_or(StoreError::NotFound { what: "operator" })?.record;
+        if record.revoked.replace(record.revoked.unwrap_or(at)).is_none() {
+            kept.log(audit);
+        }
+        Ok(())
     }
 }

@@ -100,6 +100,12 @@ impl KeyHasher {
         Self { key: SecretBox::new(Box::new(key)), check }
     }
 
+    /// The same for keys of operators: no hash of one kind is ever one of the other.
+    pub(crate) fn of_operators(secret: &HashSecret) -> Self {
+        let key = blake3::derive_key("headrace 2026 operator key hash v1", secret.expose());
+        Self { key: SecretBox::new(Box::new(key)), ..Self::new(secret) }
+    }
+
     /// The hash of at most the first 256 bytes: no credential costs more than another.
     pub(crate) fn hash(&self, presented: &[u8]) -> KeyHash {
         let bytes = presented.get(..MAX_PRESENTED_BYTES).unwrap_or(presented);

@@ -16,6 +16,8 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::sqlite::{Database, Durability, Format, stamp};
 
+mod operators;
+
 mod reserve;
 
 mod rows;
@@ -103,6 +105,15 @@ CREATE TABLE IF NOT EXISTS regions (
     id      TEXT NOT NULL,
     regions TEXT NOT NULL,
     PRIMARY KEY (kind, id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS operators (
+    id      TEXT NOT NULL PRIMARY KEY,
+    hash    BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
+    name    TEXT NOT NULL,
+    role    TEXT NOT NULL,
+    hint    TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    revoked INTEGER
 ) STRICT;
 ";
 /// Whose regions a row of `regions` holds; without a row, anywhere.

@@ -1,0 +1,410 @@
+//! Operators: the people and programs that administer the house, their roles and their keys. In memory for reading, changed through
+//! the store first. Decides whether a key of an operator is good; knows neither what a role may do nor how it was presented.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::UnixNanos;
+use parking_lot::{Mutex, RwLock};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+use crate::record::check_text;
+use crate::secret::{self, KeyHasher};
+use crate::{AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
+
+/// What keys of operators begin with.
+const PREFIX: &str = "hrop-";
+/// Characters after the prefix: 43 · log2(62) = 256 bits.
+const KEY_CHARS: usize = 43;
+/// What ids of operators begin with, and the characters after it: 119 bits.
+const ID_PREFIX: &str = "op_";
+const ID_CHARS: usize = 20;
+/// Most operators, revoked ones too: each sign-in by key looks at all of them.
+const MAX_OPERATORS: usize = 1_000;
+/// Longest name, in bytes, so that name and id together fit an audit row's actor.
+const MAX_NAME_BYTES: usize = 64;
+
+/// The id of an operator: `op_…`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct OperatorId(Arc<str>);
+
+impl OperatorId {
+    /// Takes `op_` and 1 to 61 letters and digits.
+    ///
+    /// # Errors
+    /// [`IdentityError::Invalid`]
+    pub fn new(text: &str) -> Result<Self, IdentityError> {
+        let rest = text.strip_prefix(ID_PREFIX).filter(|rest| (1..=61).contains(&rest.len()));
+        if rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
+            return Ok(Self(text.into()));
+        }
+        Err(IdentityError::Invalid { field: "operator", why: "must be `op_` and letters and digits" })
+    }
+
+    /// As written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for OperatorId {
+    type Error = IdentityError;
+    fn try_from(text: String) -> Result<Self, IdentityError> {
+        Self::new(&text)
+    }
+}
+
+impl std::str::FromStr for OperatorId {
+    type Err = IdentityError;
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        Self::new(text)
+    }
+}
+
+impl From<OperatorId> for String {
+    fn from(id: OperatorId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for OperatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for OperatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperatorId({})", self.0)
+    }
+}
+
+/// What an operator is there for. Who administers the house decides what each may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Everything, operators included.
+    Owner,
+    /// Everything but operators.
+    Admin,
+    /// Money.
+    Billing,
+    /// Keys, and trying models.
+    Developer,
+    /// Looking on.
+    Viewer,
+}
+
+impl Role {
+    /// Every one, the mightiest first.
+    pub const ALL: [Self; 5] = [Self::Owner, Self::Admin, Self::Billing, Self::Developer, Self::Viewer];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Admin => "admin",
+            Self::Billing => "billing",
+            Self::Developer => "developer",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// The role that is written so.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An operator, without the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorRecord {
+    /// The public id.
+    pub id: OperatorId,
+    /// A name, unique among those who are not revoked: 1 to 64 bytes without control characters.
+    pub name: String,
+    /// The role.
+    pub role: Role,
+    /// What may be shown of the key: its last four characters.
+    pub hint: String,
+    /// When it was created.
+    #[serde(with = "headrace_domain::rfc3339")]
+    pub created: UnixNanos,
+    /// When it was revoked.
+    #[serde(with = "headrace_domain::rfc3339::option")]
+    pub revoked: Option<UnixNanos>,
+}
+
+impl OperatorRecord {
+    /// As the audit log names who did something.
+    pub fn actor(&self) -> String {
+        format!("{} ({})", self.name, self.id)
+    }
+}
+
+/// An operator as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredOperator {
+    /// The keyed hash of the key.
+    pub hash: KeyHash,
+    /// Everything else.
+    pub record: OperatorRecord,
+}
+
+/// Keeps operators. Every change is durable when it returns, in one transaction with its audit row. Calls may block.
+pub trait OperatorStore: Send + Sync {
+    /// All of them, in order of creation.
+    ///
+    /// # Errors
+    /// The store's.
+    fn operators(&self) -> Result<Vec<StoredOperator>, StoreError>;
+
+    /// Adds one.
+    ///
+    /// # Errors
+    /// [`StoreError::Duplicate`] if its id or hash is there already.
+    fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError>;
+
+    /// Marks one as revoked. One that is revoked already stays as it was, and the log too.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if there is no such operator.
+    fn set_operator_revoked(
+        &self,
+        id: &OperatorId,
+        at: UnixNanos,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError>;
+}
+
+/// Who administers the house.
+pub struct Operators {
+    store: Arc<dyn OperatorStore>,
+    hasher: KeyHasher,
+    /// Locked for the whole of a change.
+    changing: Mutex<()>,
+    /// Never locked while the store is called.
+    records: RwLock<BTreeMap<OperatorId, StoredOperator>>,
+}
+
+impl fmt::Debug for Operators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operators").field("count", &self.records.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Operators {
+    /// Loads them. The secret is the one that API keys are hashed with; hashes of operators' keys are made with another part of it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn open(store: Arc<dyn OperatorStore>, secret: &HashSecret) -> Result<Self, IdentityError> {
+        let records =
+            store.operators()?.into_iter().map(|operator| (operator.record.id.clone(), operator)).collect();
+        Ok(Self {
+            store,
+            hasher: KeyHasher::of_operators(secret),
+            changing: Mutex::default(),
+            records: RwLock::new(records),
+        })
+    }
+
+    /// Whose key this is. Each is compared in constant time, whichever it is.
+    ///
+    /// # Errors
+    /// It is none, or that of somebody who was revoked.
+    pub fn authenticate(&self, presented: &str) -> Result<OperatorRecord, AuthRefusal> {
+        let hash = self.hasher.hash(presented.as_bytes());
+        let records = self.records.read();
+        let same = |operator: &&StoredOperator| bool::from(operator.hash.ct_eq(&hash));
+        // All are looked at, so that the time says nothing of which one it is.
+        let found = records.values().filter(same).last();
+        match found {
+            _ if !presented.starts_with(PREFIX) => Err(AuthRefusal::Malformed),
+            None => Err(AuthRefusal::Unknown),
+            Some(operator) if operator.record.revoked.is_some() => Err(AuthRefusal::Revoked),
+            Some(operator) => Ok(operator.record.clone()),
+        }
+    }
+
+    /// All of them, by id, revoked ones too.
+    pub fn list(&self) -> Vec<OperatorRecord> {
+        self.records.read().values().map(|operator| operator.record.clone()).collect()
+    }
+
+    /// One that is not revoked.
+    pub fn active(&self, id: &OperatorId) -> Option<OperatorRecord> {
+        let found = self.records.read().get(id).map(|operator| operator.record.clone());
+        found.filter(|record| record.revoked.is_none())
+    }
+
+    /// The owner who was created first, if there is one who is not revoked.
+    pub fn first_owner(&self) -> Option<OperatorRecord> {
+        let records = self.records.read();
+        let owners = records.values().map(|operator| &operator.record);
+        let owners = owners.filter(|record| record.role == Role::Owner && record.revoked.is_none());
+        owners.min_by_key(|record| record.created).cloned()
+    }
+
+    /// Creates one; the key is in the answer and nowhere else. Blocks.
+    ///
+    /// # Errors
+    /// A name that does not fit or is taken, too many operators, or the store's.
+    pub fn create(
+        &self,
+        name: &str,
+        role: Role,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<(OperatorRecord, SecretString), IdentityError> {
+        check_text("actor", actor)?;
+        check_text("name", name)?;
+        if name.len() > MAX_NAME_BYTES {
+            return Err(IdentityError::Invalid { field: "name", why: "must have 1 to 64 bytes" });
+        }
+        let _one_change = self.changing.lock();
+        let records = self.list();
+        if records.iter().any(|other| other.name == name && other.revoked.is_none()) {
+            return Err(IdentityError::Exists { what: format!("operator `{name}`") });
+        }
+        if records.len() >= MAX_OPERATORS {
+            return Err(IdentityError::Invalid { field: "operators", why: "are 1000 already" });
+        }
+        let secret = SecretString::from(secret::random_base62(PREFIX, KEY_CHARS)?);
+        let record = OperatorRecord {
+            id: OperatorId::new(&secret::random_base62(ID_PREFIX, ID_CHARS)?)?,
+            name: name.to_owned(),
+            role,
+            hint: tail(&secret),
+            created: now,
+            revoked: None,
+        };
+        let hash = self.hasher.hash(secret.expose_secret().as_bytes());
+        let stored = StoredOperator { hash, record: record.clone() };
+        let detail = format!("name {name:?}, role {role}");
+        let audit = entry(now, actor, "operator.create", &record.id, detail);
+        self.store.insert_operator(&stored, &audit)?;
+        self.records.write().insert(record.id.clone(), stored);
+        Ok((record, secret))
+    }
+
+    /// Revokes one: neither key nor session of it is good from here on. Again changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// There is no such operator, it is the last owner, or the store's; nothing has changed then.
+    pub fn revoke(&self, id: &OperatorId, actor: &str, now: UnixNanos) -> Result<(), IdentityError> {
+        check_text("actor", actor)?;
+        let _one_change = self.changing.lock();
+        let records = self.list();
+        let record = records.iter().find(|record| record.id == *id);
+        let record = record.ok_or_else(|| IdentityError::UnknownOperator(id.clone()))?;
+        let is_owner = |record: &&OperatorRecord| record.role == Role::Owner && record.revoked.is_none();
+        if is_owner(&record) && records.iter().filter(is_owner).count() == 1 {
+            return Err(IdentityError::LastOwner);
+        }
+        let audit = entry(now, actor, "operator.revoke", id, format!("name {:?}", record.name));
+        self.store.set_operator_revoked(id, now, &audit)?;
+        if let Some(operator) = self.records.write().get_mut(id) {
+            operator.record.revoked.get_or_insert(now);
+        }
+        Ok(())
+    }
+}
+
+/// The last four characters of a key.
+fn tail(secret: &SecretString) -> String {
+    let text = secret.expose_secret();
+    text.len().checked_sub(4).and_then(|at| text.get(at..)).unwrap_or_default().to_owned()
+}
+
+fn entry(at: UnixNanos, actor: &str, act: &str, subject: &OperatorId, detail: String) -> AuditEntry {
+    AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject: subject.to_string(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyStore, MemoryKeyStore};
+
+    const NOW: UnixNanos = UnixNanos::new(1_000);
+
+    fn open(store: &Arc<MemoryKeyStore>) -> Operators {
+        let store: Arc<dyn OperatorStore> = Arc::clone(store) as _;
+        Operators::open(store, &HashSecret::new([7; 32])).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_good_until_its_operator_is_revoked_also_after_a_restart() {
+        let store = Arc::new(MemoryKeyStore::new());
+        let operators = open(&store);
+        let (owner, owners_key) = operators.create("ann", Role::Owner, "test", NOW).unwrap();
+        let (viewer, key) = operators.create("bob", Role::Viewer, "test", NOW).unwrap();
+        assert!(key.expose_secret().starts_with(PREFIX) && key.expose_secret().ends_with(&viewer.hint));
+        let operators = open(&store);
+        assert_eq!(operators.authenticate(key.expose_secret()), Ok(viewer.clone()));
+        assert_eq!(operators.authenticate(owners_key.expose_secret()), Ok(owner.clone()));
+        operators.revoke(&viewer.id, "ann", NOW).unwrap();
+        for operators in [operators, open(&store)] {
+            assert_eq!(operators.authenticate(key.expose_secret()), Err(AuthRefusal::Revoked));
+            assert!(operators.active(&viewer.id).is_none() && operators.active(&owner.id).is_some());
+        }
+        let acts: Vec<_> = store.audit(0, 9).unwrap().into_iter().map(|row| row.entry.act).collect();
+        assert_eq!(acts, ["operator.create", "operator.create", "operator.revoke"]);
+    }
+
+    #[test]
+    fn what_is_no_key_of_an_operator_is_refused() {
+        let operators = open(&Arc::new(MemoryKeyStore::new()));
+        let (_, key) = operators.create("ann", Role::Owner, "test", NOW).unwrap();
+        let altered = key.expose_secret().replace(PREFIX, "hrop-A");
+        for (presented, refusal) in [
+            ("", AuthRefusal::Malformed),
+            ("sk-aaaaaaaaaaaaaaaaaaaaaaaa", AuthRefusal::Malformed),
+            ("hrop-", AuthRefusal::Unknown),
+            (altered.as_str(), AuthRefusal::Unknown),
+        ] {
+            assert_eq!(operators.authenticate(presented), Err(refusal), "{presented}");
+        }
+    }
+
+    #[test]
+    fn there_is_always_an_owner_and_names_are_told_apart() {
+        let operators = open(&Arc::new(MemoryKeyStore::new()));
+        assert_eq!(operators.first_owner(), None);
+        let (ann, _) = operators.create("ann", Role::Owner, "test", NOW).unwrap();
+        assert_eq!(operators.revoke(&ann.id, "ann", NOW), Err(IdentityError::LastOwner));
+        assert!(matches!(
+            operators.create("ann", Role::Viewer, "test", NOW),
+            Err(IdentityError::Exists { .. })
+        ));
+        let (bob, _) = operators.create("bob", Role::Owner, "test", UnixNanos::new(2_000)).unwrap();
+        assert_eq!(operators.first_owner(), Some(ann.clone()));
+        operators.revoke(&ann.id, "bob", NOW).unwrap();
+        assert_eq!(operators.first_owner(), Some(bob));
+        assert!(operators.create("ann", Role::Viewer, "test", NOW).is_ok(), "a name that is free again");
+        for name in ["", "a\nb", &"a".repeat(65)] {
+            assert!(operators.create(name, Role::Viewer, "test", NOW).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn ids_and_roles_are_read_as_they_are_written() {
+        for role in Role::ALL {
+            assert_eq!(Role::named(role.name()), Some(role));
+            assert_eq!(serde_json::to_value(role).unwrap(), role.name());
+        }
+        for bad in ["", "op_", "key_a", "op_a b", "op_a/../b", &format!("op_{}", "a".repeat(62))] {
+            assert!(OperatorId::new(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Operators in the identity store's file. Knows hashes only, never a key of one.
+
+use headrace_domain::UnixNanos;
+use headrace_identity::{
+    AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError, StoredOperator,
+};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::rows::{Failure, bytes, constraint, nanos, number, optional_time, parsed};
+use super::{SqliteKeyStore, log};
+
+const WHAT: &str = "operator";
+
+impl OperatorStore for SqliteKeyStore {
+    fn operators(&self) -> Result<Vec<StoredOperator>, StoreError> {
+        self.read("loading operators", async |connection| {
+            let rows = sqlx::query("SELECT * FROM operators ORDER BY rowid").fetch_all(connection).await?;
+            rows.iter().map(operator).collect()
+        })
+    }
+
+    fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError> {
+        let (StoredOperator { hash, record }, audit) = (operator.clone(), audit.clone());
+        self.write("adding an operator", async move |connection| {
+            let inserted = sqlx::query(
+                "INSERT INTO operators (id, hash, name, role, hint, created, revoked) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            )
+            .bind(record.id.as_str())
+            .bind(hash.as_bytes().as_slice())
+            .bind(&record.name)
+            .bind(record.role.name())
+            .bind(&record.hint)
+            .bind(nanos(record.created)?)
+            .bind(record.revoked.map(nanos).transpose()?)
+            .execute(&mut *connection)
+            .await;
+            inserted.map_err(|error| constraint(error, WHAT, WHAT))?;
+            log(connection, audit).await
+        })
+    }
+
+    fn set_operator_revoked(
+        &self,
+        id: &OperatorId,
+        at: UnixNanos,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        let (id, audit) = (id.clone(), audit.clone());
+        self.write("revoking an operator", async move |connection| {
+            let set = sqlx::query("UPDATE operators SET revoked = ? WHERE id = ? AND revoked IS NULL");
+            let set = set.bind(nanos(at)?).bind(id.as_str()).execute(&mut *connection).await?;
+            if set.rows_affected() > 0 {
+                return log(connection, audit).await;
+            }
+            let found = sqlx::query("SELECT 1 FROM operators WHERE id = ?").bind(id.as_str());
+            match found.fetch_optional(connection).await? {
+                Some(_) => Ok(()),
+                None => Err(Failure::Store(StoreError::NotFound { what: WHAT })),
+            }
+        })
+    }
+}
+
+fn operator(row: &SqliteRow) -> Result<StoredOperator, Failure> {
+    Ok(StoredOperator {
+        hash: KeyHash::from_bytes(bytes(row, "hash")?),
+        record: OperatorRecord {
+            id: parsed(row, "id", OperatorId::new)?,
+            name: row.try_get("name")?,
+            role: parsed(row, "role", |text| Role::named(text).ok_or("there is no such role"))?,
+            hint: row.try_get("hint")?,
+            created: UnixNanos::new(number(row, "created")?),
+            revoked: optional_time(row, "revoked")?,
+        },
+    })
+}
