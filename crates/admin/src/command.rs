@@ -4,7 +4,9 @@
 use std::fmt;
 
 use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
-use headrace_identity::{KeyRecord, OrgRecord, ProjectRecord, RateLimits, Revocation};
+use headrace_identity::{
+    KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits, Revocation, Role,
+};
 use headrace_ledger::{Budget, GrantKind, Standing, Totals};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -176,6 +178,28 @@ pub enum AdminCommand {
     ShowAudit {
         /// How many, at most.
         last: u32,
+        /// Only rows before this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<u64>,
+    },
+    /// Creates an operator.
+    CreateOperator {
+        /// A name: 1 to 64 bytes.
+        name: String,
+        /// What the operator may do.
+        role: Role,
+    },
+    /// All operators.
+    ListOperators,
+    /// Revokes an operator: neither key nor session of it is good once this is answered.
+    RevokeOperator {
+        /// Which.
+        id: OperatorId,
+    },
+    /// Makes a link that signs an operator in once.
+    LinkOperator {
+        /// Which.
+        id: OperatorId,
     },
 }
 
@@ -267,6 +291,28 @@ pub enum AdminReply {
     },
     /// Rows of the audit log, oldest first.
     Audit(Vec<AuditView>),
+    /// An operator was created; this is the only time that the key is shown.
+    OperatorCreated {
+        /// The operator.
+        operator: OperatorRecord,
+        /// The key.
+        key: SecretText,
+    },
+    /// Operators, by id.
+    Operators(Vec<OperatorRecord>),
+    /// An operator is revoked, now or before.
+    OperatorRevoked {
+        /// Which.
+        id: OperatorId,
+    },
+    /// A link that signs an operator in once.
+    SignInLink {
+        /// The whole address, secret as it is.
+        link: SecretText,
+        /// Until when it works.
+        #[serde(with = "headrace_domain::rfc3339")]
+        expires: UnixNanos,
+    },
 }
 
 /// A key's secret on its way; shown by nothing but its own accessor.

@@ -38,6 +38,10 @@ impl From<IdentityError> for AdminError {
     fn from(error: IdentityError) -> Self {
         let (code, remedy) = match &error {
             IdentityError::UnknownKey(_) => ("unknown_key", "headrace keys list"),
+            IdentityError::UnknownOperator(_) => ("unknown_operator", "headrace operators list"),
+            IdentityError::LastOwner => {
+                ("last_owner", "headrace operators create --name NAME --role owner makes another first")
+            }
             IdentityError::UnknownOrg(_) => ("unknown_org", "headrace orgs list, or headrace orgs create ID"),
             IdentityError::UnknownProject(_) => {
                 ("unknown_project", "headrace projects list, or headrace projects create ID --org ORG")

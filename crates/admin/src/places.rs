@@ -25,6 +25,15 @@ pub enum UpstreamAct {
 }
 
 impl UpstreamAct {
+    /// As the audit log names it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Drain { .. } => "upstream.drain",
+            Self::Resume { .. } => "upstream.resume",
+            Self::Probe { .. } => "upstream.probe",
+        }
+    }
+
     /// With which server.
     pub fn upstream(&self) -> &str {
         match self {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, RateLimits,
-    SecretString,
+    AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, Operators,
+    RateLimits, SecretString,
 };
 use headrace_ledger::{Command, Ledger, Receipt};
 use parking_lot::Mutex;
@@ -67,6 +67,9 @@ pub struct AdminService {
     upstreams: Option<UpstreamSource>,
     /// `None`: no server runs.
     routes: Option<RouteSource>,
+    operators: Option<Arc<Operators>>,
+    /// `None`: no server runs.
+    links: Option<LinkSource>,
     /// Locked for the whole of an act on money.
     money: Mutex<()>,
 }
@@ -95,6 +98,8 @@ impl AdminService {
             reload: None,
             upstreams: None,
             routes: None,
+            operators: None,
+            links: None,
             money: Mutex::new(()),
         }
     }
@@ -112,6 +117,16 @@ impl AdminService {
     /// The same of a server that runs, and so chooses among models.
     pub fn with_routes(self, routes: RouteSource) -> Self {
         Self { routes: Some(routes), ..self }
+    }
+
+    /// The same with those who administer it.
+    pub fn with_operators(self, operators: Arc<Operators>) -> Self {
+        Self { operators: Some(operators), ..self }
+    }
+
+    /// The same of a server that runs, and at which operators sign in.
+    pub fn with_links(self, links: LinkSource) -> Self {
+        Self { links: Some(links), ..self }
     }
 
     /// Opens the ledger account of every project that has none: one was created and the process ended before its
@@ -171,14 +186,8 @@ impl AdminService {
                 totals: self.ledger.totals().into(),
                 ..(self.status)()
             })),
-            AdminCommand::Reload => match &self.reload {
-                Some(reload) => reload().map(|changed| AdminReply::Reloaded { changed }),
-                None => Err(not_running()),
-            },
-            AdminCommand::Upstreams { act } => match &self.upstreams {
-                Some(upstreams) => upstreams(act).map(AdminReply::Upstreams),
-                None => Err(not_running()),
-            },
+            AdminCommand::Reload => self.read_again(actor, now),
+            AdminCommand::Upstreams { act } => self.upstreams(act, actor, now),
             AdminCommand::Routes { resume } => self.routes(resume.as_ref(), actor, now),
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
             AdminCommand::ListKeys { project } => self.list_keys(project.as_ref()),
@@ -224,8 +233,36 @@ impl AdminService {
             AdminCommand::SetBudget { project, budget } => self.budget(project, budget, actor, now),
             AdminCommand::OpenAccounts => Ok(AdminReply::AccountsOpened { count: self.open_accounts(now)? }),
             AdminCommand::SetLedgerClock => self.set_clock(actor, now),
-            AdminCommand::ShowAudit { last } => self.audit(last),
+            AdminCommand::ShowAudit { last, before } => self.audit(last, before),
+            AdminCommand::CreateOperator { name, role } => self.create_operator(&name, role, actor, now),
+            AdminCommand::ListOperators => self.list_operators(),
+            AdminCommand::RevokeOperator { id } => self.revoke_operator(id, actor, now),
+            AdminCommand::LinkOperator { id } => self.link(&id, actor, now),
         }
+    }
+
+    fn read_again(&self, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
+        let Some(reload) = &self.reload else { return Err(not_running()) };
+        let changed = reload()?;
+        if !changed.is_empty() {
+            self.note("config.reload", "configuration", changed.join(", "), actor, now)?;
+        }
+        Ok(AdminReply::Reloaded { changed })
+    }
+
+    fn upstreams(
+        &self,
+        act: Option<UpstreamAct>,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        let Some(upstreams) = &self.upstreams else { return Err(not_running()) };
+        let told = act.as_ref().map(|act| (act.name(), act.upstream().to_owned()));
+        let views = upstreams(act)?;
+        if let Some((act, upstream)) = told {
+            self.note(act, &upstream, String::new(), actor, now)?;
+        }
+        Ok(AdminReply::Upstreams(views))
     }
 
     fn routes(
@@ -333,9 +370,20 @@ impl AdminService {
         Ok(AdminReply::Credit(rows.collect()))
     }
 
-    fn audit(&self, last: u32) -> Result<AdminReply, AdminError> {
-        let last = usize::try_from(last.min(MAX_AUDIT_ROWS)).unwrap_or(0);
-        let rows = self.directory.audit_newest(last)?.into_iter().map(|row| {
+    fn audit(&self, last: u32, before: Option<u64>) -> Result<AdminReply, AdminError> {
+        let last = last.min(MAX_AUDIT_ROWS);
+        let count = usize::try_from(last).unwrap_or(0);
+        let rows = match before {
+            None => self.directory.audit_newest(count)?,
+            Some(before) => {
+                // Rows are numbered without gaps, from 1.
+                let after = before.saturating_sub(u64::from(last).saturating_add(1));
+                let mut rows = self.directory.audit(after, count)?;
+                rows.retain(|row| row.seq < before);
+                rows
+            }
+        };
+        let rows = rows.into_iter().map(|row| {
             let AuditEntry { at, actor, act, subject, detail } = row.entry;
             AuditView { seq: row.seq, at, actor, act, subject, detail }
         });
@@ -390,8 +438,10 @@ fn unexpected(receipt: &Receipt) -> AdminError {
 }
 
 mod money;
+mod operators;
 
 pub use money::Grant;
+pub use operators::LinkSource;
 
 #[cfg(test)]
 mod tests;

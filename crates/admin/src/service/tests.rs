@@ -116,7 +116,8 @@ fn a_ledger_that_is_ahead_is_set_back_once_and_that_is_audited() {
     assert_eq!(set, AdminReply::LedgerClockSet { from: ahead, to: NOW });
     assert_eq!(service.ledger.time(), NOW);
     assert!(run(&service, AdminCommand::SetLedgerClock).is_err(), "there is nothing left to set back");
-    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1 }).unwrap() else {
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1, before: None }).unwrap()
+    else {
         panic!()
     };
     assert_eq!((rows[0].act.as_str(), rows[0].detail.as_str()), ("ledger.clock", "back by 34560000 s"));
@@ -139,7 +140,8 @@ fn a_key_lives_until_it_is_revoked() {
         run(&service, AdminCommand::RevokeKey { id: key.id.clone() }).unwrap();
     }
     assert!(service.directory.authenticate(secret.expose(), NOW).is_err());
-    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 2 }).unwrap() else {
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 2, before: None }).unwrap()
+    else {
         panic!()
     };
     let acts: Vec<_> = rows.iter().map(|row| row.act.as_str()).collect();
@@ -234,7 +236,8 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
         ("$5.00", "invoice \"17\", ö"),
     ];
     assert_eq!(told, expected.map(|(amount, reference)| (amount.to_owned(), reference)));
-    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 4 }).unwrap() else {
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 4, before: None }).unwrap()
+    else {
         panic!()
     };
     let told: Vec<_> =

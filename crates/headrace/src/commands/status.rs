@@ -73,7 +73,7 @@ fn stores(status: &ServerStatus) -> String {
 
 /// Who changed what.
 pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
-    execute(&args.at, AdminCommand::ShowAudit { last: args.last }, |reply| match reply {
+    execute(&args.at, AdminCommand::ShowAudit { last: args.last, before: None }, |reply| match reply {
         AdminReply::Audit(rows) => {
             let rows = rows.into_iter();
             let rows = rows.map(|row| {
