@@ -78,6 +78,7 @@ const ROOMS: &[Room] = &[
     room("explain", Around, &["trace"]),
     room("store", Around, &["identity", "ledger", "limits", "objects", "trace"]),
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
+    room("admin-http", Around, &["admin", "identity", "ledger", "trace"]),
     room("client", Around, &["wire"]),
     room("console", Around, &[]),
     room("bench", Around, &["client"]),
@@ -138,6 +139,7 @@ const ROOMS: &[Room] = &[
             "explain",
             "store",
             "admin",
+            "admin-http",
             "client",
             "bench",
         ],
@@ -149,8 +151,8 @@ const ROOMS: &[Room] = &[
 const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "HTTP",
-        &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "tower", "reqwest"],
-        &["edge", "upstream", "client", "bench", "headrace"],
+        &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "aide", "tower", "reqwest"],
+        &["edge", "upstream", "admin-http", "client", "bench", "headrace"],
     ),
     ("TLS", &["rustls", "tokio-rustls", "rcgen"], &["edge", "headrace"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),

@@ -15,6 +15,8 @@ pub(crate) mod margin;
 
 pub(crate) mod names;
 
+pub(crate) mod operators;
+
 pub(crate) mod places;
 
 mod shared;
@@ -66,6 +68,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// API keys
     Keys(places::KeysArgs),
+    /// Operators: who may administer the server over HTTP
+    Operators(operators::OperatorsArgs),
     /// Organisations: the accounts that pay
     Orgs(places::OrgsArgs),
     /// Projects: what budgets are set for
@@ -120,6 +124,9 @@ pub(crate) struct Flags {
     /// Where /metrics is served [default: nowhere]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics_listen: Option<String>,
+    /// Where operators are listened to, or `off` [default: 127.0.0.1:8081 with `up`, nowhere with `serve`]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) admin_listen: Option<String>,
     /// Certificate chain (PEM), for TLS 1.3
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<String>,

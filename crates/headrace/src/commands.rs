@@ -9,6 +9,7 @@ mod look;
 pub(crate) mod margin;
 pub(crate) mod models;
 pub(crate) mod money;
+pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod routes;
 pub(crate) mod shadow;
@@ -45,6 +46,7 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
         ("data_dir", "--data-dir", &flags.data_dir),
         ("server.listen", "--listen", &flags.listen),
         ("server.metrics_listen", "--metrics-listen", &flags.metrics_listen),
+        ("admin.listen", "--admin-listen", &flags.admin_listen),
         ("worker.secret_file", "--worker-secret-file", &flags.worker_secret_file),
         ("server.tls_cert", "--tls-cert", &flags.tls_cert),
         ("server.tls_key", "--tls-key", &flags.tls_key),
@@ -239,14 +241,15 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let clock = SystemClock::new();
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
-    let directory = dir.directory().map_err(CommandError::DataDir)?;
+    let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
     let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
     let limits = config.limits;
     let defaults = move || limits;
     let service =
-        AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped));
+        AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped))
+            .with_operators(operators);
     // The way out of an emptied ledger is not barred by it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

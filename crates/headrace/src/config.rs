@@ -1,6 +1,7 @@
 //! The configuration as types, with every fault found at once. Files, variables and flags are read here and in `cli`
 //! only; no other room of the program looks at them.
 
+pub(crate) mod admin;
 pub(crate) mod arithmetic;
 pub(crate) mod fields;
 mod kinds;
@@ -44,6 +45,7 @@ use headrace_store::trace::TraceRetention;
 use headrace_wire::WireLimits;
 use headrace_worker::Secret;
 
+use admin::AdminSettings;
 use arithmetic::Arithmetic;
 use layers::{Origin, Problem, Settings};
 use relayed::{RelayedConfig, UpstreamConfig};
@@ -63,6 +65,7 @@ const AFTER_STALL: Duration = Duration::from_secs(5);
 pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     pub(crate) server: ServerConfig,
+    pub(crate) admin: AdminSettings,
     /// What engines here serve.
     pub(crate) models: Vec<ModelConfig>,
     /// What others' servers answer for.
@@ -212,6 +215,7 @@ impl Config {
         let config = Self {
             data_dir: read.path("data_dir").unwrap_or_default(),
             server: read.server(),
+            admin: read.admin(),
             engine: read.engine(),
             scheduler: read.scheduler(),
             aliases: read.aliases(),

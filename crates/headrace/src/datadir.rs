@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
 use headrace_domain::Clock;
-use headrace_identity::{Directory, HashSecret, IdentityError};
+use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
 use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
 use headrace_store::identity::SqliteKeyStore;
 use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
@@ -161,12 +161,14 @@ impl DataDir {
         *self.cache_salt
     }
 
-    /// Who there is.
-    pub(crate) fn directory(&self) -> Result<Arc<Directory>, DataDirError> {
+    /// Who there is: whoever calls, and whoever administers.
+    pub(crate) fn identities(&self) -> Result<(Arc<Directory>, Arc<Operators>), DataDirError> {
         let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
-        let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
-        let directory = Directory::open(Arc::new(store), HashSecret::new(*self.key_hash));
-        directory.map(Arc::new).map_err(DataDirError::Identity)
+        let store = Arc::new(store.map_err(|error| DataDirError::Identity(error.into()))?);
+        let secret = || HashSecret::new(*self.key_hash);
+        let directory = Directory::open(Arc::clone(&store) as _, secret()).map_err(DataDirError::Identity)?;
+        let operators = Operators::open(store, &secret()).map_err(DataDirError::Identity)?;
+        Ok((Arc::new(directory), Arc::new(operators)))
     }
 
     /// The ledger, for a process of its own; `times` is told how long each commit took.
@@ -333,7 +335,7 @@ mod tests {
         let dir = root.path().join("data");
         let open = || {
             let data = DataDir::create(&dir, None, None).unwrap();
-            let directory = data.directory().unwrap();
+            let directory = data.identities().unwrap();
             let clock = headrace_domain::SystemClock::new();
             let (ledger, ..) = data.ledger(&clock, Box::new(|_| ())).unwrap();
             let traces = headrace_store::trace::SqliteTraceStore::open(

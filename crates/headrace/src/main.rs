@@ -1,6 +1,7 @@
 //! The binary: parses the command line, dispatches, and turns what happened into an exit code. 0: done, 1: it could
 //! not be done, 2: wrong usage or configuration, 130: interrupted.
 
+mod admin_door;
 mod ca;
 mod caches;
 mod canaries;
@@ -10,6 +11,7 @@ mod cli;
 mod commands;
 mod config;
 mod datadir;
+mod doors;
 mod encoders;
 mod engines;
 mod first_start;
@@ -17,6 +19,7 @@ mod gauges;
 mod hardening;
 mod health;
 mod hosted;
+mod inside;
 mod key_text;
 mod machine;
 mod models;
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => server::serve(&args),
         Command::Config(args) => commands::config(&args),
         Command::Keys(args) => commands::keys::run(args),
+        Command::Operators(args) => commands::operators::run(args),
         Command::Orgs(args) => commands::places::orgs(args),
         Command::Projects(args) => commands::places::projects(args),
         Command::Credit(args) => commands::money::credit(args),

@@ -12,7 +12,7 @@ use headrace_domain::{Clock, ModelName, UnixNanos};
 use headrace_edge::Certificate;
 use headrace_fleet::Fleet;
 use headrace_gateway::{Catalog, Gateway, Offer};
-use headrace_ledger::prices::{CostList, PriceError, PriceList};
+use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;
 use tokio::runtime::Handle;
@@ -107,6 +107,28 @@ impl Reloader {
     /// What new keys, projects and organisations get.
     pub(crate) fn defaults(&self) -> DefaultLimits {
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is in force.
+    ///
+    /// # Errors
+    /// It is being read again just now, which takes as long as models take to load.
+    pub(crate) fn settings(&self) -> Result<Settings, AdminError> {
+        let busy = || AdminError {
+            code: "busy".to_owned(),
+            message: "the configuration is being read again".to_owned(),
+            remedy: "ask again when that is done".to_owned(),
+        };
+        self.in_force.try_lock().map(|settings| settings.clone()).map_err(|_| busy())
+    }
+
+    /// The prices in force, as they are configured.
+    ///
+    /// # Errors
+    /// As of [`Reloader::settings`].
+    pub(crate) fn prices(&self) -> Result<Vec<PriceConfig>, AdminError> {
+        let (config, _) = Config::read(self.settings()?, self.play_prices);
+        Ok(config.prices)
     }
 
     /// Reads again, and says on standard error what came of it. Blocks on files, and while models are loaded.

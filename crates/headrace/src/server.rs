@@ -2,19 +2,18 @@
 //! that knows all rooms; decides nothing that a room decides.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_admin::control::{self, ControlSocket};
-use headrace_admin::{AdminCommand, AdminReply, AdminService, ServerStatus};
+use headrace_admin::control::ControlSocket;
+use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{Annex, Front};
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::Edge;
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
-use headrace_identity::{Directory, SecretString};
+use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{Command, Held, Ledger, Owner, Receipt, Verdict};
 use headrace_limits::Limits;
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore};
@@ -24,13 +23,16 @@ use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
+use crate::admin_door::Door;
 use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::Config;
 use crate::datadir::{self, DataDir};
+use crate::doors::{can_listen, not_running, url};
 use crate::engines::Engines;
 use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
+use crate::inside::Inside;
 use crate::models::Plan;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, LogFilter, Reloader, Runs};
@@ -134,6 +136,7 @@ struct House {
     clock: Arc<dyn Clock>,
     data_dir: DataDir,
     directory: Arc<Directory>,
+    operators: Arc<Operators>,
     ledger: Ledger,
     owner: Owner,
     limits: Limits,
@@ -153,7 +156,7 @@ impl House {
         let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
         let text = |error: datadir::DataDirError| error.to_string();
         let data_dir = DataDir::create(&config.data_dir, key_hash, salt).map_err(text)?;
-        let directory = data_dir.directory().map_err(text)?;
+        let (directory, operators) = data_dir.identities().map_err(text)?;
         // Before the books are opened: a model that cannot be served leaves the directory as it was.
         let workers = models::workers(&config)?;
         let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
@@ -201,6 +204,7 @@ impl House {
             clock,
             data_dir,
             directory,
+            operators,
             ledger,
             owner,
             limits,
@@ -283,26 +287,35 @@ impl House {
         let reloader = Reloader::new(beginning, self.config.limits, runs, &gateway, edge.certificate());
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
-        let service = Arc::new(self.admin(runtime, &gateway, &url, &reloader));
+        let chosen = self.config.server.edge.listen.port() != 0;
+        let door = Door::open(&self.config.admin, start.manner, chosen, Arc::clone(&self.operators))?;
+        let service = self.admin(runtime, &gateway, &url, &reloader);
+        let service = Arc::new(service.with_links(Door::links(door.as_ref())));
         let keys = self.keys(&service, &start)?;
+        let admin = door.as_ref().map(|door| door.welcome(&service, start.manner, self.clock.now()));
+        let admin = admin.transpose()?;
         let address = edge.local_addr().to_string();
         let _address = self.data_dir.publish_address(&address).map_err(|error| error.to_string())?;
         let welcome = Welcome {
             url: &url,
-            metrics: edge.metrics_addr().map(|at| self::url(at, false)),
+            metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
             data_dir: &self.config.data_dir,
             models: &models,
             keys: &keys,
+            admin: admin.as_deref().map(String::as_str),
             manner: start.manner,
             took: start.began.elapsed(),
         }
         .text();
-        drop(keys);
+        drop((keys, admin));
+        let inside = Inside::new(&gateway, self.ledger.clone(), &reloader, self.data_dir.path());
         let warnings: Vec<String> = edge.warnings().to_vec();
         let ended = runtime.block_on(async {
             let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
-            let control = tokio::spawn(control.serve(service, Arc::clone(&self.clock)));
+            let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&self.clock)));
             let mut ticks = self.tick();
+            let (directory, clock) = (Arc::clone(&self.directory), Arc::clone(&self.clock));
+            ticks.extend(door.map(|door| tokio::spawn(door.serve(service, directory, clock, inside))));
             ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
             ticks.push(tokio::spawn(objects::tend(Arc::downgrade(&gateway))));
             let every = self.config.watch;
@@ -426,6 +439,7 @@ impl House {
             Box::new(move || defaults.defaults()),
             Box::new(status),
         )
+        .with_operators(Arc::clone(&self.operators))
         .with_reload(Box::new(move || reload.reload("headrace reload")))
         .with_routes(canaries::source(routes))
         .with_upstreams(self.upstreams.source(runtime.handle().clone(), front, relist))
@@ -551,45 +565,4 @@ fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> Serv
         aliases: aliases.collect(),
         ..stored
     }
-}
-
-/// Whether a server runs on the directory already, and then where.
-fn not_running(data_dir: &Path) -> Result<(), String> {
-    // Whatever else the socket says, the lock and the listener will say it better.
-    let Ok(AdminReply::Status(status)) = control::call(data_dir, &AdminCommand::Status) else {
-        return Ok(());
-    };
-    Err(format!(
-        "already running at {}, process {}, data directory {}: use it, or stop it with `kill {}`",
-        status.listen,
-        status.pid,
-        data_dir.display(),
-        status.pid
-    ))
-}
-
-/// Whether the addresses are free: known before a model takes minutes to load.
-fn can_listen(config: &Config) -> Result<(), String> {
-    let edge = &config.server.edge;
-    for address in [Some(edge.listen), edge.metrics_listen].into_iter().flatten().filter(|at| at.port() != 0)
-    {
-        TcpListener::bind(address).map_err(|error| {
-            format!(
-                "cannot listen on {address}: {error}; another server, of another data directory, has it: choose \
-                 another address with --listen, such as 127.0.0.1:0"
-            )
-        })?;
-    }
-    Ok(())
-}
-
-/// How to reach an address from this machine.
-fn url(address: SocketAddr, tls: bool) -> String {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    let scheme = if tls { "https" } else { "http" };
-    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }

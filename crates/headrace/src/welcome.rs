@@ -60,6 +60,8 @@ pub(crate) struct Welcome<'a> {
     pub(crate) data_dir: &'a Path,
     pub(crate) models: &'a [Offer],
     pub(crate) keys: &'a Keys,
+    /// Where operators sign in.
+    pub(crate) admin: Option<&'a str>,
     pub(crate) manner: Manner,
     /// Since the process began.
     pub(crate) took: Duration,
@@ -87,6 +89,9 @@ impl Welcome<'_> {
         ));
         if let Some(metrics) = &self.metrics {
             text.push_str(&format!("  metrics  {metrics}/metrics\n"));
+        }
+        if let Some(admin) = self.admin {
+            text.push_str(&format!("  console  {admin}\n"));
         }
         match (self.keys, self.manner) {
             (Keys::First(first), Manner::Up) => text.push_str(&self.first_steps(first)),
@@ -187,8 +192,16 @@ mod tests {
         let models = [encodes, Offer { name: "m".to_owned(), context: Some(8), endpoints: &["completions"] }];
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
-        let welcome =
-            Welcome { url: "http://h:1", metrics: None, data_dir, models: &models, keys, manner, took };
+        let welcome = Welcome {
+            url: "http://h:1",
+            metrics: None,
+            data_dir,
+            models: &models,
+            keys,
+            admin: None,
+            manner,
+            took,
+        };
         welcome.text().to_string()
     }
 

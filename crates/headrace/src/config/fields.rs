@@ -156,6 +156,18 @@ pub(crate) const FIELDS: &[Field] = &[
         "Bytes of an answer on their way to the network, per connection: what a reader that stopped reading can be charged for without having seen it.",
     ),
     field(
+        "admin.listen",
+        Kind::Text,
+        "",
+        "Where operators are listened to: the admin API and the console. `\"off\"`: nowhere. By default `up` listens at `127.0.0.1:8081`, or the next free port, and `serve` nowhere. Beyond this machine put a proxy with TLS in front, and name it in `admin.url`.",
+    ),
+    field(
+        "admin.url",
+        Kind::Text,
+        "",
+        "How browsers reach the admin listener, such as `\"https://console.example.com\"`, where that is not its address: sign-in links begin with it, its host is one that may be asked by, and by `https` the session's cookie travels only there.",
+    ),
+    field(
         "models",
         Kind::Tables,
         "",

@@ -5,6 +5,7 @@
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("", "At the top of the file"),
     ("server", "Sockets, TLS, and the bounds on connections"),
+    ("admin", "The listener for operators: the admin API and the console"),
     (
         "models",
         "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",

@@ -1,0 +1,188 @@
+//! What routes share: the service that does things, who is signed in, and bounds. Runs what blocks off the event loop.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use headrace_admin::{AdminCommand, AdminReply, AdminService};
+use headrace_domain::{Clock, UnixNanos};
+use headrace_identity::{Directory, OperatorRecord};
+use tokio::sync::{Semaphore, broadcast};
+
+use crate::guard::{Names, Who, bad_credential};
+use crate::listener::Listener;
+use crate::pages::Pages;
+use crate::problem::Problem;
+use crate::router;
+use crate::seams::House;
+use crate::sessions::Sessions;
+use crate::throttle::Throttle;
+
+/// Acts and readings at once that wait for a disk; more wait for their turn.
+const MAX_BLOCKING: usize = 16;
+/// Changes that a slow subscriber may be behind before it misses some.
+const MAX_CHANGES_BEHIND: usize = 64;
+
+/// What an admin listener is made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// What does things.
+    pub service: Arc<AdminService>,
+    /// Who is signed in.
+    pub sessions: Arc<Sessions>,
+    /// Organisations, projects and keys, to be read.
+    pub directory: Arc<Directory>,
+    /// What the program knows that no command tells.
+    pub house: Arc<dyn House>,
+    /// Now.
+    pub clock: Arc<dyn Clock>,
+    /// The console's files.
+    pub pages: Pages,
+    /// How browsers reach the listener, such as `http://127.0.0.1:8081`: sign-in links begin with it, and by `https` cookies travel
+    /// only there.
+    pub url: String,
+}
+
+/// An admin listener, ready to serve.
+pub struct AdminHttp {
+    pub(crate) router: Router,
+}
+
+impl AdminHttp {
+    /// Of these parts.
+    pub fn new(parts: Parts) -> Self {
+        let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
+        let inner = Inner {
+            names: Names::new(Some(&parts.url)),
+            throttle: Throttle::default(),
+            turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
+            changes,
+            parts,
+        };
+        Self { router: router::router(App(Arc::new(inner))) }
+    }
+
+    /// Answers until the future is dropped. Within a Tokio runtime.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    pub async fn serve(self, listener: Listener) -> std::io::Result<()> {
+        listener.serve(self.router).await
+    }
+}
+
+/// What every route has at hand.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+struct Inner {
+    parts: Parts,
+    names: Names,
+    throttle: Throttle,
+    turns: Arc<Semaphore>,
+    changes: broadcast::Sender<&'static str>,
+}
+
+impl App {
+    pub(crate) fn now(&self) -> UnixNanos {
+        self.0.parts.clock.now()
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.0.names
+    }
+
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.0.parts.sessions
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.0.parts.directory
+    }
+
+    pub(crate) fn pages(&self) -> Pages {
+        self.0.parts.pages
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.0.parts.url
+    }
+
+    /// Whose key this is. Wrong ones are counted by peer.
+    pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
+        self.attempt(peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))
+    }
+
+    /// Lets a peer show something that it may have guessed, as long as it has not been wrong too often.
+    pub(crate) fn attempt<T>(
+        &self,
+        peer: IpAddr,
+        look: impl FnOnce() -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let (throttle, now) = (&self.0.throttle, self.now());
+        throttle.may_try(peer, now).map_err(|seconds| {
+            let message = format!("too many keys or links were wrong: try again in {seconds} s");
+            Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", message)
+                .retry_after(seconds)
+        })?;
+        let found = look();
+        if found.is_err() {
+            throttle.failed(peer, now);
+            tracing::warn!(%peer, "a key or link of an operator was wrong");
+        }
+        found
+    }
+
+    /// Does it, off the event loop, in the name of who asks. Whoever asked may be gone before it is done: it is done all the same.
+    pub(crate) async fn run(&self, who: &Who, command: AdminCommand) -> Result<AdminReply, Problem> {
+        let (app, actor, now) = (self.clone(), who.actor(), self.now());
+        self.blocking(move || app.0.parts.service.execute(command, &actor, now)).await?.map_err(Problem::from)
+    }
+
+    /// Asks the program, off the event loop.
+    pub(crate) async fn house<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn House) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let house = Arc::clone(&self.0.parts.house);
+        self.blocking(move || ask(house.as_ref())).await
+    }
+
+    /// Notes in the audit log what no command does.
+    pub(crate) async fn note(
+        &self,
+        who: &Who,
+        act: &'static str,
+        subject: String,
+        detail: String,
+    ) -> Result<(), Problem> {
+        let (app, actor, now) = (self.clone(), who.actor(), self.now());
+        let note = move || app.0.parts.service.note(act, &subject, detail, &actor, now);
+        self.blocking(note).await?.map_err(Problem::from)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let gone = || Problem::internal("the server is stopping");
+        let turn = Arc::clone(&self.0.turns).acquire_owned().await.map_err(|_| gone())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(turn);
+            done
+        });
+        done.await.map_err(|_| Problem::internal("this failed within the server"))
+    }
+
+    /// Tells whoever looks on that something was administered.
+    pub(crate) fn changed(&self, what: &'static str) {
+        // Nobody looks on.
+        let _ = self.0.changes.send(what);
+    }
+}
+
+/// A reply of another kind than the command's.
+pub(crate) fn unexpected(_: AdminReply) -> Problem {
+    Problem::internal("the command answered with something else")
+}

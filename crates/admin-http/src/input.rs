@@ -1,0 +1,117 @@
+//! What handlers are given: a body or a query as a type, or a refusal that names the field. Must not know any route.
+
+use std::time::Duration;
+
+use aide::generate::GenContext;
+use aide::openapi::Operation;
+use aide::operation::OperationInput;
+use axum::Json;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// The longest body of an act, in bytes.
+pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
+/// How long a body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body in JSON.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            let message = "the body must be JSON, with `content-type: application/json`";
+            return Err(Problem::form(None, message));
+        }
+        let bytes = read(request, MAX_BODY_BYTES).await?;
+        let mut reader = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            let field = (path != ".").then_some(path.as_str());
+            Problem::form(field, format!("the body is not what this takes: {}", error.inner()))
+        })?;
+        reader.end().map_err(|error| Problem::form(None, format!("the body is not JSON: {error}")))?;
+        Ok(Self(value))
+    }
+}
+
+/// All of a body, within its bounds.
+pub(crate) async fn read(request: Request, most_bytes: usize) -> Result<Bytes, Problem> {
+    let body = Limited::new(request.into_body(), most_bytes).collect();
+    match tokio::time::timeout(BODY_TIMEOUT, body).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the body has more than {most_bytes} bytes"),
+        )),
+        Ok(Err(_)) => Err(Problem::form(None, "the body broke off")),
+        Err(_) => Err(Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too_slow",
+            format!("the body took more than {} s", BODY_TIMEOUT.as_secs()),
+        )),
+    }
+}
+
+/// Whether the body says that it is JSON: a form of another page cannot.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+impl<T: JsonSchema> OperationInput for Body<T> {
+    fn operation_input(ctx: &mut GenContext, operation: &mut Operation) {
+        <Json<T> as OperationInput>::operation_input(ctx, operation);
+    }
+}
+
+/// What stands behind the `?`.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Query(asked) = Query::try_from_uri(&parts.uri).map_err(|error| {
+            Problem::form(None, format!("the query is not what this takes: {}", error.body_text()))
+        })?;
+        Ok(Self(asked))
+    }
+}
+
+impl<T: JsonSchema> OperationInput for Asked<T> {
+    fn operation_input(ctx: &mut GenContext, operation: &mut Operation) {
+        <Query<T> as OperationInput>::operation_input(ctx, operation);
+    }
+}
+
+/// A part of the path that names something, as its type reads it: what cannot be a name names nothing.
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let found = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        found
+            .map(|axum::extract::Path(named)| Self(named))
+            .map_err(|error| Problem::not_found(error.body_text()))
+    }
+}
+
+impl<T: JsonSchema> OperationInput for Named<T> {
+    fn operation_input(ctx: &mut GenContext, operation: &mut Operation) {
+        <axum::extract::Path<T> as OperationInput>::operation_input(ctx, operation);
+    }
+}

@@ -1,0 +1,28 @@
+//! Operators over HTTP: who signs in, what each role may call, and every command of the house as a route. The document that
+//! describes it is made from the router. Knows nothing of sockets of callers, engines, SQL or how pages look.
+
+mod access;
+mod app;
+mod guard;
+mod input;
+mod listener;
+mod page;
+mod pages;
+mod problem;
+mod router;
+mod routes;
+mod seams;
+mod sessions;
+mod throttle;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use app::{AdminHttp, Parts};
+pub use listener::{Listener, MAX_PORTS_TRIED};
+pub use pages::{Asset, NO_PAGES, Pages};
+pub use router::openapi;
+pub use seams::{Hold, House, ModelPrices, ServedModel, Setting, Verified, VerifyFinding};
+pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};
+pub use values::{Money, Time};

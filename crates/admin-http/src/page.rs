@@ -1,0 +1,95 @@
+//! Lists in pages: so many at a time, and where the next begins. Must not know what is listed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Rows where nobody says how many, and the most.
+const USUAL_ROWS: u32 = 100;
+const MAX_ROWS: u32 = 500;
+
+/// Which rows are asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageQuery {
+    /// The most rows: 1 to 500.
+    #[schemars(range(min = 1, max = 500))]
+    pub(crate) limit: Option<u32>,
+    /// Where to go on: the `next` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+/// Some rows, and where the next ones are.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PageOf{T}")]
+pub(crate) struct Page<T> {
+    /// The rows.
+    pub(crate) data: Vec<T>,
+    /// The cursor of those after them; `null`: there are none.
+    pub(crate) next: Option<String>,
+}
+
+/// How many rows to give.
+pub(crate) fn rows(limit: Option<u32>) -> usize {
+    let rows = limit.unwrap_or(USUAL_ROWS).clamp(1, MAX_ROWS);
+    usize::try_from(rows).unwrap_or(usize::MAX)
+}
+
+impl<T> Page<T> {
+    /// The rows after the cursor, of a list that is sorted by `key`.
+    pub(crate) fn by(
+        sorted: impl IntoIterator<Item = T>,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+        key: impl Fn(&T) -> String,
+    ) -> Self {
+        let most = rows(limit);
+        let after = |row: &T| cursor.is_none_or(|cursor| key(row).as_str() > cursor);
+        let mut left = sorted.into_iter().filter(after);
+        let data: Vec<T> = left.by_ref().take(most).collect();
+        let next = left.next().and(data.last()).map(&key);
+        Self { data, next }
+    }
+
+    /// The rows from a place on, of a list in an order of its own; the cursor is the place.
+    pub(crate) fn from_place(rows_: Vec<T>, limit: Option<u32>, cursor: Option<&str>) -> Option<Self> {
+        let place = cursor.map_or(Some(0), |cursor| cursor.parse::<usize>().ok())?;
+        let (most, whole) = (rows(limit), rows_.len());
+        let data: Vec<T> = rows_.into_iter().skip(place).take(most).collect();
+        let end = place.saturating_add(data.len());
+        Some(Self { data, next: (end < whole).then(|| end.to_string()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_together_are_the_list() {
+        let list: Vec<String> = (0..250).map(|n| format!("{n:03}")).collect();
+        for limit in [1, 7, 100, 249, 250, 251, 500] {
+            let (mut seen, mut placed) = (Vec::new(), Vec::new());
+            let mut cursor = None;
+            loop {
+                let page = Page::by(list.clone(), Some(limit), cursor.as_deref(), String::clone);
+                assert!(page.data.len() <= limit as usize);
+                seen.extend(page.data);
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            loop {
+                let page = Page::from_place(list.clone(), Some(limit), cursor.as_deref()).unwrap();
+                placed.extend(page.data);
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!((seen, placed), (list.clone(), list.clone()), "{limit}");
+        }
+        assert!(Page::from_place(list, None, Some("x")).is_none());
+        assert_eq!((rows(None), rows(Some(0)), rows(Some(9_999))), (100, 1, 500));
+    }
+}

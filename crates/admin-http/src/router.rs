@@ -1,0 +1,235 @@
+//! The list of routes: path, who may call it, what it does. One line each; the document and the guard's table are made from it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::{ApiMethodRouter, delete_with, get_with, patch_with, post_with, put_with};
+use aide::openapi::{Components, Info, OpenApi, Operation, ReferenceOr, SecurityScheme};
+use aide::operation::{OperationHandler, OperationInput, OperationOutput};
+use aide::transform::TransformOperation;
+use axum::Router;
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::http::{Method, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+
+use crate::access::{ADMINS, Access, BILLING, DEVELOPERS, OWNERS, VIEWERS};
+use crate::app::App;
+use crate::guard::{COOKIE, CSRF_HEADER, guard, outside};
+use crate::pages;
+use crate::problem::Problem;
+use crate::routes::{document, house, money, operators, places, served, session};
+
+/// Where the API begins.
+pub(crate) const ROOT: &str = "/admin/v1";
+
+/// Every route of the API.
+fn routes() -> Routes {
+    Routes { api: ApiRouter::new(), access: AccessTable::default() }
+        .get("/openapi.json", Access::Anyone, "This document", document::show)
+        .post("/session", Access::Anyone, "Sign in, by a link that works once or by a key", session::begin)
+        .get("/session", VIEWERS, "Who is signed in, and what that role may call", session::show)
+        .delete("/session", VIEWERS, "Sign out", session::end)
+        .get("/status", VIEWERS, "How the server does", house::status)
+        .get("/operators", OWNERS, "Operators, by id", operators::list)
+        .post("/operators", OWNERS, "Create an operator; the key is shown this once", operators::create)
+        .delete(
+            "/operators/{id}",
+            OWNERS,
+            "Revoke an operator: neither key nor session is good any longer",
+            operators::revoke,
+        )
+        .post("/operators/{id}/link", OWNERS, "A link that signs an operator in once", operators::link)
+        .get("/orgs", VIEWERS, "Organisations, by id", places::list_orgs)
+        .post("/orgs", ADMINS, "Create an organisation", places::create_org)
+        .patch("/orgs/{id}", ADMINS, "Change an organisation's limits or regions", places::change_org)
+        .get("/projects", VIEWERS, "Projects, by id", places::list_projects)
+        .post("/projects", ADMINS, "Create a project, with its account in the ledger", places::create_project)
+        .patch("/projects/{id}", ADMINS, "Change a project's limits", places::change_project)
+        .get("/keys", VIEWERS, "Keys, by id, without their secrets", places::list_keys)
+        .post("/keys", DEVELOPERS, "Create a key; its secret is shown this once", places::create_key)
+        .patch("/keys/{id}", DEVELOPERS, "Change a key's limits or regions", places::change_key)
+        .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key: it is dead at once", places::revoke_key)
+        .get("/credit", BILLING, "Balances and budgets, by project", money::credit)
+        .post(
+            "/projects/{id}/credit",
+            BILLING,
+            "Add money to the balance of a project's organisation, or take it back",
+            money::grant,
+        )
+        .get(
+            "/projects/{id}/grants",
+            BILLING,
+            "Grants and corrections of a project's organisation, newest first",
+            money::grants,
+        )
+        .put("/projects/{id}/budget", BILLING, "Set or remove a project's budget", money::budget)
+        .get("/ledger/totals", BILLING, "Sums over the ledger", money::totals)
+        .post("/ledger/verify", BILLING, "Check every invariant of the ledger", money::verify)
+        .get("/holds", BILLING, "Money that calls in flight hold", money::holds)
+        .get("/prices", VIEWERS, "Prices, by model and date", served::prices)
+        .get("/models", VIEWERS, "What is served", served::models)
+        .get("/routes", VIEWERS, "Names that lead to several models", served::routes)
+        .post(
+            "/routes/{name}/resume",
+            ADMINS,
+            "Put models of a route on trial again that were taken out",
+            served::resume_route,
+        )
+        .get("/upstreams", VIEWERS, "Servers that calls are sent on to", served::upstreams)
+        .post("/upstreams/{name}/drain", ADMINS, "Have an upstream take no new calls", served::drain)
+        .post("/upstreams/{name}/resume", ADMINS, "Have an upstream take calls again", served::resume)
+        .post("/upstreams/{name}/probe", ADMINS, "Ask an upstream now what it serves", served::probe)
+        .post("/reload", ADMINS, "Read the configuration again: all of it, or nothing", house::reload)
+        .get("/settings", VIEWERS, "Every setting, its value and where that comes from", house::settings)
+        .get("/margin", BILLING, "What calls brought, and what others charged for them", house::margin)
+        .get(
+            "/shadow",
+            BILLING,
+            "How models that get copies of calls compare with those that answered",
+            house::shadow,
+        )
+        .get("/audit", ADMINS, "Who did what, newest first", house::audit)
+}
+
+/// Who may call what, by method and path.
+#[derive(Debug, Default)]
+pub(crate) struct AccessTable(BTreeMap<(String, String), Access>);
+
+impl AccessTable {
+    /// Who may call a route; `None`: nobody.
+    pub(crate) fn of(&self, method: &Method, path: &str) -> Option<Access> {
+        // Whoever may read may ask what reading would say.
+        let method = if *method == Method::HEAD { Method::GET.as_str() } else { method.as_str() };
+        self.0.get(&(path.to_owned(), method.to_owned())).copied()
+    }
+
+    /// Every route, as `GET /status`, with who may call it.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (String, Access)> {
+        self.0.iter().map(|((path, method), access)| {
+            (format!("{method} {}", path.strip_prefix(ROOT).unwrap_or(path)), *access)
+        })
+    }
+}
+
+/// The list while it is made.
+struct Routes {
+    api: ApiRouter<App>,
+    access: AccessTable,
+}
+
+macro_rules! method {
+    ($name:ident, $with:ident, $method:ident) => {
+        fn $name<H, I, O, T>(self, path: &str, access: Access, says: &str, handler: H) -> Self
+        where
+            H: Handler<T, App> + OperationHandler<I, O>,
+            I: OperationInput,
+            O: OperationOutput,
+            T: 'static,
+        {
+            let route = $with(handler, |operation| describe(operation, &Method::$method, path, access, says));
+            self.add(&Method::$method, path, access, route)
+        }
+    };
+}
+
+impl Routes {
+    method!(get, get_with, GET);
+    method!(post, post_with, POST);
+    method!(put, put_with, PUT);
+    method!(patch, patch_with, PATCH);
+    method!(delete, delete_with, DELETE);
+
+    fn add(mut self, method: &Method, path: &str, access: Access, route: ApiMethodRouter<App>) -> Self {
+        let path = format!("{ROOT}{path}");
+        self.api = self.api.api_route(&path, route);
+        self.access.0.insert((path, method.as_str().to_owned()), access);
+        self
+    }
+}
+
+fn describe<'t>(
+    mut operation: TransformOperation<'t>,
+    method: &Method,
+    path: &str,
+    access: Access,
+    says: &str,
+) -> TransformOperation<'t> {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let id: Vec<String> =
+        std::iter::once(method.as_str().to_ascii_lowercase()).chain(words.map(str::to_owned)).collect();
+    let tag = path.split('/').nth(1).unwrap_or_default().to_owned();
+    let told: &mut Operation = operation.inner_mut();
+    if access != Access::Anyone {
+        told.security =
+            ["cookie", "key"].map(|scheme| [(scheme.to_owned(), Vec::new())].into_iter().collect()).into();
+    }
+    operation.id(&id.join("_")).summary(says).tag(&tag).description(&format!("For: {}.", access.words()))
+}
+
+/// The routes as they are served.
+pub(crate) fn router(app: App) -> Router {
+    let Routes { api, access } = routes();
+    let access = Arc::new(access);
+    // The document that is served is the committed one.
+    let api = api.finish_api(&mut OpenApi::default());
+    let pages = app.pages();
+    api.route_layer(from_fn_with_state((app.clone(), Arc::clone(&access)), guard))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(move |request: Request| async move { pages::answer(pages, &request) })
+        .layer(from_fn_with_state(app.clone(), outside))
+        .layer(axum::Extension(access))
+        .with_state(app)
+}
+
+async fn method_not_allowed() -> Response {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "this route does not take this method")
+        .into_response()
+}
+
+/// The document that describes the API, made from the router.
+pub fn openapi() -> OpenApi {
+    let mut document = OpenApi {
+        info: Info {
+            title: "Headrace admin API".to_owned(),
+            description: Some(format!(
+                "What operators do, over HTTP. Sign in for a session (cookie `{COOKIE}`; acts then need the header `{CSRF_HEADER}`), or send \
+                 `Authorization: Bearer` with an operator's key. Bodies are JSON; fields that are not known are refused. Times are UTC. \
+                 Lists come in pages: go on with `cursor` as long as `next` is there."
+            )),
+            version: "1".to_owned(),
+            ..Info::default()
+        },
+        components: Some(Components::default()),
+        ..OpenApi::default()
+    };
+    let Routes { api, .. } = routes();
+    let _: Router<App> = api.finish_api(&mut document);
+    let schemes = [
+        (
+            "cookie",
+            SecurityScheme::ApiKey {
+                location: aide::openapi::ApiKeyLocation::Cookie,
+                name: COOKIE.to_owned(),
+                description: None,
+                extensions: Default::default(),
+            },
+        ),
+        (
+            "key",
+            SecurityScheme::Http {
+                scheme: "bearer".to_owned(),
+                bearer_format: None,
+                description: None,
+                extensions: Default::default(),
+            },
+        ),
+    ];
+    let components = document.components.get_or_insert_default();
+    for (name, scheme) in schemes {
+        components.security_schemes.insert(name.to_owned(), ReferenceOr::Item(scheme));
+    }
+    document
+}

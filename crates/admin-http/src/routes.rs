@@ -1,0 +1,78 @@
+//! What routes do, by what they are about. Each turns a request into a command and its reply into JSON; none decides who may call it.
+
+pub(crate) mod document;
+pub(crate) mod house;
+pub(crate) mod money;
+pub(crate) mod operators;
+pub(crate) mod places;
+pub(crate) mod served;
+pub(crate) mod session;
+
+use std::borrow::Cow;
+
+use aide::generate::GenContext;
+use aide::openapi::{Operation, Response as Described};
+use aide::operation::OperationOutput;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::problem::Problem;
+use crate::values::Name;
+
+/// Something that was made: 201.
+pub(crate) struct Created<T>(pub(crate) T);
+
+impl<T: Serialize> IntoResponse for Created<T> {
+    fn into_response(self) -> Response {
+        (StatusCode::CREATED, Json(self.0)).into_response()
+    }
+}
+
+impl<T: JsonSchema> OperationOutput for Created<T> {
+    type Inner = T;
+
+    fn operation_response(ctx: &mut GenContext, operation: &mut Operation) -> Option<Described> {
+        <Json<T> as OperationOutput>::operation_response(ctx, operation)
+    }
+
+    fn inferred_responses(ctx: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+        Self::operation_response(ctx, operation).map(|told| (Some(201), told)).into_iter().collect()
+    }
+}
+
+/// A path that ends in an id.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ById<T> {
+    /// Which.
+    pub(crate) id: T,
+}
+
+/// Whatever kind of id it is, it is written as a name.
+impl<T> JsonSchema for ById<T> {
+    fn schema_name() -> Cow<'static, str> {
+        "ById".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "properties": { "id": Name::json_schema(generator) },
+            "required": ["id"],
+        })
+    }
+}
+
+/// A path that ends in a name.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ByName {
+    /// Which.
+    pub(crate) name: String,
+}
+
+/// That a cursor is none of ours.
+fn bad_cursor() -> Problem {
+    Problem::form(Some("cursor"), "this is no `next` of a page")
+}

@@ -1,0 +1,185 @@
+//! The house as a whole: how it does, its settings, what it earned, and who did what.
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use headrace_admin::{AdminCommand, AdminReply, AuditView, ServerStatus};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::app::{App, unexpected};
+use crate::guard::Who;
+use crate::input::Asked;
+use crate::page::{Page, PageQuery, rows};
+use crate::problem::Problem;
+use crate::routes::bad_cursor;
+use crate::routes::money::Totals;
+use crate::seams::Setting;
+use crate::values::Time;
+
+/// The most hours of copies that are compared.
+const MAX_SHADOW_HOURS: u32 = 24 * 31;
+
+/// How the server does.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Status {
+    version: String,
+    pid: u32,
+    /// Where the API listens.
+    listen: String,
+    started: Time,
+    /// Whether new calls are served, of every model.
+    ready: bool,
+    /// Why not.
+    not_ready: Vec<String>,
+    /// Calls under way.
+    in_flight: u64,
+    models: Vec<String>,
+    aliases: Vec<String>,
+    stores: Vec<Store>,
+    /// Revocations in force that wait to be written.
+    revocations_waiting: u64,
+    /// `null` for roles that see no money.
+    totals: Option<Totals>,
+}
+
+/// Whether a store can be written.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Store {
+    store: String,
+    /// Why it could not be written last time; `null`: it could.
+    failing: Option<String>,
+}
+
+/// What a reload changed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Reloaded {
+    /// The settings that changed.
+    changed: Vec<String>,
+}
+
+/// A row of the audit log.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AuditShown {
+    seq: u64,
+    at: Time,
+    actor: String,
+    act: String,
+    subject: String,
+    detail: String,
+}
+
+impl From<AuditView> for AuditShown {
+    fn from(of: AuditView) -> Self {
+        let AuditView { seq, at, actor, act, subject, detail } = of;
+        Self { seq, at: Time(at), actor, act, subject, detail }
+    }
+}
+
+/// Of which calls the margin is asked.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MarginQuery {
+    /// What to tell apart, with commas between: `day`, `org`, `project`, `key`, `model`, `upstream`, `target`. Usual: `model`.
+    by: Option<String>,
+    /// Calls from here on; absent: from the first.
+    from: Option<Time>,
+    /// Calls before; absent: now.
+    to: Option<Time>,
+}
+
+/// Over which time copies are compared.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShadowQuery {
+    /// The last hours: 1 to 744; absent: 24.
+    #[schemars(range(min = 1, max = 744))]
+    hours: Option<u32>,
+}
+
+pub(crate) async fn status(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<Status>, Problem> {
+    let AdminReply::Status(status) = app.run(&who, AdminCommand::Status).await? else {
+        return Err(Problem::internal("the command answered with something else"));
+    };
+    let ServerStatus { pid, version, listen, started, not_ready, in_flight, models, aliases, stores, .. } =
+        status;
+    let sees_money = crate::access::BILLING.allows(who.operator.role);
+    Ok(Json(Status {
+        version,
+        pid,
+        listen,
+        started: Time(started),
+        ready: not_ready.is_empty(),
+        not_ready,
+        in_flight,
+        models,
+        aliases,
+        stores: stores.into_iter().map(|of| Store { store: of.store, failing: of.failing }).collect(),
+        revocations_waiting: status.revocations_waiting,
+        totals: sees_money.then(|| status.totals.into()),
+    }))
+}
+
+pub(crate) async fn reload(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<Reloaded>, Problem> {
+    match app.run(&who, AdminCommand::Reload).await? {
+        AdminReply::Reloaded { changed } => {
+            app.changed("settings");
+            Ok(Json(Reloaded { changed }))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn settings(
+    State(app): State<App>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<Setting>>, Problem> {
+    let settings = app.house(|house| house.settings()).await??;
+    Page::from_place(settings, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+}
+
+pub(crate) async fn margin(
+    State(app): State<App>,
+    Asked(query): Asked<MarginQuery>,
+) -> Result<Json<Value>, Problem> {
+    let MarginQuery { by, from, to } = query;
+    let by = by.unwrap_or_else(|| "model".to_owned());
+    let ask = move |house: &dyn crate::seams::House| {
+        house.margin(&by, from.map(|Time(at)| at), to.map(|Time(at)| at))
+    };
+    Ok(Json(app.house(ask).await??))
+}
+
+pub(crate) async fn shadow(
+    State(app): State<App>,
+    Asked(query): Asked<ShadowQuery>,
+) -> Result<Json<Value>, Problem> {
+    let hours = query.hours.unwrap_or(24).clamp(1, MAX_SHADOW_HOURS);
+    Ok(Json(app.house(move |house| house.shadow(hours)).await??))
+}
+
+pub(crate) async fn audit(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<AuditShown>>, Problem> {
+    let before = query.cursor.as_deref().map(str::parse).transpose().map_err(|_| bad_cursor())?;
+    let most = rows(query.limit);
+    let last = u32::try_from(most).unwrap_or(u32::MAX);
+    match app.run(&who, AdminCommand::ShowAudit { last, before }).await? {
+        AdminReply::Audit(rows) => {
+            let data: Vec<AuditShown> = rows.into_iter().rev().map(AuditShown::from).collect();
+            // Rows are numbered from 1.
+            let next =
+                data.last().filter(|row| row.seq > 1 && data.len() == most).map(|row| row.seq.to_string());
+            Ok(Json(Page { data, next }))
+        }
+        other => Err(unexpected(other)),
+    }
+}

@@ -1,0 +1,337 @@
+//! Balances, grants, budgets, and the ledger itself.
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView, GrantView, ServerStatus, TotalsView};
+use headrace_domain::{OrgId, ProjectId};
+use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::app::{App, unexpected};
+use crate::guard::Who;
+use crate::input::{Asked, Body, Named};
+use crate::page::{Page, PageQuery};
+use crate::problem::Problem;
+use crate::routes::{ById, bad_cursor};
+use crate::seams::{Hold, Verified};
+use crate::values::{Dollars, Money, Name, Time};
+
+/// What a project can spend.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Credit {
+    /// The organisation that pays.
+    org: String,
+    project: String,
+    /// The organisation's balance, money held included.
+    balance: Money,
+    /// What its calls in flight hold.
+    held: Money,
+    /// What it can still hold.
+    available: Money,
+    /// `null`: the project has none.
+    budget: Option<BudgetShown>,
+}
+
+/// How a project stands to its budget.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Budget")]
+pub(crate) struct BudgetShown {
+    limit: Money,
+    period: Period,
+    /// Spent in the period.
+    spent: Money,
+    /// Held by the project's calls in flight.
+    held: Money,
+    left: Money,
+    /// When the period ends; `null`: never.
+    resets: Option<Time>,
+}
+
+/// Over which time a budget goes: the calendar month (UTC), or for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Period {
+    #[default]
+    Month,
+    Total,
+}
+
+impl From<CreditView> for Credit {
+    fn from(of: CreditView) -> Self {
+        Self {
+            org: of.org.to_string(),
+            project: of.project.to_string(),
+            balance: of.balance.into(),
+            held: of.held.into(),
+            available: of.available.into(),
+            budget: of.budget.map(BudgetShown::from),
+        }
+    }
+}
+
+impl From<BudgetView> for BudgetShown {
+    fn from(of: BudgetView) -> Self {
+        Self {
+            limit: of.budget.limit.into(),
+            period: match of.budget.period {
+                BudgetPeriod::Month => Period::Month,
+                BudgetPeriod::Total => Period::Total,
+            },
+            spent: of.spent.into(),
+            held: of.held.into(),
+            left: of.left.into(),
+            resets: of.resets.map(Time),
+        }
+    }
+}
+
+/// Money to be added, or taken back.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewGrant {
+    /// Dollars: more than zero.
+    amount: Dollars,
+    /// A payment, or a gift.
+    #[serde(default)]
+    kind: Kind,
+    /// What to find it by: an invoice, a ticket. Used once: the same again is the same grant. Of money taken back, why.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    reference: String,
+    /// Takes back what was granted by mistake.
+    #[serde(default)]
+    correct: bool,
+}
+
+/// Where money comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "GrantKind")]
+pub(crate) enum Kind {
+    /// Somebody paid it.
+    #[default]
+    Paid,
+    /// It is a gift.
+    Promotional,
+}
+
+impl From<Kind> for GrantKind {
+    fn from(of: Kind) -> Self {
+        match of {
+            Kind::Paid => Self::Paid,
+            Kind::Promotional => Self::Promotional,
+        }
+    }
+}
+
+impl From<GrantKind> for Kind {
+    fn from(of: GrantKind) -> Self {
+        match of {
+            GrantKind::Paid => Self::Paid,
+            GrantKind::Promotional => Self::Promotional,
+        }
+    }
+}
+
+/// What was added.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Granted {
+    org: String,
+    /// Below zero: taken back.
+    amount: Money,
+    /// The balance now, money held included.
+    balance: Money,
+    /// Whether that was done before, under the same reference, and is not done again.
+    before: bool,
+}
+
+/// Money added, or, below zero, taken back.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct GrantShown {
+    at: Time,
+    actor: String,
+    org: String,
+    amount: Money,
+    kind: Kind,
+    reference: String,
+}
+
+impl From<GrantView> for GrantShown {
+    fn from(of: GrantView) -> Self {
+        Self {
+            at: Time(of.at),
+            actor: of.actor,
+            org: of.org.to_string(),
+            amount: of.amount.into(),
+            kind: of.kind.into(),
+            reference: of.reference,
+        }
+    }
+}
+
+/// A project's budget.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewBudget {
+    /// Dollars; `null` removes the budget, 0 stops the project.
+    limit: Option<Dollars>,
+    #[serde(default)]
+    period: Period,
+}
+
+/// Sums over the ledger.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Totals {
+    /// Customers' money that is not held.
+    available: Money,
+    /// Customers' money held by calls in flight.
+    held: Money,
+    /// Usage at list price.
+    revenue: Money,
+    /// Usage written off; zero or below.
+    loss: Money,
+    /// Holds open now.
+    open_holds: u64,
+    /// Holds ever settled.
+    settled: u64,
+}
+
+impl From<TotalsView> for Totals {
+    fn from(of: TotalsView) -> Self {
+        let TotalsView { available, held, revenue, loss, open_holds, settled } = of;
+        Self {
+            available: available.into(),
+            held: held.into(),
+            revenue: revenue.into(),
+            loss: loss.into(),
+            open_holds,
+            settled,
+        }
+    }
+}
+
+/// Balances of which organisation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreditQuery {
+    /// Only of this organisation.
+    #[schemars(with = "Option<Name>")]
+    org: Option<OrgId>,
+    /// The most rows: 1 to 500.
+    #[schemars(range(min = 1, max = 500))]
+    limit: Option<u32>,
+    /// Where to go on: the `next` of the page before.
+    cursor: Option<String>,
+}
+
+pub(crate) async fn credit(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Asked(query): Asked<CreditQuery>,
+) -> Result<Json<Page<Credit>>, Problem> {
+    let mut rows = balances(&app, &who, query.org).await?;
+    rows.sort_by(|one, other| one.project.cmp(&other.project));
+    let rows = rows.into_iter().map(Credit::from);
+    Ok(Json(Page::by(rows, query.limit, query.cursor.as_deref(), |row| row.project.clone())))
+}
+
+async fn balances(app: &App, who: &Who, org: Option<OrgId>) -> Result<Vec<CreditView>, Problem> {
+    match app.run(who, AdminCommand::ShowCredit { org }).await? {
+        AdminReply::Credit(rows) => Ok(rows),
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn grant(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<ProjectId>>,
+    Body(grant): Body<NewGrant>,
+) -> Result<Json<Granted>, Problem> {
+    let NewGrant { amount: Dollars(amount), kind, reference, correct } = grant;
+    let (org, kind) = (org_of(&app, &id)?, kind.into());
+    let command = match correct {
+        true => AdminCommand::CorrectCredit { org, amount, kind, reason: reference },
+        false => AdminCommand::GrantCredit { org, amount, kind, reference },
+    };
+    match app.run(&who, command).await? {
+        AdminReply::CreditGranted { org, amount, balance, before } => {
+            app.changed("credit");
+            let (amount, balance) = (amount.into(), balance.into());
+            Ok(Json(Granted { org: org.to_string(), amount, balance, before }))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+fn org_of(app: &App, id: &ProjectId) -> Result<OrgId, Problem> {
+    let unknown = || headrace_identity::IdentityError::UnknownProject(id.clone());
+    let project = app.directory().project(id);
+    Ok(project.ok_or_else(|| headrace_admin::AdminError::from(unknown()))?.org)
+}
+
+pub(crate) async fn grants(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<ProjectId>>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<GrantShown>>, Problem> {
+    let org = Some(org_of(&app, &id)?);
+    match app.run(&who, AdminCommand::ListGrants { org }).await? {
+        AdminReply::Grants(rows) => {
+            let rows = rows.into_iter().map(GrantShown::from).collect();
+            Page::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn budget(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<ProjectId>>,
+    Body(new): Body<NewBudget>,
+) -> Result<Json<Credit>, Problem> {
+    let period = match new.period {
+        Period::Month => BudgetPeriod::Month,
+        Period::Total => BudgetPeriod::Total,
+    };
+    let budget = new.limit.map(|Dollars(limit)| Budget { limit, period });
+    let org = org_of(&app, &id)?;
+    app.run(&who, AdminCommand::SetBudget { project: id.clone(), budget }).await?;
+    app.changed("budget");
+    let rows = balances(&app, &who, Some(org)).await?;
+    let row = rows.into_iter().find(|row| row.project == id);
+    Ok(Json(row.ok_or_else(|| Problem::not_found("the project has no account"))?.into()))
+}
+
+pub(crate) async fn totals(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<Totals>, Problem> {
+    match app.run(&who, AdminCommand::Status).await? {
+        AdminReply::Status(ServerStatus { totals, .. }) => Ok(Json(totals.into())),
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn verify(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Json<Verified>, Problem> {
+    let found = app.house(|house| house.verify()).await??;
+    let told =
+        if found.ok { "every invariant holds".to_owned() } else { format!("{} faults", found.finding_count) };
+    app.note(&who, "ledger.verify", "ledger".to_owned(), told).await?;
+    Ok(Json(found))
+}
+
+pub(crate) async fn holds(
+    State(app): State<App>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<Hold>>, Problem> {
+    let mut holds = app.house(|house| house.holds()).await?;
+    holds.sort_by(|one, other| one.id.cmp(&other.id));
+    Ok(Json(Page::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
+}

@@ -1,0 +1,149 @@
+//! Operators: listed, created, revoked, let in by links.
+
+use axum::extract::State;
+use axum::response::NoContent;
+use axum::{Extension, Json};
+use headrace_admin::{AdminCommand, AdminReply};
+use headrace_identity::{OperatorId, OperatorRecord, Role};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::app::{App, unexpected};
+use crate::guard::Who;
+use crate::input::{Asked, Body, Named};
+use crate::page::{Page, PageQuery};
+use crate::problem::Problem;
+use crate::routes::{ById, Created};
+use crate::values::{Time, Title};
+
+const CHANGED: &str = "operators";
+
+/// An operator, without the key.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Operator {
+    id: String,
+    /// What people call it.
+    name: String,
+    /// `owner`, `admin`, `billing`, `developer` or `viewer`.
+    role: &'static str,
+    /// The last four characters of the key.
+    hint: String,
+    created: Time,
+    /// `null`: not revoked.
+    revoked: Option<Time>,
+}
+
+impl From<OperatorRecord> for Operator {
+    fn from(of: OperatorRecord) -> Self {
+        let OperatorRecord { id, name, role, hint, created, revoked } = of;
+        Self {
+            id: id.to_string(),
+            name,
+            role: role.name(),
+            hint,
+            created: Time(created),
+            revoked: revoked.map(Time),
+        }
+    }
+}
+
+/// An operator to be created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewOperator {
+    /// Unique among those who are not revoked.
+    #[schemars(with = "Title")]
+    name: String,
+    role: RoleName,
+}
+
+/// A role.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Role")]
+enum RoleName {
+    Owner,
+    Admin,
+    Billing,
+    Developer,
+    Viewer,
+}
+
+impl From<RoleName> for Role {
+    fn from(of: RoleName) -> Self {
+        match of {
+            RoleName::Owner => Self::Owner,
+            RoleName::Admin => Self::Admin,
+            RoleName::Billing => Self::Billing,
+            RoleName::Developer => Self::Developer,
+            RoleName::Viewer => Self::Viewer,
+        }
+    }
+}
+
+/// An operator and the key.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct OperatorCreated {
+    operator: Operator,
+    /// Shown this once.
+    key: String,
+}
+
+/// A link that works once.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SignInLink {
+    /// The whole address; what stands behind `#` is never sent.
+    link: String,
+    expires: Time,
+}
+
+pub(crate) async fn list(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<Operator>>, Problem> {
+    let AdminReply::Operators(operators) = app.run(&who, AdminCommand::ListOperators).await? else {
+        return Err(Problem::internal("the command answered with something else"));
+    };
+    let operators = operators.into_iter().map(Operator::from);
+    Ok(Json(Page::by(operators, query.limit, query.cursor.as_deref(), |operator| operator.id.clone())))
+}
+
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Body(new): Body<NewOperator>,
+) -> Result<Created<OperatorCreated>, Problem> {
+    let create = AdminCommand::CreateOperator { name: new.name, role: new.role.into() };
+    match app.run(&who, create).await? {
+        AdminReply::OperatorCreated { operator, key } => {
+            app.changed(CHANGED);
+            Ok(Created(OperatorCreated { operator: operator.into(), key: key.expose().to_owned() }))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn revoke(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<OperatorId>>,
+) -> Result<NoContent, Problem> {
+    app.run(&who, AdminCommand::RevokeOperator { id: id.clone() }).await?;
+    app.sessions().end_all(&id);
+    app.changed(CHANGED);
+    Ok(NoContent)
+}
+
+pub(crate) async fn link(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<OperatorId>>,
+) -> Result<Created<SignInLink>, Problem> {
+    match app.run(&who, AdminCommand::LinkOperator { id }).await? {
+        AdminReply::SignInLink { link, expires } => {
+            Ok(Created(SignInLink { link: link.expose().to_owned(), expires: Time(expires) }))
+        }
+        other => Err(unexpected(other)),
+    }
+}

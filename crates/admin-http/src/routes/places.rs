@@ -1,0 +1,421 @@
+//! Organisations, projects and keys.
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use headrace_admin::{AdminCommand, AdminReply, SecretText};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Region};
+use headrace_identity::{EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, Revocation};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::app::{App, unexpected};
+use crate::guard::Who;
+use crate::input::{Asked, Body, Named};
+use crate::page::{Page, PageQuery};
+use crate::problem::Problem;
+use crate::routes::{ById, Created};
+use crate::values::{Limits, Name, Time, Title, regions, residency, said};
+
+const ORGS: &str = "orgs";
+const PROJECTS: &str = "projects";
+const KEYS: &str = "keys";
+
+/// An organisation: the account that pays.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Org {
+    id: String,
+    /// Limits that all its projects share.
+    limits: Limits,
+    /// Where its calls may be worked on; `null`: anywhere.
+    regions: Option<Vec<String>>,
+    created: Time,
+}
+
+impl From<OrgRecord> for Org {
+    fn from(of: OrgRecord) -> Self {
+        let OrgRecord { id, limits, regions: pins, created } = of;
+        Self { id: id.to_string(), limits: limits.into(), regions: regions(pins), created: Time(created) }
+    }
+}
+
+/// A project: what budgets are set for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Project {
+    id: String,
+    /// The organisation that pays.
+    org: String,
+    /// Limits that all its keys share.
+    limits: Limits,
+    created: Time,
+}
+
+impl From<ProjectRecord> for Project {
+    fn from(of: ProjectRecord) -> Self {
+        let ProjectRecord { id, org, limits, created } = of;
+        Self { id: id.to_string(), org: org.to_string(), limits: limits.into(), created: Time(created) }
+    }
+}
+
+/// A key, without its secret.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Key {
+    id: String,
+    org: String,
+    project: String,
+    name: String,
+    /// The secret's last four characters; empty: it is too short to show any.
+    hint: String,
+    /// Models that it may ask for; `null`: all, also those added later.
+    models: Option<Vec<String>>,
+    /// Endpoints that it may call; `null`: all.
+    endpoints: Option<Vec<&'static str>>,
+    limits: Limits,
+    /// Where its calls may be worked on, within what its organisation allows; `null`: anywhere.
+    regions: Option<Vec<String>>,
+    created: Time,
+    expires: Option<Time>,
+    revoked: Option<Time>,
+}
+
+impl From<KeyRecord> for Key {
+    fn from(of: KeyRecord) -> Self {
+        Self {
+            id: of.id.to_string(),
+            org: of.org.to_string(),
+            project: of.project.to_string(),
+            name: of.name,
+            hint: of.hint,
+            models: match of.models {
+                ModelAccess::All => None,
+                ModelAccess::Only(models) => Some(models.iter().map(ToString::to_string).collect()),
+            },
+            endpoints: match of.endpoints {
+                EndpointAccess::All => None,
+                EndpointAccess::Only(endpoints) => {
+                    Some(endpoints.iter().map(|endpoint| endpoint.name()).collect())
+                }
+            },
+            limits: of.limits.into(),
+            regions: regions(of.regions),
+            created: Time(of.created),
+            expires: of.expires.map(Time),
+            revoked: of.revoked.map(Time),
+        }
+    }
+}
+
+/// An organisation to be created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewOrg {
+    #[schemars(with = "Name")]
+    id: OrgId,
+    /// Absent: the configured default.
+    limits: Option<Limits>,
+    /// Absent: anywhere.
+    #[schemars(with = "Option<Vec<Name>>")]
+    regions: Option<Vec<Region>>,
+}
+
+/// What changes of an organisation or a key; what is absent stays.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    /// All of its limits, anew.
+    limits: Option<Limits>,
+    /// Where its calls may be worked on, anew; `null`: anywhere.
+    #[serde(default, deserialize_with = "said")]
+    #[schemars(with = "Option<Vec<Name>>")]
+    regions: Option<Option<Vec<Region>>>,
+}
+
+/// A project to be created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewProject {
+    /// Unique across organisations.
+    #[schemars(with = "Name")]
+    id: ProjectId,
+    #[schemars(with = "Name")]
+    org: OrgId,
+    /// Absent: the configured default.
+    limits: Option<Limits>,
+}
+
+/// What changes of a project.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewLimits {
+    /// All of its limits, anew.
+    limits: Limits,
+}
+
+/// A key to be created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewKey {
+    #[schemars(with = "Name")]
+    project: ProjectId,
+    /// What to find it by.
+    #[schemars(with = "Title")]
+    name: String,
+    /// Models that it may ask for; absent: all, also those added later.
+    #[schemars(with = "Option<Vec<Title>>")]
+    models: Option<Vec<ModelName>>,
+    /// Endpoints that it may call; absent: all.
+    endpoints: Option<Vec<EndpointName>>,
+    /// Absent: the configured default.
+    limits: Option<Limits>,
+    /// Absent: as its organisation.
+    #[schemars(with = "Option<Vec<Name>>")]
+    regions: Option<Vec<Region>>,
+    /// When it stops working.
+    expires: Option<Time>,
+}
+
+/// An endpoint, as keys name it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndpointName(Endpoint);
+
+const ENDPOINTS: [Endpoint; 7] = [
+    Endpoint::ChatCompletions,
+    Endpoint::Completions,
+    Endpoint::Messages,
+    Endpoint::Responses,
+    Endpoint::Embeddings,
+    Endpoint::Rerank,
+    Endpoint::Score,
+];
+
+impl<'de> Deserialize<'de> for EndpointName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let found = ENDPOINTS.into_iter().find(|endpoint| endpoint.name() == text);
+        found.map(Self).ok_or_else(|| {
+            let names = ENDPOINTS.map(Endpoint::name).join(", ");
+            serde::de::Error::custom(format!("must be one of {names}"))
+        })
+    }
+}
+
+impl JsonSchema for EndpointName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Endpoint".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "enum": ENDPOINTS.map(Endpoint::name) })
+    }
+}
+
+/// A key and its secret.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct KeyCreated {
+    key: Key,
+    /// Shown this once.
+    secret: String,
+    /// Models that it may ask for and that nothing serves now.
+    unserved: Vec<String>,
+}
+
+/// A key that is revoked.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct KeyRevoked {
+    id: String,
+    /// `written`: on the disk. `noted`: on the disk in the reserve. `in_memory`: in force, but a restart before the disk takes it brings
+    /// the key back.
+    durability: &'static str,
+    /// Why it is not written; `null`: it is.
+    why: Option<String>,
+}
+
+/// Projects of which organisation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProjectsQuery {
+    /// Only of this organisation.
+    #[schemars(with = "Option<Name>")]
+    org: Option<OrgId>,
+    /// The most rows: 1 to 500.
+    #[schemars(range(min = 1, max = 500))]
+    limit: Option<u32>,
+    /// Where to go on: the `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// Keys of which project.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeysQuery {
+    /// Only of this project.
+    #[schemars(with = "Option<Name>")]
+    project: Option<ProjectId>,
+    /// The most rows: 1 to 500.
+    #[schemars(range(min = 1, max = 500))]
+    limit: Option<u32>,
+    /// Where to go on: the `next` of the page before.
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list_orgs(
+    State(app): State<App>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<Json<Page<Org>>, Problem> {
+    let orgs = app.directory().orgs().into_iter().map(Org::from);
+    Ok(Json(Page::by(orgs, query.limit, query.cursor.as_deref(), |org| org.id.clone())))
+}
+
+pub(crate) async fn create_org(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Body(new): Body<NewOrg>,
+) -> Result<Created<Org>, Problem> {
+    let NewOrg { id, limits, regions } = new;
+    let create = AdminCommand::CreateOrg { id, limits: limits.map(Into::into), regions: residency(regions) };
+    match app.run(&who, create).await? {
+        AdminReply::OrgCreated(org) => {
+            app.changed(ORGS);
+            Ok(Created(org.into()))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn change_org(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<OrgId>>,
+    Body(change): Body<Change>,
+) -> Result<Json<Org>, Problem> {
+    let unknown = || {
+        Problem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownOrg(
+            id.clone(),
+        )))
+    };
+    app.directory().org(&id).ok_or_else(unknown)?;
+    if let Some(limits) = change.limits {
+        app.run(&who, AdminCommand::SetOrgLimits { org: id.clone(), limits: limits.into() }).await?;
+    }
+    if let Some(regions) = change.regions {
+        let regions = residency(regions);
+        app.run(&who, AdminCommand::SetOrgRegions { org: id.clone(), regions }).await?;
+    }
+    app.changed(ORGS);
+    Ok(Json(app.directory().org(&id).ok_or_else(unknown)?.into()))
+}
+
+pub(crate) async fn list_projects(
+    State(app): State<App>,
+    Asked(query): Asked<ProjectsQuery>,
+) -> Result<Json<Page<Project>>, Problem> {
+    let of = |project: &ProjectRecord| query.org.as_ref().is_none_or(|org| project.org == *org);
+    let projects = app.directory().projects().into_iter().filter(of).map(Project::from);
+    Ok(Json(Page::by(projects, query.limit, query.cursor.as_deref(), |project| project.id.clone())))
+}
+
+pub(crate) async fn create_project(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Body(new): Body<NewProject>,
+) -> Result<Created<Project>, Problem> {
+    let NewProject { id, org, limits } = new;
+    match app.run(&who, AdminCommand::CreateProject { id, org, limits: limits.map(Into::into) }).await? {
+        AdminReply::ProjectCreated(project) => {
+            app.changed(PROJECTS);
+            Ok(Created(project.into()))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn change_project(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<ProjectId>>,
+    Body(change): Body<NewLimits>,
+) -> Result<Json<Project>, Problem> {
+    let set = AdminCommand::SetProjectLimits { project: id.clone(), limits: change.limits.into() };
+    app.run(&who, set).await?;
+    app.changed(PROJECTS);
+    let project = app.directory().project(&id);
+    Ok(Json(project.ok_or_else(|| Problem::not_found("the project is gone"))?.into()))
+}
+
+pub(crate) async fn list_keys(
+    State(app): State<App>,
+    Asked(query): Asked<KeysQuery>,
+) -> Result<Json<Page<Key>>, Problem> {
+    let of = |key: &KeyRecord| query.project.as_ref().is_none_or(|project| key.project == *project);
+    let keys = app.directory().list().into_iter().filter(of).map(Key::from);
+    Ok(Json(Page::by(keys, query.limit, query.cursor.as_deref(), |key| key.id.clone())))
+}
+
+pub(crate) async fn create_key(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Body(new): Body<NewKey>,
+) -> Result<Created<KeyCreated>, Problem> {
+    let create = AdminCommand::CreateKey {
+        project: new.project,
+        name: new.name,
+        models: new.models,
+        endpoints: new
+            .endpoints
+            .map(|names| names.into_iter().map(|EndpointName(endpoint)| endpoint).collect()),
+        limits: new.limits.map(Into::into),
+        regions: residency(new.regions),
+        expires: new.expires.map(|Time(at)| at),
+        secret: None::<SecretText>,
+    };
+    match app.run(&who, create).await? {
+        AdminReply::KeyCreated { key, secret, unserved } => {
+            app.changed(KEYS);
+            let unserved = unserved.iter().map(ToString::to_string).collect();
+            Ok(Created(KeyCreated { key: key.into(), secret: secret.expose().to_owned(), unserved }))
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+pub(crate) async fn change_key(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<KeyId>>,
+    Body(change): Body<Change>,
+) -> Result<Json<Key>, Problem> {
+    let unknown = || {
+        Problem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownKey(
+            id.clone(),
+        )))
+    };
+    app.directory().key(&id).ok_or_else(unknown)?;
+    // The one that can be refused for what it says goes first.
+    if let Some(regions) = change.regions {
+        let regions = residency(regions);
+        app.run(&who, AdminCommand::SetKeyRegions { key: id.clone(), regions }).await?;
+    }
+    if let Some(limits) = change.limits {
+        app.run(&who, AdminCommand::SetKeyLimits { key: id.clone(), limits: limits.into() }).await?;
+    }
+    app.changed(KEYS);
+    Ok(Json(app.directory().key(&id).ok_or_else(unknown)?.into()))
+}
+
+pub(crate) async fn revoke_key(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    Named(ById { id }): Named<ById<KeyId>>,
+) -> Result<Json<KeyRevoked>, Problem> {
+    match app.run(&who, AdminCommand::RevokeKey { id }).await? {
+        AdminReply::KeyRevoked { id, how } => {
+            app.changed(KEYS);
+            let (durability, why) = match how {
+                Revocation::Written => ("written", None),
+                Revocation::Noted { why } => ("noted", Some(why)),
+                Revocation::InMemory { why } => ("in_memory", Some(why)),
+            };
+            Ok(Json(KeyRevoked { id: id.to_string(), durability, why }))
+        }
+        other => Err(unexpected(other)),
+    }
+}

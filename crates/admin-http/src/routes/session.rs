@@ -1,0 +1,199 @@
+//! Signing in, saying who is signed in, and signing out.
+
+use axum::Extension;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, NoContent, Response};
+use headrace_admin::AdminError;
+use headrace_identity::OperatorRecord;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use crate::app::App;
+use crate::guard::{ByCookie, COOKIE, Who, bad_credential, from_here, peer};
+use crate::input::Body;
+use crate::problem::Problem;
+use crate::router::AccessTable;
+use crate::sessions::{Found, SESSION_LIFETIME};
+use crate::values::Time;
+
+/// How somebody signs in.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SignIn {
+    /// With the part behind `#sign-in=` of a link that works once.
+    Link(String),
+    /// With an operator's key.
+    Key(String),
+}
+
+/// Who is signed in.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Session {
+    /// The operator's name.
+    operator: String,
+    /// The operator's id.
+    id: String,
+    /// What the operator may do: `owner`, `admin`, `billing`, `developer` or `viewer`.
+    role: &'static str,
+    /// What acts show in the header `x-headrace-csrf`; `null` where a key was shown instead of a cookie.
+    csrf: Option<String>,
+    /// When the session ends at the latest; `null` as above.
+    expires: Option<Time>,
+    /// The routes that this role may call, as `GET /status`.
+    may: Vec<String>,
+}
+
+impl Session {
+    fn of(operator: &OperatorRecord, table: &AccessTable) -> Self {
+        let may = table.routes().filter(|(_, access)| access.allows(operator.role)).map(|(route, _)| route);
+        Self {
+            operator: operator.name.clone(),
+            id: operator.id.to_string(),
+            role: operator.role.name(),
+            csrf: None,
+            expires: None,
+            may: may.collect(),
+        }
+    }
+}
+
+/// The cookie of a new session goes with it.
+pub(crate) struct Begun {
+    session: Session,
+    cookie: HeaderValue,
+}
+
+impl IntoResponse for Begun {
+    fn into_response(self) -> Response {
+        ([(header::SET_COOKIE, self.cookie)], Json(self.session)).into_response()
+    }
+}
+
+impl aide::operation::OperationOutput for Begun {
+    type Inner = Session;
+
+    fn operation_response(
+        ctx: &mut aide::generate::GenContext,
+        operation: &mut aide::openapi::Operation,
+    ) -> Option<aide::openapi::Response> {
+        <Json<Session> as aide::operation::OperationOutput>::operation_response(ctx, operation)
+    }
+
+    fn inferred_responses(
+        ctx: &mut aide::generate::GenContext,
+        operation: &mut aide::openapi::Operation,
+    ) -> Vec<(Option<u16>, aide::openapi::Response)> {
+        <Json<Session> as aide::operation::OperationOutput>::inferred_responses(ctx, operation)
+    }
+}
+
+/// That the request is no other page's, and from where it comes.
+pub(crate) struct Visitor(std::net::IpAddr);
+
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Visitor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, Problem> {
+        let mut head = Request::new(axum::body::Body::empty());
+        *head.headers_mut() = parts.headers.clone();
+        *head.extensions_mut() = parts.extensions.clone();
+        from_here(&head)?;
+        Ok(Self(peer(&head)))
+    }
+}
+
+impl aide::operation::OperationInput for Visitor {}
+
+/// Signs in.
+pub(crate) async fn begin(
+    State(app): State<App>,
+    Extension(table): Extension<Arc<AccessTable>>,
+    Visitor(peer): Visitor,
+    Body(sign_in): Body<SignIn>,
+) -> Result<Begun, Problem> {
+    let now = app.now();
+    let (operator, how) = match &sign_in {
+        SignIn::Link(link) => {
+            let enter = || {
+                let entered = app.sessions().enter(link, now);
+                entered.ok_or_else(|| bad_credential(headrace_identity::AuthRefusal::Unknown))
+            };
+            (app.attempt(peer, enter)?, "by a link")
+        }
+        SignIn::Key(key) => (app.by_key(key, peer)?, "by the key"),
+    };
+    let who = Who { operator, session: None };
+    let subject = who.operator.id.to_string();
+    // Before the session is there: nobody is signed in of whom the log does not know.
+    app.note(&who, "operator.sign_in", subject, format!("{how}, from {peer}")).await?;
+    let (token, found) =
+        app.sessions().begin(&who.operator, now).map_err(|error: AdminError| Problem::from(error))?;
+    let Found { operator, csrf, expires } = found;
+    let session = Session {
+        csrf: Some(csrf.expose().to_owned()),
+        expires: Some(Time(expires)),
+        ..Session::of(&operator, &table)
+    };
+    let cookie = cookie(token.expose(), SESSION_LIFETIME.as_secs(), app.url());
+    Ok(Begun { session, cookie: cookie? })
+}
+
+/// Who is signed in.
+pub(crate) async fn show(
+    Extension(table): Extension<Arc<AccessTable>>,
+    Extension(who): Extension<Who>,
+) -> Json<Session> {
+    let session = Session::of(&who.operator, &table);
+    Json(match who.session {
+        None => session,
+        Some(ByCookie { csrf, expires, .. }) => {
+            Session { csrf: Some(csrf.expose().to_owned()), expires: Some(Time(expires)), ..session }
+        }
+    })
+}
+
+/// Signs out.
+pub(crate) async fn end(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<SignedOut, Problem> {
+    let Some(session) = &who.session else {
+        return Err(Problem::form(None, "a key has no session: revoke its operator to end it"));
+    };
+    app.sessions().end(&session.token.0);
+    let subject = who.operator.id.to_string();
+    app.note(&who, "operator.sign_out", subject, String::new()).await?;
+    Ok(SignedOut { cookie: cookie("", 0, app.url())? })
+}
+
+/// 204, and the cookie is gone.
+pub(crate) struct SignedOut {
+    cookie: HeaderValue,
+}
+
+impl IntoResponse for SignedOut {
+    fn into_response(self) -> Response {
+        ([(header::SET_COOKIE, self.cookie)], NoContent).into_response()
+    }
+}
+
+impl aide::operation::OperationOutput for SignedOut {
+    type Inner = ();
+
+    fn inferred_responses(
+        ctx: &mut aide::generate::GenContext,
+        operation: &mut aide::openapi::Operation,
+    ) -> Vec<(Option<u16>, aide::openapi::Response)> {
+        <NoContent as aide::operation::OperationOutput>::inferred_responses(ctx, operation)
+    }
+}
+
+/// A cookie that no script reads and no other site's page sends.
+fn cookie(token: &str, seconds: u64, url: &str) -> Result<HeaderValue, Problem> {
+    let secure = if url.starts_with("https://") { "; Secure" } else { "" };
+    let text = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
+    HeaderValue::from_str(&text).map_err(|_| Problem::internal("a token that is no header"))
+}

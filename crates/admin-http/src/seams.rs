@@ -1,0 +1,156 @@
+//! What the program fills: what it knows that no command tells. Plain data; every call may block.
+
+use headrace_admin::AdminError;
+use headrace_domain::{NanoDollars, UnixNanos};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::values::{Money, Time};
+
+/// What the program knows. Calls may block; they are made off the event loop.
+pub trait House: Send + Sync {
+    /// The models served, by name.
+    fn models(&self) -> Vec<ServedModel>;
+
+    /// Prices, by model and date.
+    ///
+    /// # Errors
+    /// The configuration is being read.
+    fn prices(&self) -> Result<Vec<ModelPrices>, AdminError>;
+
+    /// Every setting that is in force, in the order of the reference. Settings name files with secrets, never what stands in them.
+    ///
+    /// # Errors
+    /// The configuration is being read.
+    fn settings(&self) -> Result<Vec<Setting>, AdminError>;
+
+    /// Reads the whole ledger and checks every invariant.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn verify(&self) -> Result<Verified, AdminError>;
+
+    /// Holds open now, by id.
+    fn holds(&self) -> Vec<Hold>;
+
+    /// What calls brought and cost from one moment to another, told apart by what is named.
+    ///
+    /// # Errors
+    /// Something is named that there is not, or traces cannot be read.
+    fn margin(&self, by: &str, from: Option<UnixNanos>, to: Option<UnixNanos>) -> Result<Value, AdminError>;
+
+    /// How models that get copies of calls compare with those that answered, over the last hours.
+    ///
+    /// # Errors
+    /// Traces cannot be read.
+    fn shadow(&self, hours: u32) -> Result<Value, AdminError>;
+}
+
+/// A model that is served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
+pub struct ServedModel {
+    /// Its name.
+    pub name: String,
+    /// In what terms it is spoken to: `tokens`, `texts` or `messages`.
+    pub lane: &'static str,
+    /// The most tokens of one sequence, prompt and answer together; `null`: not known here.
+    pub context_window: Option<u32>,
+    /// Length of an answer whose caller names none; `null`: the gateway's.
+    pub default_max_tokens: Option<u32>,
+    /// Endpoints that it answers at, by their paths behind `/v1/`; empty: somebody else's server knows.
+    pub endpoints: Vec<&'static str>,
+    /// Other names that lead to it alone.
+    pub aliases: Vec<String>,
+    /// Why it cannot be called now; empty: it can.
+    pub not_ready: Vec<String>,
+}
+
+/// Prices of a model from a day on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ModelPrices {
+    /// The model.
+    pub model: String,
+    /// The first day on which they apply, UTC: `2026-11-05`; `null`: from the beginning.
+    pub from: Option<String>,
+    /// The class of service; `null`: the usual.
+    pub tier: Option<String>,
+    /// For calls of more prompt tokens than this; `null`: for every call.
+    pub above_prompt_tokens: Option<u64>,
+    /// Of a million prompt tokens that are computed.
+    pub input: Option<Money>,
+    /// Of a million prompt tokens from the prefix cache; `null`: as `input`.
+    pub cached_input: Option<Money>,
+    /// Of a million prompt tokens that are stored in the cache; `null`: as `input`.
+    pub cache_write: Option<Money>,
+    /// The same, kept for an hour; `null`: as `cache_write`.
+    pub cache_write_1h: Option<Money>,
+    /// Of a million generated tokens.
+    pub output: Option<Money>,
+    /// Of a million generated tokens of reasoning; `null`: as `output`.
+    pub reasoning: Option<Money>,
+}
+
+/// A setting in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Setting {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// As it was written; `null`: it has no value.
+    pub value: Option<String>,
+    /// Where the value comes from: `default`, `file …`, `environment …`, `flag …`.
+    pub origin: String,
+    /// What it does.
+    pub what: &'static str,
+    /// Whether a reload puts a change in force.
+    pub live: bool,
+}
+
+/// What a check of the ledger found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Verified {
+    /// Whether every invariant holds.
+    pub ok: bool,
+    /// Rows of the journal.
+    pub rows: u64,
+    /// Transactions in them.
+    pub transactions: u64,
+    /// Snapshots that were compared.
+    pub snapshots: u64,
+    /// Faults in all.
+    pub finding_count: u64,
+    /// The first of them.
+    pub findings: Vec<VerifyFinding>,
+}
+
+/// A fault in the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct VerifyFinding {
+    /// The journal's row.
+    pub row: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Money that a call in flight holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Hold {
+    /// The hold's id, which is the request's.
+    pub id: String,
+    /// Who pays.
+    pub org: String,
+    /// Whose budget.
+    pub project: String,
+    /// How much.
+    pub amount: Money,
+    /// When it would expire if nobody kept it.
+    pub expires: Time,
+}
+
+impl Hold {
+    /// Of a ledger's words.
+    pub fn new(id: String, org: String, project: String, amount: NanoDollars, expires: UnixNanos) -> Self {
+        Self { id, org, project, amount: amount.into(), expires: Time(expires) }
+    }
+}

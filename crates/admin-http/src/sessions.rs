@@ -1,0 +1,271 @@
+//! Who is signed in: links that work once, and sessions that end. In memory only, so a restart signs everybody out. Knows tokens by
+//! their hashes, and no cookie.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_admin::{AdminError, SecretText};
+use headrace_domain::UnixNanos;
+use headrace_identity::{OperatorId, OperatorRecord, Operators};
+use parking_lot::Mutex;
+use subtle::ConstantTimeEq;
+
+/// How long a link works that nobody has used.
+pub const LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
+/// How long a session lasts, whatever happens in it.
+pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+/// How long a session lasts in which nothing happens.
+pub const SESSION_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+/// Most links that wait to be used; the oldest gives way.
+const MAX_LINKS: usize = 64;
+/// Most sessions of all operators, and of one; the oldest gives way.
+const MAX_SESSIONS: usize = 1_024;
+const MAX_SESSIONS_PER_OPERATOR: usize = 16;
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// What is kept of a token.
+type TokenHash = [u8; 32];
+
+/// Sessions and links of the operators of a house.
+#[derive(Debug)]
+pub struct Sessions {
+    operators: Arc<Operators>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    links: HashMap<TokenHash, Link>,
+    sessions: HashMap<TokenHash, Session>,
+}
+
+#[derive(Debug)]
+struct Link {
+    operator: OperatorId,
+    expires: UnixNanos,
+}
+
+#[derive(Debug, Clone)]
+struct Session {
+    operator: OperatorId,
+    csrf: Csrf,
+    expires: UnixNanos,
+    used: UnixNanos,
+}
+
+impl Session {
+    fn is_over(&self, now: UnixNanos) -> bool {
+        now >= self.expires || now >= self.used.after(SESSION_IDLE)
+    }
+}
+
+/// What a page shows with each act, so that no other page can act for it. Never shown by `Debug`.
+#[derive(Clone)]
+pub(crate) struct Csrf(String);
+
+impl std::fmt::Debug for Csrf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Csrf(..)")
+    }
+}
+
+impl Csrf {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is(&self, shown: &[u8]) -> bool {
+        bool::from(self.0.as_bytes().ct_eq(shown))
+    }
+}
+
+/// A session as it is found by its token.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) operator: OperatorRecord,
+    pub(crate) csrf: Csrf,
+    pub(crate) expires: UnixNanos,
+}
+
+impl Sessions {
+    /// Nobody is signed in yet.
+    pub fn new(operators: Arc<Operators>) -> Self {
+        Self { operators, open: Mutex::default() }
+    }
+
+    /// Who there is.
+    pub(crate) fn operators(&self) -> &Operators {
+        &self.operators
+    }
+
+    /// A token that signs an operator in once, and until when it works.
+    ///
+    /// # Errors
+    /// There is no such operator, or the operating system gave no randomness.
+    pub fn link(&self, id: &OperatorId, now: UnixNanos) -> Result<(SecretText, UnixNanos), AdminError> {
+        if self.operators.active(id).is_none() {
+            return Err(headrace_identity::IdentityError::UnknownOperator(id.clone()).into());
+        }
+        let token = token()?;
+        let expires = now.after(LINK_LIFETIME);
+        let mut open = self.open.lock();
+        open.links.retain(|_, link| now < link.expires);
+        make_room(&mut open.links, MAX_LINKS, |link| link.expires, |_| true);
+        open.links.insert(hash(token.expose()), Link { operator: id.clone(), expires });
+        Ok((token, expires))
+    }
+
+    /// Signs in whoever has a link, which works no longer then.
+    ///
+    /// # Errors
+    /// `None` where it is none, was used, is over, or its operator was revoked.
+    pub(crate) fn enter(&self, link: &str, now: UnixNanos) -> Option<OperatorRecord> {
+        let link = self.open.lock().links.remove(&hash(link))?;
+        if now < link.expires { self.operators.active(&link.operator) } else { None }
+    }
+
+    /// Opens a session for somebody who has shown who it is.
+    ///
+    /// # Errors
+    /// The operating system gave no randomness.
+    pub(crate) fn begin(
+        &self,
+        operator: &OperatorRecord,
+        now: UnixNanos,
+    ) -> Result<(SecretText, Found), AdminError> {
+        let (token, csrf) = (token()?, Csrf(token()?.expose().to_owned()));
+        let expires = now.after(SESSION_LIFETIME);
+        let session = Session { operator: operator.id.clone(), csrf: csrf.clone(), expires, used: now };
+        let mut open = self.open.lock();
+        open.sessions.retain(|_, session| !session.is_over(now));
+        let own = |session: &Session| session.operator == operator.id;
+        make_room(&mut open.sessions, MAX_SESSIONS_PER_OPERATOR, |session| session.used, own);
+        make_room(&mut open.sessions, MAX_SESSIONS, |session| session.used, |_| true);
+        open.sessions.insert(hash(token.expose()), session);
+        Ok((token, Found { operator: operator.clone(), csrf, expires }))
+    }
+
+    /// The session of a token, if it is not over and its operator was not revoked.
+    pub(crate) fn find(&self, token: &str, now: UnixNanos) -> Option<Found> {
+        let key = hash(token);
+        let mut open = self.open.lock();
+        let session = open.sessions.get_mut(&key)?;
+        let operator = self.operators.active(&session.operator).filter(|_| !session.is_over(now));
+        let Some(operator) = operator else {
+            open.sessions.remove(&key);
+            return None;
+        };
+        session.used = now;
+        Some(Found { operator, csrf: session.csrf.clone(), expires: session.expires })
+    }
+
+    /// Ends a session.
+    pub(crate) fn end(&self, token: &str) {
+        self.open.lock().sessions.remove(&hash(token));
+    }
+
+    /// Ends every session of an operator, and links that wait.
+    pub(crate) fn end_all(&self, operator: &OperatorId) {
+        let mut open = self.open.lock();
+        open.sessions.retain(|_, session| session.operator != *operator);
+        open.links.retain(|_, link| link.operator != *operator);
+    }
+}
+
+/// Lets go of the oldest of those that count, as long as there are as many as there may be.
+fn make_room<T>(
+    kept: &mut HashMap<TokenHash, T>,
+    most: usize,
+    age: impl Fn(&T) -> UnixNanos,
+    counts: impl Fn(&T) -> bool,
+) {
+    while kept.values().filter(|value| counts(value)).count() >= most {
+        let oldest = kept.iter().filter(|(_, value)| counts(value)).min_by_key(|(_, value)| age(value));
+        let Some(oldest) = oldest.map(|(key, _)| *key) else { return };
+        kept.remove(&oldest);
+    }
+}
+
+fn hash(token: &str) -> TokenHash {
+    blake3::derive_key("headrace 2026 admin session token v1", token.as_bytes())
+}
+
+/// 256 random bits in hexadecimal.
+fn token() -> Result<SecretText, AdminError> {
+    let mut bytes = [0_u8; TOKEN_BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| AdminError::from(headrace_identity::IdentityError::Randomness))?;
+    Ok(SecretText::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headrace_identity::{HashSecret, MemoryKeyStore, Role};
+
+    const NOW: UnixNanos = UnixNanos::new(1_000_000_000_000);
+
+    fn sessions() -> (Sessions, OperatorRecord, OperatorRecord) {
+        let store = Arc::new(MemoryKeyStore::new());
+        let operators = Operators::open(store, &HashSecret::new([3; 32])).unwrap();
+        let (ann, _) = operators.create("ann", Role::Owner, "test", NOW).unwrap();
+        let (bob, _) = operators.create("bob", Role::Viewer, "test", NOW).unwrap();
+        (Sessions::new(Arc::new(operators)), ann, bob)
+    }
+
+    #[test]
+    fn a_link_works_once_and_for_ten_minutes() {
+        let (sessions, ann, bob) = sessions();
+        let (link, expires) = sessions.link(&ann.id, NOW).unwrap();
+        assert_eq!(expires, NOW.after(LINK_LIFETIME));
+        assert_eq!(sessions.enter("0", NOW), None);
+        assert_eq!(sessions.enter(link.expose(), NOW), Some(ann.clone()));
+        assert_eq!(sessions.enter(link.expose(), NOW), None, "used");
+        let (late, expires) = sessions.link(&ann.id, NOW).unwrap();
+        assert_eq!(sessions.enter(late.expose(), expires), None, "too late");
+        let (revoked, _) = sessions.link(&bob.id, NOW).unwrap();
+        sessions.operators().revoke(&bob.id, "ann", NOW).unwrap();
+        assert_eq!(sessions.enter(revoked.expose(), NOW), None);
+        assert!(sessions.link(&bob.id, NOW).is_err());
+    }
+
+    #[test]
+    fn a_session_ends_by_itself_by_signing_out_and_with_its_operator() {
+        let (sessions, ann, bob) = sessions();
+        let begin = |who: &OperatorRecord| sessions.begin(who, NOW).unwrap().0;
+        let idle = begin(&ann);
+        assert!(sessions.find(idle.expose(), NOW.after(SESSION_IDLE)).is_none());
+        assert!(sessions.find(idle.expose(), NOW).is_none(), "once over it stays over");
+        let busy = begin(&ann);
+        let mut now = NOW;
+        while now.after(SESSION_IDLE / 2) < NOW.after(SESSION_LIFETIME) {
+            now = now.after(SESSION_IDLE / 2);
+            assert!(sessions.find(busy.expose(), now).is_some());
+        }
+        assert!(sessions.find(busy.expose(), NOW.after(SESSION_LIFETIME)).is_none());
+        let out = begin(&ann);
+        sessions.end(out.expose());
+        assert!(sessions.find(out.expose(), NOW).is_none());
+        let revoked = begin(&bob);
+        sessions.operators().revoke(&bob.id, "ann", NOW).unwrap();
+        assert!(sessions.find(revoked.expose(), NOW).is_none());
+    }
+
+    #[test]
+    fn sessions_and_links_are_bounded_and_the_oldest_give_way() {
+        let (sessions, ann, bob) = sessions();
+        let at = |n: u64| UnixNanos::new(NOW.get() + n);
+        let bobs = sessions.begin(&bob, at(0)).unwrap().0;
+        let anns: Vec<_> = (1..40).map(|n| sessions.begin(&ann, at(n)).unwrap().0).collect();
+        let live = anns.iter().filter(|token| sessions.find(token.expose(), at(50)).is_some()).count();
+        assert_eq!(live, MAX_SESSIONS_PER_OPERATOR);
+        assert!(sessions.find(anns[38].expose(), at(50)).is_some());
+        assert!(sessions.find(bobs.expose(), at(50)).is_some(), "nobody else's session gave way");
+        let first = sessions.link(&ann.id, at(0)).unwrap().0;
+        (1..=MAX_LINKS).for_each(|n| drop(sessions.link(&ann.id, at(n as u64)).unwrap()));
+        assert_eq!(sessions.enter(first.expose(), at(99)), None);
+        assert_eq!(sessions.open.lock().links.len(), MAX_LINKS);
+    }
+}

@@ -1,0 +1,208 @@
+//! The API as a browser or a program meets it: over a directory and a ledger in memory.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use headrace_admin::{
+    AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, Grant, SecretText, ServerStatus,
+};
+use headrace_domain::{ManualClock, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_identity::{Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, Role};
+use headrace_ledger::{Ledger, MemoryJournal, Owner};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower_service::Service;
+
+use crate::guard::{COOKIE, CSRF_HEADER};
+use crate::listener::Peer;
+use crate::seams::{Hold, House, ModelPrices, ServedModel, Setting, Verified};
+use crate::sessions::{SESSION_LIFETIME, Sessions};
+use crate::{AdminHttp, NO_PAGES, Parts};
+
+mod acts;
+mod document;
+mod doors;
+
+const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
+const HOST: &str = "127.0.0.1:8081";
+
+/// A program without models.
+struct Empty;
+
+impl House for Empty {
+    fn models(&self) -> Vec<ServedModel> {
+        Vec::new()
+    }
+    fn prices(&self) -> Result<Vec<ModelPrices>, AdminError> {
+        Ok(Vec::new())
+    }
+    fn settings(&self) -> Result<Vec<Setting>, AdminError> {
+        let (name, what) = ("server.listen", "Where the API listens.");
+        Ok(vec![Setting { name, value: None, origin: "default".to_owned(), what, live: false }])
+    }
+    fn verify(&self) -> Result<Verified, AdminError> {
+        let (rows, transactions, snapshots) = (1, 1, 0);
+        Ok(Verified { ok: true, rows, transactions, snapshots, finding_count: 0, findings: Vec::new() })
+    }
+    fn holds(&self) -> Vec<Hold> {
+        Vec::new()
+    }
+    fn margin(&self, _: &str, _: Option<UnixNanos>, _: Option<UnixNanos>) -> Result<Value, AdminError> {
+        Ok(json!([]))
+    }
+    fn shadow(&self, _: u32) -> Result<Value, AdminError> {
+        Ok(json!([]))
+    }
+}
+
+/// A house with an operator of each role, and what was answered.
+pub(crate) struct World {
+    router: Router,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) service: Arc<AdminService>,
+    operators: Vec<(OperatorRecord, SecretText)>,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    pub(crate) fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let store = Arc::new(MemoryKeyStore::default());
+        let secret = || HashSecret::new([7; 32]);
+        let directory = Arc::new(Directory::open(Arc::clone(&store) as _, secret()).unwrap());
+        let operators = Arc::new(Operators::open(store, &secret()).unwrap());
+        let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+        let sessions = Arc::new(Sessions::new(Arc::clone(&operators)));
+        let links = Arc::clone(&sessions);
+        let service = AdminService::new(
+            Arc::clone(&directory),
+            ledger,
+            Box::new(|_: u64, _: &Grant| Ok(false)),
+            Box::new(DefaultLimits::default),
+            Box::new(ServerStatus::default),
+        )
+        .with_operators(operators)
+        .with_links(Box::new(move |id, now| {
+            let (token, expires) = links.link(id, now).ok()?;
+            Some((SecretText::new(format!("http://{HOST}/#sign-in={}", token.expose())), expires))
+        }));
+        let clock = Arc::new(ManualClock::at(NOW));
+        let service = Arc::new(service);
+        let parts = Parts {
+            service: Arc::clone(&service),
+            sessions,
+            directory,
+            house: Arc::new(Empty),
+            clock: Arc::clone(&clock) as _,
+            pages: NO_PAGES,
+            url: format!("http://{HOST}"),
+        };
+        let mut world = Self { router: AdminHttp::new(parts).router, clock, service, operators: Vec::new() };
+        for role in Role::ALL {
+            let create = AdminCommand::CreateOperator { name: role.name().to_owned(), role };
+            let AdminReply::OperatorCreated { operator, key } = world.execute(create) else { panic!() };
+            world.operators.push((operator, key));
+        }
+        let (o, p) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        world.execute(AdminCommand::CreateOrg { id: o.clone(), limits: None, regions: Residency::Anywhere });
+        world.execute(AdminCommand::CreateProject { id: p, org: o, limits: None });
+        world
+    }
+
+    pub(crate) fn execute(&self, command: AdminCommand) -> AdminReply {
+        self.service.execute(command, "test", NOW).unwrap()
+    }
+
+    pub(crate) fn key(&self, role: Role) -> &str {
+        self.operators.iter().find(|(operator, _)| operator.role == role).unwrap().1.expose()
+    }
+
+    pub(crate) fn operator(&self, role: Role) -> &OperatorRecord {
+        &self.operators.iter().find(|(operator, _)| operator.role == role).unwrap().0
+    }
+
+    /// Sends a request as it is.
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let mut request = request;
+        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let response = self.router.clone().call(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Answer { status: head.status, headers: head.headers, body }
+    }
+
+    /// The same with headers and a body in JSON, unless it is null.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Value,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = match body {
+            Value::Null => Body::empty(),
+            body => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Body::from(body.to_string())
+            }
+        };
+        self.send(request.body(body).unwrap()).await
+    }
+
+    /// As an operator, by key.
+    pub(crate) async fn by(&self, role: Role, method: Method, path: &str, body: Value) -> Answer {
+        let bearer = format!("Bearer {}", self.key(role));
+        self.call(method, &format!("/admin/v1{path}"), &[("authorization", &bearer)], body).await
+    }
+
+    /// Signs in by key: the cookie and what acts show.
+    pub(crate) async fn sign_in(&self, role: Role) -> (String, String) {
+        let key = json!({ "key": self.key(role) });
+        let answer = self.call(Method::POST, "/admin/v1/session", &[], key).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        let cookie = answer.headers[header::SET_COOKIE].to_str().unwrap();
+        let pair = cookie.split(';').next().unwrap().to_owned();
+        (pair, answer.body["csrf"].as_str().unwrap().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_cookie_is_one_that_scripts_cannot_read_and_other_sites_cannot_send() {
+    let world = World::new();
+    let answer =
+        world.call(Method::POST, "/admin/v1/session", &[], json!({ "key": world.key(Role::Viewer) })).await;
+    let cookie = answer.headers[header::SET_COOKIE].to_str().unwrap();
+    let max_age = format!("Max-Age={}", SESSION_LIFETIME.as_secs());
+    for part in [&format!("{COOKIE}="), "HttpOnly", "SameSite=Strict", "Path=/", &max_age] {
+        assert!(cookie.contains(part), "{part} in {cookie}");
+    }
+    let csrf = answer.body["csrf"].as_str().unwrap();
+    assert!(!cookie.contains(csrf) && !answer.body.to_string().contains(&cookie[17..40]));
+    assert_eq!(answer.headers[header::CACHE_CONTROL], "no-store");
+    assert_eq!(answer.headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+    let (cookie, csrf) = world.sign_in(Role::Admin).await;
+    let headers = [("cookie", cookie.as_str()), (CSRF_HEADER, csrf.as_str())];
+    let made = world.call(Method::POST, "/admin/v1/orgs", &headers, json!({ "id": "new" })).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{made:?}");
+}

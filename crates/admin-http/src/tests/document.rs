@@ -1,0 +1,157 @@
+//! The document and the router are one: every route is in both, has an entry, and lets in whom the table here says.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Who may call what, written down apart from the router: o(wner), a(dmin), b(illing), d(eveloper), v(iewer), and - for nobody at all.
+const EXPECTED: &[(&str, &str)] = &[
+    ("DELETE /operators/{id}", "o"),
+    ("DELETE /session", "oabdv"),
+    ("GET /audit", "oa"),
+    ("GET /credit", "oab"),
+    ("GET /holds", "oab"),
+    ("GET /keys", "oabdv"),
+    ("GET /ledger/totals", "oab"),
+    ("GET /margin", "oab"),
+    ("GET /models", "oabdv"),
+    ("GET /openapi.json", "oabdv-"),
+    ("GET /operators", "o"),
+    ("GET /orgs", "oabdv"),
+    ("GET /prices", "oabdv"),
+    ("GET /projects", "oabdv"),
+    ("GET /projects/{id}/grants", "oab"),
+    ("GET /routes", "oabdv"),
+    ("GET /session", "oabdv"),
+    ("GET /settings", "oabdv"),
+    ("GET /shadow", "oab"),
+    ("GET /status", "oabdv"),
+    ("GET /upstreams", "oabdv"),
+    ("PATCH /keys/{id}", "oad"),
+    ("PATCH /orgs/{id}", "oa"),
+    ("PATCH /projects/{id}", "oa"),
+    ("POST /keys", "oad"),
+    ("POST /keys/{id}/revoke", "oad"),
+    ("POST /ledger/verify", "oab"),
+    ("POST /operators", "o"),
+    ("POST /operators/{id}/link", "o"),
+    ("POST /orgs", "oa"),
+    ("POST /projects", "oa"),
+    ("POST /projects/{id}/credit", "oab"),
+    ("POST /reload", "oa"),
+    ("POST /routes/{name}/resume", "oa"),
+    ("POST /session", "oabdv-"),
+    ("POST /upstreams/{name}/drain", "oa"),
+    ("POST /upstreams/{name}/probe", "oa"),
+    ("POST /upstreams/{name}/resume", "oa"),
+    ("PUT /projects/{id}/budget", "oab"),
+];
+
+/// Every route of the router, as `GET /status`, by the document that is made from it.
+fn walked() -> Vec<String> {
+    let document = serde_json::to_value(crate::openapi()).unwrap();
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.strip_prefix("/admin/v1").unwrap();
+        let methods = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+        let taken = methods.iter().filter(|method| item.get(**method).is_some());
+        found.extend(taken.map(|method| format!("{} {path}", method.to_uppercase())));
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn every_route_lets_in_whom_it_should_and_nobody_else() {
+    let expected: BTreeMap<_, _> = EXPECTED.iter().copied().collect();
+    let routes = walked();
+    assert_eq!(routes, expected.keys().map(|route| (*route).to_owned()).collect::<Vec<_>>());
+    let callers = [
+        ('o', Some(Role::Owner)),
+        ('a', Some(Role::Admin)),
+        ('b', Some(Role::Billing)),
+        ('d', Some(Role::Developer)),
+        ('v', Some(Role::Viewer)),
+        ('-', None),
+    ];
+    for route in &routes {
+        for (letter, role) in callers {
+            // Each anew, as routes change things and wrong keys are counted.
+            let world = World::new();
+            let (method, path) = route.split_once(' ').unwrap();
+            let path = format!("/admin/v1{}", path.replace("{id}", "none").replace("{name}", "none"));
+            let key = role.map(|role| format!("Bearer {}", world.key(role)));
+            let headers: Vec<_> = key.iter().map(|key| ("authorization", key.as_str())).collect();
+            let method: Method = method.parse().unwrap();
+            let body = if method == Method::GET { Value::Null } else { json!({}) };
+            let answer = world.call(method.clone(), &path, &headers, body).await;
+            let may = expected[route.as_str()].contains(letter);
+            let status = answer.status.as_u16();
+            let is_let_in = !matches!(status, 401 | 403);
+            assert_eq!(is_let_in, may, "{route} by {role:?}: {answer:?}");
+            assert_ne!(status, 500, "{route} by {role:?}: {answer:?}");
+            if !may {
+                let (status, code) = if role.is_none() { (401, "not_signed_in") } else { (403, "role") };
+                assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{route} by {role:?}");
+            }
+            if method == Method::GET && role.is_none() {
+                let head = world.call(Method::HEAD, &path, &headers, Value::Null).await;
+                assert_eq!(head.status, answer.status, "HEAD {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_committed_document_is_the_routers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    let made = format!("{}\n", serde_json::to_string_pretty(&crate::openapi()).unwrap());
+    if std::env::var_os("HEADRACE_BLESS").is_some() {
+        std::fs::write(path, &made).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap();
+    assert!(
+        committed == made,
+        "openapi.json is not what the router makes: HEADRACE_BLESS=1 cargo test -p headrace-admin-http writes it anew"
+    );
+}
+
+#[test]
+fn every_reference_in_the_document_leads_somewhere_and_ids_are_unique() {
+    let document = serde_json::to_value(crate::openapi()).unwrap();
+    let text = document.to_string();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(document.pointer(pointer).is_some(), "{pointer}");
+    }
+    let mut ids: Vec<_> =
+        text.split("\"operationId\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), count), (EXPECTED.len(), EXPECTED.len()));
+}
+
+#[tokio::test]
+async fn what_is_no_route_is_told_as_such() {
+    let world = World::new();
+    for (method, path, status) in [
+        (Method::GET, "/admin/v1/nothing", 404),
+        (Method::GET, "/admin", 404),
+        (Method::GET, "/admin/v2/status", 404),
+        (Method::GET, "/admin/v1/status/", 404),
+        (Method::GET, "/nothing.js", 404),
+        (Method::POST, "/", 405),
+        (Method::PUT, "/admin/v1/status", 405),
+        (Method::GET, "/", 200),
+    ] {
+        let answer = world.call(method.clone(), path, &[], Value::Null).await;
+        assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer:?}");
+        assert!(answer.headers.contains_key(header::CONTENT_SECURITY_POLICY), "{method} {path}");
+        assert_eq!(status >= 400, !answer.code().is_empty(), "{method} {path}: {answer:?}");
+    }
+    let page = world.call(Method::GET, "/", &[], Value::Null).await;
+    let etag = page.headers[header::ETAG].to_str().unwrap().to_owned();
+    let again = world.call(Method::GET, "/", &[("if-none-match", &etag)], Value::Null).await;
+    assert_eq!(again.status.as_u16(), 304);
+}

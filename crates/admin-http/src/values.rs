@@ -1,0 +1,160 @@
+//! How values look in JSON: money in both spellings, times as text, limits, names. Decides nothing.
+
+use std::borrow::Cow;
+
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{NanoDollars, Region, Residency, UnixNanos};
+use headrace_identity::RateLimits;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// An amount, in both spellings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Money {
+    /// In dollars, as a decimal fraction: `12.50`, `-0.000027`.
+    pub dollars: String,
+    /// The same exactly, in nano-dollars.
+    pub nano_dollars: String,
+}
+
+impl From<NanoDollars> for Money {
+    fn from(amount: NanoDollars) -> Self {
+        Self { dollars: amount.to_string().replacen('$', "", 1), nano_dollars: amount.get().to_string() }
+    }
+}
+
+/// A time, as `2026-11-22T21:35:00Z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub UnixNanos);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Rfc3339(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        headrace_domain::rfc3339::deserialize(deserializer).map(Self)
+    }
+}
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "date-time",
+            "description": "A time in UTC, with a `Z`.",
+            "pattern": r"^[12]\d{3}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z$",
+        })
+    }
+}
+
+/// An amount that somebody wrote: `25`, `0.50`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dollars(pub(crate) NanoDollars);
+
+impl<'de> Deserialize<'de> for Dollars {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        NanoDollars::from_dollars(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Dollars {
+    fn schema_name() -> Cow<'static, str> {
+        "Dollars".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "Dollars as a decimal fraction of at most nine digits.",
+            "pattern": r"^\d{1,9}(\.\d{1,9})?$",
+        })
+    }
+}
+
+/// A name as organisations, projects, keys, regions and operators have one.
+pub(crate) struct Name;
+
+impl JsonSchema for Name {
+    fn schema_name() -> Cow<'static, str> {
+        "Name".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" })
+    }
+}
+
+/// A text that people choose: 1 to 64 bytes without control characters.
+pub(crate) struct Title;
+
+impl JsonSchema for Title {
+    fn schema_name() -> Cow<'static, str> {
+        "Title".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[!-~][ -~]{0,63}$" })
+    }
+}
+
+/// Limits; `null` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Requests a minute.
+    #[serde(default)]
+    #[schemars(range(max = 4_294_967_295_u64))]
+    pub(crate) requests_per_minute: Option<u32>,
+    /// Tokens a minute, input and output together.
+    #[serde(default)]
+    #[schemars(range(max = 18_446_744_073_709_551_615_u64))]
+    pub(crate) tokens_per_minute: Option<u64>,
+    /// Requests in flight.
+    #[serde(default)]
+    #[schemars(range(max = 4_294_967_295_u64))]
+    pub(crate) concurrency: Option<u32>,
+}
+
+impl From<RateLimits> for Limits {
+    fn from(of: RateLimits) -> Self {
+        let RateLimits { requests_per_minute, tokens_per_minute, concurrency } = of;
+        Self { requests_per_minute, tokens_per_minute, concurrency }
+    }
+}
+
+impl From<Limits> for RateLimits {
+    fn from(of: Limits) -> Self {
+        let Limits { requests_per_minute, tokens_per_minute, concurrency } = of;
+        Self { requests_per_minute, tokens_per_minute, concurrency }
+    }
+}
+
+/// Regions as they are written: `null` is anywhere.
+pub(crate) fn regions(of: Residency) -> Option<Vec<String>> {
+    match of {
+        Residency::Anywhere => None,
+        Residency::Only(regions) => Some(regions.iter().map(ToString::to_string).collect()),
+    }
+}
+
+/// The same, read.
+pub(crate) fn residency(regions: Option<Vec<Region>>) -> Residency {
+    regions.map_or(Residency::Anywhere, Residency::only)
+}
+
+/// A field that says something by being there, also where it is `null`.
+pub(crate) fn said<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,134 @@
+//! The listener for operators: where it stands, who is let in first, and what it is made of. Must not know what a route does.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
+use headrace_admin_http::{AdminHttp, Listener, NO_PAGES, Parts, Sessions};
+use headrace_domain::{Clock, UnixNanos};
+use headrace_identity::{Directory, OperatorId, Operators, Role};
+use secrecy::zeroize::Zeroizing;
+
+use crate::config::admin::{AdminListen, AdminSettings};
+use crate::inside::Inside;
+use crate::output;
+use crate::welcome::Manner;
+
+/// Where `up` listens if it can.
+const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
+/// Who makes the first operator, in the audit log, and that operator's name.
+const ACTOR: &str = "first start";
+const FIRST_OPERATOR: &str = "owner";
+
+/// A listener for operators that is not served yet.
+pub(crate) struct Door {
+    listener: Listener,
+    sessions: Arc<Sessions>,
+    operators: Arc<Operators>,
+    url: String,
+}
+
+impl Door {
+    /// Opens it where that is wanted. Beside an API on a port that nobody chose, neither is this one chosen.
+    pub(crate) fn open(
+        settings: &AdminSettings,
+        manner: Manner,
+        chosen: bool,
+        operators: Arc<Operators>,
+    ) -> Result<Option<Self>, String> {
+        let bound = match (settings.listen, manner) {
+            (AdminListen::Off, _) | (AdminListen::Usual, Manner::Serve) => return Ok(None),
+            (AdminListen::At(at), _) => Listener::bind(at, false).map_err(|error| (at, error)),
+            (AdminListen::Usual, Manner::Up) => {
+                let wanted = if chosen { USUAL } else { free() };
+                let bound = Listener::bind(wanted, true).or_else(|_| Listener::bind(free(), false));
+                bound.map_err(|error| (wanted, error))
+            }
+        };
+        let listener = bound.map_err(|(at, error)| {
+            format!("cannot listen for operators on {at}: {error}; choose another address with --admin-listen, or `off`")
+        })?;
+        let at = listener.local_addr();
+        if settings.listen == AdminListen::Usual && chosen && at != USUAL {
+            output::note(&format!("note: port {} is taken: operators are listened to on {at}", USUAL.port()));
+        }
+        let is_safe = settings.url.as_deref().is_some_and(|url| url.starts_with("https://"));
+        if !at.ip().is_loopback() && !is_safe {
+            output::note(&format!(
+                "warning: operators are listened to on {at} without TLS: keys and sessions can be read on the way. Put a proxy with TLS in front and name it in `admin.url`"
+            ));
+        }
+        let url = settings.url.clone().unwrap_or_else(|| crate::doors::url(at, false));
+        let sessions = Arc::new(Sessions::new(Arc::clone(&operators)));
+        Ok(Some(Self { listener, sessions, operators, url }))
+    }
+
+    /// What makes links that sign in here.
+    pub(crate) fn links(door: Option<&Self>) -> LinkSource {
+        let door = door.map(|door| (Arc::clone(&door.sessions), door.url.clone()));
+        Box::new(move |id, now| {
+            let (sessions, url) = door.as_ref()?;
+            let (token, expires) = sessions.link(id, now).ok()?;
+            Some((SecretText::new(format!("{url}/#sign-in={}", token.expose())), expires))
+        })
+    }
+
+    /// What is said of it at the start. A person gets a link; the first one an operator to go with it.
+    pub(crate) fn welcome(
+        &self,
+        service: &AdminService,
+        manner: Manner,
+        now: UnixNanos,
+    ) -> Result<Zeroizing<String>, String> {
+        let how = match (manner, self.operators.first_owner()) {
+            (Manner::Serve, None) => {
+                "; headrace operators create --name NAME --role owner makes the first operator"
+            }
+            (Manner::Serve, Some(_)) => "; headrace operators link NAME lets one in",
+            (Manner::Up, owner) => {
+                let id = owner.map_or_else(|| first_owner(service, now), |owner| Ok(owner.id))?;
+                return match execute(service, AdminCommand::LinkOperator { id }, now)? {
+                    AdminReply::SignInLink { link, .. } => {
+                        Ok(Zeroizing::new(format!("{}   (signs in once, within ten minutes)", link.expose())))
+                    }
+                    other => Err(format!("the sign-in link could not be made: {other:?}")),
+                };
+            }
+        };
+        Ok(Zeroizing::new(format!("{}{how}", self.url)))
+    }
+
+    /// Serves until the future is dropped.
+    pub(crate) async fn serve(
+        self,
+        service: Arc<AdminService>,
+        directory: Arc<Directory>,
+        clock: Arc<dyn Clock>,
+        inside: Inside,
+    ) {
+        let Self { listener, sessions, url, .. } = self;
+        let pages = NO_PAGES;
+        let parts = Parts { service, sessions, directory, house: Arc::new(inside), clock, pages, url };
+        if let Err(error) = AdminHttp::new(parts).serve(listener).await {
+            output::note(&format!("warning: operators are not listened to any longer: {error}"));
+        }
+    }
+}
+
+/// Any free port of this machine.
+const fn free() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
+}
+
+fn first_owner(service: &AdminService, now: UnixNanos) -> Result<OperatorId, String> {
+    let create = AdminCommand::CreateOperator { name: FIRST_OPERATOR.to_owned(), role: Role::Owner };
+    match execute(service, create, now)? {
+        // Nobody is shown the key: whoever starts the server signs in by links.
+        AdminReply::OperatorCreated { operator, .. } => Ok(operator.id),
+        other => Err(format!("the first operator could not be made: {other:?}")),
+    }
+}
+
+fn execute(service: &AdminService, command: AdminCommand, now: UnixNanos) -> Result<AdminReply, String> {
+    service.execute(command, ACTOR, now).map_err(|error| error.to_string())
+}

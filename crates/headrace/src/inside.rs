@@ -1,0 +1,168 @@
+//! What only the program knows, for operators: settings, prices, what is served, holds, and sums over ledger and traces. Must not
+//! know who asks.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use headrace_admin::AdminError;
+use headrace_admin_http::{Hold, House, ModelPrices, Money, ServedModel, Setting, Verified, VerifyFinding};
+use headrace_call_api::Front;
+use headrace_domain::{NanoDollars, UnixNanos};
+use headrace_gateway::{Gateway, Lane, Route};
+use headrace_ledger::Ledger;
+use headrace_ledger::prices::PriceConfig;
+use headrace_store::journal::verify_file;
+use headrace_store::trace::SqliteTraceReader;
+use headrace_trace::{Margin, MarginBy, TraceReader, shadow_pairs};
+use serde_json::Value;
+
+use crate::config::fields::FIELDS;
+use crate::config::sections::is_live;
+use crate::datadir;
+use crate::reload::Reloader;
+
+/// Most copies that are compared: a few megabytes of records.
+const MOST_COPIES: usize = 20_000;
+
+/// See the top of the file.
+pub(crate) struct Inside {
+    gateway: Weak<Gateway>,
+    ledger: Ledger,
+    reloader: Arc<Reloader>,
+    data_dir: PathBuf,
+}
+
+impl Inside {
+    pub(crate) fn new(
+        gateway: &Arc<Gateway>,
+        ledger: Ledger,
+        reloader: &Arc<Reloader>,
+        data_dir: &Path,
+    ) -> Self {
+        let (gateway, reloader) = (Arc::downgrade(gateway), Arc::clone(reloader));
+        Self { gateway, ledger, reloader, data_dir: data_dir.to_owned() }
+    }
+
+    fn traces(&self) -> Result<SqliteTraceReader, AdminError> {
+        SqliteTraceReader::open(&datadir::trace_file(&self.data_dir)).map_err(unreadable)
+    }
+}
+
+impl House for Inside {
+    fn models(&self) -> Vec<ServedModel> {
+        let Some(gateway) = self.gateway.upgrade() else { return Vec::new() };
+        let catalog = gateway.catalog();
+        let leads = |route: &Route, name: &str| route.models().all(|model| model.as_str() == name);
+        let told = catalog.models().map(|model| ServedModel {
+            name: model.name.to_string(),
+            lane: match &model.lane {
+                Lane::Tokens(_) => "tokens",
+                Lane::Vectors(_) => "texts",
+                Lane::Messages(_) => "messages",
+            },
+            context_window: model.lane.context_window(),
+            default_max_tokens: model.default_max_tokens,
+            endpoints: model.lane.endpoints().to_vec(),
+            aliases: catalog
+                .routes()
+                .filter(|(_, route)| leads(route, model.name.as_str()))
+                .map(|(alias, _)| alias.to_string())
+                .collect(),
+            not_ready: gateway.not_ready(Some(model.name.as_str())),
+        });
+        told.collect()
+    }
+
+    fn prices(&self) -> Result<Vec<ModelPrices>, AdminError> {
+        Ok(self.reloader.prices()?.into_iter().map(prices).collect())
+    }
+
+    fn settings(&self) -> Result<Vec<Setting>, AdminError> {
+        let settings = self.reloader.settings()?;
+        let shown = FIELDS.iter().map(|field| Setting {
+            name: field.path,
+            value: settings.get(field.path).map(|setting| setting.written.clone()),
+            origin: settings.origin(field.path).to_string(),
+            what: field.doc,
+            live: is_live(field.path),
+        });
+        Ok(shown.collect())
+    }
+
+    fn verify(&self) -> Result<Verified, AdminError> {
+        let report = verify_file(&datadir::ledger_file(&self.data_dir)).map_err(|error| AdminError {
+            code: "ledger_unavailable".to_owned(),
+            message: error.to_string(),
+            remedy: String::new(),
+        })?;
+        let found = report
+            .findings
+            .iter()
+            .map(|found| VerifyFinding { row: found.sequence, what: found.what.to_string() });
+        Ok(Verified {
+            ok: report.ok(),
+            rows: report.rows,
+            transactions: report.transactions,
+            snapshots: report.snapshots,
+            finding_count: report.finding_count,
+            findings: found.collect(),
+        })
+    }
+
+    fn holds(&self) -> Vec<Hold> {
+        let told = self.ledger.open_holds().into_iter().map(|held| {
+            let (org, project) = (held.org.to_string(), held.project.to_string());
+            Hold::new(held.hold.to_string(), org, project, held.amount, held.expires)
+        });
+        told.collect()
+    }
+
+    fn margin(&self, by: &str, from: Option<UnixNanos>, to: Option<UnixNanos>) -> Result<Value, AdminError> {
+        let named = |name: &str| {
+            let found = MarginBy::ALL.into_iter().find(|by| by.name() == name);
+            found.ok_or_else(|| {
+                let names = MarginBy::ALL.map(MarginBy::name).join(", ");
+                invalid(format!("`by` is none of {names}, with commas between"))
+            })
+        };
+        let by = by.split(',').map(str::trim).map(named).collect::<Result<Vec<_>, _>>()?;
+        let (from, to) = (from.unwrap_or_default(), to.unwrap_or(UnixNanos::new(u64::MAX)));
+        if from >= to {
+            return Err(invalid("`from` must be before `to`".to_owned()));
+        }
+        let mut margin = Margin::new(by);
+        self.traces()?.each(from, to, &mut |record| margin.add(record)).map_err(unreadable)?;
+        Ok(margin.json())
+    }
+
+    fn shadow(&self, hours: u32) -> Result<Value, AdminError> {
+        let ago = u64::from(hours).saturating_mul(3_600_000_000_000);
+        let since = UnixNanos::new(self.ledger.time().get().saturating_sub(ago));
+        let records = self.traces()?.shadows(MOST_COPIES, since).map_err(unreadable)?;
+        serde_json::to_value(shadow_pairs(&records)).map_err(|error| invalid(error.to_string()))
+    }
+}
+
+fn unreadable(error: headrace_trace::TraceError) -> AdminError {
+    AdminError { code: "store_failed".to_owned(), message: error.to_string(), remedy: String::new() }
+}
+
+fn invalid(message: String) -> AdminError {
+    AdminError { code: "invalid".to_owned(), message, remedy: String::new() }
+}
+
+fn prices(of: PriceConfig) -> ModelPrices {
+    let money = |price: Option<i64>| price.map(|price| Money::from(NanoDollars::new(price)));
+    ModelPrices {
+        model: of.model.to_string(),
+        from: of.from,
+        tier: of.tier.map(|tier| tier.name().to_owned()),
+        above_prompt_tokens: of.above,
+        input: money(of.input),
+        cached_input: money(of.cached_input),
+        cache_write: money(of.cache_write),
+        cache_write_1h: money(of.cache_write_1h),
+        output: money(of.output),
+        reasoning: money(of.reasoning),
+    }
+}
