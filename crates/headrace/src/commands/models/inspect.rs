@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
 use headrace_domain::BLOCK_TOKENS;
 use headrace_kernels::attention::KvType;
+use headrace_lens::Words;
 use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use super::quantized::quantized;
 use crate::cli::InspectArgs;
 use crate::config::arithmetic::KV_TYPES;
 use crate::machine;
-use crate::models::{RESERVE_BYTES, Words, open_checkpoint};
+use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
 use crate::output;
 
 /// Says it.
@@ -45,7 +46,7 @@ struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, String> {
-        let words = Words::of(checkpoint, None)?;
+        let words = words_of(checkpoint, None)?;
         let weights =
             headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| error.to_string())?;
         let mut types: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();

@@ -9,6 +9,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
+use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 use serde_json::{Value, json};
