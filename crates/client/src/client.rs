@@ -88,6 +88,11 @@ impl ModelInfo {
         Some(Self { id, context_window: context.and_then(Value::as_u64), endpoints })
     }
 
+    /// Whether it can be talked to, as far as the server says.
+    pub fn takes_conversations(&self) -> bool {
+        self.answers_at("chat/completions")
+    }
+
     /// Whether it answers at an endpoint, by its path behind `/v1/`, as far as the server says.
     pub fn answers_at(&self, path: &str) -> bool {
         self.endpoints.as_ref().is_none_or(|paths| paths.iter().any(|known| known == path))
@@ -167,6 +172,25 @@ impl Client {
         let body = self.get("v1/models").await?;
         let list: ModelList = read_json(&body, "the list of models")?;
         Ok(list.data.iter().filter_map(ModelInfo::from_value).collect())
+    }
+
+    /// One model, also one that is not listed, such as an alias; `None`: the key may use none of that name.
+    ///
+    /// # Errors
+    /// The last try's failure, or an answer that is no model.
+    pub async fn model(&self, name: &str) -> Result<Option<ModelInfo>, ClientError> {
+        // Nothing that could be more of a path than a name.
+        let plain =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '@' | '/' | '+');
+        if !name.chars().all(plain) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Ok(None);
+        }
+        let body = match self.get(&format!("v1/models/{name}")).await {
+            Err(ClientError::Api(error)) if error.status == Some(404) => return Ok(None),
+            body => body?,
+        };
+        let entry: Value = read_json(&body, "the model")?;
+        Ok(ModelInfo::from_value(&entry))
     }
 
     /// The trace of a request of the key's owner (`GET /v1/requests/ID`).

@@ -1,11 +1,14 @@
 //! A conversation as the client keeps it: what was asked and answered so far, and what a cancelled answer leaves.
 //! Knows no connection.
 
-use headrace_wire::client::ChatMessage;
+use headrace_wire::client::{ChatMessage, FunctionBody, ToolCallBody};
+
+use crate::AssembledToolCall;
 
 /// The messages of a conversation.
 ///
-/// What becomes of a turn that does not end well is decided here:
+/// A turn is a question, what tools the model called for it with their results, and its answer. What becomes of a turn that
+/// does not end well is decided here:
 ///
 /// - **Cancelled after some text**: question and partial answer stay. The user has seen the text and may refer to it
 ///   ("go on", "no, shorter"), and the server's prefix cache still has it.
@@ -14,10 +17,10 @@ use headrace_wire::client::ChatMessage;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConversationLog {
     system: Option<String>,
-    /// Alternating: user, assistant, user, assistant.
-    turns: Vec<ChatMessage>,
-    /// A question without an answer yet.
-    open: Option<String>,
+    /// Each from its question to its answer.
+    turns: Vec<Vec<ChatMessage>>,
+    /// A question without an answer yet, and what tools said to it; empty: there is none.
+    open: Vec<ChatMessage>,
 }
 
 impl ConversationLog {
@@ -39,52 +42,71 @@ impl ConversationLog {
     /// Forgets all turns; the system message stays.
     pub fn clear(&mut self) {
         self.turns.clear();
-        self.open = None;
+        self.open.clear();
     }
 
     /// Opens a turn. A question that is still open is replaced.
     pub fn ask(&mut self, question: impl Into<String>) {
-        self.open = Some(question.into());
+        self.open = vec![ChatMessage::new("user", question)];
+    }
+
+    /// Takes the last question back, with all that came of it; `None` if there is none.
+    pub fn take_back(&mut self) -> Option<String> {
+        self.open.clear();
+        self.turns.pop()?.into_iter().next().map(|question| question.content)
+    }
+
+    /// The model's calls in the open turn, after what it said. Their results belong next.
+    pub fn called(&mut self, text: impl Into<String>, calls: &[AssembledToolCall]) {
+        let calls = calls.iter().map(|call| ToolCallBody {
+            id: call.id.clone(),
+            kind: "function".to_owned(),
+            function: FunctionBody { name: call.name.clone(), arguments: call.arguments.clone() },
+        });
+        let calls = calls.collect();
+        self.open.push(ChatMessage { tool_calls: calls, ..ChatMessage::new("assistant", text) });
+    }
+
+    /// What a tool said to the call with that id.
+    pub fn result(&mut self, call_id: impl Into<String>, text: impl Into<String>) {
+        let tool_call_id = Some(call_id.into());
+        self.open.push(ChatMessage { tool_call_id, ..ChatMessage::new("tool", text) });
     }
 
     /// All messages for a request, oldest first, with the open question last.
     pub fn messages(&self) -> Vec<ChatMessage> {
-        let system = self.system.iter().map(|text| message("system", text.clone()));
-        let open = self.open.iter().map(|text| message("user", text.clone()));
-        system.chain(self.turns.iter().cloned()).chain(open).collect()
+        let system = self.system.iter().map(|text| ChatMessage::new("system", text));
+        system.chain(self.turns.iter().flatten().chain(&self.open).cloned()).collect()
     }
 
     /// Answered turns.
     pub fn turns(&self) -> usize {
-        self.turns.len() / 2
+        self.turns.len()
     }
 
     /// Closes the open turn with a whole answer.
     pub fn answer(&mut self, text: impl Into<String>) {
-        if let Some(question) = self.open.take() {
-            self.turns.extend([message("user", question), message("assistant", text.into())]);
+        if !self.open.is_empty() {
+            self.open.push(ChatMessage::new("assistant", text));
+            self.turns.push(std::mem::take(&mut self.open));
         }
     }
 
     /// Closes the open turn with what came before it was cancelled. Whether the turn stays.
     pub fn cancel(&mut self, partial: impl Into<String>) -> bool {
         let partial = partial.into();
-        let stays = self.open.is_some() && !partial.trim().is_empty();
+        let stays = !self.open.is_empty() && !partial.trim().is_empty();
         if stays {
             self.answer(partial);
         }
-        self.open = None;
+        self.open.clear();
         stays
     }
 
     /// Drops the open turn: it failed.
     pub fn fail(&mut self) {
-        self.open = None;
+        self.open.clear();
     }
-}
-
-fn message(role: &str, content: String) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content }
 }
 
 #[cfg(test)]
@@ -123,5 +145,23 @@ mod tests {
         log.answer("x");
         assert!(!log.cancel("x"));
         assert_eq!(log.turns(), 0);
+    }
+
+    #[test]
+    fn calls_of_tools_belong_to_their_turn() {
+        let mut log = ConversationLog::new();
+        log.ask("weather?");
+        let call = AssembledToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
+        log.called("", &[call]);
+        log.result("c1", "21");
+        assert_eq!(text(&log), "u:weather? a: t:21");
+        log.answer("21 degrees");
+        assert_eq!((log.turns(), log.messages().len()), (1, 4));
+        assert_eq!(log.messages()[2].tool_call_id.as_deref(), Some("c1"));
+        log.ask("b");
+        log.answer("B");
+        assert_eq!(log.take_back().as_deref(), Some("b"));
+        assert_eq!(log.take_back().as_deref(), Some("weather?"), "with all that came of it");
+        assert_eq!((log.take_back(), log.messages().len()), (None, 0));
     }
 }

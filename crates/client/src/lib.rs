@@ -16,7 +16,8 @@ pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};
 pub use headrace_wire::client::{
-    ChatMessage, ChatRequest, HeadraceOptions, SseReader, StreamOptions, ToolCallDelta, UsageBody,
+    ChatMessage, ChatRequest, FunctionBody, HeadraceOptions, SseReader, StreamOptions, ToolCallBody,
+    ToolCallDelta, UsageBody,
 };
 pub use retry::RetryPolicy;
 pub use stream::ChatStream;

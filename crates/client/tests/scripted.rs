@@ -107,7 +107,7 @@ fn whole(status: &str, headers: &str, body: &str) -> Vec<Step> {
 fn request() -> ChatRequest {
     ChatRequest {
         model: "m".into(),
-        messages: vec![ChatMessage { role: "user".into(), content: "hi".into() }],
+        messages: vec![ChatMessage::new("user", "hi")],
         stream_options: Some(StreamOptions { include_usage: true }),
         headrace: Some(HeadraceOptions { explain: true }),
         ..ChatRequest::default()

@@ -29,6 +29,9 @@ pub struct ChatRequest {
     /// Stop strings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
+    /// Functions that the model may call, each as the dialect spells it (`{"type": "function", …}`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<serde_json::Value>,
     /// Whether the answer streams.
     pub stream: bool,
     /// Only with `stream`.
@@ -39,13 +42,47 @@ pub struct ChatRequest {
     pub headrace: Option<HeadraceOptions>,
 }
 
-/// A message of plain text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A message of plain text, with the tools that it calls or whose result it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// `system`, `user` or `assistant`.
+    /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// The text.
     pub content: String,
+    /// Of an assistant's message: the calls that it ends with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallBody>,
+    /// Of a tool's message: the call whose result it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+impl ChatMessage {
+    /// A message that is text alone.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), ..Self::default() }
+    }
+}
+
+/// A call of a function, as a message repeats it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallBody {
+    /// By which its result is known.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What is called.
+    pub function: FunctionBody,
+}
+
+/// The function of a call, and with what it is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionBody {
+    /// Its name.
+    pub name: String,
+    /// JSON text.
+    pub arguments: String,
 }
 
 /// `stream_options`.
@@ -245,12 +282,13 @@ mod tests {
     fn a_request_is_understood_by_the_server() {
         let request = ChatRequest {
             model: "demo".into(),
-            messages: vec![ChatMessage { role: "user".into(), content: "hé\n".into() }],
+            messages: vec![ChatMessage::new("user", "hé\n")],
             max_tokens: Some(9),
             temperature: Some(0.5),
             top_p: Some(0.9),
             seed: Some(u64::MAX),
             stop: vec!["x".into()],
+            tools: vec![serde_json::json!({"type": "function", "function": {"name": "f"}})],
             stream: true,
             stream_options: Some(StreamOptions { include_usage: true }),
             headrace: Some(HeadraceOptions { explain: true }),
@@ -262,6 +300,23 @@ mod tests {
         let bare = ChatRequest { model: "demo".into(), messages: request.messages, ..ChatRequest::default() };
         let text = serde_json::to_string(&bare).unwrap();
         assert_eq!(text, r#"{"model":"demo","messages":[{"role":"user","content":"hé\n"}],"stream":false}"#);
+    }
+
+    #[test]
+    fn calls_and_their_results_are_understood_by_the_server() {
+        let function = FunctionBody { name: "f".into(), arguments: "{\"a\":1}".into() };
+        let call = ToolCallBody { id: "c1".into(), kind: "function".into(), function };
+        let asked = ChatMessage { tool_calls: vec![call], ..ChatMessage::new("assistant", "") };
+        let told = ChatMessage { tool_call_id: Some("c1".into()), ..ChatMessage::new("tool", "7") };
+        let request = ChatRequest {
+            model: "demo".into(),
+            messages: vec![ChatMessage::new("user", "q"), asked, told],
+            tools: vec![serde_json::json!({"type": "function", "function": {"name": "f"}})],
+            ..ChatRequest::default()
+        };
+        let call = parse_chat(&serde_json::to_vec(&request).unwrap(), &WireLimits::default()).unwrap();
+        let shown = format!("{:?}", call);
+        assert!(shown.contains("c1") && shown.contains("\"7\""), "{shown}");
     }
 
     #[test]
