@@ -58,6 +58,13 @@ pub enum AdminCommand {
         #[serde(default)]
         secret: Option<SecretText>,
     },
+    /// A key of a few hours for whoever may read the data directory, to talk to the server on its own machine. The same asker gets the
+    /// same one again.
+    LendKey {
+        /// Whose money it spends; `None`: project `default`, or the only one.
+        #[serde(default)]
+        project: Option<ProjectId>,
+    },
     /// All keys, or those of one project.
     ListKeys {
         /// Only of this project.
@@ -227,6 +234,13 @@ pub enum AdminReply {
         /// Models it may ask for that nothing serves now.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
+    },
+    /// A key was lent.
+    KeyLent {
+        /// The key.
+        key: KeyRecord,
+        /// Its secret.
+        secret: SecretText,
     },
     /// Keys, by id.
     Keys(Vec<KeyRecord>),

@@ -72,6 +72,7 @@ pub struct AdminService {
     links: Option<LinkSource>,
     /// Locked for the whole of an act on money.
     money: Mutex<()>,
+    lent: Lent,
 }
 
 impl fmt::Debug for AdminService {
@@ -101,6 +102,7 @@ impl AdminService {
             operators: None,
             links: None,
             money: Mutex::new(()),
+            lent: Lent::default(),
         }
     }
 
@@ -190,6 +192,7 @@ impl AdminService {
             AdminCommand::Upstreams { act } => self.upstreams(act, actor, now),
             AdminCommand::Routes { resume } => self.routes(resume.as_ref(), actor, now),
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
+            AdminCommand::LendKey { project } => self.lend_key(project, actor, now),
             AdminCommand::ListKeys { project } => self.list_keys(project.as_ref()),
             AdminCommand::RevokeKey { id } => {
                 let how = self.directory.revoke(&id, actor, now)?;
@@ -437,9 +440,11 @@ fn unexpected(receipt: &Receipt) -> AdminError {
     AdminError::new("internal", format!("the ledger answered {receipt:?}"), "")
 }
 
+mod lend;
 mod money;
 mod operators;
 
+use lend::Lent;
 pub use money::Grant;
 pub use operators::LinkSource;
 

@@ -405,3 +405,49 @@ fn the_socket_is_its_owners_alone_and_answers_nonsense() {
         assert!(answer.contains(code), "{line} {answer}");
     }
 }
+
+#[test]
+fn a_lent_key_is_given_again_until_it_is_near_its_end_or_revoked() {
+    let service = with_project();
+    let lend = |actor: &str, at: UnixNanos| {
+        let AdminReply::KeyLent { key, secret } =
+            service.execute(AdminCommand::LendKey { project: None }, actor, at).unwrap()
+        else {
+            panic!()
+        };
+        (key, secret)
+    };
+    let hours = |n: u64| NOW.after(Duration::from_secs(n * 3600));
+    let (first, secret) = lend("uid 1", NOW);
+    assert_eq!((first.project.clone(), first.name.as_str()), (project("p"), "lent to uid 1"));
+    assert_eq!(first.limits.requests_per_minute, Some(60), "as any key's");
+    assert!(service.directory.authenticate(secret.expose(), NOW).is_ok());
+    assert_eq!(lend("uid 1", hours(10)), (first.clone(), secret.clone()), "no new row");
+    assert_ne!(lend("uid 2", NOW).0.id, first.id, "nobody is given another's");
+    let second = lend("uid 1", hours(11)).0;
+    assert_ne!(second.id, first.id, "an hour before its end it is too old to be given");
+    assert!(service.directory.authenticate(secret.expose(), hours(12)).is_err(), "it has ended");
+    run(&service, AdminCommand::RevokeKey { id: second.id.clone() }).unwrap();
+    let third = lend("uid 1", hours(11)).0;
+    assert_ne!(third.id, second.id, "a revoked one is not given");
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1 }).unwrap() else {
+        panic!()
+    };
+    assert_eq!((rows[0].actor.as_str(), rows[0].act.as_str()), ("uid 1", "key.create"));
+}
+
+#[test]
+fn who_pays_for_a_lent_key_is_never_guessed() {
+    let lend = |service: &AdminService, project| run(service, AdminCommand::LendKey { project });
+    let service = service();
+    assert_eq!(lend(&service, None).unwrap_err().code, "unknown_project");
+    let service = with_project();
+    let new = |id: &str| AdminCommand::CreateProject { id: project(id), org: org("o"), limits: None };
+    run(&service, new("q")).unwrap();
+    assert_eq!(lend(&service, None).unwrap_err().code, "project_not_named");
+    assert!(lend(&service, Some(project("q"))).is_ok());
+    assert_eq!(lend(&service, Some(project("x"))).unwrap_err().code, "unknown_project");
+    run(&service, new("default")).unwrap();
+    let AdminReply::KeyLent { key, .. } = lend(&service, None).unwrap() else { panic!() };
+    assert_eq!(key.project, project("default"));
+}
