@@ -106,7 +106,13 @@ fn line(
 fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, options: &WaterfallOptions) {
     let [id, when, model, outcome, tokens, _, total, cost] = row;
     let outcome = painted(record, OUTCOME, outcome.clone(), options);
-    push(out, &format!("{}  {when}  {outcome}", options.paint(Ink::Bold, id)));
+    let id_line = options.paint(Ink::Bold, id);
+    if cells(id) + cells(when) + cells(&row[OUTCOME]) + 2 * GAP.len() <= options.columns() {
+        push(out, &format!("{id_line}{GAP}{when}{GAP}{outcome}"));
+    } else {
+        push(out, &id_line);
+        push(out, &format!("{GAP}{when}{GAP}{outcome}"));
+    }
     let mut facts = Vec::new();
     if record.usage.total() > 0 {
         facts.push(format!("{tokens} tokens"));
@@ -115,9 +121,25 @@ fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, op
         facts.push(format!("TTFT {}", humane_duration(nanos)));
     }
     facts.extend([total.clone(), cost.clone()]);
-    let facts = facts.join(" · ");
-    let model = clipped(model, options.columns().saturating_sub(cells(&facts) + 5).max(MODEL_CELLS.0));
-    push(out, &format!("  {model} · {facts}"));
+    // As many facts on a line as fit; the model gives way to those beside it down to a few cells.
+    let room = options.columns().saturating_sub(GAP.len());
+    let all = facts.join(" · ");
+    let beside = room.saturating_sub(cells(&all) + 3);
+    if beside >= MODEL_CELLS.0 {
+        push(out, &format!("{GAP}{} · {all}", clipped(model, beside)));
+        return;
+    }
+    push(out, &format!("{GAP}{}", clipped(model, room)));
+    let mut line = String::new();
+    for fact in &facts {
+        if !line.is_empty() && cells(&line) + 3 + cells(fact) > room {
+            push(out, &format!("{GAP}{line}"));
+            line.clear();
+        }
+        line.push_str(if line.is_empty() { "" } else { " · " });
+        line.push_str(fact);
+    }
+    push(out, &format!("{GAP}{line}"));
 }
 
 fn painted(record: &TraceRecord, at: usize, text: String, options: &WaterfallOptions) -> String {

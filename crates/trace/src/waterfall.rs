@@ -15,7 +15,7 @@ use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent
 /// How a drawing is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaterfallOptions {
-    /// Columns of the terminal; taken as 60 to 240.
+    /// Columns of the terminal; taken as 36 to 240.
     pub width: usize,
     /// Whether ANSI colours are written.
     pub color: bool,
@@ -29,7 +29,8 @@ impl Default for WaterfallOptions {
 
 impl WaterfallOptions {
     pub(crate) fn columns(&self) -> usize {
-        self.width.clamp(60, 240)
+        // What is narrower than a call's id could show nothing that can be copied.
+        self.width.clamp(36, 240)
     }
 
     pub(crate) fn paint(&self, ink: Ink, text: &str) -> String {
@@ -73,7 +74,12 @@ const NAME: usize = 14;
 const START: usize = 8;
 const TOOK: usize = 9;
 const SHARE: usize = 7;
-const MARGIN: usize = NAME + START + TOOK + SHARE + 2;
+const GAP: usize = 2;
+/// Narrower than this, stages show no start, and then no share: their bars say as much.
+const WITH_START: usize = 60;
+const WITH_SHARE: usize = 48;
+/// The indentation of a fact that has a line of its own, as its label leaves too little room beside it.
+const BELOW: usize = 4;
 /// Columns before the text of a fact.
 const LABEL: usize = 12;
 
@@ -150,9 +156,9 @@ impl Drawing<'_> {
 
     fn stages(&mut self) {
         let record = self.record;
-        let width = self.options.columns() - MARGIN;
+        let width = self.options.columns().saturating_sub(self.columns_before());
         let axis = Axis::new(&parts(record, width), width);
-        let head = format!("{:NAME$}{:>START$}{:>TOOK$}{:>SHARE$}  ", "", "start", "took", "share");
+        let head = format!("{:NAME$}{}  ", "", self.figures_of("start", "took", "share", |text| text));
         let ruler: String = axis.ruler().into_iter().collect();
         self.line(&self.options.paint(Ink::Dim, format!("{head}{ruler}").trim_end()));
         let spans = grouped_spans(&record.stages);
@@ -205,12 +211,28 @@ impl Drawing<'_> {
     fn row(&mut self, row: Row<'_>, axis: &Axis, bar_ink: Ink, bar: &[char]) {
         let name = self.options.paint(row.ink, &format!("{:NAME$}", row.name));
         let start = row.start.map(humane_duration).unwrap_or_default();
-        let start = self.options.paint(Ink::Dim, &format!("{start:>START$}"));
-        let took = format!("{:>TOOK$}", humane_duration(row.took));
-        let share =
-            self.options.paint(Ink::Dim, &format!("{:>SHARE$}", percent(row.took, self.record.duration_ns)));
+        let share = percent(row.took, self.record.duration_ns);
+        let figures = self.figures_of(&start, &humane_duration(row.took), &share, |text| {
+            self.options.paint(Ink::Dim, &text)
+        });
         let bar = self.painted_bar(axis, bar_ink, bar);
-        self.line(&format!("{name}{start}{took}{share}  {bar}"));
+        self.line(&format!("{name}{figures}  {bar}"));
+    }
+
+    /// Columns before the axis: name, start, duration and share, with the spaces around them.
+    fn columns_before(&self) -> usize {
+        let columns = self.options.columns();
+        let start = if columns >= WITH_START { START } else { 0 };
+        let share = if columns >= WITH_SHARE { SHARE } else { 0 };
+        NAME + start + TOOK + share + GAP
+    }
+
+    /// The figures of a row, as many as there is room for.
+    fn figures_of(&self, start: &str, took: &str, share: &str, dim: impl Fn(String) -> String) -> String {
+        let columns = self.options.columns();
+        let start = if columns >= WITH_START { dim(format!("{start:>START$}")) } else { String::new() };
+        let share = if columns >= WITH_SHARE { dim(format!("{share:>SHARE$}")) } else { String::new() };
+        format!("{start}{took:>TOOK$}{share}")
     }
 
     /// The bar in its colour, what only guides the eye dimmed.
@@ -345,7 +367,16 @@ impl Drawing<'_> {
     /// A label and its text, wrapped at spaces under itself.
     fn fact(&mut self, label: &str, text: &str) {
         let mut label = self.options.paint(Ink::Dim, &format!("  {label:<0$}", LABEL - 2));
-        for line in wrapped(text, self.options.columns() - LABEL) {
+        let room = self.options.columns() - LABEL;
+        // An id that were cut could not be copied: where it does not fit beside its label, it stands below.
+        if text.split(' ').any(|word| cells(word) > room) {
+            self.line(&label);
+            for line in wrapped(text, self.options.columns() - BELOW) {
+                self.line(&format!("{:BELOW$}{line}", ""));
+            }
+            return;
+        }
+        for line in wrapped(text, room) {
             self.line(&format!("{label}{line}"));
             label = " ".repeat(LABEL);
         }

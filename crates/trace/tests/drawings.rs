@@ -53,12 +53,28 @@ fn a_waterfall_is_drawn_as_expected() {
             assert!(!drawn.contains('\u{1b}'), "{name}: an escape sequence without being asked");
             check(&format!("{name}.{width}.txt"), &drawn);
         }
-        for width in 60..80 {
-            for line in waterfall(&record(name), &WaterfallOptions { width, color: false }).lines() {
+        for width in 36..240 {
+            let drawn = waterfall(&record(name), &WaterfallOptions { width, color: false });
+            for line in drawn.lines() {
                 assert!(line.chars().count() <= width, "{name}: wider than {width}: {line}");
             }
+            assert!(drawn.contains(&record(name).request_id.to_string()), "{name}: {width}: the id is whole");
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+            for stage in &record(name).stages {
+                assert!(words(&drawn).contains(stage.stage.name()), "{name}: {width}: {}", stage.stage);
+            }
         }
+        check(
+            &format!("{name}.40.txt"),
+            &waterfall(&record(name), &WaterfallOptions { width: 40, color: false }),
+        );
     }
+}
+
+#[test]
+fn a_narrow_terminal_cuts_no_id_that_is_there_to_be_copied() {
+    let drawn = waterfall(&record("completed"), &WaterfallOptions { width: 36, color: false });
+    assert!(drawn.contains("4bf92f3577b34da6a3ce929d0e0e4736"), "the trace id is whole:\n{drawn}");
 }
 
 #[test]
@@ -87,7 +103,7 @@ fn without_sgr(text: &str) -> String {
 #[test]
 fn a_list_is_drawn_as_expected() {
     let records: Vec<TraceRecord> = RECORDS.iter().map(|name| record(name)).collect();
-    for width in [80, 120, 160] {
+    for width in [40, 60, 80, 120, 160] {
         let drawn = table(&records, &WaterfallOptions { width, color: false });
         check(&format!("list.{width}.txt"), &drawn);
         assert!(!drawn.contains('\u{1b}'));
