@@ -5,11 +5,26 @@ pub(super) const HELP: &str = "\
 /help            this list
 /clear           forget the conversation, keep the system message
 /model [NAME]    list the models, or ask another one
+/retry           ask the last question again
+/save [FILE]     write the conversation to a new file: .json, or Markdown
 /system [TEXT]   show or set the system message (`/system -` removes it)
+/tools [FILE]    show the tools, or offer those of a JSON file (`/tools -`
+                 takes them back); you are asked for the results of calls
 /trace [ID]      where the last answer's time went (or request ID's)
 /exit            leave, as Ctrl-D does
 //TEXT           say a text that begins with a slash
 ";
+
+/// What a person at a terminal may want to know beside them.
+pub(super) const KEYS: &str = "\
+A line that ends in \\ goes on in the next, and so it does after Alt-Enter;
+what is pasted stays one question. Ctrl-R looks through what you said before,
+Tab completes. Ctrl-C takes back the line, or ends the answer.
+";
+
+/// Names of commands, to complete.
+pub(super) const NAMES: [&str; 9] =
+    ["/clear", "/exit", "/help", "/model", "/retry", "/save", "/system", "/tools", "/trace"];
 
 /// A line's meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +37,13 @@ pub(super) enum Command {
     ShowSystem,
     /// Empty text removes it.
     SetSystem(String),
+    ShowTools,
+    /// The file that holds them.
+    Tools(String),
+    NoTools,
+    /// `None`: a file whose name is made.
+    Save(Option<String>),
+    Retry,
     /// `None`: the last request's.
     Trace(Option<String>),
     Exit,
@@ -49,6 +71,12 @@ impl Command {
             ("system", "") => Self::ShowSystem,
             ("system", "-") => Self::SetSystem(String::new()),
             ("system", text) => Self::SetSystem(text.to_owned()),
+            ("tools", "") => Self::ShowTools,
+            ("tools", "-") => Self::NoTools,
+            ("tools", file) => Self::Tools(file.to_owned()),
+            ("save", "") => Self::Save(None),
+            ("save", file) => Self::Save(Some(file.to_owned())),
+            ("retry", _) => Self::Retry,
             ("trace", "") => Self::Trace(None),
             ("trace", id) => Self::Trace(Some(id.to_owned())),
             ("exit" | "quit", _) => Self::Exit,
@@ -75,6 +103,14 @@ mod tests {
             ("/system be brief", Some(Command::SetSystem("be brief".into()))),
             ("/trace", Some(Command::Trace(None))),
             ("/trace req_1", Some(Command::Trace(Some("req_1".into())))),
+            ("/tools", Some(Command::ShowTools)),
+            ("/tools -", Some(Command::NoTools)),
+            ("/tools a b.json", Some(Command::Tools("a b.json".into()))),
+            ("/save", Some(Command::Save(None))),
+            ("/save x.md", Some(Command::Save(Some("x.md".into())))),
+            ("/retry", Some(Command::Retry)),
+            ("several\n/lines", Some(Command::Say("several\n/lines".into()))),
+            ("/system two\nlines", Some(Command::SetSystem("two\nlines".into()))),
             ("/quit", Some(Command::Exit)),
             ("/clear", Some(Command::Clear)),
             ("/models x", Some(Command::Unknown("/models".into()))),
@@ -83,7 +119,10 @@ mod tests {
         for (line, expected) in rows {
             assert_eq!(Command::parse(line), expected, "{line:?}");
         }
-        for line in HELP.lines().filter(|line| !line.starts_with("//")) {
+        for name in NAMES {
+            assert!(HELP.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}");
+        }
+        for line in HELP.lines().filter(|line| line.starts_with('/') && !line.starts_with("//")) {
             let name = line.split_whitespace().next().unwrap();
             assert!(!matches!(Command::parse(name), Some(Command::Unknown(_) | Command::Say(_))), "{line}");
         }

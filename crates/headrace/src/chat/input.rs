@@ -1,24 +1,90 @@
-//! Lines from standard input without blocking the runtime: a thread reads one when asked. Knows not what they mean.
+//! What is said to the chat: lines that a person types, or those of a pipe. Knows not what they mean.
 
 use std::io::{self, BufRead, IsTerminal, Read};
+use std::path::PathBuf;
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
+use super::editor::Editor;
+
 /// Longest line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
+/// What came of waiting for a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Typed {
+    Line(String),
+    /// Ctrl-C, as often as it takes.
+    Interrupted,
+    /// A line that cannot be taken, and why.
+    Unreadable(String),
+    End,
+}
+
+/// Where lines come from.
+pub(super) enum Input {
+    Person(Editor),
+    Pipe(Lines),
+}
+
+impl Input {
+    /// The process's standard input; `history` is the file that remembers what a person types.
+    pub(super) fn of_process(history: Option<PathBuf>) -> Self {
+        if !io::stdin().is_terminal() {
+            return Self::Pipe(Lines::of_stdin());
+        }
+        // A terminal that cannot be edited on can be read from.
+        match Editor::open(io::stdout().is_terminal(), history) {
+            Ok(editor) => Self::Person(editor),
+            Err(_) => Self::Pipe(Lines::of_stdin()),
+        }
+    }
+
+    /// Whether a person types.
+    pub(super) const fn is_person(&self) -> bool {
+        matches!(self, Self::Person(_))
+    }
+
+    /// The models that are completed.
+    pub(super) fn know(&self, models: Vec<String>) {
+        if let Self::Person(editor) = self {
+            editor.know(models);
+        }
+    }
+
+    /// The next line; a person is shown `prompt` before it.
+    pub(super) async fn next(&self, prompt: &str) -> Typed {
+        self.line(prompt, false).await
+    }
+
+    /// What a question of ours is answered with.
+    pub(super) async fn answer(&self, question: &str) -> Typed {
+        self.line(question, true).await
+    }
+
+    async fn line(&self, prompt: &str, asked: bool) -> Typed {
+        match self {
+            Self::Person(editor) => editor.next(prompt, asked).await,
+            Self::Pipe(lines) => match lines.next().await {
+                Some(Ok(line)) => Typed::Line(line),
+                Some(Err(error)) => Typed::Unreadable(error.to_string()),
+                None => Typed::End,
+            },
+        }
+    }
+}
+
 type Line = Option<io::Result<String>>;
 
-/// Standard input, line by line. The thread behind it ends with the process: it may wait for a key that never comes.
+/// Standard input, line by line. The thread behind it ends with the process: it may wait for bytes that never come.
 #[derive(Debug)]
 pub(super) struct Lines {
     wanted: mpsc::Sender<oneshot::Sender<Line>>,
-    terminal: bool,
 }
 
 impl Lines {
-    pub(super) fn of_stdin() -> Self {
+    fn of_stdin() -> Self {
         let (wanted, asked) = mpsc::channel::<oneshot::Sender<Line>>();
         std::thread::spawn(move || {
             let mut stdin = io::stdin().lock();
@@ -29,16 +95,11 @@ impl Lines {
                 }
             }
         });
-        Self { wanted, terminal: io::stdin().is_terminal() }
-    }
-
-    /// Whether a person types.
-    pub(super) const fn is_terminal(&self) -> bool {
-        self.terminal
+        Self { wanted }
     }
 
     /// The next line without its end; `None` at the end of the input.
-    pub(super) async fn next(&self) -> Line {
+    async fn next(&self) -> Line {
         let (reply, line) = oneshot::channel();
         self.wanted.send(reply).ok()?;
         line.await.ok().flatten()

@@ -1,8 +1,12 @@
-//! What the chat writes: answers to standard output, the rest to standard error, dim where there is colour.
+//! What the chat writes: answers to standard output, the rest to standard error, dim where there is colour. For a person words are
+//! wrapped and Markdown is shown as such; a program gets the answer as it came.
 //! Nothing that a server sent reaches the terminal as a control sequence. Knows no session.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+
+use super::markdown::Style;
+use super::typeset::{Manner, Typesetter, wrapped};
 
 const DIM: &str = "\x1b[2m";
 const RED: &str = "\x1b[31m";
@@ -18,18 +22,26 @@ impl From<io::Error> for OutputClosed {
     }
 }
 
+/// One output stream.
+struct Stream {
+    to: Box<dyn Write>,
+    /// A person reads it.
+    terminal: bool,
+    colour: bool,
+}
+
 /// Both output streams. Failures of standard error are ignored: there is nowhere to tell of them.
 pub(super) struct Screen {
-    out: Box<dyn Write>,
-    err: Box<dyn Write>,
-    /// Standard output is a terminal: a person reads it.
-    out_terminal: bool,
-    out_colour: bool,
-    err_colour: bool,
-    /// The last byte of the answer so far is no line end.
+    out: Stream,
+    err: Stream,
+    /// Columns of the terminal, asked for again and again: windows change. 0: lines are not wrapped here.
+    width: fn() -> usize,
+    /// The last character of the answer so far is no line end.
     mid_line: bool,
     /// Reasoning was shown and the answer has not begun.
     in_reasoning: bool,
+    answer: Option<Typesetter>,
+    reasoning: Option<Typesetter>,
 }
 
 impl Screen {
@@ -38,66 +50,93 @@ impl Screen {
         // https://no-color.org: set and not empty.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let colour = !no_color && !dumb;
+        let stream = |to: Box<dyn Write>, terminal: bool| Stream {
+            to,
+            terminal,
+            colour: terminal && !no_color && !dumb,
+        };
         let (out, err) = (io::stdout(), io::stderr());
         let (out_terminal, err_terminal) = (out.is_terminal(), err.is_terminal());
-        Self::new(
-            (Box::new(out), out_terminal, out_terminal && colour),
-            (Box::new(err), err_terminal && colour),
-        )
+        let width = if dumb { || 0 } else { columns };
+        Self::new(stream(Box::new(out), out_terminal), stream(Box::new(err), err_terminal), width)
     }
 
-    fn new(out: (Box<dyn Write>, bool, bool), err: (Box<dyn Write>, bool)) -> Self {
-        Self {
-            out: out.0,
-            err: err.0,
-            out_terminal: out.1,
-            out_colour: out.2,
-            err_colour: err.1,
-            mid_line: false,
-            in_reasoning: false,
+    fn new(out: Stream, err: Stream, width: fn() -> usize) -> Self {
+        Self { out, err, width, mid_line: false, in_reasoning: false, answer: None, reasoning: None }
+    }
+
+    /// Columns of the terminal; 0 where it does not say.
+    pub(super) fn columns(&self) -> usize {
+        (self.width)()
+    }
+
+    /// Before the first piece of an answer.
+    pub(super) fn begin_answer(&mut self) {
+        if !self.out.terminal {
+            return;
         }
+        let (width, colour) = ((self.width)(), self.out.colour);
+        self.answer = Some(Typesetter::new(Manner { width, colour, markdown: true, base: Style::default() }));
+        self.reasoning = Some(Typesetter::new(Manner { width, colour, markdown: false, base: Style::DIM }));
     }
 
-    /// A piece of an answer, shown at once.
+    /// A piece of an answer, shown as soon as it can be.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), OutputClosed> {
-        if std::mem::take(&mut self.in_reasoning) && self.mid_line {
-            self.text("\n\n")?;
+        if std::mem::take(&mut self.in_reasoning) {
+            let rest = self.reasoning.as_mut().map(Typesetter::end).unwrap_or_default();
+            let gap = if self.mid_line { "\n\n" } else { "" };
+            self.write(&format!("{rest}{gap}"))?;
         }
-        self.text(piece)
+        let piece = self.seen(piece);
+        let shown = match &mut self.answer {
+            Some(typesetter) => typesetter.push(&piece),
+            None => piece,
+        };
+        self.write(&shown)
     }
 
     /// A piece of reasoning: for a person only, dim. A program that reads the output wants the answer alone.
     pub(super) fn reasoning(&mut self, piece: &str) -> Result<(), OutputClosed> {
-        if !self.out_terminal {
+        if !self.out.terminal {
             return Ok(());
         }
         self.in_reasoning = true;
-        let piece = visible(piece);
-        self.mid_line = !piece.ends_with('\n');
-        let (dim, reset) = if self.out_colour { (DIM, RESET) } else { ("", "") };
-        write!(self.out, "{dim}{piece}{reset}")?;
-        Ok(self.out.flush()?)
+        let piece = self.seen(piece);
+        let shown = self.reasoning.as_mut().map(|typesetter| typesetter.push(&piece)).unwrap_or_default();
+        self.write(&shown)
+    }
+
+    /// The piece, made harmless, and whether a line is open after it.
+    fn seen(&mut self, piece: &str) -> String {
+        let piece = visible(piece).into_owned();
+        if let Some(last) = piece.chars().next_back() {
+            self.mid_line = last != '\n';
+        }
+        piece
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), OutputClosed> {
+        self.out.to.write_all(text.as_bytes())?;
+        Ok(self.out.to.flush()?)
     }
 
     /// Text on standard output.
     pub(super) fn text(&mut self, text: &str) -> Result<(), OutputClosed> {
-        let text = visible(text);
-        if let Some(last) = text.chars().next_back() {
-            self.mid_line = last != '\n';
-        }
-        self.out.write_all(text.as_bytes())?;
-        Ok(self.out.flush()?)
+        let text = self.seen(text);
+        self.write(&text)
     }
 
-    /// Ends the answer's last line where it is open.
+    /// Shows what is left of the answer, and ends its last line where it is open.
     pub(super) fn end_answer(&mut self) -> Result<(), OutputClosed> {
+        let mut rest = String::new();
+        for mut typesetter in [self.reasoning.take(), self.answer.take()].into_iter().flatten() {
+            rest.push_str(&typesetter.end());
+        }
         self.in_reasoning = false;
         if std::mem::take(&mut self.mid_line) {
-            self.out.write_all(b"\n")?;
-            self.out.flush()?;
+            rest.push('\n');
         }
-        Ok(())
+        if rest.is_empty() { Ok(()) } else { self.write(&rest) }
     }
 
     /// A dim line on standard error.
@@ -110,21 +149,26 @@ impl Screen {
         self.side(RED, "error: ", text);
     }
 
-    /// What stands before what a person types.
-    pub(super) fn prompt(&mut self) {
-        let _ = self.err.write_all(b"> ").and_then(|()| self.err.flush());
-    }
-
-    /// Leaves the line of the prompt.
-    pub(super) fn end_line(&mut self) {
-        let _ = self.err.write_all(b"\n").and_then(|()| self.err.flush());
-    }
-
     fn side(&mut self, colour: &str, lead: &str, text: &str) {
         let text = visible(text);
-        let (colour, reset) = if self.err_colour { (colour, RESET) } else { ("", "") };
-        let _ = writeln!(self.err, "{colour}{lead}{text}{reset}").and_then(|()| self.err.flush());
+        let text = format!("{lead}{text}");
+        let text = if self.err.terminal { wrapped(&text, (self.width)()) } else { text };
+        let (colour, reset) = if self.err.colour { (colour, RESET) } else { ("", "") };
+        let _ = writeln!(self.err.to, "{colour}{text}{reset}").and_then(|()| self.err.to.flush());
     }
+}
+
+/// Columns of the terminal; 0 where it does not say.
+fn columns() -> usize {
+    let size =
+        rustix::termios::tcgetwinsize(io::stdout()).or_else(|_| rustix::termios::tcgetwinsize(io::stderr()));
+    size.map_or(0, |size| usize::from(size.ws_col))
+}
+
+/// A text of somebody's in one line, for a prompt.
+pub(super) fn line_of(text: &str) -> String {
+    const MOST: usize = 64;
+    visible(text).chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect()
 }
 
 /// The text with everything that could steer a terminal made visible: control characters become their pictures
@@ -191,23 +235,56 @@ mod tests {
         }
     }
 
+    fn screen(terminal: bool, width: fn() -> usize) -> (Screen, Paper, Paper) {
+        let (out, err) = (Paper::default(), Paper::default());
+        let stream = |paper: &Paper| Stream { to: Box::new(paper.clone()), terminal, colour: terminal };
+        (Screen::new(stream(&out), stream(&err), width), out, err)
+    }
+
     #[test]
     fn colour_only_for_people() {
         for (terminal, out_text, err_text) in [
-            (true, "\x1b[2mhm\x1b[0m\n\nyes\n", "\x1b[2mnote\x1b[0m\n\x1b[31merror: ␛\x1b[0m\n"),
-            (false, "yes\n", "note\nerror: ␛\n"),
+            (
+                true,
+                "\x1b[2mhm\x1b[0m\n\n\x1b[1myes\x1b[0m\n",
+                "\x1b[2mnote\x1b[0m\n\x1b[31merror: ␛\x1b[0m\n",
+            ),
+            (false, "**yes**\n", "note\nerror: ␛\n"),
         ] {
-            let (out, err) = (Paper::default(), Paper::default());
-            let mut screen =
-                Screen::new((Box::new(out.clone()), terminal, terminal), (Box::new(err.clone()), terminal));
+            let (mut screen, out, err) = screen(terminal, || 80);
+            screen.begin_answer();
             screen.reasoning("hm").unwrap();
-            screen.answer("ye").unwrap();
-            screen.answer("s").unwrap();
+            screen.answer("**ye").unwrap();
+            screen.answer("s**").unwrap();
             screen.end_answer().unwrap();
             screen.end_answer().unwrap();
             screen.note("note");
             screen.error("\x1b");
             assert_eq!((out.read().as_str(), err.read().as_str()), (out_text, err_text));
         }
+    }
+
+    #[test]
+    fn words_are_wrapped_for_people_alone() {
+        let words = "one two three four five six seven eight nine ten";
+        for (terminal, shown) in [(true, "one two three four\nfive six seven eight\nnine ten\n"), (false, "")]
+        {
+            let (mut screen, out, err) = screen(terminal, || 20);
+            screen.begin_answer();
+            for piece in words.split_inclusive(' ') {
+                screen.answer(piece).unwrap();
+            }
+            screen.end_answer().unwrap();
+            screen.note(words);
+            let expected = if terminal { shown.to_owned() } else { format!("{words}\n") };
+            assert_eq!(out.read(), expected);
+            assert_eq!(err.read().replace(DIM, "").replace(RESET, ""), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_in_a_prompt_is_one_short_line() {
+        assert_eq!(line_of("get\nweather\x1b"), "get weather␛");
+        assert_eq!(line_of(&"x".repeat(500)).len(), 64);
     }
 }

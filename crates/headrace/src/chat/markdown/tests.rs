@@ -1,0 +1,189 @@
+use proptest::prelude::*;
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use super::*;
+
+/// The parts with their styles as tags, lines opened by `«lead|hang»` where either is something.
+fn told(parts: &[Part]) -> String {
+    let mut merged: Vec<Part> = Vec::new();
+    for part in parts {
+        match (merged.last_mut(), part) {
+            (Some(Part::Text(of, text)), Part::Text(style, more)) if of == style => text.push_str(more),
+            _ => merged.push(part.clone()),
+        }
+    }
+    let part = |part: &Part| match part {
+        Part::Words { lead, hang } if lead.is_empty() && hang.is_empty() => String::new(),
+        Part::Words { lead, hang } => format!("«{lead}|{hang}»"),
+        Part::Verbatim => "▌".to_owned(),
+        Part::Rule => "———".to_owned(),
+        Part::LineEnd => "\n".to_owned(),
+        Part::Text(style, text) => {
+            let tags = [
+                (style.bold, "b"),
+                (style.italic, "i"),
+                (style.struck, "s"),
+                (style.code, "c"),
+                (style.dim, "d"),
+            ];
+            let tags: Vec<_> = tags.iter().filter(|(on, _)| *on).map(|(_, tag)| *tag).collect();
+            if tags.is_empty() { text.clone() } else { format!("<{}:{text}>", tags.concat()) }
+        }
+    };
+    merged.iter().map(part).collect()
+}
+
+fn whole(text: &str) -> String {
+    let mut markdown = Markdown::default();
+    let mut parts = markdown.push(text);
+    parts.extend(markdown.end());
+    told(&parts)
+}
+
+#[test]
+fn lines_are_known_for_what_they_are() {
+    let rows = [
+        ("# Title", "<b:Title>"),
+        ("###### deep *and* slow", "<b:deep ><bi:and><b: slow>"),
+        ("#hashtag", "#hashtag"),
+        ("####### seven", "####### seven"),
+        ("- one\n* two\n+ three", "«• |  »one\n«• |  »two\n«• |  »three"),
+        ("  - **nested**: x", "«  • |    »<b:nested>: x"),
+        ("1. first\n10) tenth", "«1. |   »first\n«10) |    »tenth"),
+        ("1.5 is a number", "1.5 is a number"),
+        ("12345678901 long", "12345678901 long"),
+        ("> quoted\n> > twice", "«│ |│ »quoted\n«│ │ |│ │ »twice"),
+        ("---\n***\n_ _ _", "———\n———\n———"),
+        ("--", "--"),
+        ("+++", "+++"),
+        ("    deep", "«    |    »deep"),
+        ("| a | *b* |\n|---|---|", "▌| a | *b* |\n▌|---|---|"),
+        (
+            "```rust\nlet a = *b; // `x`\n\n```\nafter",
+            "▌<d:```rust>\n▌<c:let a = *b; // `x`>\n▌\n▌<d:```>\nafter",
+        ),
+        ("~~~\n```\n~~~~\nx", "▌<d:~~~>\n▌<c:```>\n▌<d:~~~~>\nx"),
+        ("````\n```\n````", "▌<d:````>\n▌<c:```>\n▌<d:````>"),
+        ("``` not `closed\nx", "``` not `closed\nx"),
+        ("a\n\n\nb", "a\n\n\nb"),
+        ("", ""),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(whole(text), expected, "{text:?}");
+    }
+}
+
+/// What another reader of Markdown makes of one line.
+fn oracle(line: &str) -> String {
+    let (mut style, mut parts) = (Style::default(), Vec::new());
+    for event in Parser::new_ext(line, Options::ENABLE_STRIKETHROUGH) {
+        match event {
+            Event::Start(Tag::Emphasis) => style.italic = true,
+            Event::End(TagEnd::Emphasis) => style.italic = false,
+            Event::Start(Tag::Strong) => style.bold = true,
+            Event::End(TagEnd::Strong) => style.bold = false,
+            Event::Start(Tag::Strikethrough) => style.struck = true,
+            Event::End(TagEnd::Strikethrough) => style.struck = false,
+            Event::Text(text) => parts.push(Part::Text(style, text.to_string())),
+            Event::Code(text) => parts.push(Part::Text(Style { code: true, ..style }, text.to_string())),
+            _ => {}
+        }
+    }
+    told(&parts)
+}
+
+#[test]
+fn marks_within_a_line_are_read_as_another_reader_reads_them() {
+    let lines = [
+        "plain words, nothing else.",
+        "**bold** and *italic* and ***both*** and `code`",
+        "__bold__ and _italic_ and ~~gone~~",
+        "snake_case_name and a_b_c stay",
+        "intra*word*emphasis is one, intra_word_ is none",
+        "2 * 3 * 4 = 24 and 2**3 = 8",
+        "a * b ** c",
+        "*open and never closed",
+        "**open and never closed",
+        "closed and never opened** x",
+        "`code with *stars* and \\ backslash` then *em*",
+        "``code with ` a tick`` and ` ` ` x",
+        "`open code and *em*",
+        "`` padded ` ``",
+        "escaped \\*not em\\* and \\`not code\\` and \\a",
+        "*a **b** c* and **a *b* c**",
+        "*a **b*** and **a *b***",
+        "**Note:** the *first* `x`, the **second** one.",
+        "* * in text",
+        "f(*args, **kwargs) calls",
+        "\"*quoted*\" (*paren*) *dot*.",
+        "**bold**text and text**bold**",
+        "_under_score_ and _all of it_",
+        "mixed *it_al_ic* and _it*al*ic_",
+        "ends in a star *",
+        "ends in a backslash \\",
+        "Größe **über** 5 µm, 模型*模型*模型",
+        "a ~ b ~~ c",
+        "**`code` in bold** and *`code`*",
+    ];
+    for line in lines {
+        // A list or a rule for both, and nothing of a line's inside.
+        if line.starts_with("* *") {
+            continue;
+        }
+        assert_eq!(whole(line), oracle(line), "{line:?}");
+    }
+}
+
+#[test]
+fn what_is_not_decided_waits_and_no_longer_than_it_may() {
+    let mut markdown = Markdown::default();
+    let rows = [
+        ("Some *wor", "Some "),
+        ("ds* an", "<i:words> an"),
+        ("d `co", "d "),
+        ("de", ""),
+        ("`", ""),
+        (" x", "<c:code> x"),
+        ("\n", "\n"),
+        ("`", ""),
+        ("``py\npr", "▌<d:```py>\n▌<c:pr>"),
+        ("int", "<c:int>"),
+        ("()\n``", "<c:()>\n"),
+        ("`", ""),
+        ("\n", "▌<d:```>\n"),
+        ("#", ""),
+        (" T", "<b:T>"),
+    ];
+    for (piece, expected) in rows {
+        assert_eq!(told(&markdown.push(piece)), expected, "{piece:?}");
+    }
+    let mut markdown = Markdown::default();
+    let waits = format!("*{}", "x".repeat(MAX_HELD_BYTES - 2));
+    assert_eq!(told(&markdown.push(&waits)), "");
+    assert_eq!(told(&markdown.push("xx")), format!("{waits}xx"), "then it is text");
+}
+
+proptest! {
+    #[test]
+    fn pieces_make_no_difference_and_words_are_never_lost(
+        words in proptest::collection::vec("[a-c`*_~\\\\#>|. 0-9\n-]{0,6}", 0..40), cuts in proptest::collection::vec(0_usize..200, 0..20),
+    ) {
+        let text = words.concat();
+        let mut markdown = Markdown::default();
+        let mut parts = Vec::new();
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        let mut at = 0;
+        for cut in cuts {
+            let cut = cut.min(text.len()).max(at);
+            parts.extend(markdown.push(&text[at..cut]));
+            at = cut;
+        }
+        parts.extend(markdown.push(&text[at..]));
+        parts.extend(markdown.end());
+        prop_assert_eq!(told(&parts), whole(&text));
+        let letters = |text: &str| text.chars().filter(|c| ('a'..='c').contains(c)).collect::<String>();
+        let shown: String = parts.iter().map(|part| if let Part::Text(_, text) = part { text.as_str() } else { "" }).collect();
+        prop_assert_eq!(letters(&shown), letters(&text));
+    }
+}

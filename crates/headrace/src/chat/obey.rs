@@ -1,0 +1,205 @@
+//! What the commands of a chat do. Must not know how a line was typed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headrace_client::{ClientError, ModelInfo};
+use headrace_domain::{Clock, SystemClock};
+
+use super::command::{Command, HELP, KEYS};
+use super::input::Input;
+use super::screen::{OutputClosed, Screen};
+use super::turn::report;
+use super::{Session, saved, tools, waterfall};
+
+/// Traces are written out of band: how often and how patiently one that is not there yet is asked for.
+const TRACE_TRIES: u32 = 4;
+const TRACE_WAIT: Duration = Duration::from_millis(150);
+/// Names that are told where one is unknown.
+const NAMES_TOLD: usize = 8;
+
+impl Session {
+    pub(super) async fn obey(
+        &mut self,
+        command: Command,
+        input: &Input,
+        screen: &mut Screen,
+    ) -> Result<(), OutputClosed> {
+        match command {
+            Command::Help => {
+                screen.text(HELP)?;
+                if input.is_person() {
+                    screen.text(KEYS)?;
+                }
+            }
+            Command::Clear => {
+                self.log.clear();
+                self.last_question = None;
+                screen.note("The conversation is empty; the system message stays.");
+            }
+            Command::ShowSystem => match self.log.system() {
+                Some(text) => screen.note(text),
+                None => screen.note("There is no system message."),
+            },
+            Command::SetSystem(text) => {
+                self.log.set_system(text);
+                screen.note("The system message holds from the next question on.");
+            }
+            Command::Models => self.show_models(input, screen).await?,
+            Command::Model(name) => self.change_model(name, screen).await,
+            Command::ShowTools => match self.template.tools.as_slice() {
+                [] => screen.note("No tool is offered; /tools FILE offers those of a JSON file."),
+                offered => screen.text(&tools::described(offered))?,
+            },
+            Command::Tools(file) => match tools::read(Path::new(&file)) {
+                Ok(read) => {
+                    screen.note(&format!("{} offered from the next question on", count(read.len(), "tool")));
+                    self.template.tools = read;
+                }
+                Err(why) => screen.error(&why),
+            },
+            Command::NoTools => {
+                self.template.tools.clear();
+                screen.note("No tool is offered any more.");
+            }
+            Command::Save(file) => self.save(file, screen),
+            Command::Trace(id) => self.show_trace(id, screen).await?,
+            Command::Unknown(name) => {
+                screen.error(&format!(
+                    "there is no command `{name}`; /help shows them, `//` begins a text with a slash"
+                ));
+            }
+            Command::Say(_) | Command::Exit | Command::Retry => {}
+        }
+        Ok(())
+    }
+
+    fn save(&self, file: Option<String>, screen: &mut Screen) {
+        if self.log.turns() == 0 {
+            return screen.note("There is nothing to save yet.");
+        }
+        let now = SystemClock::new().now();
+        let utc = || format!("{} {}", headrace_trace::utc_date(now), headrace_trace::utc_time(now));
+        let path = file.map_or_else(|| saved::unnamed(&utc()), PathBuf::from);
+        match saved::save(&path, &self.model, &self.log.messages()) {
+            Ok(()) => screen.note(&format!(
+                "{} saved in {}, readable for you alone",
+                count(self.log.turns(), "turn"),
+                path.display()
+            )),
+            Err(why) => screen.error(&why),
+        }
+    }
+
+    async fn show_models(&self, input: &Input, screen: &mut Screen) -> Result<(), OutputClosed> {
+        match self.client.models().await {
+            Ok(models) => {
+                for model in &models {
+                    let mark = if model.id == self.model { '*' } else { ' ' };
+                    let other = if model.takes_conversations() { "" } else { "  (takes no conversations)" };
+                    screen.text(&format!("{mark} {}{other}\n", model.id))?;
+                }
+                input.know(models.into_iter().map(|model| model.id).collect());
+            }
+            Err(error) => report(screen, &error, self.has_key),
+        }
+        Ok(())
+    }
+
+    /// Changes the model to one that the server serves, listed or not: an alias need not be.
+    async fn change_model(&mut self, name: String, screen: &mut Screen) {
+        let models = match self.client.models().await {
+            Ok(models) => models,
+            Err(error) => return report(screen, &error, self.has_key),
+        };
+        let found = match models.iter().find(|model| model.id == name) {
+            Some(listed) => Some(listed.clone()),
+            None => match self.client.model(&name).await {
+                Ok(found) => found,
+                Err(error) => return report(screen, &error, self.has_key),
+            },
+        };
+        match found {
+            None => screen.error(&format!(
+                "the server serves no model `{name}` to this key; {}",
+                served(&models, &name)
+            )),
+            Some(model) if !model.takes_conversations() => {
+                screen.error(&format!("`{name}` takes no conversations; {}", served(&models, &name)));
+            }
+            Some(_) => {
+                screen.note(&format!("{name} answers from now on"));
+                self.model = name;
+            }
+        }
+    }
+
+    async fn show_trace(&self, id: Option<String>, screen: &mut Screen) -> Result<(), OutputClosed> {
+        let Some(id) = id.or_else(|| self.last_request.clone()) else {
+            screen.note("Nothing was asked yet.");
+            return Ok(());
+        };
+        match self.trace(&id).await {
+            Ok(trace) => {
+                screen.text(&waterfall::draw(&trace, screen.columns()))?;
+                screen.note(&format!("On the server's machine: headrace trace {id}"));
+            }
+            Err(error) => report(screen, &error, self.has_key),
+        }
+        Ok(())
+    }
+
+    async fn trace(&self, id: &str) -> Result<serde_json::Value, ClientError> {
+        for _ in 1..TRACE_TRIES {
+            match self.client.request_trace(id).await {
+                Err(ClientError::Api(error)) if error.status == Some(404) => {
+                    tokio::time::sleep(TRACE_WAIT).await
+                }
+                other => return other,
+            }
+        }
+        self.client.request_trace(id).await
+    }
+}
+
+/// What there is instead of a name: those that begin alike first.
+fn served(models: &[ModelInfo], name: &str) -> String {
+    let alike =
+        |id: &str| id.chars().zip(name.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    let mut ids: Vec<_> =
+        models.iter().filter(|model| model.takes_conversations()).map(|model| model.id.as_str()).collect();
+    ids.sort_by_key(|id| std::cmp::Reverse(alike(id)));
+    match (ids.len(), ids.get(..NAMES_TOLD)) {
+        (0, _) => "it lists none".to_owned(),
+        (all, Some(some)) if all > NAMES_TOLD => {
+            format!("it has {} and {} more", some.join(", "), all - NAMES_TOLD)
+        }
+        _ => format!("it has {}", ids.join(", ")),
+    }
+}
+
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_is_told_with_the_nearest_first() {
+        let model = |id: &str, endpoints: Option<&[&str]>| ModelInfo {
+            id: id.to_owned(),
+            context_window: None,
+            endpoints: endpoints.map(|paths| paths.iter().map(|path| (*path).to_owned()).collect()),
+        };
+        let models = [model("a", None), model("qwen3", None), model("encoder", Some(&["embeddings"]))];
+        assert_eq!(served(&models, "Qwen4"), "it has qwen3, a");
+        assert_eq!(served(&[], "x"), "it lists none");
+        let many: Vec<_> = (0..10).map(|n| model(&format!("m{n}"), None)).collect();
+        assert!(
+            served(&many, "m9").starts_with("it has m9, ") && served(&many, "m9").ends_with("and 2 more")
+        );
+        assert_eq!((count(1, "turn"), count(2, "tool")), ("1 turn".into(), "2 tools".into()));
+    }
+}

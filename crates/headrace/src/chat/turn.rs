@@ -1,0 +1,309 @@
+//! One turn of a chat: a question, the answer as it comes, and what is said of it afterwards. Must not know where lines come from.
+
+use std::time::Duration;
+
+use headrace_client::{Answer, ChatEvent, ChatRequest, ChatStream, ClientError};
+
+use super::Session;
+use super::input::{Input, Typed};
+use super::screen::{OutputClosed, Screen};
+
+/// Most answers of one turn that call tools.
+const MAX_ROUNDS: usize = 16;
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Answered,
+    Cancelled,
+    Failed,
+}
+
+/// How one answer of a turn ended.
+enum Round {
+    Whole(Box<Answer>),
+    Over(Turn),
+}
+
+impl Session {
+    /// Asks, shows the answer as it comes, and closes the turn in the log. Results of tools are asked of `input`; without, none is.
+    pub(super) async fn turn(
+        &mut self,
+        question: &str,
+        input: Option<&Input>,
+        screen: &mut Screen,
+    ) -> Result<Turn, OutputClosed> {
+        let before = self.log.turns();
+        self.log.ask(question);
+        let ended = self.rounds(input, screen).await?;
+        self.last_question = Some((question.to_owned(), self.log.turns() > before));
+        Ok(ended)
+    }
+
+    async fn rounds(&mut self, input: Option<&Input>, screen: &mut Screen) -> Result<Turn, OutputClosed> {
+        for _ in 0..MAX_ROUNDS {
+            let answer = match self.round(screen).await? {
+                Round::Whole(answer) => answer,
+                Round::Over(turn) => return Ok(turn),
+            };
+            match input {
+                Some(input) if !answer.tool_calls.is_empty() && !self.template.tools.is_empty() => {
+                    if !self.results(&answer, input, screen).await {
+                        self.log.fail();
+                        screen.note("without a result there is no answer: the question is forgotten");
+                        return Ok(Turn::Cancelled);
+                    }
+                }
+                _ => {
+                    if answer.text.is_empty() {
+                        // An empty message says nothing, and some templates refuse one.
+                        self.log.fail();
+                    } else {
+                        self.log.answer(answer.text);
+                    }
+                    return Ok(Turn::Answered);
+                }
+            }
+        }
+        self.log.fail();
+        screen.error(&format!("{MAX_ROUNDS} answers called tools, one after the other: this turn ends here"));
+        Ok(Turn::Failed)
+    }
+
+    /// What the tools say to the calls of an answer. Whether there is something to all of them.
+    async fn results(&mut self, answer: &Answer, input: &Input, screen: &mut Screen) -> bool {
+        self.log.called(answer.text.as_str(), &answer.tool_calls);
+        for call in &answer.tool_calls {
+            let prompt = format!("result of {}> ", super::screen::line_of(&call.name));
+            let typed = tokio::select! {
+                biased;
+                () = interrupted() => return false,
+                typed = input.answer(&prompt) => typed,
+            };
+            match typed {
+                Typed::Line(text) if !text.trim().is_empty() => self.log.result(call.id.as_str(), text),
+                Typed::Unreadable(why) => {
+                    screen.error(&why);
+                    return false;
+                }
+                Typed::Line(_) | Typed::Interrupted | Typed::End => return false,
+            }
+        }
+        true
+    }
+
+    /// One answer, shown as it comes.
+    async fn round(&mut self, screen: &mut Screen) -> Result<Round, OutputClosed> {
+        let request =
+            ChatRequest { model: self.model.clone(), messages: self.log.messages(), ..self.template.clone() };
+        let interrupt = interrupted();
+        tokio::pin!(interrupt);
+        // Dropping either future below drops the connection, by which the server sees the cancellation.
+        let opened = tokio::select! {
+            biased;
+            () = &mut interrupt => None,
+            opened = self.ask(&request) => Some(opened),
+        };
+        let mut stream = match opened {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => return Ok(Round::Over(self.failed(&error, screen))),
+            None => {
+                self.log.cancel("");
+                screen.note("cancelled");
+                return Ok(Round::Over(Turn::Cancelled));
+            }
+        };
+        self.last_request.clone_from(&stream.answer().request_id);
+        screen.begin_answer();
+        let shown = show(&mut stream, interrupt, screen).await?;
+        screen.end_answer()?;
+        match shown {
+            Shown::Whole => {
+                let answer = stream.into_answer();
+                for call in &answer.tool_calls {
+                    screen.note(&format!("the model calls {}({})", call.name, call.arguments));
+                }
+                screen.note(&summary(&answer));
+                Ok(Round::Whole(Box::new(answer)))
+            }
+            Shown::Cancelled => {
+                let answer = stream.into_answer();
+                let kept =
+                    if self.log.cancel(answer.text.as_str()) { "" } else { " · the question is forgotten" };
+                screen.note(&format!("cancelled{kept} · {}", summary(&answer)));
+                Ok(Round::Over(Turn::Cancelled))
+            }
+            Shown::Failed(error) => Ok(Round::Over(self.failed(&error, screen))),
+        }
+    }
+
+    /// Asks; once more where a lent key has ended.
+    async fn ask(&mut self, request: &ChatRequest) -> Result<ChatStream, ClientError> {
+        match self.client.chat(request).await {
+            Err(ClientError::Api(error)) if error.status == Some(401) && self.renew().await => {
+                self.client.chat(request).await
+            }
+            asked => asked,
+        }
+    }
+
+    fn failed(&mut self, error: &ClientError, screen: &mut Screen) -> Turn {
+        self.log.fail();
+        if let Some(id) = error.request_id() {
+            self.last_request = Some(id.to_owned());
+        }
+        report(screen, error, self.has_key);
+        Turn::Failed
+    }
+}
+
+/// How the showing of an answer ended.
+enum Shown {
+    Whole,
+    Cancelled,
+    Failed(ClientError),
+}
+
+async fn show(
+    stream: &mut ChatStream,
+    mut interrupt: std::pin::Pin<&mut impl Future<Output = ()>>,
+    screen: &mut Screen,
+) -> Result<Shown, OutputClosed> {
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = &mut interrupt => return Ok(Shown::Cancelled),
+            event = stream.next() => event,
+        };
+        match event {
+            Ok(Some(ChatEvent::Text(piece))) => screen.answer(&piece)?,
+            Ok(Some(ChatEvent::Reasoning(piece))) => screen.reasoning(&piece)?,
+            Ok(Some(ChatEvent::ToolCall(_) | ChatEvent::Finish(_))) => {}
+            Ok(None) => return Ok(Shown::Whole),
+            Err(error) => return Ok(Shown::Failed(error)),
+        }
+    }
+}
+
+/// Resolves at the next Ctrl-C; never where signals cannot be caught.
+pub(super) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Resolves when something outside wants this process to end: then the terminal has to be put right first.
+pub(super) async fn told_to_leave() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
+    else {
+        return interrupted().await;
+    };
+    tokio::select! {
+        () = interrupted() => {}
+        _ = term.recv() => {}
+        _ = hangup.recv() => {}
+    }
+}
+
+pub(super) fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
+    screen.error(&error.to_string());
+    if let Some(advice) = advice(error, has_key) {
+        screen.note(advice);
+    }
+}
+
+/// What to do about it here, where there is something.
+fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
+    match error {
+        ClientError::Api(error) if error.status == Some(401) && !has_key => Some(
+            "No key was given: set HEADRACE_API_KEY (the first start of `headrace up` shows the first key).",
+        ),
+        ClientError::Connection(_) => Some("Is it running? `headrace up` starts one; --url names another."),
+        ClientError::Api(error) if error.code == "context_length_exceeded" => Some(
+            "The conversation fills the model's context: /clear begins anew and keeps the system message.",
+        ),
+        _ => None,
+    }
+}
+
+/// One line about an answer: what is not known is left out, never shown as zero.
+fn summary(answer: &Answer) -> String {
+    let mut parts = Vec::new();
+    match answer.finish_reason.as_deref() {
+        Some("length") => parts.push("ended at its length limit".to_owned()),
+        Some("content_filter") => parts.push("stopped by a content rule".to_owned()),
+        _ => {}
+    }
+    parts.extend(answer.timing.first_token.map(|ttft| format!("TTFT {}", duration(ttft))));
+    parts.extend(answer.tokens_per_second().map(|rate| format!("{rate:.0} tokens/s")));
+    if let Some(usage) = &answer.usage {
+        parts.push(format!("prompt {} ({} cached)", usage.prompt_tokens, usage.cached_tokens()));
+        parts.push(format!("output {}", usage.completion_tokens));
+    }
+    parts.extend(answer.explain.as_ref().and_then(|explain| explain.cost).map(|cost| cost.to_string()));
+    if answer.timing.retries > 0 {
+        parts.push(format!("try {}", answer.timing.retries.saturating_add(1)));
+    }
+    parts.extend(answer.request_id.clone());
+    parts.join(" · ")
+}
+
+fn duration(time: Duration) -> String {
+    let millis = time.as_secs_f64() * 1e3;
+    match millis {
+        0.0..10.0 => format!("{millis:.1} ms"),
+        10.0..1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.2} s", millis / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_client::{ApiError, Explain, Timing, UsageBody};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_full_conversation_and_a_missing_key_have_a_way_out() {
+        let refused = |status, code: &str| {
+            let error = ApiError { status: Some(status), code: code.into(), ..ApiError::default() };
+            ClientError::Api(Box::new(error))
+        };
+        let full = advice(&refused(400, "context_length_exceeded"), true).unwrap();
+        assert!(full.contains("/clear"), "{full}");
+        assert!(advice(&refused(401, "missing_api_key"), false).unwrap().contains("HEADRACE_API_KEY"));
+        assert_eq!(advice(&refused(401, "invalid_api_key"), true), None);
+    }
+
+    #[test]
+    fn the_line_after_an_answer() {
+        let usage: UsageBody = serde_json::from_value(json!({"prompt_tokens": 24, "completion_tokens": 56,
+            "prompt_tokens_details": {"cached_tokens": 16}}))
+        .unwrap();
+        let answer = Answer {
+            finish_reason: Some("stop".into()),
+            usage: Some(usage),
+            explain: Some(Explain::from_value(json!({"cost": {"charged_nano_dollars": 9_400},
+                "stages": [{"stage": "decode", "start_us": 2_340, "duration_us": 55_000}]}))),
+            request_id: Some("req_1".into()),
+            timing: Timing {
+                first_token: Some(Duration::from_micros(2_340)),
+                last_token: Some(Duration::from_micros(57_340)),
+                ..Timing::default()
+            },
+            ..Answer::default()
+        };
+        assert_eq!(
+            summary(&answer),
+            "TTFT 2.3 ms · 1000 tokens/s · prompt 24 (16 cached) · output 56 · $0.0000094 · req_1"
+        );
+        let cut = Answer { finish_reason: Some("length".into()), ..Answer::default() };
+        assert_eq!(summary(&cut), "ended at its length limit");
+        assert_eq!(
+            (duration(Duration::from_millis(412)), duration(Duration::from_millis(1_500))),
+            ("412 ms".into(), "1.50 s".into())
+        );
+    }
+}
