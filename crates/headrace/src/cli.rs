@@ -20,6 +20,7 @@ pub(crate) mod operators;
 pub(crate) mod places;
 
 mod shared;
+pub(crate) mod shells;
 pub(crate) mod upstreams;
 
 pub(crate) use shared::At;
@@ -110,6 +111,10 @@ pub(crate) enum Command {
     Tokenize(lens::TokenizeArgs),
     /// Whether a model's tokenizer, template and configuration agree: what is wrong, what shows it, and the way out
     Doctor(lens::DoctorArgs),
+    /// What a shell completes: a script for it
+    Completions(shells::CompletionsArgs),
+    /// Manual pages, one for each command
+    Man(shells::ManArgs),
 }
 
 /// Settings that have a flag of their own.

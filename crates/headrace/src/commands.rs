@@ -13,6 +13,7 @@ pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod routes;
 pub(crate) mod shadow;
+pub(crate) mod shells;
 pub(crate) mod status;
 pub(crate) mod trace;
 pub(crate) mod upstreams;

@@ -73,6 +73,8 @@ fn main() -> ExitCode {
         Command::Render(args) => commands::lens::render(&args),
         Command::Tokenize(args) => commands::lens::tokenize(&args),
         Command::Doctor(args) => commands::lens::doctor(&args),
+        Command::Completions(args) => commands::shells::completions(&args),
+        Command::Man(args) => commands::shells::man(&args),
     }
 }
 
