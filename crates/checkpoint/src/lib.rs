@@ -34,6 +34,7 @@ pub use error::CheckpointError;
 pub use generation::GenerationDefaults;
 pub use parts::Format;
 pub use rope::{Rope, RopeScaling};
+pub use source::is_gguf;
 pub use tensor::{DType, Tensor};
 pub use tokenizer_config::TokenizerConfig;
 pub use wording::Wording;

@@ -42,6 +42,19 @@ impl Deref for Contents {
     }
 }
 
+/// Whether a file is a GGUF file: by its name, or by how it begins, as programs that store files by their digests give them no
+/// such name.
+pub fn is_gguf(path: &Path) -> bool {
+    let named = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+    let begins = || {
+        let mut first = [0; 4];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
+        read.is_ok() && first == *b"GGUF"
+    };
+    // Nothing but a plain file is opened: a pipe would wait.
+    named || path.is_file() && begins()
+}
+
 impl Source {
     /// The directory at `path`, or the one that the GGUF file at `path` lies in, with the file's name.
     ///
@@ -54,11 +67,9 @@ impl Source {
         if real.is_dir() {
             return Ok((Self::directory(real), None));
         }
-        let is_gguf =
-            |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
         if !real.is_file() || !(is_gguf(path) || is_gguf(&real)) {
             let problem =
-                "is not a directory; give the directory that holds config.json, or a .gguf file".to_owned();
+                "is not a directory; give the directory that holds config.json, or a GGUF file".to_owned();
             return Err(CheckpointError::File { file: name(), problem });
         }
         // Links out of its directory are followed here, and only here: whoever names a file means that file. Its parts,

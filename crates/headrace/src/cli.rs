@@ -103,7 +103,7 @@ pub(crate) enum Command {
     Chat(chat::ChatArgs),
     /// Measure a server under load: any that speaks OpenAI's dialect
     Bench(Box<crate::commands::bench::BenchArgs>),
-    /// Checkpoints: what is in one, and random ones to measure with
+    /// Checkpoints: which there are on this machine, what is in one, and random ones to measure with
     Models(ModelsArgs),
     /// Exactly what a model sees of a call: its tokens, whose they are, what they cost, and where a cache ends
     Render(lens::RenderArgs),
@@ -138,7 +138,8 @@ pub(crate) struct Flags {
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
-    /// A Hugging Face directory or GGUF file to serve instead of the demo model, or a name for models of upstreams, such as
+    /// A Hugging Face directory or GGUF file to serve instead of the demo model, or the name of one that Hugging Face's tools, Ollama,
+    /// LM Studio or llama.cpp have stored on this machine (headrace models list), or a name for models of upstreams, such as
     /// best=gpu1/qwen,gpu2/qwen (by token ids, with the tokenizer @PATH); may be given several times
     #[arg(long, value_name = "PATH|NAME=PATH|NAME=UPSTREAM/MODEL,…[@PATH]")]
     pub(crate) model: Vec<String>,
@@ -377,6 +378,8 @@ pub(crate) struct ModelsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelsCommand {
+    /// List what the server serves, and what other programs have stored on this machine (Hugging Face, Ollama, LM Studio, llama.cpp)
+    List(At),
     /// Show what a directory or GGUF file holds, the memory it needs, the context that fits, or why it is refused
     #[command(after_help = "Example:\n  headrace models inspect ~/models/Qwen3-0.6B-Q8_0.gguf")]
     Inspect(InspectArgs),
@@ -423,9 +426,9 @@ pub(crate) struct PerplexityArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct InspectArgs {
-    /// A Hugging Face directory or a GGUF file
+    /// A Hugging Face directory or a GGUF file, or the name of one that another program has stored here
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
     /// As if served with this --quantize

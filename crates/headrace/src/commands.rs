@@ -35,6 +35,7 @@ use crate::config::value::Parsed;
 use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_flag, reference, show};
 use crate::datadir::{DataDir, DataDirError};
 use crate::running::InMemory;
+use crate::stored::{self, Found, Places};
 use crate::{first_start, output};
 
 /// Who acts when a command works on a stopped data directory.
@@ -71,7 +72,7 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
             continue;
         }
         paths += 1;
-        match model_flag(text) {
+        match model_flag(text).and_then(|table| stored_by_others(table, text)) {
             Ok(table) => models.push(toml::Value::Table(table)),
             Err(why) => settings.flag_problem("models", "--model", why),
         }
@@ -90,6 +91,26 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
         }
     }
     settings
+}
+
+/// The same with the path of what another program has stored under that name, where there is no such path.
+fn stored_by_others(mut table: toml::Table, text: &str) -> Result<toml::Table, String> {
+    let path = table.get("path").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+    if path == DEMO_PATH || Path::new(&path).exists() || !stored::could_be_a_name(Path::new(&path)) {
+        return Ok(table);
+    }
+    let found = match Places::of_process().find(&path) {
+        Found::One(found) => found,
+        Found::None(why) => return Err(why),
+    };
+    let at = found.path.to_str().ok_or_else(|| format!("{} is not UTF-8", found.path.display()))?;
+    output::note(&format!("{path} is {}'s {}, at {at}", found.program, found.name));
+    // Who gave no name asks for it by the one that it is known by.
+    if !text.contains('=') {
+        table.insert("name".to_owned(), toml::Value::String(path));
+    }
+    table.insert("path".to_owned(), toml::Value::String(at.to_owned()));
+    Ok(table)
 }
 
 fn demo_table() -> toml::Value {

@@ -32,6 +32,7 @@ mod reload;
 mod running;
 mod server;
 mod signals;
+mod stored;
 mod upstreams;
 mod welcome;
 mod wordbooks;

@@ -1,7 +1,8 @@
-//! `headrace models`: what a checkpoint holds, what its arithmetic costs, and random ones to measure with. Needs no server and no data directory.
+//! `headrace models`: which there are, what a checkpoint holds, what its arithmetic costs, and random ones to measure with. Needs no server.
 
 mod inspect;
 mod inspect_encoder;
+mod list;
 mod make;
 mod noise;
 mod perplexity;
@@ -13,12 +14,20 @@ use std::process::ExitCode;
 
 use headrace_checkpoint::EncoderCheckpoint;
 
-use crate::cli::{ModelsArgs, ModelsCommand};
+use crate::cli::{InspectArgs, ModelsArgs, ModelsCommand};
 use crate::output;
+use crate::stored::{self, Found, Places, Stored};
 
 /// Does it.
 pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     let done = match &args.command {
+        ModelsCommand::List(at) => return list::run(at),
+        ModelsCommand::Inspect(args) if !args.path.exists() && stored::could_be_a_name(&args.path) => {
+            match Places::of_process().find(&args.path.to_string_lossy()) {
+                Found::One(found) => inspected(&found, args),
+                Found::None(why) => Err(why),
+            }
+        }
         ModelsCommand::Inspect(args) if EncoderCheckpoint::is_one(&args.path).unwrap_or(false) => {
             inspect_encoder::run(args)
         }
@@ -29,5 +38,18 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => output::fail(&why),
+    }
+}
+
+/// The same of a model that another program has stored.
+fn inspected(found: &Stored, args: &InspectArgs) -> Result<(), String> {
+    if !args.json {
+        output::note(&format!("{} is {}'s, at {}", found.name, found.program, found.path.display()));
+    }
+    let args = InspectArgs { path: found.path.clone(), ..args.clone() };
+    if EncoderCheckpoint::is_one(&args.path).unwrap_or(false) {
+        inspect_encoder::run(&args)
+    } else {
+        inspect::run(&args)
     }
 }

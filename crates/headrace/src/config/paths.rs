@@ -2,16 +2,23 @@
 
 use std::path::Path;
 
+use headrace_checkpoint::is_gguf;
+
+use crate::stored;
+
 /// Why a path cannot be a model, as far as one look tells.
 pub(super) fn not_a_model(path: &Path) -> Option<String> {
     let shown = path.display();
     if !path.exists() {
-        return Some(format!("{shown}: there is no such file or directory"));
+        let hint = if stored::could_be_a_name(path) {
+            ". Programs that download models may have it: headrace models list, and headrace up --model NAME"
+        } else {
+            ""
+        };
+        return Some(format!("{shown}: there is no such file or directory{hint}"));
     }
-    let is_gguf =
-        |path: &Path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     if !path.is_dir() {
-        let what = "is neither a directory nor a .gguf file; give a GGUF file or the directory that holds config.json";
+        let what = "is neither a directory nor a GGUF file; give a GGUF file or the directory that holds config.json";
         return (!is_gguf(path)).then(|| format!("{shown}: {what}"));
     }
     let holds_gguf = || {

@@ -1,0 +1,271 @@
+//! Checkpoints that other programs have stored on this machine, by the names that those programs know them by: Hugging Face's hub cache,
+//! Ollama, LM Studio, llama.cpp. Reads directories and manifests, nothing of a model; downloads nothing.
+//!
+//! Layouts: <https://huggingface.co/docs/huggingface_hub/guides/manage-cache>,
+//! <https://github.com/ollama/ollama/blob/main/docs/faq.mdx> (`OLLAMA_MODELS`; a manifest for each tag, a blob for each layer),
+//! <https://lmstudio.ai/docs/app/basics/import-model>, <https://github.com/ggml-org/llama.cpp> (`LLAMA_CACHE`).
+
+mod hub;
+mod ollama;
+
+use std::path::{Path, PathBuf};
+
+/// Entries of directories that are looked at in all.
+const MAX_ENTRIES: usize = 50_000;
+/// Models that an error names.
+const NAMED: usize = 5;
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// What its program calls it.
+    pub(crate) name: String,
+    /// Which program's.
+    pub(crate) program: &'static str,
+    /// What can be served: a directory, or a GGUF file.
+    pub(crate) path: PathBuf,
+    pub(crate) format: &'static str,
+    /// Of its weights.
+    pub(crate) bytes: u64,
+    /// Why it cannot be served as it is.
+    pub(crate) fault: Option<&'static str>,
+}
+
+/// Where programs store them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    hub: Vec<PathBuf>,
+    ollama: Vec<PathBuf>,
+    lm_studio: Vec<PathBuf>,
+    llama_cpp: Vec<PathBuf>,
+}
+
+/// What came of looking for a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    One(Stored),
+    /// In words.
+    None(String),
+}
+
+/// How many entries may still be looked at.
+pub(crate) struct Budget(usize);
+
+impl Places {
+    /// By this process's environment.
+    pub(crate) fn of_process() -> Self {
+        Self::of(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<PathBuf>) -> Self {
+        let home = variable("HOME");
+        let below = |rest: &str| home.as_ref().map(|home| home.join(rest));
+        let cache = variable("XDG_CACHE_HOME").or_else(|| below(".cache"));
+        let in_cache = |rest: &str| cache.as_ref().map(|cache| cache.join(rest));
+        let hub = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].iter().find_map(|name| variable(name));
+        let hub = hub.or_else(|| Some(variable("HF_HOME").or_else(|| in_cache("huggingface"))?.join("hub")));
+        let ollama = match variable("OLLAMA_MODELS") {
+            Some(own) => vec![own],
+            // The second is the system service's.
+            None => {
+                let service = PathBuf::from("/usr/share/ollama/.ollama/models");
+                below(".ollama/models").into_iter().chain([service]).collect()
+            }
+        };
+        // LM Studio's home may be elsewhere: a file says where.
+        let pointed = below(".lmstudio-home-pointer").and_then(|file| std::fs::read_to_string(file).ok());
+        let lm_studio = pointed.map(|text| Path::new(text.trim()).join("models"));
+        let lm_studio = [lm_studio, below(".lmstudio/models"), below(".cache/lm-studio/models")];
+        let llama_cpp = variable("LLAMA_CACHE").or_else(|| in_cache("llama.cpp"));
+        let llama_cpp = [llama_cpp, below("Library/Caches/llama.cpp")];
+        let unique = |places: Vec<PathBuf>| {
+            let mut unique: Vec<PathBuf> = Vec::new();
+            for place in places {
+                if place.is_absolute() && !unique.contains(&place) {
+                    unique.push(place);
+                }
+            }
+            unique
+        };
+        Self {
+            hub: unique(hub.into_iter().collect()),
+            ollama: unique(ollama),
+            lm_studio: unique(lm_studio.into_iter().flatten().collect()),
+            llama_cpp: unique(llama_cpp.into_iter().flatten().collect()),
+        }
+    }
+
+    /// All that is found, by name.
+    pub(crate) fn list(&self) -> Vec<Stored> {
+        let mut budget = Budget(MAX_ENTRIES);
+        let mut found = Vec::new();
+        for place in &self.hub {
+            hub::list(place, &mut budget, &mut found);
+        }
+        for place in &self.ollama {
+            ollama::list(place, &mut budget, &mut found);
+        }
+        for place in &self.lm_studio {
+            lm_studio(place, &mut budget, &mut found);
+        }
+        for place in &self.llama_cpp {
+            files(place, "llama.cpp", |stem| stem.to_owned(), &mut budget, &mut found);
+        }
+        found.sort_by(|a, b| (a.name.to_lowercase(), a.program).cmp(&(b.name.to_lowercase(), b.program)));
+        found
+    }
+
+    /// The one of that name; where several have it, or none, what to do.
+    pub(crate) fn find(&self, name: &str) -> Found {
+        let all = self.list();
+        let wanted = name.to_lowercase();
+        let called = |test: &dyn Fn(&str) -> bool| -> Vec<&Stored> {
+            all.iter().filter(|stored| test(&stored.name.to_lowercase())).collect()
+        };
+        let exact = called(&|name| name == wanted || name.strip_suffix(":latest") == Some(&wanted));
+        let named = if exact.is_empty() { called(&|name| is_called(name, &wanted)) } else { exact };
+        let (whole, broken): (Vec<&Stored>, Vec<&Stored>) =
+            named.into_iter().partition(|stored| stored.fault.is_none());
+        match (whole.as_slice(), broken.as_slice()) {
+            ([one], _) => Found::One((*one).clone()),
+            ([], []) => Found::None(self.how_to_get(name, &all)),
+            ([], [broken, ..]) => Found::None(format!(
+                "{}'s {} at {} {}",
+                broken.program,
+                broken.name,
+                broken.path.display(),
+                broken.fault.unwrap_or_default()
+            )),
+            (several, _) => {
+                let line = |stored: &&Stored| {
+                    format!("\n  {} ({}): {}", stored.name, stored.program, stored.path.display())
+                };
+                let lines: String = several.iter().take(NAMED).map(line).collect();
+                Found::None(format!(
+                    "`{name}` could be any of several; give the whole name, or the path:{lines}"
+                ))
+            }
+        }
+    }
+
+    fn how_to_get(&self, name: &str, all: &[Stored]) -> String {
+        let mut text = format!("`{name}` is no file or directory, and ");
+        match all {
+            [] => text.push_str("no model of another program is stored on this machine"),
+            some => {
+                let mut names: Vec<_> = some.iter().map(|stored| stored.name.as_str()).collect();
+                names.sort_by_key(|known| std::cmp::Reverse(alike(known, name)));
+                let more = names.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let names = names.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+                text.push_str(&format!("none of the models that other programs have stored here is called so; there are {names}{more}"));
+            }
+        }
+        let looked: Vec<_> = [&self.hub, &self.ollama, &self.lm_studio, &self.llama_cpp]
+            .into_iter()
+            .flatten()
+            .map(|place| place.display().to_string())
+            .collect();
+        text.push_str(&format!("\n  looked in: {}", looked.join(", ")));
+        text.push_str("\n  Headrace downloads nothing. To get it:");
+        let last = name.rsplit('/').next().unwrap_or(name);
+        if name.contains('/') && !name.contains(':') {
+            text.push_str(&format!(
+                "\n    pip install huggingface_hub && hf download {name}\n    then give the same name again, or a directory: hf download {name} --local-dir {last}"
+            ));
+        } else {
+            text.push_str(&format!(
+                "\n    ollama pull {name}, then give the same name again; or hf download ORGANISATION/{last}, then ORGANISATION/{last}"
+            ));
+        }
+        text.push_str("\n  What can be loaded: Hugging Face directories and GGUF files of Llama, Qwen2, Qwen3 and encoders; headrace models inspect PATH says why one cannot");
+        text
+    }
+}
+
+/// Whether text could be a model's name as other programs have it, rather than a path: `Qwen/Qwen3-0.6B`, `llama3.2:1b`.
+pub(crate) fn could_be_a_name(path: &Path) -> bool {
+    let Some(text) = path.to_str() else { return false };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+    let parts: Vec<_> = text.split('/').collect();
+    parts.len() <= 4
+        && text.chars().all(plain)
+        && parts.iter().all(|part| part.starts_with(|c: char| c.is_ascii_alphanumeric()))
+        && !text.ends_with(".gguf")
+}
+
+/// Whether a stored model is meant by part of its name: without organisation, without tag, or by a tag within a file's name.
+fn is_called(name: &str, wanted: &str) -> bool {
+    let (base, tag) = name.split_once(':').unwrap_or((name, ""));
+    let (wanted_base, wanted_tag) = wanted.split_once(':').unwrap_or((wanted, ""));
+    let same = base == wanted_base || base.rsplit('/').next() == Some(wanted_base);
+    let own = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    same && (wanted_tag.is_empty() || tag == wanted_tag || tag.split(own).any(|part| part == wanted_tag))
+}
+
+/// How much of two names is alike: letters at their beginnings, with or without an organisation.
+fn alike(known: &str, name: &str) -> usize {
+    let common =
+        |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    let last = |text: &str| text.rsplit('/').next().unwrap_or_default().to_owned();
+    common(known, name).max(common(&last(known), &last(name)))
+}
+
+/// The entries of a directory by name; none where it cannot be read.
+pub(crate) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)> {
+    let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in read.flatten() {
+        if budget.0 == 0 {
+            break;
+        }
+        budget.0 -= 1;
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The GGUF files of a directory that can be given by themselves: of one in parts the first, and no projectors of images.
+pub(crate) fn gguf_files(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf, u64)> {
+    let mut files = Vec::new();
+    for (name, path) in entries(dir, budget) {
+        let Some(stem) = name.strip_suffix(".gguf") else { continue };
+        let part =
+            stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-')).map(|(_, number)| number);
+        let later = part.is_some_and(|number| number.parse::<u32>().is_ok_and(|number| number > 1));
+        if later || stem.to_lowercase().starts_with("mmproj") {
+            continue;
+        }
+        if let Ok(data) = std::fs::metadata(&path).map(|data| data.len()) {
+            files.push((stem.to_owned(), path, data));
+        }
+    }
+    files
+}
+
+/// `PUBLISHER/REPOSITORY/FILE.gguf`
+fn lm_studio(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
+    for (publisher, path) in entries(place, budget) {
+        for (repository, path) in entries(&path, budget) {
+            files(&path, "LM Studio", |stem| format!("{publisher}/{repository}:{stem}"), budget, found);
+        }
+    }
+}
+
+fn files(
+    dir: &Path,
+    program: &'static str,
+    name: impl Fn(&str) -> String,
+    budget: &mut Budget,
+    found: &mut Vec<Stored>,
+) {
+    for (stem, path, bytes) in gguf_files(dir, budget) {
+        found.push(Stored { name: name(&stem), program, path, format: "GGUF", bytes, fault: None });
+    }
+}
+
+#[cfg(test)]
+mod tests;
