@@ -285,8 +285,44 @@ impl Fault {
     }
 }
 
+/// A name that a misspelt one is taken for differs in so many letters at most.
+const MISSPELT: usize = 2;
+/// Shorter names are alike by chance.
+const LEAST_LETTERS: usize = 4;
+
+/// The name that was meant by one that is none, if one is near enough.
+fn meant(name: &str) -> Option<&'static str> {
+    if name.len() < LEAST_LETTERS || name.len() > MAX_KEY_BYTES || NAMES.contains(&name) {
+        return None;
+    }
+    let near = NAMES.iter().filter(|known| known.len() >= LEAST_LETTERS);
+    let near = near.map(|known| (apart(name, known), *known)).filter(|(apart, _)| *apart <= MISSPELT);
+    near.min().map(|(_, known)| known)
+}
+
+/// How many letters are to be changed, added or left out to make one of the other.
+fn apart(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (at, x) in a.bytes().enumerate() {
+        let mut corner = std::mem::replace(row.first_mut().unwrap_or(&mut 0), at + 1);
+        let mut left = at + 1;
+        for (y, above) in b.bytes().zip(row.iter_mut().skip(1)) {
+            left = (left + 1).min(*above + 1).min(corner + usize::from(x != y));
+            corner = std::mem::replace(above, left);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
 impl From<Fault> for BadRequest {
-    fn from(fault: Fault) -> Self {
+    fn from(mut fault: Fault) -> Self {
+        if fault.code == Code::UnknownParameter
+            && let Some(name) = fault.path.rsplit('.').next().and_then(meant)
+        {
+            fault.message = format!(
+                "there is no such parameter; did you mean `{name}`? (It is refused because ignoring it could change the answer.)"
+            );
+        }
         // Where the JSON itself is broken, no parameter is to blame; the path still helps to find the place.
         let broken = fault.code == Code::InvalidJson;
         let message = match (fault.path.is_empty(), broken) {
@@ -307,6 +343,26 @@ pub(crate) fn head(text: &str, max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelt_name_is_led_to_the_one_that_was_meant() {
+        for (name, expected) in [
+            ("temperatur", Some("temperature")),
+            ("max_token", Some("max_tokens")),
+            ("tempreature", Some("temperature")),
+            ("n_predict", None),
+            ("temperature", None),
+            ("tol", None),
+        ] {
+            assert_eq!(meant(name), expected, "{name}");
+        }
+        let bad = BadRequest::from(Fault::unknown().under_key("top_pp"));
+        assert!(bad.message.starts_with("`top_pp`: there is no such parameter"), "{}", bad.message);
+        let bad = BadRequest::from(Fault::unknown().under_key("contnt").under_index(0).under_key("messages"));
+        assert!(
+            bad.message.contains("`messages[0].contnt`: ") && bad.message.contains("did you mean `content`?")
+        );
+    }
 
     #[test]
     fn a_record_keeps_no_names_that_the_caller_chose() {
