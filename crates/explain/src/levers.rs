@@ -72,12 +72,14 @@ impl LeverName {
         }
     }
 
+    /// By its name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|lever| lever.name() == name)
+    }
+
     /// Whether it can be tried on an engine: what lies outside of one cannot.
     pub const fn can_be_tried(self) -> bool {
-        matches!(
-            self,
-            Self::ShorterPrompt | Self::CachedPrefix | Self::FewerTokens | Self::Stream | Self::FewerAtOnce
-        )
+        matches!(self, Self::ShorterPrompt | Self::CachedPrefix | Self::FewerTokens | Self::Stream)
     }
 }
 

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | why was it slow, refused, a miss? | [`explain`] and [`Usual`], which comparable calls are | [`Explanation`] |
 //! | why was it dear? | [`why_cost`] | [`CostExplanation`] |
+//! | does a lever help? | [`trial`], with what an engine took | [`Trial`] |
 //! | why was this one slower than that one? | [`diff`] | [`Difference`] |
 //!
 //! Everything that is said in words stands in `words`, and what a refusal means in the table of refusals (`headrace_domain::Code`).
@@ -18,7 +19,9 @@ mod levers;
 mod reference;
 mod render;
 mod shape;
+mod stored;
 mod term;
+mod trial;
 mod usual;
 mod words;
 
@@ -29,5 +32,7 @@ pub use explanation::{Compared, Explanation, Refusal, Term, explain};
 pub use levers::{Lever, LeverName};
 pub use reference::ReferenceRow;
 pub use shape::CallShape;
+pub use stored::{diff_stored, explain_beside, explain_stored, why_cost_stored};
 pub use term::{Party, TermName};
+pub use trial::{Ran, Trial, shape_with, trial};
 pub use usual::{MOST_COMPARED, Usual};

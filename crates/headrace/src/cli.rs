@@ -311,7 +311,7 @@ pub(crate) enum LedgerCommand {
 #[derive(Debug, Args)]
 #[command(
     subcommand_negates_reqs = true,
-    after_help = "Examples:\n  headrace trace req_0192...             one call's waterfall\n  headrace trace --last                  the last call's waterfall\n  headrace trace --last 20               a list of the last 20\n  headrace trace --slowest               the slowest of the last day\n  headrace trace --slowest --explain     why the slowest was slow, in words, and what would have helped\n  headrace trace --last --why-cost       what the last call's money was for\n  headrace trace diff req_0192... req_0192...   why one took longer than the other"
+    after_help = "Examples:\n  headrace trace req_0192...             one call's waterfall\n  headrace trace --last                  the last call's waterfall\n  headrace trace --last 20               a list of the last 20\n  headrace trace --slowest               the slowest of the last day\n  headrace trace --slowest --explain     why the slowest was slow, in words, and what would have helped\n  headrace trace --last --explain --try fewer-tokens   and whether it does\n  headrace trace --last --why-cost       what the last call's money was for\n  headrace trace diff req_0192... req_0192...   why one took longer than the other"
 )]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
@@ -332,6 +332,10 @@ pub(crate) struct TraceArgs {
     /// Say in words where one call's money went: tokens, prices, hold, discounts, loss
     #[arg(long, conflicts_with = "explain")]
     pub(crate) why_cost: bool,
+    /// Run the call's shape on an engine here, as it was and with a lever, and put what was foretold beside what came of it
+    #[arg(long = "try", value_name = "LEVER", requires = "explain")]
+    #[arg(value_parser = lever)]
+    pub(crate) lever: Option<headrace_explain::LeverName>,
     #[command(subcommand)]
     pub(crate) command: Option<TraceCommand>,
 }
@@ -462,6 +466,15 @@ pub(crate) struct MakeArgs {
     /// The file or directory to make
     #[arg(value_name = "OUT")]
     pub(crate) out: PathBuf,
+}
+
+fn lever(text: &str) -> Result<headrace_explain::LeverName, String> {
+    use headrace_explain::LeverName;
+    LeverName::named(text).ok_or_else(|| {
+        let names: Vec<&str> =
+            LeverName::ALL.into_iter().filter(|lever| lever.can_be_tried()).map(LeverName::name).collect();
+        format!("it must be one of {}", names.join(", "))
+    })
 }
 
 fn call_id(text: &str) -> Result<headrace_domain::RequestId, String> {

@@ -2,6 +2,7 @@
 //! Turns replies into text; decides nothing.
 
 pub(crate) mod bench;
+mod counterfactual;
 pub(crate) mod errors;
 pub(crate) mod keys;
 pub(crate) mod lens;

@@ -2,7 +2,7 @@
 
 use headrace_domain::Code;
 
-use super::Who;
+use super::who::Who;
 
 /// What a page says beside the table of refusals.
 pub(super) struct Cause {

@@ -9,6 +9,7 @@ mod changes;
 mod continues;
 mod counts;
 mod cut_off;
+mod delays;
 mod encodes;
 mod ends;
 mod explains;

@@ -42,7 +42,7 @@ fn check(record: &TraceRecord, what: &str) {
 }
 
 /// Reads an answer, taking a pause before each piece.
-async fn read_slowly(answer: Answer, pause: Duration) {
+pub(crate) async fn read_slowly(answer: Answer, pause: Duration) {
     if let AnswerBody::Stream(mut delivery) = answer.body {
         loop {
             tokio::time::sleep(pause).await;
@@ -167,7 +167,7 @@ async fn time_in_which_the_reader_does_not_read_is_the_clients() {
 }
 
 /// A body that is on its way for a while.
-struct Upload(Bytes, Duration);
+pub(crate) struct Upload(pub(crate) Bytes, pub(crate) Duration);
 
 impl BodySource for Upload {
     async fn read(self) -> Result<Bytes, BodyRefusal> {

@@ -227,16 +227,35 @@ fn token(sender: &EventSender, choice: u32, text: &str) {
     sender.send(Event::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
 }
 
-/// A clock that panics once, when it is read for so many more times.
+/// A clock that panics once, when it is read for so many more times, or is late from such a reading on.
 pub(crate) struct Faulty {
     clock: SystemClock,
     left: AtomicU64,
+    late_in: AtomicU64,
+    late_by_ns: AtomicU64,
+    late_ns: AtomicU64,
 }
 
 impl Faulty {
+    fn new() -> Self {
+        let [left, late_in, late_by_ns, late_ns] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { clock: SystemClock::new(), left, late_in, late_by_ns, late_ns }
+    }
+
     /// The `n`-th reading from now panics; 0: none does.
     pub(crate) fn panic_at(&self, n: u64) {
         self.left.store(n, Ordering::SeqCst);
+    }
+
+    /// The `n`-th reading from now, and all behind it, are so much later: as if whatever came before it had taken that long.
+    pub(crate) fn late_at(&self, n: u64, by_ns: u64) {
+        self.late_by_ns.store(by_ns, Ordering::SeqCst);
+        self.late_in.store(n, Ordering::SeqCst);
+    }
+
+    /// Whether that reading is still to come.
+    pub(crate) fn is_still_in_time(&self) -> bool {
+        self.late_in.load(Ordering::SeqCst) > 0
     }
 
     /// Whether the panic is still to come.
@@ -247,18 +266,22 @@ impl Faulty {
     fn read(&self) {
         let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         assert_ne!(before, Ok(1), "the clock was told to fail");
+        let late = self.late_in.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if late == Ok(1) {
+            self.late_ns.fetch_add(self.late_by_ns.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
     }
 }
 
 impl Clock for Faulty {
     fn now(&self) -> UnixNanos {
         self.read();
-        self.clock.now()
+        self.clock.now().after(Duration::from_nanos(self.late_ns.load(Ordering::SeqCst)))
     }
 
     fn monotonic_nanos(&self) -> u64 {
         self.read();
-        self.clock.monotonic_nanos()
+        self.clock.monotonic_nanos() + self.late_ns.load(Ordering::SeqCst)
     }
 }
 
@@ -384,7 +407,7 @@ impl World {
     }
 
     pub(crate) fn new(setup: Setup) -> Self {
-        let clock = Arc::new(Faulty { clock: SystemClock::new(), left: AtomicU64::new(0) });
+        let clock = Arc::new(Faulty::new());
         let now = clock.now();
         let (org, project) = (OrgId::new("acme").unwrap(), ProjectId::new("web").unwrap());
         let directory =

@@ -7,6 +7,7 @@ use headrace_explain::ErrorPage;
 use serde_json::{Value, json};
 
 use crate::cli::ErrorsArgs;
+use crate::config::layers::distance;
 use crate::output;
 
 /// How alike a name must be to be named instead of one that is none: so many letters of each may differ.
@@ -63,30 +64,12 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// How many letters are to be changed, added or removed to make one of the other.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut before = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (y, above) in b.chars().zip(row.iter().skip(1)) {
-            left = (left + 1).min(above + 1).min(before + usize::from(x != y));
-            before = *above;
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_name_that_is_none_is_led_to_one_that_is() {
-        assert_eq!((distance("abc", "abc"), distance("abc", "axc"), distance("", "ab")), (0, 1, 2));
         assert!(unknown("token_per_minute").ends_with("did you mean `tokens_per_minute`?"));
         assert!(unknown("nonsense at all").contains("lists them"));
         assert!(list().lines().count() > 90);

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
-use headrace_explain::{MOST_COMPARED, Usual, diff, explain, why_cost};
+use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{TraceError, TraceReader, WaterfallOptions, operator_json, table, waterfall};
 use serde::Serialize;
 
 use crate::cli::{TraceArgs, TraceCommand};
-use crate::commands::{CommandError, data_dir};
+use crate::commands::{CommandError, counterfactual, data_dir};
 use crate::{datadir, output};
 
 /// Most calls in a list.
@@ -52,13 +52,35 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
             let cost = why_cost(record);
             Ok(told(&cost, json, || cost.text(width)))
         } else {
-            let compared = reader.last(MOST_COMPARED).map_err(failed)?;
-            let explanation = explain(record, &Usual::of(&compared, record));
-            Ok(told(&explanation, json, || explanation.text(width)))
+            explained(args, &reader, record, width)
         };
     }
     let options = WaterfallOptions { width, color };
     Ok(show(&records, json, args.id.is_some() || args.last == Some(1), &options))
+}
+
+/// What an explanation says, and what came of a lever where one is to be tried.
+fn explained(
+    args: &TraceArgs,
+    reader: &SqliteTraceReader,
+    record: &TraceRecord,
+    width: usize,
+) -> Result<String, CommandError> {
+    let explanation = explain_beside(reader, record).map_err(failed)?;
+    let Some(lever) = args.lever else {
+        return Ok(told(&explanation, args.at.json, || explanation.text(width)));
+    };
+    let trial = counterfactual::run(&args.at, record, lever)?;
+    let whole = Explained { explanation: &explanation, trial: &trial };
+    Ok(told(&whole, args.at.json, || format!("{}\n{}", explanation.text(width), trial.text(width))))
+}
+
+/// An explanation and a lever that was tried, as one object.
+#[derive(Serialize)]
+struct Explained<'a> {
+    #[serde(flatten)]
+    explanation: &'a Explanation,
+    trial: &'a Trial,
 }
 
 fn chosen(args: &TraceArgs, reader: &SqliteTraceReader) -> Result<Vec<TraceRecord>, CommandError> {

@@ -226,7 +226,7 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = String>) -> String
 }
 
 /// Levenshtein's distance, in bytes.
-fn distance(one: &str, other: &str) -> usize {
+pub(crate) fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {
         let mut diagonal = i;

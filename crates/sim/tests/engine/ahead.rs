@@ -1,7 +1,10 @@
 //! What stood before a job and ran beside it, in virtual time: whose, and whether prompts or answers.
 
-use headrace_domain::{Ahead, Sampling};
-use headrace_engine_api::{Job, Tenant};
+use headrace_domain::{
+    Ahead, EngineRun, EngineSeen, Outcome, Pauses, RequestId, Sampling, Timeline, TraceRecord,
+};
+use headrace_engine_api::{Job, JobReport, Tenant};
+use headrace_explain::{Usual, explain};
 use headrace_scheduler::SchedulerConfig;
 
 use crate::support::{Bench, Reader, greedy, job, roomy};
@@ -103,4 +106,96 @@ fn two_prompts_computed_together_are_told_of_each_other() {
     // Turns are taken chunk by chunk: at least one of them stood beside most of the other.
     let most = both.iter().map(|beside| beside.prefill_tokens).max().unwrap();
     assert!((100..=200).contains(&most), "{both:?}");
+}
+
+/// A call of nothing but this job, as a trace keeps it.
+fn record_of(report: &JobReport) -> TraceRecord {
+    let text = include_str!("../../../trace/tests/data/completed.json");
+    let base = headrace_trace::decode_record(text.trim_end()).unwrap();
+    let engine = report.engine.clone();
+    let run = EngineRun {
+        submitted_ns: 0,
+        queue_ns: engine.queue_ns,
+        prefill_ns: engine.prefill_ns,
+        decode_ns: engine.decode_ns,
+        paused_ns: engine.paused_ns,
+    };
+    let (first, until) = (run.queue_ns + run.prefill_ns, run.queue_ns + run.prefill_ns + run.decode_ns);
+    let mut line = Timeline::new();
+    let seen = EngineSeen { first_token_ns: Some(first), until_ns: until, pauses: &Pauses::default() };
+    line.engine([run].into_iter(), &seen);
+    TraceRecord {
+        request_id: RequestId::from_bits(1),
+        duration_ns: until,
+        first_token_ns: Some(first),
+        stages: line.into_spans(),
+        usage: report.usage,
+        engine: Some(engine),
+        attempts: Vec::new(),
+        outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+        ..base
+    }
+}
+
+/// What the explanation of a call names first, where another one stood before it or beside it: `before` is its tenant, what of
+/// it is there when the call comes, and its prompt and answer.
+fn named(
+    costs: [u64; 3],
+    places: usize,
+    before: Option<(u64, bool, usize, u32)>,
+    own: (usize, u32),
+) -> &'static str {
+    let mut bench = slow(costs, SchedulerConfig { max_running: places, ..roomy() });
+    let first = before.map(|(tenant, begun, prompt, answer)| {
+        let reader = bench.submit(of(tenant, 3, prompt, greedy(answer)));
+        if begun {
+            (0..prompt.div_ceil(128) + 1).for_each(|_| _ = bench.step());
+        }
+        reader
+    });
+    let mut call = bench.submit(of(2, 40, own.0, greedy(own.1)));
+    bench.run();
+    drop(first);
+    call.pump();
+    let told = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
+    let sum: f64 = told.terms.iter().map(|term| term.us).sum();
+    assert!((sum - told.total_us).abs() <= told.total_us * 0.01, "{sum} of {}", told.total_us);
+    told.dearest.unwrap().name()
+}
+
+#[test]
+fn a_delay_in_the_engine_is_named_by_what_caused_it() {
+    let slow_prompts = [1, 40, 2];
+    let slow_answers = [1, 1, 60];
+    for (what, expected, found) in [
+        ("its own prompt", "prefill", named(slow_prompts, 8, None, (200, 4))),
+        ("its own answer", "decode", named(slow_answers, 8, None, (20, 40))),
+        (
+            "another's answer before it",
+            "queue_others",
+            named(slow_answers, 1, Some((1, true, 20, 60)), (20, 3)),
+        ),
+        ("its organisation's answer", "queue_own", named(slow_answers, 1, Some((2, true, 20, 60)), (20, 3))),
+        (
+            "another's prompt before it",
+            "queue_others_prompts",
+            named(slow_prompts, 1, Some((1, false, 400, 1)), (20, 3)),
+        ),
+        (
+            "its organisation's prompt",
+            "queue_own_prompts",
+            named(slow_prompts, 1, Some((2, false, 400, 1)), (20, 3)),
+        ),
+    ] {
+        assert_eq!(found, expected, "{what}");
+    }
+    // And a prompt that is computed in the middle of the answer.
+    let mut bench = slow([1, 40, 2], roomy());
+    let mut call = bench.submit(of(1, 3, 20, greedy(60)));
+    (0..10).for_each(|_| _ = bench.step());
+    let _other = bench.submit(of(2, 40, 300, greedy(1)));
+    bench.run();
+    call.pump();
+    let told = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
+    assert_eq!(told.dearest.unwrap().name(), "decode_behind_prompts", "{}", told.sentence);
 }
