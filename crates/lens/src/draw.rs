@@ -182,7 +182,7 @@ pub fn draw_tokens(list: &TokenList) -> String {
             TokenKind::Special => "special",
             TokenKind::Markup => "markup",
         };
-        [token.id.to_string(), place, format!("{:?}", token.piece), kind.to_owned()]
+        [token.id.to_string(), place, quoted(&token.piece), kind.to_owned()]
     };
     let head = ["id", "bytes", "piece", ""].map(str::to_owned);
     let rows: Vec<[String; 4]> = std::iter::once(head).chain(list.tokens.iter().map(row)).collect();
@@ -200,6 +200,11 @@ pub fn draw_tokens(list: &TokenList) -> String {
     }
     out.push_str(&last);
     out
+}
+
+/// A piece between quotes, on one line.
+fn quoted(piece: &str) -> String {
+    format!("\"{}\"", printable(piece).replace('\n', "\\n").replace('\t', "\\t"))
 }
 
 fn aligned(rows: &[[String; 4]]) -> String {

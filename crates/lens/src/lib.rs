@@ -4,12 +4,14 @@
 
 mod doctor;
 mod draw;
+mod finding;
 mod sight;
 mod token;
 mod words;
 
-pub use doctor::{Diagnosis, Examined, Facts, Finding, Severity, diagnose};
+pub use doctor::diagnose;
 pub use draw::{DrawOptions, draw_prompt, draw_tokens, printable};
+pub use finding::{Diagnosis, Examined, Facts, Finding, Severity};
 pub use sight::{PromptSight, SeenPart, SightError, Spelled, sight};
 pub use token::{SeenToken, TokenKind, TokenList, token_list};
 pub use words::{Words, WordsError};

@@ -147,6 +147,9 @@ fn tokens_of_a_text_have_ids_pieces_and_places() {
     let last = marked.tokens.last().unwrap();
     assert_eq!((last.kind, last.id, last.piece.as_str()), (TokenKind::Special, 2, "<|im_end|>"));
     assert_eq!((last.start, last.end), (Some(7), Some(17)));
+    // Half a character is shown as its bytes, and a line break in one line.
+    let broken = draw_tokens(&token_list(&words.tokenizer, "ï\n", false, false).unwrap());
+    assert!(broken.contains(r#""\xc3""#) && broken.contains(r#""\n""#), "{broken}");
     let json = serde_json::to_value(&marked).unwrap();
     assert_eq!(json["tokens"][0]["start"], 0);
 }

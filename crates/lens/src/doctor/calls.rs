@@ -12,7 +12,7 @@ use headrace_prompt::{
 use serde_json::json;
 
 use super::patient::{NEXT, Patient, QUESTION, assistant, user};
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 /// The tool that is offered.
 const NAME: &str = "look_up_heron";

@@ -3,7 +3,7 @@
 use headrace_checkpoint::RopeScaling;
 
 use super::patient::Patient;
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     vocabulary(patient, findings);

@@ -3,7 +3,7 @@
 use headrace_prompt::ReplyFamily;
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 /// What can be told without a template.
 pub(super) fn check_ids(patient: &Patient<'_>, findings: &mut Vec<Finding>) {

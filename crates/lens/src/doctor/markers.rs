@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 /// The longest text that is taken for a mark, in bytes.
 const LONGEST_MARK_BYTES: usize = 48;

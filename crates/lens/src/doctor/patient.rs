@@ -3,7 +3,7 @@
 use headrace_domain::{Conversation, Message, Role, UnixNanos};
 use headrace_prompt::{ChatTemplate, RenderOptions, Rendered, TemplateError};
 
-use super::{Examined, Facts};
+use crate::finding::{Examined, Facts};
 use crate::words::Words;
 
 /// What a user says in conversations that are tried: words that no template looks for.

@@ -4,7 +4,7 @@ use headrace_domain::{Conversation, UnixNanos};
 use headrace_prompt::{RenderOptions, Rendered};
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 /// A day and a minute, in nanoseconds: another date and another time of the day.
 const LATER_NANOS: u64 = (24 * 3600 + 60) * 1_000_000_000;

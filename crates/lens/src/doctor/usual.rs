@@ -4,7 +4,7 @@
 use headrace_domain::{Conversation, Message};
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, SYSTEM, assistant, system, user};
-use super::{Finding, Severity};
+use crate::finding::{Finding, Severity};
 
 /// A conversation that callers have.
 struct Usual {
