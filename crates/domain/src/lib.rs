@@ -50,7 +50,7 @@ pub use stage::{Stage, StageSpan};
 pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, TaggedForm};
 pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
 pub use trace::{
-    CacheMiss, EngineTrace, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION, TraceRecord, TraceSink,
-    TracedRefusal,
+    CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
+    ToldOfCache, TraceRecord, TraceSink, TracedRefusal,
 };
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};

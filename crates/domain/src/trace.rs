@@ -81,6 +81,28 @@ pub struct EngineTrace {
     pub beside: Option<Beside>,
 }
 
+/// Answers of former turns in a prompt, which goes on with the ids that they were generated as, though their texts would become others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptAnswers {
+    /// How many.
+    pub answers: u32,
+    /// How many tokens they have in the prompt.
+    pub tokens: u32,
+}
+
+/// What a caller was told of its prompt beside that of an answer that it named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldOfCache {
+    /// In a word: `nothing`, `not_found`, `unavailable`, `same`, or what was changed, such as `tools_changed`.
+    pub word: String,
+    /// Tokens of the former prompt that cannot be found because of that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missed_tokens: u64,
+    /// Where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<PromptPlace>,
+}
+
 impl EngineTrace {
     /// With what engines saw of more of the same request: this one's times, and the sums of both.
     #[must_use]
@@ -333,6 +355,12 @@ pub struct TraceRecord {
     pub continued: Vec<Continued>,
     /// What the engine saw; `None` where it never got there.
     pub engine: Option<EngineTrace>,
+    /// Former answers that its prompt goes on with as they were generated; `None`: none, or they are what their texts become.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_answers: Option<KeptAnswers>,
+    /// What its caller was told of its prompt, where it asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_of_cache: Option<Box<ToldOfCache>>,
     /// What was held.
     pub held: NanoDollars,
     /// What was charged.

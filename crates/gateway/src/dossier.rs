@@ -122,6 +122,8 @@ impl Dossier {
             connection: None,
             moderation: None,
             outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
+            kept_answers: None,
+            told_of_cache: None,
             shadow_of: None,
         };
         Self {

@@ -13,6 +13,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
+use crate::kept_ids::KeptIds;
 use crate::memory::Memory;
 use crate::pasts::Pasts;
 use crate::shadows::{ShadowFigures, Shadows};
@@ -34,6 +35,7 @@ pub struct Gateway {
     shadows: Shadows,
     objects: Objects,
     pasts: Pasts,
+    kept_ids: Arc<KeptIds>,
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
@@ -58,6 +60,7 @@ impl Gateway {
         Ok(Arc::new(Self {
             objects,
             pasts: Pasts::default(),
+            kept_ids: Arc::default(),
             parts,
             turns: Turns::new(config.render_bytes_at_once),
             memory: Memory::new(config.memory),
@@ -214,6 +217,11 @@ impl Gateway {
     }
 
     /// Where long bodies wait for their turn to be read and rendered.
+    /// The ids of former answers.
+    pub(crate) fn kept_ids(&self) -> &Arc<KeptIds> {
+        &self.kept_ids
+    }
+
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }

@@ -22,6 +22,31 @@ pub struct Policy {
     pub thinking: ThinkingPolicy,
     /// Whose raw prompts may hold control tokens that are spelt out.
     pub parse_special: Spellers,
+    /// What former answers in a prompt are read as.
+    pub past_answers: PastAnswers,
+}
+
+/// What former answers in a prompt are read as, where their texts would become other ids than were generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PastAnswers {
+    /// What was generated, as long as that is known: a conversation goes on from what was computed of it.
+    #[default]
+    AsGenerated,
+    /// What their texts become: an answer depends on nothing but what was sent.
+    AsText,
+}
+
+impl PastAnswers {
+    /// Every one, in the order of a list.
+    pub const ALL: [Self; 2] = [Self::AsGenerated, Self::AsText];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AsGenerated => "generated",
+            Self::AsText => "text",
+        }
+    }
 }
 
 /// What follows where a finished answer is not of the form that was asked for.

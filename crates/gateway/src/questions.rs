@@ -21,6 +21,7 @@ use headrace_wire::{
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
+use crate::kept_ids::KeptIds;
 use crate::lane::{Lane, TokenLane};
 use crate::look_up::{Looked, tell};
 use crate::refused::Why;
@@ -30,7 +31,7 @@ use crate::stages::authorize::unknown_model;
 use crate::stages::moderate::may_pass;
 use crate::stages::parse::take;
 use crate::stages::render::shorten::shortened;
-use crate::stages::render::{could_fit, out_of_vocabulary, rendered, text_alone};
+use crate::stages::render::{could_fit, out_of_vocabulary, rendered, salt_of, text_alone, with_past};
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
 
@@ -87,7 +88,8 @@ impl Gateway {
             to: None,
         };
         let (catalog, limits) = (self.catalog(), self.config().wire.clone());
-        let desk = Desk { question: asked.question, asker, catalog: Arc::clone(&catalog), limits };
+        let kept = Arc::clone(self.kept_ids());
+        let desk = Desk { question: asked.question, asker, catalog: Arc::clone(&catalog), kept, limits };
         let (answered, _taken) = if taken.turn.is_none() {
             (desk.answer(body)?, taken)
         } else {
@@ -125,6 +127,7 @@ struct Desk {
     question: Question,
     asker: Asker,
     catalog: Arc<Catalog>,
+    kept: Arc<KeptIds>,
     limits: WireLimits,
 }
 
@@ -158,7 +161,10 @@ impl Desk {
         let reasoning = Some(&call.reasoning);
         let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
         let ids = conversation_ids(&model, lane, &call, conversation, &options)?;
-        Ok(Answered::Here(count_body(ids.len() as u64, false)))
+        // As the call would be: with former answers as they were generated.
+        let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
+        let past = with_past(&model, lane, &call, (&self.kept, &salt), ids, self.asker.now);
+        Ok(Answered::Here(count_body(past.ids.len() as u64, false)))
     }
 
     fn tokenize(&self, body: &[u8]) -> Result<Vec<u8>, Why> {

@@ -16,6 +16,7 @@ use headrace_wire::{BadRequest, CacheDiagnosis};
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
+use crate::kept_ids::Keeper;
 use crate::notices::alias_header;
 use crate::pump::settle::Settlement;
 use crate::turns::Turn;
@@ -130,6 +131,8 @@ pub(crate) struct Work {
     pub(crate) thought: Option<Arc<ThoughtCap>>,
     /// What of the prompt is to be kept in a cache.
     pub(crate) pins: Arc<[CachePin]>,
+    /// Where the ids of its answers are kept.
+    pub(crate) keeper: Option<Keeper>,
     /// What its caller is told of a cache miss, where it asks for that.
     pub(crate) diagnosis: Option<CacheDiagnosis>,
     pub(crate) sampling: Sampling,

@@ -32,7 +32,8 @@ use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{EdgeConfig, TlsFiles};
 use headrace_gateway::{
-    GatewayConfig, MemoryBounds, NameRules, OffForm, Policy, Route, Spellers, ThinkingPolicy, ToolsOrder,
+    GatewayConfig, MemoryBounds, NameRules, OffForm, PastAnswers, Policy, Route, Spellers, ThinkingPolicy,
+    ToolsOrder,
 };
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
@@ -132,6 +133,8 @@ pub(crate) struct ModelConfig {
     pub(crate) off_form: OffForm,
     /// Whose raw prompts may spell control tokens.
     pub(crate) parse_special: Spellers,
+    /// What former answers in a prompt are read as.
+    pub(crate) past_answers: PastAnswers,
 }
 
 impl ModelConfig {
@@ -142,6 +145,7 @@ impl ModelConfig {
             thinking: self.thinking.clone(),
             off_form: self.off_form,
             parse_special: self.parse_special.clone(),
+            past_answers: self.past_answers,
             ..Policy::default()
         }
     }

@@ -50,6 +50,8 @@ fn record(n: u64) -> TraceRecord {
         connection: None,
         moderation: None,
         outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+        kept_answers: None,
+        told_of_cache: None,
         shadow_of: None,
     }
 }

@@ -49,7 +49,8 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// another one handled the call in the end. Where an answer was lost in its middle and another worker went on with it in its own way, as
 /// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
-/// or `estimated`). `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
+/// or `estimated`). `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
+/// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -107,6 +108,13 @@ pub fn record_json(record: &TraceRecord) -> Value {
     }
     if !record.continued.is_empty() {
         whole["continued"] = record.continued.iter().map(continued).collect();
+    }
+    if let Some(kept) = &record.kept_answers {
+        whole["kept_answers"] = json!({"answers": kept.answers, "tokens": kept.tokens});
+    }
+    if let Some(told) = &record.told_of_cache {
+        whole["told_of_cache"] =
+            json!({"word": told.word, "missed_tokens": told.missed_tokens, "place": told.place});
     }
     if let Some(upstream) = &record.upstream {
         whole["upstream"] = json!({

@@ -14,6 +14,7 @@ mod labels;
 mod lanes;
 mod margin;
 mod metrics;
+mod past;
 mod recent;
 mod recorder;
 mod sampling;

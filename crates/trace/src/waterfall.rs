@@ -10,6 +10,7 @@ use crate::axis::{Axis, Part};
 use crate::group::{Group, grouped_spans};
 use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
+use crate::past;
 use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
 
 /// How a drawing is made.
@@ -288,6 +289,9 @@ impl Drawing<'_> {
             }
             if let Some(kept) = kept_text(engine) {
                 self.fact("kept", &kept);
+            }
+            for (name, text) in past::facts(record) {
+                self.fact(name, &text);
             }
             self.fact(
                 "queue",

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, ProjectId, Prompt, Sampling, SamplingDefaults, Stage, UnixNanos,
+    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage,
+    UnixNanos,
 };
 use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
 use headrace_fleet::Fleet;
@@ -15,6 +16,7 @@ use headrace_wire::CacheDiagnosis;
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
 use crate::dossier::Dossier;
+use crate::kept_ids::{Keeper, KeptIds};
 use crate::lane::{Lane, TokenLane};
 use crate::refused::Why;
 use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
@@ -26,6 +28,7 @@ mod calls;
 mod form;
 mod held;
 mod messages;
+mod past;
 mod pins;
 
 mod raw;
@@ -39,6 +42,7 @@ mod words;
 pub(crate) use calls::held as held_calls;
 use estimate::Estimate;
 pub(crate) use messages::likely_tokens;
+pub(crate) use past::with_past;
 pub(crate) use words::{could_fit, out_of_vocabulary, rendered, shown, text_alone};
 use words::{failed, prompt_param, window_exceeded};
 
@@ -69,7 +73,8 @@ impl Moderated {
         };
         let Taken { body_bytes, memory, turn } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, thought, pins, messages }, sampling) = written;
+        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) = written;
+        dossier.record.kept_answers = past.told;
         let tenant = Tenant(tenant_number(principal.org.as_str()));
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
@@ -87,6 +92,7 @@ impl Moderated {
             grammar,
             thought,
             pins,
+            keeper: past.keeper,
             diagnosis: None,
             sampling,
             salt,
@@ -120,8 +126,9 @@ impl Work {
         let salt = salt(gateway, project, &model, &self.call);
         let written = write(gateway, &self.catalog, &model, self.call.clone(), salt, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, thought, pins, messages }, sampling) =
+        let (Encoded { prompts, text, grammar, thought, pins, past, messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
+        dossier.record.kept_answers = past.told;
         let mut work = Self {
             body_bytes: self.body_bytes,
             memory: Arc::clone(&self.memory),
@@ -132,6 +139,7 @@ impl Work {
             grammar,
             thought,
             pins,
+            keeper: past.keeper,
             diagnosis: self.diagnosis.as_ref().map(|_| ANOTHER_MODEL),
             sampling,
             salt,
@@ -167,27 +175,45 @@ async fn write<T: Send + 'static>(
     kept: T,
     long: bool,
 ) -> Result<Written<T>, Why> {
-    let now = gateway.parts().clock.now();
-    let bounds = (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens);
+    let means = Means {
+        fleet: Arc::clone(catalog.fleet()),
+        kept: Arc::clone(gateway.kept_ids()),
+        salt,
+        bounds: (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens),
+        now: gateway.parts().clock.now(),
+    };
     // What an answer is held to is compiled, and what is to be shortened is rendered several times, which may take as long as a
     // long prompt.
     if !long && !form::is_held(&call) && !shorten::is_asked(&call) {
-        let (call, encoded) = put(model, catalog.fleet(), call, &salt, bounds, now);
+        let (call, encoded) = put(model, call, &means);
         return Ok(Written { call, encoded, kept });
     }
     // A long prompt takes milliseconds: the event loop's threads must stay free for health checks. What was taken stays there
     // meanwhile, also when the client goes away.
-    let (model, fleet) = (Arc::clone(model), Arc::clone(catalog.fleet()));
+    let model = Arc::clone(model);
     let rendering = tokio::task::spawn_blocking(move || {
-        let (call, encoded) = put(&model, &fleet, call, &salt, bounds, now);
+        let (call, encoded) = put(&model, call, &means);
         Written { call, encoded, kept }
     });
     rendering.await.map_err(|_| failed("the rendering was stopped"))
 }
 
-/// Whose cached prefixes it may share.
+/// By what a call is put to a model.
+struct Means {
+    fleet: Arc<Fleet>,
+    kept: Arc<KeptIds>,
+    salt: CacheSalt,
+    /// Tokens of an answer, and of all texts that are encoded.
+    bounds: (u32, u32),
+    now: UnixNanos,
+}
+
 fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
-    let secret = &gateway.parts().cache_secret;
+    salt_of(&gateway.parts().cache_secret, project, model, call)
+}
+
+/// Whose cached prefixes it may share.
+pub(crate) fn salt_of(secret: &[u8; 32], project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
     CacheSalt::derive(secret, project.as_str(), model.name.as_str(), call.cache_salt.as_deref())
 }
 
@@ -213,15 +239,24 @@ struct Encoded {
     thought: Option<Arc<ThoughtCap>>,
     /// What of the prompt is to be kept in a cache.
     pins: Arc<[CachePin]>,
+    /// What is kept of former answers, and for its own.
+    past: Kept,
     /// What goes in messages.
     messages: Option<Messages>,
+}
+
+/// See [`past`].
+#[derive(Default)]
+struct Kept {
+    told: Option<KeptAnswers>,
+    keeper: Option<Keeper>,
 }
 
 impl Encoded {
     /// Prompts, and nothing else.
     fn of(prompts: Vec<Arc<[u32]>>) -> Self {
-        let pins = Arc::default();
-        Self { prompts, text: None, grammar: None, thought: None, pins, messages: None }
+        let (pins, past) = (Arc::default(), Kept::default());
+        Self { prompts, text: None, grammar: None, thought: None, pins, past, messages: None }
     }
 
     /// With how tokens are chosen.
@@ -243,61 +278,51 @@ impl Encoded {
 }
 
 /// The call with as much of its conversation as there is room for, and what is sent of it.
-fn put(
-    model: &ServedModel,
-    fleet: &Fleet,
-    call: Box<Call>,
-    salt: &CacheSalt,
-    bounds: (u32, u32),
-    now: UnixNanos,
-) -> (Box<Call>, Result<Encoded, Why>) {
+fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Result<Encoded, Why>) {
     match text_alone(model, &call) {
         Ok(()) => {}
         Err(why) => return (call, Err(why)),
     }
-    match shorten::shortened(model, call, now) {
+    match shorten::shortened(model, call, means.now) {
         Ok(call) => {
-            let encoded = encode(model, fleet, &call, salt, bounds, now);
+            let encoded = encode(model, &call, means);
             (call, encoded)
         }
         Err((call, why)) => (call, Err(why)),
     }
 }
 
-fn encode(
-    model: &ServedModel,
-    fleet: &Fleet,
-    call: &Call,
-    salt: &CacheSalt,
-    (bound, most_tokens): (u32, u32),
-    now: UnixNanos,
-) -> Result<Encoded, Why> {
+fn encode(model: &ServedModel, call: &Call, means: &Means) -> Result<Encoded, Why> {
+    let (bound, most_tokens) = means.bounds;
     match &model.lane {
-        Lane::Tokens(lane) => tokens(model, lane, call, now),
+        Lane::Tokens(lane) => tokens(model, lane, call, means),
         Lane::Vectors(lane) => {
             let prompts = texts::encode(model, lane, call, most_tokens)?;
             Ok(Encoded::of(prompts))
         }
         Lane::Messages(_) => {
-            let messages = Some(messages::prepare(model, fleet, call, salt, bound)?);
+            let messages = Some(messages::prepare(model, &means.fleet, call, &means.salt, bound)?);
             Ok(Encoded { messages, ..Encoded::of(Vec::new()) })
         }
     }
 }
 
-fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, now: UnixNanos) -> Result<Encoded, Why> {
+fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> Result<Encoded, Why> {
     held::check(model, lane, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
-            let options =
-                RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
+            let reasoning = Some(&call.reasoning);
+            let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
             let (ids, text) = rendered(model, lane, conversation, &options)?;
+            let kept = (&means.kept, &means.salt);
+            let past::Past { ids, told, keeper } = with_past(model, lane, call, kept, ids, means.now);
             let grammar = form::grammar(model, lane, call, &text)?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
             let prompts = vec![ids.into()];
-            Ok(Encoded { text: Some(text), grammar, thought, pins, ..Encoded::of(prompts) })
+            let past = Kept { told, keeper };
+            Ok(Encoded { text: Some(text), grammar, thought, pins, past, ..Encoded::of(prompts) })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),

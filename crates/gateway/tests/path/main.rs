@@ -17,6 +17,7 @@ mod fallbacks;
 mod forms;
 mod holds;
 mod inside;
+mod kept;
 mod memory;
 mod moves;
 mod notices;

@@ -58,6 +58,8 @@ pub(crate) enum Script {
     AnswerFully,
     /// Says this, a token for each character.
     Say(&'static str),
+    /// Says this, in these tokens, each with its text.
+    Spell(&'static [(u32, &'static str)]),
     /// Sends so many tokens of 100 bytes and then nothing until cancelled.
     ThenWait(u32),
     /// Sends so many tokens and then fails, once [`Scripted::may_fail`].
@@ -167,6 +169,14 @@ impl Engine for Scripted {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
                 sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
                 sender.finish(Event::Done(report(text.len() as u64)));
+            }
+            Script::Spell(tokens) => {
+                for (id, text) in tokens {
+                    let (ids, text) = (vec![*id], (*text).to_owned());
+                    sender.send(Event::Tokens { choice: 0, ids, text, logprobs: Vec::new() });
+                }
+                sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+                sender.finish(Event::Done(report(tokens.len() as u64)));
             }
             Script::Encode(width) => {
                 let values: Vec<f32> = (1..=width).map(|value| value as f32).collect();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::{OffForm, Spellers, ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{OffForm, PastAnswers, Spellers, ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
@@ -20,7 +20,7 @@ use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
 use super::table::Table;
 use super::thinking::thinking;
-use super::upstreams::{self, off_form, parse_special, tools_order};
+use super::upstreams::{self, off_form, parse_special, past_answers, tools_order};
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
@@ -215,7 +215,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         None
     });
     let (tools_order, off_form, thinking) = (tools_order(table), off_form(table), thinking(table));
-    let parse_special = parse_special(table);
+    let (parse_special, past_answers) = (parse_special(table), past_answers(table));
     Some(ModelConfig {
         setting: table.what.clone(),
         name: name?,
@@ -231,6 +231,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
         thinking,
         off_form,
         parse_special,
+        past_answers,
     })
 }
 
@@ -250,5 +251,6 @@ fn demo_model(name: ModelName) -> ModelConfig {
         thinking: ThinkingPolicy::default(),
         off_form: OffForm::default(),
         parse_special: Spellers::default(),
+        past_answers: PastAnswers::default(),
     }
 }

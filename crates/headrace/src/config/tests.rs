@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::{KeyId, MediaKind, PriceTier};
 use headrace_fleet::Hedge;
-use headrace_gateway::{Inputs, OffForm, OnBreak, Spellers, Sticky};
+use headrace_gateway::{Inputs, OffForm, OnBreak, PastAnswers, Spellers, Sticky};
 use headrace_trace::RecorderConfig;
 
 use super::*;
@@ -577,6 +577,16 @@ fn what_a_model_takes_and_who_may_spell_control_tokens_is_read() {
         let why = far(wrong).err().unwrap_or_default();
         assert!(why.contains(told), "{wrong}: {why}");
     }
+    for (written, read) in [
+        ("", PastAnswers::AsGenerated),
+        ("past_answers = \"generated\"", PastAnswers::AsGenerated),
+        ("past_answers = \"text\"", PastAnswers::AsText),
+    ] {
+        assert_eq!(far(written).map(|config| config.relayed[0].policy.past_answers), Ok(read), "{written}");
+        assert_eq!(own(written).map(|config| config.models[0].policy().past_answers), Ok(read), "{written}");
+    }
+    let why = own("past_answers = \"ids\"").err().unwrap_or_default();
+    assert!(why.contains("models[0].past_answers: \"ids\" is not one of generated, text"), "{why}");
     // What a model that is computed here takes, its checkpoint says.
     assert!(own("input = [\"text\"]").err().unwrap_or_default().contains("models[0].input"));
 }

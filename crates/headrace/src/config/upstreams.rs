@@ -9,7 +9,7 @@ use std::time::Duration;
 use headrace_domain::{KeyId, ModelName, Region};
 use headrace_engine_api::Abandoned;
 use headrace_fleet::Hedge;
-use headrace_gateway::{Inputs, OffForm, OnBreak, Policy, Spellers, ToolsOrder};
+use headrace_gateway::{Inputs, OffForm, OnBreak, PastAnswers, Policy, Spellers, ToolsOrder};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
@@ -36,6 +36,8 @@ const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
 const ABANDONED: &[&str] = &["abort", "drain"];
 /// The names of [`OnBreak`].
 const ON_BREAK: &[&str] = &["error", "continue"];
+/// The names of [`PastAnswers`].
+const PAST_ANSWERS: &[&str] = &["generated", "text"];
 /// The names of [`ToolsOrder`].
 const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
 /// The names of [`OffForm`].
@@ -271,6 +273,7 @@ fn policy(table: &mut Table) -> Policy {
         thinking: thinking(table),
         off_form: off_form(table),
         parse_special: parse_special(table),
+        past_answers: past_answers(table),
     }
 }
 
@@ -293,6 +296,12 @@ fn inputs(table: &mut Table) -> Option<Inputs> {
             None
         }
     }
+}
+
+/// What former answers in a prompt are read as: `past_answers`.
+pub(super) fn past_answers(table: &mut Table) -> PastAnswers {
+    let named = table.take_text("past_answers", Kind::Choice(PAST_ANSWERS));
+    PastAnswers::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
 /// Whose raw prompts may spell control tokens: `parse_special`.

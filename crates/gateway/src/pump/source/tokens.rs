@@ -13,6 +13,7 @@ use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
 use crate::dossier::Dossier;
+use crate::kept_ids::MOST_ANSWER_TOKENS;
 use crate::refused::Why;
 use crate::stages::render::held_calls;
 use crate::state::Work;
@@ -33,6 +34,8 @@ pub(crate) struct TokenSource {
     kept: Option<Box<Kept>>,
     /// The answers' texts, where they are to be judged.
     heard: Option<Box<Heard>>,
+    /// The ids of each answer, where they are kept beyond it.
+    said: Vec<Vec<u32>>,
     /// Two workers have the call, and neither has said a word.
     racing: bool,
     /// The first word of the faster one.
@@ -79,6 +82,7 @@ impl TokenSource {
             parsers: Vec::new(),
             prompt: None,
             kept: None,
+            said: Vec::new(),
             racing: false,
             first: None,
             generated: 0,
@@ -169,6 +173,9 @@ impl TokenSource {
         let form = reply_form(&self.work);
         let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
         self.parsers = (0..self.work.choices()).map(parser).collect();
+        if self.work.keeper.is_some() {
+            self.said.resize_with(self.parsers.len(), Vec::new);
+        }
     }
 
     /// Waits for the next event of any job and takes it in. Waiting may be given up at any time.
@@ -245,6 +252,9 @@ impl TokenSource {
                 if let Some(told) = self.told(choice) {
                     told.ids.extend_from_slice(&ids);
                 }
+                if let Some(said) = self.said.get_mut(choice as usize).filter(|said| is_kept(said)) {
+                    said.extend_from_slice(&ids);
+                }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     parser.push(&text, ids, logprobs, events);
                 }
@@ -259,6 +269,9 @@ impl TokenSource {
             Event::Finished { choice, reason } => {
                 if let Some(told) = self.told(choice) {
                     told.finished = true;
+                }
+                if let (Some(keeper), Some(said)) = (&self.work.keeper, self.said.get(choice as usize)) {
+                    keeper.keep(said, dossier.record.started);
                 }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     parser.finish(reason, events);
@@ -401,6 +414,11 @@ impl TokenSource {
             events.push(ReplyEvent::Prompt { choice, prompt: Arc::clone(&prompt) });
         }
     }
+}
+
+/// Whether there is still room for more of an answer: what is too long is not kept at all.
+const fn is_kept(said: &[u32]) -> bool {
+    said.len() <= MOST_ANSWER_TOKENS
 }
 
 /// The first numbers of a vector, where its caller asks for fewer than there are, brought to length 1 again.
