@@ -10,7 +10,7 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::params::{Knobs, label};
 use crate::refused::{self, Known};
-use crate::{WireLimits, choice, tools, wishes};
+use crate::{WireLimits, cache_options, choice, tools, wishes};
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
@@ -21,7 +21,10 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut ending = Ending::default();
     r.object(|r, key| {
         match key.as_ref() {
-            "messages" => messages = Some(read_messages(r, limits)?),
+            "messages" => messages = Some(read_marked(r, limits)?),
+            "prompt_cache_options" => {
+                r.optional(|r| cache_options::read(r, limits, false))?;
+            }
             "tools" => tools = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
             "tool_choice" => choice = r.optional(|r| choice::openai(r, limits))?,
             "parallel_tool_calls" => parallel = r.optional(Reader::bool)?,
@@ -36,7 +39,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         Ok(())
     })?;
     r.end()?;
-    let messages = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let (messages, marked) = messages.ok_or_else(|| Fault::missing("messages"))?;
     let continues = ending.settle(&messages)?;
     let tool_choice = choice.unwrap_or_default();
     choice::check(&tool_choice, &tools)?;
@@ -62,7 +65,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         explain: knobs.explain,
         diagnoses: false,
         previous_answer: None,
-        cache_marks: Vec::new(),
+        cache_marks: cache_options::marks(&marked),
         clears: None,
         cleared: None,
         cache_salt: knobs.cache_salt,
@@ -75,9 +78,17 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
 }
 
 pub(crate) fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
-    let (mut messages, mut ids) = (Vec::new(), CallIds::openai());
-    r.array(limits.max_messages, |r, _| {
-        let message = read_message(r, limits)?;
+    read_marked(r, limits).map(|(messages, _)| messages)
+}
+
+/// The messages, and which of them a cached prefix is to end behind.
+fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, Vec<u32>)> {
+    let (mut messages, mut marked, mut ids) = (Vec::new(), Vec::new(), CallIds::openai());
+    r.array(limits.max_messages, |r, index| {
+        let (message, is_marked) = read_message(r, limits)?;
+        if is_marked {
+            marked.push(u32::try_from(index).unwrap_or(u32::MAX));
+        }
         tie(&message, &mut ids)?;
         messages.push(message);
         Ok(())
@@ -85,7 +96,7 @@ pub(crate) fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec
     if messages.is_empty() {
         return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
     }
-    Ok(messages)
+    Ok((messages, marked))
 }
 
 /// How a prompt ends: vLLM's two switches, of which one follows from the other.
@@ -141,7 +152,7 @@ struct Draft {
     tool_call_id: Option<String>,
 }
 
-fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
+fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)> {
     let mut draft = Draft::default();
     r.object(|r, key| {
         match key.as_ref() {
@@ -172,7 +183,8 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Message> {
         }
         Ok(())
     })?;
-    finish_message(draft)
+    let is_marked = draft.content.as_ref().is_some_and(|content| content.is_marked);
+    finish_message(draft).map(|message| (message, is_marked))
 }
 
 fn finish_message(draft: Draft) -> Read<Message> {
@@ -203,10 +215,8 @@ fn finish_message(draft: Draft) -> Read<Message> {
         return stray("tool_call_id", "tool");
     }
     let content = match (draft.content, draft.refusal) {
-        (Some(content), Some(refusal)) => {
-            Some(Content { text: content.text + &refusal, media: content.media })
-        }
-        (content, refusal) => content.or(refusal.map(|text| Content { text, media: Vec::new() })),
+        (Some(content), Some(refusal)) => Some(Content { text: content.text + &refusal, ..content }),
+        (content, refusal) => content.or(refusal.map(|text| Content { text, ..Content::default() })),
     };
     if content.is_none() && tool_calls.is_empty() {
         return Err(Fault::missing("content"));

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use headrace_domain::{Code, Media, MediaKind, MediaSource};
 
 use crate::WireLimits;
+use crate::cache_options;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
@@ -16,6 +17,8 @@ pub(crate) struct Content {
     pub(crate) text: String,
     /// Its other parts.
     pub(crate) media: Vec<Media>,
+    /// A part of it is marked as the end of a cached prefix.
+    pub(crate) is_marked: bool,
 }
 
 impl Content {
@@ -45,7 +48,7 @@ impl Other {
 /// A string or a list of chat's parts.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
     match r.kind()? {
-        Kind::String => Ok(Content { text: r.string()?.into_owned(), media: Vec::new() }),
+        Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
         Kind::Array => {
             let mut content = Content::default();
             r.array(limits.max_content_parts, |r, index| part(r, index, &mut content))?;
@@ -75,6 +78,7 @@ fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
             "video_url" => other = Some(("video_url", address(r, MediaKind::Video)?)),
             "input_audio" => other = Some(("input_audio", sound(r)?)),
             "file" => other = Some(("file", file(r)?)),
+            "prompt_cache_breakpoint" => content.is_marked |= cache_options::read_breakpoint(r)?,
             _ => return Err(Fault::unknown()),
         }
         Ok(())

@@ -20,6 +20,7 @@ mod equality_tests;
 #[cfg(test)]
 mod golden_tests;
 
+pub(crate) use diagnosis::write_cache_diagnostics;
 pub use diagnosis::{CacheDiagnosis, Changed};
 pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
 pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};

@@ -3,6 +3,7 @@
 
 mod batches;
 mod breakpoints;
+mod cache_options;
 mod call_ids;
 pub mod canonical;
 mod chat;

@@ -64,8 +64,8 @@ const OPENAI: &[Row] = &[
     ("store", Bool(false), "answers are not stored; leave it out or send false"),
     (
         "prompt_cache_retention",
-        Words(&["in_memory", "in-memory"]),
-        "cached prompts stay in memory only; leave it out",
+        Words(&["in_memory", "in-memory", "24h"]),
+        "cached prompts stay in memory, no longer than there is room; leave it out",
     ),
     ("verbosity", Words(&["medium"]), LATER),
     ("reasoning", Nothing, "use `reasoning_effort`"),

@@ -18,6 +18,7 @@ impl Rendered {
         let Self { principal, mut work } = self;
         work.hash();
         let work = diagnose::diagnosed(work, gateway, dossier).await?;
+        dossier.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
         dossier.mark(Stage::Cache);
         Ok(Keyed { principal, work: Arc::new(work) })
     }

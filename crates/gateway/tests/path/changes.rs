@@ -1,6 +1,6 @@
 //! What a call changed since the answer that it names: to the character, and only to whose answer it was.
 
-use headrace_domain::Endpoint;
+use headrace_domain::{Endpoint, PromptPlace};
 use serde_json::{Value, json};
 
 use crate::world::{Setup, World, read};
@@ -83,4 +83,48 @@ async fn an_answer_that_nobody_knows_is_said_to_be_none() {
     assert!(before.get("diagnostics").is_none(), "{before}");
     let after = ask(&world, &body(LONG, &["Why?"], json!([]), before["id"].clone())).await;
     assert_eq!(after["diagnostics"]["cache_miss_reason"]["type"], "previous_message_not_found");
+}
+
+/// The same in OpenAI's words, of responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_told_what_it_changed_since_the_one_that_it_names() {
+    let world = World::new(Setup::default());
+    let body = |instructions: &str, input: Value, options: Value| {
+        json!({"model": "demo", "max_output_tokens": 4, "instructions": instructions, "input": input,
+            "prompt_cache_options": options})
+    };
+    let ask = async |body: Value| {
+        let answer = world.call(Endpoint::Responses, body).await;
+        let (status, text) = (answer.status, read(answer).await);
+        assert_eq!(status, 200, "{text}");
+        world.balance_when_idle().await;
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let before = ask(body(LONG, json!("The first question."), json!({"mode": "explicit"}))).await;
+    assert_eq!(
+        before["prompt_cache_options"],
+        json!({"mode": "explicit", "ttl": "30m", "comparison_response_id": null})
+    );
+    assert_eq!(before["prompt_cache_diagnostics"], Value::Null);
+    let with = |id: &Value| json!({"comparison_response_id": id});
+    let other = body(&LONG.replace("patient", "pacific"), json!("The first question."), with(&before["id"]));
+    let told = ask(other).await;
+    let miss = &told["prompt_cache_diagnostics"];
+    assert_eq!((&miss["type"], &miss["reason"]), (&json!("cache_miss"), &json!("input_changed")), "{told}");
+    assert_eq!(miss["place"], json!({"in": "system", "character": 12}));
+    assert!(miss["cache_missed_tokens"].as_u64().unwrap() > 10);
+    let traced = world.last_trace().told_of_cache.clone().unwrap();
+    assert_eq!(
+        (traced.word.as_str(), traced.place),
+        ("system_changed", Some(PromptPlace::System { character: 12 }))
+    );
+    assert_eq!(traced.missed_tokens, miss["cache_missed_tokens"]);
+    // The same prompt again is cached no longer, as far as this engine says.
+    let same = ask(body(LONG, json!("The first question."), with(&before["id"]))).await;
+    assert_eq!(same["prompt_cache_diagnostics"]["type"], "unavailable");
+    assert_eq!(world.last_trace().told_of_cache.clone().unwrap().word, "same");
+    let none = ask(body(LONG, json!("x"), with(&json!("resp_00000000000000000000000000000001")))).await;
+    assert_eq!(none["prompt_cache_diagnostics"], json!({"type": "comparison_response_not_found"}));
+    let plain = ask(json!({"model": "demo", "max_output_tokens": 4, "input": "x"})).await;
+    assert!(plain.get("prompt_cache_diagnostics").is_none() && plain.get("prompt_cache_options").is_none());
 }

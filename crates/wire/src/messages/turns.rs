@@ -136,7 +136,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let mut messages = Vec::new();
     let mut open: Option<(usize, Content)> = None;
     let said = |(block, content)| {
-        let Content { text, media } = content;
+        let Content { text, media, is_marked: _ } = content;
         (block, Message { media, ..Message::text(Role::User, text) })
     };
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
@@ -151,7 +151,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
                     .media
                     .iter_mut()
                     .for_each(|part| part.place = format!("content[{index}].{}", part.place));
-                let Content { text, media } = content;
+                let Content { text, media, is_marked: _ } = content;
                 let message = Message { media, ..Message::text(Role::Tool, text) };
                 messages.push((index, Message { tool_call_id: Some(id), ..message }));
             }

@@ -11,7 +11,7 @@ use headrace_domain::{Call, Endpoint, FinishReason, Prompt, ResponseAsk, TokenLo
 use super::sealed::Sealed;
 use crate::ErrorFacts;
 use crate::custom::Unwrap;
-use crate::encode::{ReplyMeta, answer_id, write_explain};
+use crate::encode::{ReplyMeta, answer_id, write_cache_diagnostics, write_explain};
 use crate::json_out::{chat_logprobs, list, raw, value};
 
 /// The items so far, and what is said of the answer as a whole.
@@ -207,6 +207,9 @@ impl Answer {
         match end.usage {
             Some(usage) => write_usage(out, usage),
             None => raw(out, "null"),
+        }
+        if let (Some(diagnosis), Some(usage)) = (&self.meta.diagnosis, end.usage) {
+            write_cache_diagnostics(out, diagnosis, usage);
         }
         if !self.ask.skipped_tools.is_empty() {
             raw(out, ",\"skipped_tools\":");

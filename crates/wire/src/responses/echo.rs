@@ -3,6 +3,7 @@
 use bytes::BytesMut;
 use headrace_domain::{ResponseAsk, SamplingRequest, ServiceTier};
 
+use crate::cache_options::CacheOptions;
 use crate::json_out::{raw, value};
 
 /// What was asked for, as it is repeated.
@@ -19,6 +20,7 @@ pub(super) struct Echo {
     pub(super) metadata: Option<String>,
     pub(super) safety_identifier: Option<String>,
     pub(super) prompt_cache_key: Option<String>,
+    pub(super) cache: Option<CacheOptions>,
     pub(super) user: Option<String>,
     pub(super) effort: Option<String>,
     pub(super) summary: Option<String>,
@@ -65,6 +67,13 @@ impl Echo {
             raw(out, "},");
         }
         field(out, "prompt_cache_key", &self.prompt_cache_key);
+        if let Some(CacheOptions { explicit, comparison }) = &self.cache {
+            raw(out, "\"prompt_cache_options\":{\"mode\":");
+            value(out, if *explicit { "explicit" } else { "implicit" });
+            raw(out, ",\"ttl\":\"30m\",\"comparison_response_id\":");
+            value(out, comparison);
+            raw(out, "},");
+        }
         raw(out, "\"reasoning\":{\"effort\":");
         value(out, &self.effort);
         raw(out, ",\"summary\":");

@@ -24,6 +24,8 @@ const COMPACTED: &str = "What was said before, in short:\n";
 pub(super) struct Turns {
     pub(super) messages: Vec<Message>,
     pub(super) origins: Vec<MessageOrigin>,
+    /// Items behind which a cached prefix is to end.
+    pub(super) marked: Vec<u32>,
 }
 
 /// An item's fields, whatever its type.
@@ -80,6 +82,9 @@ impl Turns {
 
     fn take(&mut self, kind: Kinds, draft: Draft, index: usize) -> Read<()> {
         let missing = |key: &'static str| move || Fault::missing(key);
+        if [&draft.content, &draft.output].into_iter().flatten().any(|content| content.is_marked) {
+            self.marked.push(u32::try_from(index).unwrap_or(u32::MAX));
+        }
         match kind {
             Kinds::Message => {
                 let content = draft.content.ok_or_else(missing("content"))?;
@@ -184,7 +189,7 @@ impl Turns {
 
 /// A message that says this.
 fn of_content(role: Role, content: Content) -> Message {
-    let Content { text, media } = content;
+    let Content { text, media, is_marked: _ } = content;
     Message { media, ..Message::text(role, text) }
 }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use headrace_domain::{Code, MediaKind};
 
 use crate::WireLimits;
+use crate::cache_options;
 use crate::content::{Content, FileParts, Other, detail, no_such_part, sound};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
@@ -29,7 +30,7 @@ const OTHERS: &[(&str, MediaKind)] = &[
 /// A string, or a list of parts that stands at `key`.
 pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<Content> {
     match r.kind()? {
-        Kind::String => Ok(Content { text: r.string()?.into_owned(), media: Vec::new() }),
+        Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
         Kind::Array => {
             let mut content = Content::default();
             r.array(limits.max_content_parts, |r, index| part(r, &mut content, (key, index)))?;
@@ -62,6 +63,7 @@ struct Draft {
     image_url: Option<String>,
     detail: Option<String>,
     sound: Option<Other>,
+    is_marked: bool,
 }
 
 fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) -> Read<()> {
@@ -74,6 +76,7 @@ fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) 
         draft.take(key.as_ref(), r)
     })?;
     let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    content.is_marked |= draft.is_marked;
     if let Some((_, key)) = TEXTS.iter().find(|(text, _)| *text == kind.as_ref()) {
         let said = if *key == "refusal" { draft.refusal } else { draft.text };
         content.text.push_str(&said.ok_or_else(|| Fault::missing(key))?);
@@ -91,8 +94,9 @@ impl Draft {
         match key {
             "text" => self.text = r.optional(Reader::string)?.map(Cow::into_owned),
             "refusal" => self.refusal = Some(r.string()?.into_owned()),
-            // What an answer's parts have beside their text, and where a cached prefix may end: prompts are cached by content anyway.
-            "annotations" | "logprobs" | "prompt_cache_breakpoint" => r.skip()?,
+            // What an answer's parts have beside their text.
+            "annotations" | "logprobs" => r.skip()?,
+            "prompt_cache_breakpoint" => self.is_marked = cache_options::read_breakpoint(r)?,
             "image_url" => self.image_url = r.optional(Reader::string)?.map(Cow::into_owned),
             "detail" => self.detail = r.optional(detail)?,
             "input_audio" => self.sound = Some(sound(r)?),

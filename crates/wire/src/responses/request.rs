@@ -9,6 +9,7 @@ use headrace_domain::{
 };
 
 use crate::WireLimits;
+use crate::cache_options;
 use crate::fault::{Fault, Read};
 use crate::form::json_form;
 use crate::json::{Kind, Reader};
@@ -25,13 +26,12 @@ use super::tools::{self, Tools};
 const KNOWN: &[(&str, Accept, &str)] = &[
     (
         "prompt_cache_retention",
-        Words(&["in_memory", "in-memory"]),
-        "cached prompts stay in memory only; leave it out",
+        Words(&["in_memory", "in-memory", "24h"]),
+        "cached prompts stay in memory, no longer than there is room; leave it out",
     ),
     ("prompt", Nothing, "prompts are not kept here; send the text"),
     ("context_management", Empty, "turns are compacted when asked to: `POST /v1/responses/compact`"),
     ("moderation", Nothing, "it is not supported; leave it out"),
-    ("prompt_cache_options", Nothing, "prompts are cached by content; leave it out"),
     ("background_options", Nothing, "it is not supported; leave it out"),
     ("access_programs", Nothing, "it is not supported; leave it out"),
     ("verbosity", Nothing, "use `text.verbosity`"),
@@ -149,6 +149,9 @@ impl Draft {
             "conversation" => ask.conversation = r.optional(|r| conversation(r, limits))?,
             "metadata" => self.echo.metadata = r.optional(|r| metadata(r, limits))?,
             "safety_identifier" => self.echo.safety_identifier = r.optional(|r| label(r, limits))?,
+            "prompt_cache_options" => {
+                self.echo.cache = r.optional(|r| cache_options::read(r, limits, true))?;
+            }
             "prompt_cache_key" => self.echo.prompt_cache_key = r.optional(|r| label(r, limits))?,
             // What a client tells of itself and of its session (Codex): nothing that a model sees.
             "client_metadata" => r.optional(|r| r.object(|r, _| r.string().map(drop))).map(drop)?,
@@ -288,8 +291,9 @@ impl Draft {
             ..
         } = self;
         (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
+        let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
-        let Turns { mut messages, mut origins } = turns.unwrap_or_default();
+        let Turns { mut messages, mut origins, marked } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
             messages.insert(0, Message::text(Role::System, instructions));
             origins.insert(0, MessageOrigin::System);
@@ -320,6 +324,9 @@ impl Draft {
             tier: knobs.tier,
             form: form.map(Arc::new),
             reasoning,
+            diagnoses: comparison.is_some(),
+            previous_answer: comparison.flatten(),
+            cache_marks: cache_options::marks(&marked),
             response: Some(Arc::new(ask)),
             ..Call::of_prompt(Endpoint::Responses, settled.model, Prompt::Conversation(conversation))
         })

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, UnixNanos};
+use headrace_domain::{
+    CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, ToldOfCache, UnixNanos,
+};
 use headrace_wire::{CacheDiagnosis, Changed};
 use serde_json::Value;
 
@@ -59,6 +61,16 @@ pub(super) async fn diagnosed(mut work: Work, gateway: &Gateway, dossier: &Dossi
         .map_err(|_| Why::new(Code::RenderFailed, "The prompt could not be compared. Nothing was charged."))
 }
 
+/// What is kept of it in the trace.
+pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
+    let (word, missed_tokens) = diagnosis.told();
+    let place = match diagnosis {
+        CacheDiagnosis::Changed { place, .. } => *place,
+        _ => None,
+    };
+    Box::new(ToldOfCache { word: word.to_owned(), missed_tokens, place })
+}
+
 /// What of a former prompt goes on in this one.
 fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagnosis {
     let (before, after) = (&past.prompt, &own.prompt);
@@ -96,8 +108,7 @@ fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagno
     let hint = only_order.then(|| {
         "only the order of properties differs; `tools.order = \"canonical\"` of the model makes that no matter".to_owned()
     });
-    let place = serde_json::to_value(place).ok();
-    CacheDiagnosis::Changed { what, missed_tokens: missed(same), place, hint }
+    CacheDiagnosis::Changed { what, missed_tokens: missed(same), place: Some(place), hint }
 }
 
 /// The tools of a call as a hash, whatever the order of properties.
