@@ -1,5 +1,6 @@
 //! SQLite behind the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no engine.
 
+mod grouped;
 mod pair;
 mod sqlite;
 

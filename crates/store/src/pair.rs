@@ -7,12 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
+use crate::grouped::Grouped;
 use crate::objects::rows::Looked;
 use crate::sqlite::{Database, Durability, Format};
 
 /// See the top of the file.
 pub(crate) struct Pair {
-    writer: Mutex<Database>,
+    writer: Grouped,
     reader: Mutex<Database>,
 }
 
@@ -22,11 +23,11 @@ impl Pair {
     /// # Errors
     /// [`ObjectError::Unavailable`] for one that cannot be opened or holds something else.
     pub(crate) fn open(path: &Path, format: Format) -> Result<Self, ObjectError> {
-        let open = || Database::open(path, Durability::Full, format).map(Mutex::new).map_err(Looked::from);
-        Ok(Self { writer: open()?, reader: open()? })
+        let open = || Database::open(path, Durability::Full, format).map_err(Looked::from);
+        Ok(Self { writer: Grouped::new(open()?), reader: Mutex::new(open()?) })
     }
 
-    /// Runs `change` in a transaction: all of it is kept, or none.
+    /// Runs `change`: all of it is kept, or none. Those who come while another one writes share its commit.
     ///
     /// # Errors
     /// What `change` says, or the disk.
@@ -34,8 +35,7 @@ impl Pair {
         &self,
         change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
     ) -> Result<T, ObjectError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.write(change).map_err(ObjectError::from)
+        self.writer.write(change)
     }
 
     /// Runs `query` on one moment of the file.

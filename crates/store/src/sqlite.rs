@@ -146,6 +146,66 @@ impl Database {
         done
     }
 
+    /// Begins a transaction that several changes share, each by [`Self::share`], until [`Self::commit`] or [`Self::abandon`].
+    pub(crate) fn begin(&mut self) -> Result<(), FormatError> {
+        let begun = block_on(async {
+            let connection = self.connected().await?;
+            // At once for writing: a read that becomes a write can fail in the middle.
+            sqlx::query("BEGIN IMMEDIATE").execute(connection).await?;
+            Ok(())
+        });
+        if begun.is_err() {
+            self.close();
+        }
+        begun
+    }
+
+    /// Runs `change` in the transaction that was begun, and undoes it alone where it fails; whether the transaction is still whole.
+    pub(crate) fn share<T, E, F>(&mut self, change: F) -> (Result<T, E>, bool)
+    where
+        E: From<sqlx::Error> + From<FormatError>,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
+    {
+        let Some(connection) = self.connection.as_mut() else {
+            return (Err(sqlx::Error::PoolClosed.into()), false);
+        };
+        block_on(async {
+            if let Err(error) = sqlx::query("SAVEPOINT change").execute(&mut *connection).await {
+                return (Err(error.into()), false);
+            }
+            match change(connection).await {
+                Ok(value) => match sqlx::query("RELEASE change").execute(&mut *connection).await {
+                    Ok(_) => (Ok(value), true),
+                    Err(error) => (Err(error.into()), false),
+                },
+                Err(error) => {
+                    // A full disk may have undone more than the change: then there is no such place any more.
+                    let undone = sqlx::query("ROLLBACK TO change").execute(&mut *connection).await.is_ok();
+                    let released = undone && sqlx::query("RELEASE change").execute(connection).await.is_ok();
+                    (Err(error), released)
+                }
+            }
+        })
+    }
+
+    /// Commits what was shared: all of it is kept, or none.
+    pub(crate) fn commit(&mut self) -> Result<(), sqlx::Error> {
+        let committed = match self.connection.as_mut() {
+            Some(connection) => block_on(sqlx::query("COMMIT").execute(connection)).map(drop),
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        if committed.is_err() {
+            self.close();
+        }
+        committed
+    }
+
+    /// Undoes what was shared.
+    pub(crate) fn abandon(&mut self) {
+        // Closing undoes what was not committed, whatever state the connection is in.
+        self.close();
+    }
+
     /// Runs `query` on one moment of the file.
     pub(crate) fn read<T, E, F>(&mut self, query: F) -> Result<T, E>
     where

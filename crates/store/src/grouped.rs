@@ -1,0 +1,238 @@
+//! Changes of several callers in one transaction of SQLite: whoever comes while another one writes joins it, and one commit, with one fsync,
+//! is for all of them. What one of them does wrong is undone for itself. Knows no table.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use headrace_objects::ObjectError;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::objects::rows::Looked;
+use crate::sqlite::Database;
+
+/// Changes that share one commit at most, so that the first of them does not wait for ever.
+const MOST_IN_GROUP: u32 = 64;
+
+/// See the top of the file.
+pub(crate) struct Grouped {
+    writer: Mutex<Writer>,
+    /// Callers who wait for their turn: as long as there is one, somebody comes who will commit.
+    waiting: AtomicU32,
+}
+
+struct Writer {
+    database: Database,
+    /// The changes that are made and not committed.
+    group: Option<Group>,
+}
+
+struct Group {
+    outcome: Arc<Outcome>,
+    changes: u32,
+}
+
+/// What became of a group, once that is known.
+#[derive(Default)]
+struct Outcome {
+    told: Mutex<Option<Result<(), String>>>,
+    known: Condvar,
+}
+
+impl Outcome {
+    fn tell(&self, told: Result<(), String>) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        self.known.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match &*told {
+                Some(told) => return told.clone(),
+                None => told = self.known.wait(told).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl Grouped {
+    pub(crate) fn new(database: Database) -> Self {
+        Self { writer: Mutex::new(Writer { database, group: None }), waiting: AtomicU32::new(0) }
+    }
+
+    /// Runs `change`: all of it is kept, or none. What returns well is on the disk.
+    ///
+    /// # Errors
+    /// What `change` says, or the disk.
+    pub(crate) fn write<T>(
+        &self,
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+    ) -> Result<T, ObjectError> {
+        let mut writer = self.turn();
+        let outcome = writer.join()?;
+        let ran = catch_unwind(AssertUnwindSafe(|| writer.database.share(change)));
+        let (done, is_whole) = match ran {
+            Ok(ran) => ran,
+            Err(panic) => {
+                writer.give_up("a change that shared its commit panicked");
+                drop(writer);
+                resume_unwind(panic)
+            }
+        };
+        if !is_whole {
+            writer.give_up("the disk failed a change that shared its commit");
+            let lost = || unavailable("the transaction was lost".to_owned());
+            return done.map_err(ObjectError::from).and_then(|_| Err(lost()));
+        }
+        if writer.is_waited_for(self.waiting.load(Ordering::Acquire)) {
+            drop(writer);
+            // What failed is undone already; whatever becomes of the others.
+            let done = done.map_err(ObjectError::from)?;
+            return outcome.wait().map(|()| done).map_err(unavailable);
+        }
+        let committed = writer.commit();
+        drop(writer);
+        let done = done.map_err(ObjectError::from)?;
+        committed.map(|()| done).map_err(unavailable)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Writer> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        writer
+    }
+}
+
+impl Writer {
+    /// Joins the group that is there, or begins one.
+    fn join(&mut self) -> Result<Arc<Outcome>, ObjectError> {
+        if self.group.is_none() {
+            self.database.begin().map_err(Looked::from).map_err(ObjectError::from)?;
+        }
+        let group = self.group.get_or_insert_with(|| Group { outcome: Arc::default(), changes: 0 });
+        group.changes += 1;
+        Ok(Arc::clone(&group.outcome))
+    }
+
+    /// Whether somebody comes who joins the group, and commits it then.
+    fn is_waited_for(&self, waiting: u32) -> bool {
+        waiting > 0 && self.group.as_ref().is_some_and(|group| group.changes < MOST_IN_GROUP)
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        let committed = self.database.commit().map_err(|error| error.to_string());
+        self.end(&committed);
+        committed
+    }
+
+    /// Nothing of the group is kept.
+    fn give_up(&mut self, why: &str) {
+        self.database.abandon();
+        self.end(&Err(why.to_owned()));
+    }
+
+    fn end(&mut self, told: &Result<(), String>) {
+        if let Some(group) = self.group.take() {
+            group.outcome.tell(told.clone());
+        }
+    }
+}
+
+fn unavailable(why: String) -> ObjectError {
+    ObjectError::Unavailable { why }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::sqlite::{Durability, Format};
+
+    const FORMAT: Format = Format {
+        what: "test",
+        application_id: 7,
+        version: 1,
+        newest: 1,
+        schema: "CREATE TABLE word (id INTEGER PRIMARY KEY, word TEXT NOT NULL) STRICT",
+    };
+
+    fn open(dir: &std::path::Path) -> Database {
+        Database::open(&dir.join("words.db"), Durability::Full, FORMAT).unwrap()
+    }
+
+    async fn add(connection: &mut SqliteConnection, id: i64, word: &str) -> Result<(), Looked> {
+        let adding = sqlx::query("INSERT INTO word VALUES (?, ?)").bind(id).bind(word);
+        adding.execute(connection).await?;
+        Ok(())
+    }
+
+    fn ids(dir: &std::path::Path) -> Vec<i64> {
+        let found = open(dir).read(async |connection| -> Result<_, Looked> {
+            let rows: Vec<(i64,)> =
+                sqlx::query_as("SELECT id FROM word ORDER BY id").fetch_all(connection).await?;
+            Ok(rows)
+        });
+        found.map_err(ObjectError::from).unwrap().into_iter().map(|(id,)| id).collect()
+    }
+
+    #[test]
+    fn each_change_is_kept_or_undone_by_itself_whoever_shares_its_commit() {
+        const EACH: i64 = 40;
+        let dir = tempfile::tempdir().unwrap();
+        let (grouped, told) = (Grouped::new(open(dir.path())), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..16_i64 {
+                let (grouped, told) = (&grouped, &told);
+                scope.spawn(move || {
+                    for at in 0..EACH {
+                        let id = thread * EACH + at;
+                        let done = grouped.write(async |connection| {
+                            add(connection, id, "x").await?;
+                            // Every fifth one fails behind its change: it is undone.
+                            if id % 5 == 0 { add(connection, id, "again").await } else { Ok(()) }
+                        });
+                        assert_eq!(done.is_ok(), id % 5 != 0, "{id}: {done:?}");
+                        told.fetch_add(usize::from(done.is_ok()), Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        let kept: Vec<i64> = (0..16 * EACH).filter(|id| id % 5 != 0).collect();
+        assert_eq!(ids(dir.path()), kept);
+        assert_eq!(told.into_inner(), kept.len());
+    }
+
+    #[test]
+    fn a_group_shares_one_commit_and_its_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let grouped = Grouped::new(open(dir.path()));
+        let alone = grouped.write(async |connection| add(connection, 0, "x").await);
+        assert!(alone.is_ok());
+        // The first one leads, as long as somebody waits; the last one, which finds nobody, ends it with a panic.
+        std::thread::scope(|scope| {
+            let mut writer = grouped.turn();
+            let first = scope.spawn(|| grouped.write(async |connection| add(connection, 1, "x").await));
+            while grouped.waiting.load(Ordering::SeqCst) < 1 {
+                std::thread::yield_now();
+            }
+            let last = scope.spawn(|| {
+                grouped.write(async |_: &mut SqliteConnection| -> Result<(), Looked> { panic!("as asked") })
+            });
+            while grouped.waiting.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            assert!(writer.group.is_none() && writer.join().is_ok());
+            drop(writer);
+            let first = first.join().unwrap();
+            assert!(last.join().is_err());
+            // Whoever was committed before the panic stands; whoever shared with it is told that it is lost.
+            assert_eq!(ids(dir.path()).contains(&1), first.is_ok());
+        });
+        assert!(grouped.write(async |connection| add(connection, 2, "x").await).is_ok());
+        let kept = ids(dir.path());
+        assert!(kept.contains(&0) && kept.contains(&2), "{kept:?}");
+    }
+}
