@@ -485,3 +485,48 @@ def test_an_answer_is_held_to_a_schema(client):
         told = json.loads(response.output_text)
         assert list(told) == ["name", "count"] and isinstance(told["count"], int), told
         assert response.text.format.name == "thing" and response.text.format.strict is True
+
+
+def turn(connection, **options):
+    """The events of a turn over a WebSocket."""
+    connection.response.create(model=MODEL, max_output_tokens=12, temperature=0, **options)
+    events = []
+    while not events or events[-1].type not in ("response.completed", "response.incomplete", "error"):
+        events.append(connection.recv())
+    return events
+
+
+def test_turns_over_a_websocket_are_told_as_streams_are(client):
+    with client.responses.connect() as connection:
+        told = turn(connection, input="What is a KV cache?")
+        streamed = list(client.responses.create(
+            model=MODEL, input="What is a KV cache?", max_output_tokens=12, temperature=0, stream=True
+        ))
+        assert [event.type for event in told] == [event.type for event in streamed]
+        assert [event.sequence_number for event in told] == list(range(len(told)))
+        first = told[-1].response
+        assert words(first) == words(streamed[-1].response)
+        assert client.responses.retrieve(first.id).id == first.id
+        second = turn(connection, input="Why?", previous_response_id=first.id)[-1].response
+        again = client.responses.create(
+            model=MODEL, input="Why?", previous_response_id=first.id, max_output_tokens=12, temperature=0
+        )
+        assert words(second) == words(again) and second.usage.input_tokens == again.usage.input_tokens
+        [refused] = turn(connection, input="Why?", previous_response_id="resp_none")
+        assert (refused.type, refused.status, refused.error["code"]) == ("error", 400, "previous_response_not_found")
+        assert turn(connection, input="And so?")[-1].type in ("response.completed", "response.incomplete")
+
+
+def test_a_response_is_told_what_it_changed(client):
+    def ask(instructions, **options):
+        return client.responses.create(
+            model=MODEL, instructions=instructions, input="Hi.", max_output_tokens=1, prompt_cache_options=options
+        )
+
+    long = "You are a patient helper who answers in one word, whatever is asked, and who never says more. " * 2
+    first = ask(long, mode="implicit")
+    assert first.prompt_cache_options.ttl == "30m" and first.prompt_cache_diagnostics is None
+    hit = ask(long, comparison_response_id=first.id)
+    assert hit.prompt_cache_diagnostics.type == "cache_hit" and hit.usage.input_tokens_details.cached_tokens > 0
+    miss = ask(long.replace("patient", "pacific"), comparison_response_id=first.id).prompt_cache_diagnostics
+    assert (miss.type, miss.reason, miss.place) == ("cache_miss", "input_changed", {"in": "system", "character": 12})

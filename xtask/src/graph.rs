@@ -154,6 +154,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
         &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "aide", "tower", "reqwest"],
         &["edge", "upstream", "admin-http", "client", "bench", "headrace"],
     ),
+    ("WebSockets", &["tokio-tungstenite", "tungstenite"], &["edge"]),
     ("TLS", &["rustls", "tokio-rustls", "rcgen"], &["edge", "headrace"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),
     ("the command line and configuration files", &["clap", "toml", "indicatif"], &["headrace", "xtask"]),

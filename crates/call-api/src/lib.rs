@@ -13,6 +13,8 @@ mod refusal;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use annex::{Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead};
 pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
 pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
@@ -45,6 +47,12 @@ pub trait Front: Send + Sync + 'static {
         admitted: Self::Admitted,
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+
+    /// The body of the call that one message of a connection of turns stands for. An answer is a refusal.
+    ///
+    /// # Errors
+    /// It is no such message.
+    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Self::Stream>>;
 
     /// Decides whether a question comes in. `headers`: those of [`DIALECT_HEADERS`] that stand there, as text. An answer is a refusal:
     /// its body is left with the peer.

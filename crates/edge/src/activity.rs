@@ -71,6 +71,8 @@ pub(crate) struct Activity {
     wished: Notify,
     refusals: AtomicU32,
     is_trusted: AtomicBool,
+    /// It goes on in another protocol.
+    has_switched: AtomicBool,
     allowance: Arc<Allowance>,
 }
 
@@ -99,6 +101,7 @@ impl Activity {
             wished: Notify::new(),
             refusals: AtomicU32::new(0),
             is_trusted: AtomicBool::new(false),
+            has_switched: AtomicBool::new(false),
             allowance,
         })
     }
@@ -241,6 +244,16 @@ impl Activity {
     /// Whether a request on it has shown a good key.
     pub(crate) fn is_trusted(&self) -> bool {
         self.is_trusted.load(Ordering::Acquire)
+    }
+
+    /// Behind the answer that is under way it goes on in another protocol.
+    pub(crate) fn switch(&self) {
+        self.has_switched.store(true, Ordering::Release);
+    }
+
+    /// Whether it goes on in another protocol.
+    pub(crate) fn has_switched(&self) -> bool {
+        self.has_switched.load(Ordering::Acquire)
     }
 
     /// Whether part of a head has arrived.

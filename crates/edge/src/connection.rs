@@ -27,6 +27,7 @@ use crate::socket::Socket;
 use crate::stats::{Stats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
 use crate::transport::Transport;
+use crate::turns::Duplex;
 
 /// What an HTTP/2 connection begins with (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -67,6 +68,23 @@ enum End {
     SlowReader,
     /// It has not: it rests.
     Resting,
+    /// It has not: it goes on in another protocol.
+    Switched,
+}
+
+/// What a connection goes on with that has switched to another protocol.
+pub(crate) trait Afterwards: Send + Sync {
+    /// Speaks to the peer until the connection ends.
+    fn go_on<'a>(&'a self, io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+}
+
+/// Nothing: no connection of this listener switches.
+pub(crate) struct Nothing;
+
+impl Afterwards for Nothing {
+    fn go_on<'a>(&'a self, _io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Why a peer was not heard out.
@@ -121,14 +139,19 @@ impl Wiring {
         self.tls.is_some()
     }
 
-    /// Speaks to one peer until the connection ends. `last_words` is what a peer is told, as HTTP/1.1, that was not heard
-    /// out.
+    /// How long a peer may take none of what waits for it.
+    pub(crate) const fn write_patience(&self) -> Duration {
+        self.patience.write
+    }
+
+    /// Speaks to one peer until the connection ends, `afterwards` in another protocol where it switches. `last_words` is what a peer
+    /// is told, as HTTP/1.1, that was not heard out.
     pub(crate) async fn speak<S, B>(
         &self,
         tcp: TcpStream,
         activity: &Arc<Activity>,
         service: S,
-        last_words: impl FnOnce(Unheard) -> Vec<u8>,
+        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
@@ -137,10 +160,11 @@ impl Wiring {
     {
         let tcp = Socket::new(tcp, Arc::clone(activity));
         match &self.tls {
-            None => self.speak_over(tcp, None, activity, service, last_words).await,
+            None => self.speak_over(tcp, None, activity, service, (last_words, afterwards)).await,
             // Apart: a connection in clear would have room for it.
             Some(acceptor) => {
-                Box::pin(self.speak_over_tls(acceptor, tcp, activity, service, last_words)).await;
+                Box::pin(self.speak_over_tls(acceptor, tcp, activity, service, (last_words, afterwards)))
+                    .await;
             }
         }
     }
@@ -151,7 +175,7 @@ impl Wiring {
         tcp: Socket<TcpStream>,
         activity: &Arc<Activity>,
         service: S,
-        last_words: impl FnOnce(Unheard) -> Vec<u8>,
+        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
@@ -173,7 +197,7 @@ impl Wiring {
             Some(ALPN_HTTP11) => Some(Protocol::Http1),
             _ => None,
         };
-        self.speak_over(tls, protocol, activity, service, last_words).await;
+        self.speak_over(tls, protocol, activity, service, (last_words, afterwards)).await;
     }
 
     async fn speak_over<I, S, B>(
@@ -182,7 +206,7 @@ impl Wiring {
         protocol: Option<Protocol>,
         activity: &Arc<Activity>,
         service: S,
-        last_words: impl FnOnce(Unheard) -> Vec<u8>,
+        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
@@ -207,6 +231,9 @@ impl Wiring {
             Protocol::Http1 => {
                 let mut transport = Transport::http1(io, ahead, Arc::clone(activity));
                 let end = self.speak_http1(&mut transport, service, activity).await;
+                if matches!(end, End::Switched) {
+                    return afterwards.go_on(&mut transport).await;
+                }
                 // Apart: it has room for what a peer still sends.
                 Box::pin(self.part(&mut transport, end, activity, last_words)).await;
             }
@@ -242,6 +269,11 @@ impl Wiring {
                 Box::new(self.http1.serve_connection(TokioIo::new(&mut *transport), service));
             let finish = http1::Connection::graceful_shutdown;
             let end = Box::pin(self.watch(Pin::new(&mut *connection), finish, activity, rests)).await;
+            if matches!(end, End::Closed) && activity.has_switched() {
+                let read = connection.into_parts().read_buf;
+                transport.switch(read);
+                return End::Switched;
+            }
             if !matches!(end, End::Resting) {
                 return end;
             }
@@ -347,7 +379,7 @@ impl Wiring {
     {
         self.tally(&end);
         match end {
-            End::SlowReader | End::Resting => {}
+            End::SlowReader | End::Resting | End::Switched => {}
             End::Unheard(Unheard::Slow) if activity.is_in_head() && !activity.is_answering() => {
                 refuse_and_close(transport, &last_words(Unheard::Slow)).await;
             }
@@ -365,7 +397,7 @@ impl Wiring {
     fn tally(&self, end: &End) {
         match end {
             End::Unheard(Unheard::Slow) => count(&self.stats.header_timeouts),
-            End::Closed | End::Unheard(_) | End::Resting => {}
+            End::Closed | End::Unheard(_) | End::Resting | End::Switched => {}
             End::SlowReader => count(&self.stats.write_timeouts),
         }
     }

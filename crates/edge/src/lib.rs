@@ -20,6 +20,7 @@ mod stats;
 mod streams;
 mod tls;
 mod transport;
+mod turns;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};

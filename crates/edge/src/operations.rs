@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::activity::Activity;
 use crate::answers::{health, ready, response, written_out};
 use crate::body::OutBody;
-use crate::connection::{Unheard, Wiring};
+use crate::connection::{Nothing, Unheard, Wiring};
 use crate::listener::accept;
 use crate::registry::Registry;
 use crate::routes;
@@ -54,7 +54,7 @@ pub(crate) async fn serve<F: Front>(
                 };
                 written_out(&text::<F::Stream>(status, "This is no request in HTTP/1.1.\n".to_owned()))
             };
-            wiring.speak(stream, &registered.activity, service, last_words).await;
+            wiring.speak(stream, &registered.activity, service, (last_words, &Nothing)).await;
         });
     }
 }

@@ -2,17 +2,20 @@
 //! every decision about who may do what is the front's.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory,
-    ObjectAsk, ObjectMethod, Peer, Question,
+    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Frames, Front, Head,
+    Memory, ObjectAsk, ObjectMethod, Peer, Question,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
+use tokio::sync::Semaphore;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::activity::{Activity, InFlight, Wish};
 use crate::answers::{cut_short, health, ready, response};
@@ -20,7 +23,11 @@ use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::routes::{self, Access, Route, Target};
 use crate::stats::{Stats, count};
+use crate::turns::{MOST_SOCKETS, Upgraded};
 use crate::upload::{BodyLimits, Upload, head_bytes};
+
+/// Of the key of a WebSocket: 16 bytes in base64.
+const WEBSOCKET_KEY_CHARACTERS: usize = 24;
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
@@ -32,12 +39,14 @@ pub(crate) struct Shared<F> {
     pub(crate) max_header_bytes: usize,
     pub(crate) memory: Memory,
     pub(crate) stats: Arc<Stats>,
+    /// Places for connections of turns.
+    pub(crate) sockets: Arc<Semaphore>,
 }
 
 /// Answers one request, the connection's `number`th.
 pub(crate) async fn answer<F: Front>(
     shared: Arc<Shared<F>>,
-    peer: Peer,
+    (peer, turns): (Peer, Arc<OnceLock<Upgraded>>),
     (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
 ) -> Result<Response<OutBody<Source<F::Stream>>>, Infallible> {
@@ -56,6 +65,7 @@ pub(crate) async fn answer<F: Front>(
         body_was_read: body.is_end_stream(),
         body,
         cut_short: false,
+        turns: &turns,
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
@@ -74,6 +84,10 @@ pub(crate) async fn answer<F: Front>(
     drop(asked);
     if cut_short {
         activity.wish(Wish::Finish);
+    }
+    if reply.status == StatusCode::SWITCHING_PROTOCOLS.as_u16() {
+        activity.switch();
+        return Ok(switched(&parts));
     }
     // What follows a wish for another protocol may not be HTTP.
     let close = is_http1
@@ -111,6 +125,8 @@ struct Asked<'a, F> {
     body_was_read: bool,
     /// Its peer had been refused so often that it was told nothing more.
     cut_short: bool,
+    /// Where it is noted that the connection goes on with turns.
+    turns: &'a OnceLock<Upgraded>,
 }
 
 impl<F: Front> Asked<'_, F> {
@@ -133,6 +149,9 @@ impl<F: Front> Asked<'_, F> {
             Method::DELETE => route.target == Target::Objects,
             _ => false,
         };
+        if route.target == Target::Call(Endpoint::Responses) && is_websocket(self.parts) {
+            return Box::pin(self.upgrade()).await;
+        }
         if !fits {
             let endpoint = if let Target::Call(endpoint) = route.target { Some(endpoint) } else { None };
             return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
@@ -187,9 +206,8 @@ impl<F: Front> Asked<'_, F> {
         reply
     }
 
-    async fn call(&mut self, endpoint: Endpoint) -> Answer<F::Stream> {
-        let Shared { front, limits, memory, stats, .. } = self.shared;
-        let head = Head {
+    fn head(&self, endpoint: Endpoint) -> Head {
+        Head {
             endpoint,
             credentials: self.credentials(),
             peer: self.peer,
@@ -198,7 +216,39 @@ impl<F: Front> Asked<'_, F> {
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
             connection: Some(self.connection),
+        }
+    }
+
+    /// Lets a caller who is known go on with turns over this connection; each of them is a call of its own.
+    async fn upgrade(&mut self) -> Answer<F::Stream> {
+        let Shared { front, sockets, .. } = self.shared;
+        let head = self.head(Endpoint::Responses);
+        if !front.knows(&head.credentials) {
+            if self.activity.is_refused_too_often() {
+                return self.cut_short();
+            }
+            // A call with such credentials is told why it does not come in.
+            if let Err(refusal) = front.admit(head) {
+                self.activity.refused();
+                return refusal;
+            }
+            return self
+                .refuse(&EdgeRefusal::MethodNotAllowed { allowed: "POST" }, Some(Endpoint::Responses));
+        }
+        self.activity.trust();
+        let Ok(_place) = Arc::clone(sockets).try_acquire_owned() else {
+            let refusal = EdgeRefusal::TooManyConnections { limit: MOST_SOCKETS, of_peer: false };
+            return self.refuse(&refusal, Some(Endpoint::Responses));
         };
+        let Head { credentials, traceparent, dialect, .. } = head;
+        // A connection switches once.
+        let _ = self.turns.set(Upgraded { credentials, traceparent, dialect, _place });
+        Answer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
+    }
+
+    async fn call(&mut self, endpoint: Endpoint) -> Answer<F::Stream> {
+        let Shared { front, limits, memory, stats, .. } = self.shared;
+        let head = self.head(endpoint);
         // Who calls, and whether it may come in, is asked before its body is.
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
@@ -315,6 +365,35 @@ impl<F: Front> Asked<'_, F> {
             x_api_key: joined(&self.parts.headers, &HeaderName::from_static("x-api-key")),
         }
     }
+}
+
+/// Whether a request wants to go on in WebSockets, as RFC 6455 §4.2.1 has it.
+fn is_websocket(head: &Parts) -> bool {
+    let has = |name: HeaderName, word: &str| {
+        let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
+    };
+    let key = single(&head.headers, "sec-websocket-key");
+    head.method == Method::GET
+        && head.version == Version::HTTP_11
+        && has(header::CONNECTION, "upgrade")
+        && has(header::UPGRADE, "websocket")
+        && has(header::SEC_WEBSOCKET_VERSION, "13")
+        && key.is_some_and(|key| key.len() == WEBSOCKET_KEY_CHARACTERS)
+}
+
+/// The answer behind which a connection goes on in WebSockets.
+fn switched<S: Frames>(head: &Parts) -> Response<OutBody<S>> {
+    let mut response = Response::new(OutBody::Whole(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    let key = head.headers.get(header::SEC_WEBSOCKET_KEY).map_or(&[][..], HeaderValue::as_bytes);
+    if let Ok(accept) = HeaderValue::try_from(derive_accept_key(key)) {
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    response
 }
 
 /// How many hosts an HTTP/1 request names, if that is wrong (RFC 9112 §3.2).

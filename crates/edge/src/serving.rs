@@ -2,8 +2,8 @@
 //! stop; then draining.
 
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use headrace_call_api::{Annex, EdgeRefusal, Front, Memory, Peer};
@@ -16,13 +16,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::activity::{Activity, Wish};
 use crate::answers::{cut_short, written_out};
-use crate::connection::{MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
+use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics};
 use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer};
 use crate::stats::{Stats, count, value};
 use crate::tls::Certificate;
+use crate::turns::{Duplex, MOST_SOCKETS, Turns, Upgraded};
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 
@@ -106,7 +107,8 @@ impl<F: Front> Edge<F> {
             config.max_refusals_per_peer,
         );
         let max_header_bytes = config.max_header_bytes;
-        let shared = Shared { front, annex, clock, limits, max_header_bytes, memory, stats };
+        let sockets = Arc::new(Semaphore::new(MOST_SOCKETS));
+        let shared = Shared { front, annex, clock, limits, max_header_bytes, memory, stats, sockets };
         Ok(Self {
             shared: Arc::new(shared),
             wiring,
@@ -237,8 +239,11 @@ impl<F: Front> Public<F> {
             let front = Arc::clone(&shared);
             // In flight from the head on, not only from when its task first runs: its connection may not give way.
             let peer = Peer { address };
-            let service =
-                service_fn(move |request| answer(Arc::clone(&front), peer, activity.request(), request));
+            let turns = Arc::new(OnceLock::new());
+            let switch = Arc::clone(&turns);
+            let service = service_fn(move |request| {
+                answer(Arc::clone(&front), (peer, Arc::clone(&switch)), activity.request(), request)
+            });
             let last_words = |why| {
                 let activity = &registered.activity;
                 if activity.is_refused_too_often() {
@@ -247,7 +252,15 @@ impl<F: Front> Public<F> {
                 activity.refused();
                 last_words(&shared, &refusal(why, seconds, limit_bytes, activity))
             };
-            wiring.speak(stream, &registered.activity, service, last_words).await;
+            let patience = wiring.write_patience();
+            let afterwards = Conversation {
+                shared: &shared,
+                peer,
+                turns: &turns,
+                activity: &registered.activity,
+                patience,
+            };
+            wiring.speak(stream, &registered.activity, service, (last_words, &afterwards)).await;
             drop(open);
         });
     }
@@ -286,6 +299,26 @@ impl<F: Front> Public<F> {
         let connections = self.registry.wish_all(Wish::Close);
         let _ = timeout(FLUSH_WAIT, self.tasks.wait()).await;
         (calls, connections)
+    }
+}
+
+/// What a connection goes on with that has become one of turns.
+struct Conversation<'c, F> {
+    shared: &'c Shared<F>,
+    peer: Peer,
+    turns: &'c OnceLock<Upgraded>,
+    activity: &'c Arc<Activity>,
+    patience: Duration,
+}
+
+impl<F: Front> Afterwards for Conversation<'_, F> {
+    fn go_on<'a>(&'a self, io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let &Self { shared, peer, turns, activity, patience } = self;
+        Box::pin(async move {
+            if let Some(upgraded) = turns.get() {
+                Turns { shared, peer, upgraded, activity, patience }.take_all(io).await;
+            }
+        })
     }
 }
 

@@ -155,6 +155,12 @@ impl<S: AsyncRead + Unpin> Transport<S> {
         self.back = if bytes.is_empty() { Bytes::new() } else { bytes };
     }
 
+    /// From now on it carries another protocol, of which this much was read: nothing of it is watched.
+    pub(crate) fn switch(&mut self, read: Bytes) {
+        self.take_back(read);
+        self.watched = Watched::Nothing;
+    }
+
     /// Waits until the peer sends more, which the library reads next; false: it has gone.
     pub(crate) async fn more_came(&mut self) -> bool {
         if !(self.back.is_empty() && self.ahead.is_empty()) {

@@ -173,7 +173,8 @@ fn too_slow(limit: Duration) -> BodyRefusal {
 }
 
 /// Takes room for so many more bytes, or none.
-fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
+/// Takes memory for bytes of a request.
+pub(crate) fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
     taken.add(u64::try_from(bytes).unwrap_or(u64::MAX)).map_err(|no_room| match no_room {
         NoRoom::OfKey { needed, taken, bound } => {
             BodyRefusal::MemoryOfKey { limit_bytes: bound, observed_bytes: taken.saturating_add(needed) }

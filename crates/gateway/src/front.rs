@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use headrace_call_api::{
     BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head, ObjectAsk, Question,
 };
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
+use headrace_wire::turn_body;
 
 use crate::dossier::Dossier;
 use crate::questions::Questioner;
@@ -38,6 +40,15 @@ impl Front for Gateway {
 
     fn knows(&self, credentials: &Credentials) -> bool {
         self.would_let_in(credentials)
+    }
+
+    fn turn(&self, message: Bytes) -> Result<Bytes, Answer> {
+        turn_body(&message, &self.config().wire).map_err(|bad| {
+            let clock = &self.parts().clock;
+            let (now, mono_ns) = (clock.now(), clock.monotonic_nanos());
+            let dossier = Dossier::open(Arc::clone(clock), now, mono_ns, Dialect::OpenAi);
+            Why::from(bad).answer(&dossier)
+        })
     }
 
     fn admit_question(

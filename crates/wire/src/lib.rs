@@ -58,5 +58,5 @@ pub use questions::{
 pub use request::{parse, parse_chat, parse_completions, parse_messages};
 pub use responses::{
     ConversationBody, as_chat, compaction, conversation_body, item_references, response_begun, response_id,
-    with_history, with_items,
+    turn_body, with_history, with_items,
 };

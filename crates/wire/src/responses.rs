@@ -15,6 +15,7 @@ mod sealed;
 mod state;
 mod stream;
 mod tools;
+mod turn;
 mod whole;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod tests;
 pub use as_chat::as_chat;
 pub use references::{item_references, with_items};
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
+pub use turn::turn_body;
 
 pub(crate) use request::{metadata, read};
 pub(crate) use stream::ResponseStream;

@@ -16,3 +16,4 @@ mod limits;
 mod routes;
 mod stub;
 mod tls;
+mod websocket;

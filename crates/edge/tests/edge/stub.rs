@@ -25,6 +25,8 @@ pub(crate) const SILENT: &str = "\"silent\"";
 pub(crate) const THREE: &str = "\"three\"";
 pub(crate) const BIG: &str = "\"big\"";
 pub(crate) const PANIC: &str = "\"panic\"";
+/// An event of some length.
+const EVENT: &[u8] = b"data: {\"delta\": \"and so on, and so on, and so on, and so on, and so on, and so on, and so on, and so on\"}\n\n";
 
 /// See the top of the file.
 pub(crate) struct Stub {
@@ -227,6 +229,7 @@ impl Front for Stub {
             Ok(ENDLESS) => self.pieces(guard, &[b'x'; 16 * 1024], usize::MAX, false),
             Ok(SILENT) => self.pieces(guard, b"data: 1\n\n", 1, true),
             Ok(THREE) => self.pieces(guard, b"data: 1\n\n", 3, false),
+            Ok("\"endless events\"") => self.pieces(guard, EVENT, usize::MAX, false),
             Ok(BIG) => whole(200, vec![b'y'; 3 << 20]),
             Ok(PANIC) => panic!("as asked"),
             _ => whole(200, body),
@@ -253,6 +256,10 @@ impl Front for Stub {
 
     fn knows(&self, credentials: &Credentials) -> bool {
         known(credentials).is_some()
+    }
+
+    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Pieces>> {
+        if message.starts_with(b"no turn") { Err(whole(400, "{\"error\":1}")) } else { Ok(message) }
     }
 
     fn admit_question(

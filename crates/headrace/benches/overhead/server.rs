@@ -120,6 +120,10 @@ impl Front for Hello {
         true
     }
 
+    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Delivery>> {
+        Ok(message)
+    }
+
     fn admit_question(
         self: &Arc<Self>,
         _question: Question,

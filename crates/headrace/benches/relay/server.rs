@@ -173,6 +173,10 @@ impl Front for Plain {
         true
     }
 
+    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Passing>> {
+        Ok(message)
+    }
+
     fn admit_question(
         self: &Arc<Self>,
         _question: Question,

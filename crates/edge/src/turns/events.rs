@@ -1,0 +1,90 @@
+//! The data of server-sent events, out of the bytes that they come in. Knows nothing of what they say.
+
+use bytes::{Bytes, BytesMut};
+
+/// The longest event, in bytes.
+const MOST_EVENT_BYTES: usize = 64 << 20;
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct Events {
+    buffer: BytesMut,
+    /// Bytes of it that hold no event's end.
+    searched: usize,
+}
+
+/// An event is longer than one may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl Events {
+    /// More bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() > MOST_EVENT_BYTES { Err(TooLong) } else { Ok(()) }
+    }
+
+    /// The data of the next event that is whole. What has none, such as a comment, is passed over.
+    pub(super) fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let rest = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(at) = rest.windows(2).position(|two| two == b"\n\n") else {
+                self.searched = self.buffer.len().saturating_sub(1);
+                return None;
+            };
+            let event = self.buffer.split_to(self.searched + at + 2).freeze();
+            self.searched = 0;
+            let data = data_of(&event);
+            if !data.is_empty() && data != b"[DONE]"[..] {
+                return Some(data);
+            }
+        }
+    }
+}
+
+/// The lines of data, joined.
+fn data_of(event: &Bytes) -> Bytes {
+    let mut all: Option<BytesMut> = None;
+    let mut first = Bytes::new();
+    for line in event.split(|byte| *byte == b'\n') {
+        let Some(data) = line.strip_prefix(b"data:") else { continue };
+        let data = data.strip_prefix(b" ").unwrap_or(data);
+        match &mut all {
+            None if first.is_empty() => first = event.slice_ref(data),
+            None => {
+                let mut joined = BytesMut::from(&first[..]);
+                joined.extend_from_slice(b"\n");
+                joined.extend_from_slice(data);
+                all = Some(joined);
+            }
+            Some(joined) => {
+                joined.extend_from_slice(b"\n");
+                joined.extend_from_slice(data);
+            }
+        }
+    }
+    all.map_or(first, BytesMut::freeze)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_the_same_wherever_their_bytes_are_cut() {
+        let text = "event: a\ndata: {\"x\":1}\n\n: still here\n\ndata:two\ndata: lines\n\ndata: [DONE]\n\nevent: none\n\ndata: é\n\n";
+        for at in 0..=text.len() {
+            for then in at..=text.len() {
+                let mut events = Events::default();
+                let mut told = Vec::new();
+                for piece in [&text.as_bytes()[..at], &text.as_bytes()[at..then], &text.as_bytes()[then..]] {
+                    events.push(piece).unwrap();
+                    told.extend(std::iter::from_fn(|| events.next()));
+                }
+                assert_eq!(told, ["{\"x\":1}".as_bytes(), b"two\nlines", "é".as_bytes()], "{at} {then}");
+            }
+        }
+        let mut events = Events::default();
+        assert_eq!(events.push(&vec![b'x'; MOST_EVENT_BYTES + 1]), Err(TooLong));
+    }
+}
