@@ -140,6 +140,7 @@ const ROOMS: &[Room] = &[
             "store",
             "admin",
             "admin-http",
+            "console",
             "client",
             "bench",
         ],

@@ -1,6 +1,12 @@
 //! Which roles may call a route. A route without an entry is nobody's. Must not know what a route does.
 
+use std::collections::BTreeMap;
+
+use axum::http::Method;
 use headrace_identity::Role;
+
+/// Where the API begins.
+pub(crate) const ROOT: &str = "/admin/v1";
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,5 +44,30 @@ impl Access {
             Self::Anyone => "anyone".to_owned(),
             Self::Of(roles) => roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", "),
         }
+    }
+}
+
+/// Who may call what, by method and path.
+#[derive(Debug, Default)]
+pub(crate) struct AccessTable(BTreeMap<(String, String), Access>);
+
+impl AccessTable {
+    /// Says who may call a route, by its whole path.
+    pub(crate) fn put(&mut self, method: &Method, path: String, access: Access) {
+        self.0.insert((path, method.as_str().to_owned()), access);
+    }
+
+    /// Who may call a route; `None`: nobody.
+    pub(crate) fn of(&self, method: &Method, path: &str) -> Option<Access> {
+        // Whoever may read may ask what reading would say.
+        let method = if *method == Method::HEAD { Method::GET.as_str() } else { method.as_str() };
+        self.0.get(&(path.to_owned(), method.to_owned())).copied()
+    }
+
+    /// Every route, as `GET /status`, with who may call it.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (String, Access)> {
+        self.0.iter().map(|((path, method), access)| {
+            (format!("{method} {}", path.strip_prefix(ROOT).unwrap_or(path)), *access)
+        })
     }
 }

@@ -3,20 +3,18 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{Clock, UnixNanos};
 use headrace_identity::{Directory, OperatorRecord};
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::guard::{Names, Who, bad_credential};
-use crate::listener::Listener;
+use crate::names::Names;
 use crate::pages::Pages;
 use crate::problem::Problem;
-use crate::router;
 use crate::seams::House;
 use crate::sessions::Sessions;
 use crate::throttle::Throttle;
+use crate::who::{Who, bad_credential};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
 const MAX_BLOCKING: usize = 16;
@@ -43,34 +41,6 @@ pub struct Parts {
     pub url: String,
 }
 
-/// An admin listener, ready to serve.
-pub struct AdminHttp {
-    pub(crate) router: Router,
-}
-
-impl AdminHttp {
-    /// Of these parts.
-    pub fn new(parts: Parts) -> Self {
-        let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
-        let inner = Inner {
-            names: Names::new(Some(&parts.url)),
-            throttle: Throttle::default(),
-            turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
-            changes,
-            parts,
-        };
-        Self { router: router::router(App(Arc::new(inner))) }
-    }
-
-    /// Answers until the future is dropped. Within a Tokio runtime.
-    ///
-    /// # Errors
-    /// The socket cannot be used.
-    pub async fn serve(self, listener: Listener) -> std::io::Result<()> {
-        listener.serve(self.router).await
-    }
-}
-
 /// What every route has at hand.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Inner>);
@@ -84,6 +54,18 @@ struct Inner {
 }
 
 impl App {
+    /// Of these parts.
+    pub(crate) fn new(parts: Parts) -> Self {
+        let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
+        Self(Arc::new(Inner {
+            names: Names::new(Some(&parts.url)),
+            throttle: Throttle::default(),
+            turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
+            changes,
+            parts,
+        }))
+    }
+
     pub(crate) fn now(&self) -> UnixNanos {
         self.0.parts.clock.now()
     }

@@ -1,61 +1,17 @@
 //! Before every route: whose name this listener is asked by, who asks, whether another page made the browser ask, and whether the
 //! role may. What has no entry is refused. Must not know what a route does.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use headrace_identity::{AuthRefusal, OperatorRecord};
 
-use crate::access::Access;
+use crate::access::{Access, AccessTable};
 use crate::app::App;
-use crate::listener::Peer;
 use crate::problem::Problem;
-use crate::router::AccessTable;
-use crate::sessions::Csrf;
-
-/// The cookie of a session.
-pub(crate) const COOKIE: &str = "headrace_session";
-/// The header with which a page shows that an act is its own.
-pub(crate) const CSRF_HEADER: &str = "x-headrace-csrf";
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-
-/// Who asks.
-#[derive(Debug, Clone)]
-pub(crate) struct Who {
-    pub(crate) operator: OperatorRecord,
-    /// By what session, where it is not by a key.
-    pub(crate) session: Option<ByCookie>,
-}
-
-/// A session that a browser showed.
-#[derive(Debug, Clone)]
-pub(crate) struct ByCookie {
-    pub(crate) token: Token,
-    pub(crate) csrf: Csrf,
-    pub(crate) expires: headrace_domain::UnixNanos,
-}
-
-/// A session's token. Never shown by `Debug`.
-#[derive(Clone)]
-pub(crate) struct Token(pub(crate) String);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
-impl Who {
-    /// As the audit log names who did it.
-    pub(crate) fn actor(&self) -> String {
-        self.operator.actor()
-    }
-}
+use crate::who::{ByCookie, COOKIE, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
 
 /// Around everything, pages too: the name that was asked, and headers that bind what a browser may do with an answer.
 pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
@@ -134,48 +90,6 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
     Ok(Who { operator: found.operator, session: Some(session) })
 }
 
-/// That no page of somebody else made a browser send this.
-///
-/// # Errors
-/// Where the browser says that one did.
-pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
-    let headers = request.headers();
-    let refused = |why: &str| Err(Problem::new(StatusCode::FORBIDDEN, "origin", why));
-    let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
-    if !matches!(site, None | Some(b"same-origin" | b"none")) {
-        return refused("a page of another site asked for this");
-    }
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().unwrap_or_default();
-    let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    match (of, host) {
-        (Some(of), Some(host)) if of.eq_ignore_ascii_case(host) => Ok(()),
-        _ => refused("a page of another origin asked for this"),
-    }
-}
-
-pub(crate) fn not_signed_in() -> Problem {
-    Problem::new(StatusCode::UNAUTHORIZED, "not_signed_in", "nobody is signed in").remedy(
-        "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key",
-    )
-}
-
-/// The same for every key that is not good.
-pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
-    Problem::new(
-        StatusCode::UNAUTHORIZED,
-        "bad_credential",
-        "this key or link is not good: it was never made, used before, revoked, or is over",
-    )
-    .remedy("headrace operators link ID makes a new link")
-}
-
-pub(crate) fn peer(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<Peer>().map(|Peer(address)| *address);
-    peer.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED))
-}
-
 fn bearer(value: &HeaderValue) -> Option<&str> {
     let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
@@ -188,48 +102,6 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, token)| token)
 }
 
-/// The names by which a listener may be asked: addresses, `localhost`, and the one that its operator gave it. Any other name may be
-/// somebody else's that leads here (DNS rebinding).
-#[derive(Debug, Clone)]
-pub(crate) struct Names {
-    given: Option<String>,
-}
-
-impl Names {
-    /// With the host of an outside address such as `https://console.example.com`.
-    pub(crate) fn new(url: Option<&str>) -> Self {
-        let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.trim_end_matches('/'));
-        let host = host.and_then(|host| host.parse::<Authority>().ok());
-        Self { given: host.map(|host| host.host().to_ascii_lowercase()) }
-    }
-
-    fn check(&self, request: &Request) -> Result<(), Problem> {
-        let mut hosts = request.headers().get_all(header::HOST).iter();
-        let host = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
-            _ => None,
-        };
-        let known = host.as_ref().is_some_and(|host| self.is_ours(host.host()));
-        // A form such as `GET http://host/` names the host twice.
-        let same = request.uri().authority().is_none_or(|asked| Some(asked) == host.as_ref());
-        if known && same {
-            return Ok(());
-        }
-        Err(Problem::new(
-            StatusCode::MISDIRECTED_REQUEST,
-            "host",
-            "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`",
-        ))
-    }
-
-    fn is_ours(&self, host: &str) -> bool {
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        bare.parse::<IpAddr>().is_ok()
-            || host.eq_ignore_ascii_case("localhost")
-            || self.given.as_deref().is_some_and(|given| host.eq_ignore_ascii_case(given))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,47 +112,6 @@ mod tests {
             request = request.header(*name, *value);
         }
         request.body(axum::body::Body::empty()).unwrap()
-    }
-
-    #[test]
-    fn only_names_that_nobody_else_can_take_are_ours() {
-        let names = Names::new(Some("https://Console.example.com:8443/"));
-        for (hosts, good) in [
-            (&["127.0.0.1:8081"][..], true),
-            (&["localhost"], true),
-            (&["LOCALHOST:9"], true),
-            (&["[::1]:8081"], true),
-            (&["192.0.2.7"], true),
-            (&["console.example.com"], true),
-            (&["evil.example"], false),
-            (&["localhost.evil.example"], false),
-            (&["127.0.0.1.evil.example:8081"], false),
-            (&["127.0.0.1", "127.0.0.1"], false),
-            (&[""], false),
-            (&[], false),
-        ] {
-            let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
-            assert_eq!(names.check(&request(&headers)).is_ok(), good, "{hosts:?}");
-        }
-    }
-
-    #[test]
-    fn what_another_page_made_a_browser_send_is_refused() {
-        for (headers, good) in [
-            (&[][..], true),
-            (&[("sec-fetch-site", "same-origin")], true),
-            (&[("sec-fetch-site", "none")], true),
-            (&[("sec-fetch-site", "same-site")], false),
-            (&[("sec-fetch-site", "cross-site")], false),
-            (&[("origin", "http://127.0.0.1:8081")], true),
-            (&[("origin", "https://127.0.0.1:8081")], true),
-            (&[("origin", "http://127.0.0.1:3000")], false),
-            (&[("origin", "http://evil.example")], false),
-            (&[("origin", "null")], false),
-        ] {
-            let with_host: Vec<_> = [("host", "127.0.0.1:8081")].iter().chain(headers).copied().collect();
-            assert_eq!(from_here(&request(&with_host)).is_ok(), good, "{headers:?}");
-        }
     }
 
     #[test]

@@ -6,23 +6,27 @@ mod app;
 mod guard;
 mod input;
 mod listener;
+mod names;
 mod page;
 mod pages;
 mod problem;
 mod router;
 mod routes;
 mod seams;
+mod server;
 mod sessions;
 mod throttle;
 mod values;
+mod who;
 
 #[cfg(test)]
 mod tests;
 
-pub use app::{AdminHttp, Parts};
+pub use app::Parts;
 pub use listener::{Listener, MAX_PORTS_TRIED};
-pub use pages::{Asset, NO_PAGES, Pages};
+pub use pages::{Asset, Pages};
 pub use router::openapi;
 pub use seams::{Hold, House, ModelPrices, ServedModel, Setting, Verified, VerifyFinding};
+pub use server::AdminHttp;
 pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};
 pub use values::{Money, Time};

@@ -1,6 +1,5 @@
 //! The list of routes: path, who may call it, what it does. One line each; the document and the guard's table are made from it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aide::axum::ApiRouter;
@@ -15,15 +14,13 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{ADMINS, Access, BILLING, DEVELOPERS, OWNERS, VIEWERS};
+use crate::access::{ADMINS, Access, AccessTable, BILLING, DEVELOPERS, OWNERS, ROOT, VIEWERS};
 use crate::app::App;
-use crate::guard::{COOKIE, CSRF_HEADER, guard, outside};
+use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::Problem;
 use crate::routes::{document, house, money, operators, places, served, session};
-
-/// Where the API begins.
-pub(crate) const ROOT: &str = "/admin/v1";
+use crate::who::{COOKIE, CSRF_HEADER};
 
 /// Every route of the API.
 fn routes() -> Routes {
@@ -94,26 +91,6 @@ fn routes() -> Routes {
         .get("/audit", ADMINS, "Who did what, newest first", house::audit)
 }
 
-/// Who may call what, by method and path.
-#[derive(Debug, Default)]
-pub(crate) struct AccessTable(BTreeMap<(String, String), Access>);
-
-impl AccessTable {
-    /// Who may call a route; `None`: nobody.
-    pub(crate) fn of(&self, method: &Method, path: &str) -> Option<Access> {
-        // Whoever may read may ask what reading would say.
-        let method = if *method == Method::HEAD { Method::GET.as_str() } else { method.as_str() };
-        self.0.get(&(path.to_owned(), method.to_owned())).copied()
-    }
-
-    /// Every route, as `GET /status`, with who may call it.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = (String, Access)> {
-        self.0.iter().map(|((path, method), access)| {
-            (format!("{method} {}", path.strip_prefix(ROOT).unwrap_or(path)), *access)
-        })
-    }
-}
-
 /// The list while it is made.
 struct Routes {
     api: ApiRouter<App>,
@@ -145,7 +122,7 @@ impl Routes {
     fn add(mut self, method: &Method, path: &str, access: Access, route: ApiMethodRouter<App>) -> Self {
         let path = format!("{ROOT}{path}");
         self.api = self.api.api_route(&path, route);
-        self.access.0.insert((path, method.as_str().to_owned()), access);
+        self.access.put(method, path, access);
         self
     }
 }

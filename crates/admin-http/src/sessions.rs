@@ -106,7 +106,7 @@ impl Sessions {
     /// There is no such operator, or the operating system gave no randomness.
     pub fn link(&self, id: &OperatorId, now: UnixNanos) -> Result<(SecretText, UnixNanos), AdminError> {
         if self.operators.active(id).is_none() {
-            return Err(headrace_identity::IdentityError::UnknownOperator(id.clone()).into());
+            return Err(headrace_identity::IdentityError::UnknownOperator(id.to_string()).into());
         }
         let token = token()?;
         let expires = now.after(LINK_LIFETIME);

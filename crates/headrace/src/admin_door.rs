@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
-use headrace_admin_http::{AdminHttp, Listener, NO_PAGES, Parts, Sessions};
+use headrace_admin_http::{AdminHttp, Asset, Listener, Pages, Parts, Sessions};
 use headrace_domain::{Clock, UnixNanos};
 use headrace_identity::{Directory, OperatorId, Operators, Role};
 use secrecy::zeroize::Zeroizing;
@@ -107,12 +107,18 @@ impl Door {
         inside: Inside,
     ) {
         let Self { listener, sessions, url, .. } = self;
-        let pages = NO_PAGES;
+        let pages = Pages { asset: page, policy: headrace_console::CONTENT_SECURITY_POLICY };
         let parts = Parts { service, sessions, directory, house: Arc::new(inside), clock, pages, url };
         if let Err(error) = AdminHttp::new(parts).serve(listener).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }
     }
+}
+
+/// The console's file at a path.
+fn page(path: &str) -> Option<Asset> {
+    let found = headrace_console::asset(path)?;
+    Some(Asset { bytes: found.bytes, mime: found.mime, etag: found.etag })
 }
 
 /// Any free port of this machine.

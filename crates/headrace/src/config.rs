@@ -6,6 +6,7 @@ pub(crate) mod arithmetic;
 pub(crate) mod fields;
 mod kinds;
 pub(crate) mod layers;
+mod listeners;
 mod lists;
 mod notices;
 mod paths;

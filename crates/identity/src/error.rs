@@ -5,8 +5,6 @@ use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency};
 
-use crate::OperatorId;
-
 /// Why a credential was refused. The variants are for traces and metrics; callers see
 /// [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,7 +131,7 @@ pub enum IdentityError {
     /// No such key.
     UnknownKey(KeyId),
     /// No such operator.
-    UnknownOperator(OperatorId),
+    UnknownOperator(String),
     /// Without this operator nobody could administer operators.
     LastOwner,
     /// The project belongs to another organisation than was said.

@@ -307,7 +307,7 @@ impl Operators {
         let _one_change = self.changing.lock();
         let records = self.list();
         let record = records.iter().find(|record| record.id == *id);
-        let record = record.ok_or_else(|| IdentityError::UnknownOperator(id.clone()))?;
+        let record = record.ok_or_else(|| IdentityError::UnknownOperator(id.to_string()))?;
         let is_owner = |record: &&OperatorRecord| record.role == Role::Owner && record.revoked.is_none();
         if is_owner(&record) && records.iter().filter(is_owner).count() == 1 {
             return Err(IdentityError::LastOwner);

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::app::{App, unexpected};
-use crate::guard::Who;
 use crate::input::Asked;
 use crate::page::{Page, PageQuery, rows};
 use crate::problem::Problem;
@@ -16,6 +15,7 @@ use crate::routes::bad_cursor;
 use crate::routes::money::Totals;
 use crate::seams::Setting;
 use crate::values::Time;
+use crate::who::Who;
 
 /// The most hours of copies that are compared.
 const MAX_SHADOW_HOURS: u32 = 24 * 31;

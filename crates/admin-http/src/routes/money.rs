@@ -9,13 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, unexpected};
-use crate::guard::Who;
 use crate::input::{Asked, Body, Named};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 use crate::routes::{ById, bad_cursor};
 use crate::seams::{Hold, Verified};
 use crate::values::{Dollars, Money, Name, Time};
+use crate::who::Who;
 
 /// What a project can spend.
 #[derive(Debug, Serialize, JsonSchema)]

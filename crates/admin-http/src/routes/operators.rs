@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, unexpected};
-use crate::guard::Who;
 use crate::input::{Asked, Body, Named};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 use crate::routes::{ById, Created};
 use crate::values::{Time, Title};
+use crate::who::Who;
 
 const CHANGED: &str = "operators";
 

@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, unexpected};
-use crate::guard::Who;
 use crate::input::{Asked, Body, Named};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 use crate::routes::{ById, Created};
 use crate::values::{Limits, Name, Time, Title, regions, residency, said};
+use crate::who::Who;
 
 const ORGS: &str = "orgs";
 const PROJECTS: &str = "projects";

@@ -9,12 +9,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::app::{App, unexpected};
-use crate::guard::Who;
 use crate::input::{Asked, Named};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 use crate::routes::{ByName, bad_cursor};
 use crate::seams::{ModelPrices, ServedModel};
+use crate::who::Who;
 
 /// A name that leads to several models: `name`, `sticky`, and `to`, each with its `model`, `weight` and, on trial, `canary`.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+use crate::access::AccessTable;
 use crate::app::App;
-use crate::guard::{ByCookie, COOKIE, Who, bad_credential, from_here, peer};
 use crate::input::Body;
 use crate::problem::Problem;
-use crate::router::AccessTable;
 use crate::sessions::{Found, SESSION_LIFETIME};
 use crate::values::Time;
+use crate::who::{ByCookie, COOKIE, Who, bad_credential, from_here, peer};
 
 /// How somebody signs in.
 #[derive(Deserialize, JsonSchema)]

@@ -45,7 +45,7 @@ impl AdminService {
     ) -> Result<AdminReply, AdminError> {
         let operator = self.operators()?.active(id);
         let operator =
-            operator.ok_or_else(|| headrace_identity::IdentityError::UnknownOperator(id.clone()))?;
+            operator.ok_or_else(|| headrace_identity::IdentityError::UnknownOperator(id.to_string()))?;
         let link = self.links.as_ref().and_then(|links| links(id, now));
         let Some((link, expires)) = link else {
             return Err(AdminError::new(

@@ -2,9 +2,6 @@
 
 use std::net::SocketAddr;
 
-use super::Reader;
-use super::value::{Kind, Parsed};
-
 /// Where operators are listened to.
 pub(crate) struct AdminSettings {
     pub(crate) listen: AdminListen,
@@ -21,36 +18,4 @@ pub(crate) enum AdminListen {
     Off,
     /// There.
     At(SocketAddr),
-}
-
-const LISTEN: &str = "admin.listen";
-const URL: &str = "admin.url";
-
-impl Reader {
-    pub(super) fn admin(&mut self) -> AdminSettings {
-        let listen = match self.text(LISTEN).as_deref() {
-            None => AdminListen::Usual,
-            Some("off") => AdminListen::Off,
-            Some(text) => match Kind::Address.parse_text(text) {
-                Ok(Parsed::Address(at)) => AdminListen::At(at),
-                _ => {
-                    self.fault(
-                        LISTEN,
-                        format!("\"{text}\" is neither an address such as \"127.0.0.1:8081\" nor \"off\""),
-                    );
-                    AdminListen::Off
-                }
-            },
-        };
-        let url = self.text(URL);
-        if let Some(url) = &url {
-            let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-            let host = host.map(|host| host.trim_end_matches('/'));
-            if !host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' '])) {
-                let why = "must be a scheme and a host, such as \"https://console.example.com\"";
-                self.fault(URL, why);
-            }
-        }
-        AdminSettings { listen, url: url.map(|url| url.trim_end_matches('/').to_owned()) }
-    }
 }

@@ -1,0 +1,90 @@
+//! The names by which a listener may be asked. Must not know what is asked.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{StatusCode, header};
+
+use crate::problem::Problem;
+
+/// The names by which a listener may be asked: addresses, `localhost`, and the one that its operator gave it. Any other name may be
+/// somebody else's that leads here (DNS rebinding).
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    given: Option<String>,
+}
+
+impl Names {
+    /// With the host of an outside address such as `https://console.example.com`.
+    pub(crate) fn new(url: Option<&str>) -> Self {
+        let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.trim_end_matches('/'));
+        let host = host.and_then(|host| host.parse::<Authority>().ok());
+        Self { given: host.map(|host| host.host().to_ascii_lowercase()) }
+    }
+
+    /// Whether a request asks by one of them.
+    ///
+    /// # Errors
+    /// It asks by another.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Problem> {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let host = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
+            _ => None,
+        };
+        let known = host.as_ref().is_some_and(|host| self.is_ours(host.host()));
+        // A form such as `GET http://host/` names the host twice.
+        let same = request.uri().authority().is_none_or(|asked| Some(asked) == host.as_ref());
+        if known && same {
+            return Ok(());
+        }
+        Err(Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "host",
+            "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`",
+        ))
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.given.as_deref().is_some_and(|given| host.eq_ignore_ascii_case(given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> Request {
+        let mut request = Request::builder().uri("/admin/v1/status");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(axum::body::Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn only_names_that_nobody_else_can_take_are_ours() {
+        let names = Names::new(Some("https://Console.example.com:8443/"));
+        for (hosts, good) in [
+            (&["127.0.0.1:8081"][..], true),
+            (&["localhost"], true),
+            (&["LOCALHOST:9"], true),
+            (&["[::1]:8081"], true),
+            (&["192.0.2.7"], true),
+            (&["console.example.com"], true),
+            (&["evil.example"], false),
+            (&["localhost.evil.example"], false),
+            (&["127.0.0.1.evil.example:8081"], false),
+            (&["127.0.0.1", "127.0.0.1"], false),
+            (&[""], false),
+            (&[], false),
+        ] {
+            let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            assert_eq!(names.check(&request(&headers)).is_ok(), good, "{hosts:?}");
+        }
+    }
+}

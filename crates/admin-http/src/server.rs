@@ -1,0 +1,27 @@
+//! The room from outside: made of its parts, served at a listener.
+
+use axum::Router;
+
+use crate::app::{App, Parts};
+use crate::listener::Listener;
+use crate::router;
+
+/// An admin listener, ready to serve.
+pub struct AdminHttp {
+    pub(crate) router: Router,
+}
+
+impl AdminHttp {
+    /// Of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self { router: router::router(App::new(parts)) }
+    }
+
+    /// Answers until the future is dropped. Within a Tokio runtime.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    pub async fn serve(self, listener: Listener) -> std::io::Result<()> {
+        listener.serve(self.router).await
+    }
+}
