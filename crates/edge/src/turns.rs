@@ -16,7 +16,7 @@ use headrace_call_api::{
     Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Credentials, Frames, Front, GiveUp, Head, Peer,
     Reserved,
 };
-use headrace_domain::Endpoint;
+use headrace_domain::{ConnectionTrace, Endpoint};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -197,7 +197,7 @@ impl<F: Front> Turns<'_, F> {
         next: &mut Option<Utf8Bytes>,
     ) -> Result<(), End> {
         let Shared { front, memory, stats, clock, .. } = self.shared;
-        let (_, in_flight) = self.activity.request();
+        let (requests_before, in_flight) = self.activity.request();
         count(&stats.requests);
         let Upgraded { credentials, traceparent, dialect, .. } = self.upgraded;
         let head = Head {
@@ -208,6 +208,7 @@ impl<F: Front> Turns<'_, F> {
             dialect: dialect.clone(),
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
+            connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
         };
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
