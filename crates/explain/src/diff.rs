@@ -105,13 +105,16 @@ fn sentence(a: &TraceRecord, b: &TraceRecord, terms: &[DiffTerm]) -> String {
     }
 }
 
+/// What a record says of one fact.
+type Said<'a> = &'a dyn Fn(&TraceRecord) -> String;
+
 fn facts(a: &TraceRecord, b: &TraceRecord) -> Vec<Fact> {
     let row = |name: &'static str, of: &dyn Fn(&TraceRecord) -> String| {
         let (a, b) = (of(a), of(b));
         (a != b).then_some(Fact { name, a, b })
     };
     let text = |value: Option<&str>| value.map_or_else(|| "–".to_owned(), plain);
-    let rows: [(&'static str, &dyn Fn(&TraceRecord) -> String); 14] = [
+    let rows: [(&'static str, Said<'_>); 14] = [
         ("model", &|record| text(record.model_served.as_deref())),
         ("numerics", &|record| text(record.numerics.as_deref())),
         ("endpoint", &|record| text(record.endpoint.map(|endpoint| endpoint.name()))),

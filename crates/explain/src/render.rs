@@ -152,7 +152,7 @@ impl CostExplanation {
         rows.push(row(["charged", "", "", &format!("${}", self.total_dollars)]));
         rows.push(row(["held", "", "", &format!("${}", self.held_dollars)]));
         rows.push(row(["given back", "", "", &format!("${}", self.given_back_dollars)]));
-        if self.loss_dollars.trim_matches(['0', '.']).len() > 0 {
+        if !self.loss_dollars.trim_matches(['0', '.']).is_empty() {
             rows.push(row(["lost, on the house", "", "", &format!("${}", self.loss_dollars)]));
         }
         if let (Some(paid), Some(margin)) = (&self.paid_dollars, &self.margin_dollars) {

@@ -228,7 +228,7 @@ impl Operators {
         let records = self.records.read();
         let same = |operator: &&StoredOperator| bool::from(operator.hash.ct_eq(&hash));
         // All are looked at, so that the time says nothing of which one it is.
-        let found = records.values().filter(same).last();
+        let found = records.values().filter(same).fold(None, |_, operator| Some(operator));
         match found {
             _ if !presented.starts_with(PREFIX) => Err(AuthRefusal::Malformed),
             None => Err(AuthRefusal::Unknown),

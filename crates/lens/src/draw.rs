@@ -93,7 +93,7 @@ fn draw_token(
         (TokenKind::Special, true) => paint(out, options, SPECIAL, &text),
         (TokenKind::Markup, true) => paint(out, options, MARKUP, &text),
         (TokenKind::Text, true) => {
-            let shade = if at % 2 == 0 { shades[0] } else { shades[1] };
+            let shade = if at.is_multiple_of(2) { shades[0] } else { shades[1] };
             // A colour that runs over a line's end colours the rest of the line.
             for (line, piece) in text.split('\n').enumerate() {
                 if line > 0 {

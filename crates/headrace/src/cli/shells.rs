@@ -16,7 +16,9 @@ pub(crate) struct CompletionsArgs {
 
 /// `headrace man`
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  headrace man man1      then: man ./man1/headrace-trace.1; for all users, in /usr/local/share/man/man1")]
+#[command(
+    after_help = "Example:\n  headrace man man1      then: man ./man1/headrace-trace.1; for all users, in /usr/local/share/man/man1"
+)]
 pub(crate) struct ManArgs {
     /// Where the pages are written; it is made where it is not there
     #[arg(value_name = "DIR")]
