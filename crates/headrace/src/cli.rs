@@ -18,6 +18,7 @@ pub(crate) mod names;
 pub(crate) mod operators;
 
 pub(crate) mod places;
+pub(crate) mod requests;
 
 mod shared;
 pub(crate) mod shells;
@@ -49,6 +50,7 @@ Examples:
   headrace serve --config headrace.toml       the same with everything configurable
   headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
+  headrace requests --outcome refused         calls by whatever you look for
   headrace margin --by upstream               what upstreams cost, and what their calls brought
   headrace bench --users 8                    how does it do with eight users at once?
   headrace config check                       what would be served, and what is wrong
@@ -85,6 +87,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// What an error's code means, why it comes, what to do and who can change it
     Errors(ErrorsArgs),
+    /// Find calls by time, caller, model, outcome, stage, time taken, cost or the text of a refusal
+    Requests(Box<requests::RequestsArgs>),
     /// What calls brought, and what others charged for them
     Margin(margin::MarginArgs),
     /// How the server does

@@ -12,6 +12,7 @@ pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod operators;
 pub(crate) mod places;
+pub(crate) mod requests;
 pub(crate) mod routes;
 pub(crate) mod shadow;
 pub(crate) mod shells;
@@ -37,7 +38,7 @@ use crate::config::{Config, ConfigError, DEMO_NAME, DEMO_PATH, layered, model_fl
 use crate::datadir::{DataDir, DataDirError};
 use crate::running::InMemory;
 use crate::stored::{self, Found, Places};
-use crate::{first_start, output};
+use crate::{datadir, first_start, output};
 
 /// Who acts when a command works on a stopped data directory.
 const ACTOR: &str = "command line";
@@ -229,6 +230,27 @@ pub(crate) fn configuration_of(file: Option<&Path>) -> Result<Config, String> {
 /// The data directory.
 pub(crate) fn data_dir(at: &At) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
+}
+
+/// Where the traces are.
+fn traces(at: &At) -> Result<PathBuf, CommandError> {
+    let path = datadir::trace_file(&data_dir(at)?);
+    if path.exists() {
+        return Ok(path);
+    }
+    let why = "name the server's data directory with --data-dir";
+    Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())))
+}
+
+/// Says what came of it.
+fn tell(told: Result<String, CommandError>) -> ExitCode {
+    match told {
+        Ok(text) => {
+            output::say(&text);
+            ExitCode::SUCCESS
+        }
+        Err(error) => error.exit(),
+    }
 }
 
 /// Does it, wherever it can be done, and says what came of it.

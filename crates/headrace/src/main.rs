@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => commands::money::ledger(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Errors(args) => commands::errors::run(&args),
+        Command::Requests(args) => commands::requests::run(&args),
         Command::Margin(args) => commands::margin::run(&args),
         Command::Status(at) => commands::status::run(&at),
         Command::Reload(at) => commands::status::reload(&at),

@@ -1,16 +1,25 @@
 //! Trace records in one SQLite file: written by the recorder's thread, read beside it by the API and the command line.
 //! Durability is `NORMAL`: a power cut may take the last traces, never the file. Knows nothing of what a record means.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use headrace_domain::{Outcome, RequestId, TraceRecord, UnixNanos};
-use headrace_trace::{TraceError, TraceReader, TraceStore, decode_record, encode_record};
+use headrace_domain::{RequestId, TraceRecord, UnixNanos};
+use headrace_trace::{
+    Beside, CallCursor, CallPage, CallQuery, CallRow, TraceError, TraceReader, TraceStore, decode_record,
+    encode_record,
+};
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, QueryBuilder};
 
+mod calls;
+mod fill;
+mod search;
+
+use self::fill::Filler;
 use crate::sqlite::{Database, Durability, Format, FormatError, block_on, ensure_format, open};
 
 /// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
@@ -37,7 +46,7 @@ const FORMAT: Format = Format {
     ",
 };
 
-/// Most rows in one statement: 8 values each, well under SQLite's 32 766.
+/// Most rows in one statement: at most 13 values each, well under SQLite's 32 766.
 const ROWS_PER_INSERT: usize = 64;
 /// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no
 /// write takes long.
@@ -74,6 +83,8 @@ pub struct SqliteTraceStore {
     database: Database,
     retention: TraceRetention,
     stored: Counts,
+    /// Makes the rows that searches look through of records that an older program wrote; stopped when it is dropped.
+    _filler: Option<Filler>,
 }
 
 impl SqliteTraceStore {
@@ -95,7 +106,11 @@ impl SqliteTraceStore {
         });
         let counted = database.read(async |connection| Ok::<_, FormatError>(count(connection).await?));
         let stored = counted.map_err(|error| refused("count the records of", path, &error))?;
-        Ok(Self { path: path.to_owned(), database, retention, stored })
+        let unfilled = database
+            .write(async |connection| Ok::<_, FormatError>(fill::prepare(connection, stored.all).await?));
+        let unfilled = unfilled.map_err(|error| refused("index the records of", path, &error))?;
+        let filler = if unfilled == 0 { None } else { Filler::start(path, unfilled) };
+        Ok(Self { path: path.to_owned(), database, retention, stored, _filler: filler })
     }
 
     /// Records in the file.
@@ -143,13 +158,21 @@ impl SqliteTraceReader {
         self.rows(query)?.iter().map(|(record,)| decode_record(record)).collect()
     }
 
-    fn rows<T, F>(&self, query: F) -> Result<Vec<T>, TraceError>
+    pub(crate) fn rows<T, F>(&self, query: F) -> Result<Vec<T>, TraceError>
     where
         F: AsyncFnOnce(&mut SqliteConnection) -> Result<Vec<T>, sqlx::Error>,
     {
+        Ok(self.ask(query)?.unwrap_or_default())
+    }
+
+    /// `None`: it is being closed.
+    fn ask<T, F>(&self, query: F) -> Result<Option<T>, TraceError>
+    where
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+    {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = connection.as_mut() else { return Ok(Vec::new()) };
-        block_on(query(open)).map_err(|error| failed("read", &self.path, &error))
+        let Some(open) = connection.as_mut() else { return Ok(None) };
+        block_on(query(open)).map(Some).map_err(|error| failed("read", &self.path, &error))
     }
 }
 
@@ -225,6 +248,25 @@ impl TraceReader for SqliteTraceReader {
             sqlx::query_as(SHADOWS).bind(integer(since.get())).bind(integer(n)).fetch_all(connection).await
         })
     }
+
+    fn search(
+        &self,
+        query: &CallQuery,
+        after: Option<CallCursor>,
+        limit: usize,
+    ) -> Result<CallPage, TraceError> {
+        let found = self.ask(async |connection| search::search(connection, query, after, limit).await)?;
+        found.map_or_else(|| Ok(CallPage::default()), search::Found::page)
+    }
+
+    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError> {
+        let Some(asked) = self.get(id)? else { return Ok(None) };
+        let others = match headrace_trace::Stay::of(&asked) {
+            None => Vec::new(),
+            Some(stay) => self.read(async |connection| search::beside(connection, &stay).await)?,
+        };
+        Ok(Some(headrace_trace::beside(&asked, others, limit)))
+    }
 }
 
 impl fmt::Debug for SqliteTraceStore {
@@ -243,21 +285,24 @@ impl fmt::Debug for SqliteTraceReader {
 struct Row<'a> {
     record: &'a TraceRecord,
     started: i64,
-    outcome: &'static str,
     json: String,
+    call: CallRow,
 }
 
 impl<'a> Row<'a> {
     fn of(record: &'a TraceRecord) -> Result<Self, TraceError> {
-        let outcome = match record.outcome {
-            Outcome::Completed { .. } => "completed",
-            Outcome::Refused(_) => "refused",
-            Outcome::Cancelled { .. } => "cancelled",
-            Outcome::Failed { .. } => "failed",
-        };
         let json = encode_record(record)?;
-        Ok(Self { record, started: integer(record.started.get()), outcome, json })
+        Ok(Self { record, started: integer(record.started.get()), json, call: CallRow::of(record) })
     }
+}
+
+/// Makes what searches look through of records that an older program wrote, in a file that no server has open: they can then be
+/// found. It is done already where a server has opened the file, and goes on beside one.
+///
+/// # Errors
+/// As [`SqliteTraceStore::open`].
+pub fn index(path: &Path) -> Result<(), TraceError> {
+    fill::fill(path).map_err(|error| refused("index the records of", path, &error))
 }
 
 /// Adds the rows whose id is new; how many those were.
@@ -280,17 +325,23 @@ async fn insert(
                 .push_bind(record.org.as_ref().map(|id| id.as_str()))
                 .push_bind(record.project.as_ref().map(|id| id.as_str()))
                 .push_bind(record.key.as_ref().map(|id| id.as_str()))
-                .push_bind(row.outcome)
+                .push_bind(row.call.ended.name())
                 .push_bind(row.json.as_str());
         });
-        query.push(" RETURNING outcome = 'refused', org IS NULL");
-        let new: Vec<(bool, bool)> = query.build_query_as().fetch_all(&mut *connection).await?;
-        for kind in new {
+        query.push(" RETURNING id, seq, outcome = 'refused', org IS NULL");
+        let new: Vec<(Vec<u8>, i64, bool, bool)> = query.build_query_as().fetch_all(&mut *connection).await?;
+        let mut numbers = HashMap::with_capacity(new.len());
+        for (id, number, is_refused, is_strangers) in new {
             added += 1;
             stored.all += 1;
-            stored.refused += u64::from(kind == (true, false));
-            stored.strangers += u64::from(kind == (true, true));
+            stored.refused += u64::from(is_refused && !is_strangers);
+            stored.strangers += u64::from(is_refused && is_strangers);
+            numbers.insert(id, number);
         }
+        // Of two records with one id the first was taken.
+        let calls =
+            chunk.iter().filter_map(|row| Some((numbers.remove(&key(row.record.request_id))?, &row.call)));
+        calls::insert(connection, &calls.collect::<Vec<_>>()).await?;
     }
     Ok(added)
 }
@@ -427,6 +478,6 @@ fn key(id: RequestId) -> Vec<u8> {
 }
 
 /// SQLite's integers have 63 bits; what is larger (a time after the year 2262) is the largest.
-fn integer(n: impl TryInto<i64>) -> i64 {
+pub(crate) fn integer(n: impl TryInto<i64>) -> i64 {
     n.try_into().unwrap_or(i64::MAX)
 }

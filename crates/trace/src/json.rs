@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
-use crate::units::format_utc;
+use crate::units::{bare_dollars as dollars, format_utc, micros};
 
 /// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
 /// hold in its cache, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
@@ -238,14 +238,4 @@ fn outcome(outcome: &Outcome) -> Value {
 /// Mean sequences over the steps that computed any of it.
 pub(crate) fn mean_batch(engine: &EngineTrace) -> Option<f64> {
     (engine.steps > 0).then(|| engine.batch_sum as f64 / f64::from(engine.steps))
-}
-
-/// Microseconds with nanosecond decimals.
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1e3
-}
-
-/// `0.000091`, `-1.50`: without the sign of the currency, so that a program can parse it.
-fn dollars(amount: NanoDollars) -> String {
-    amount.to_string().replacen('$', "", 1)
 }

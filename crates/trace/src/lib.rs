@@ -2,6 +2,8 @@
 //! Knows no HTTP, no SQL and no engine: stores stand behind [`TraceStore`] and [`TraceReader`].
 
 mod axis;
+mod beside;
+mod call;
 mod codec;
 mod error;
 mod exposition;
@@ -13,24 +15,30 @@ mod json;
 mod labels;
 mod lanes;
 mod margin;
+mod memory;
 mod metrics;
 mod past;
 mod recent;
 mod recorder;
 mod sampling;
 mod seam;
+mod search;
 mod shadows;
 mod table;
 mod units;
 mod waterfall;
 
+pub use beside::{Beside, MAX_BESIDE, Stay, beside};
+pub use call::{CallRow, Ended};
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;
 pub use json::{answer_json, operator_json, record_json};
 pub use margin::{Margin, MarginBy};
+pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
+pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use table::table;
 pub use units::{

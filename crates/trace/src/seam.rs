@@ -3,6 +3,8 @@
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
+use crate::beside::Beside;
+use crate::search::{CallCursor, CallPage, CallQuery};
 
 /// The writing side. The recorder's thread calls it, so it may block.
 pub trait TraceStore: Send {
@@ -33,4 +35,17 @@ pub trait TraceReader: Send + Sync {
 
     /// The newest `n` shadow copies that started at `since` or later, newest first.
     fn shadows(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError>;
+
+    /// The calls that are meant, newest first, at most `limit` of them (1 to [`crate::MAX_CALLS_PER_PAGE`]) from a place on. One
+    /// question looks through a bounded number of calls, so a page may be short and still have a `next`.
+    fn search(
+        &self,
+        query: &CallQuery,
+        after: Option<CallCursor>,
+        limit: usize,
+    ) -> Result<CallPage, TraceError>;
+
+    /// The calls that its worker had at the same time as one call, what overlaps longest first, at most `limit` of them (and at
+    /// most [`crate::MAX_BESIDE`]); `None`: there is no record of it.
+    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError>;
 }

@@ -1,7 +1,7 @@
 //! Numbers for people: durations, shares, counts, UTC times, and text that is safe to print in a terminal.
 //! Knows no record.
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{NanoDollars, UnixNanos};
 
 /// A duration with three significant digits in the unit that fits: `0.42 µs`, `31.5 µs`, `212 µs`, `1.20 ms`,
 /// `84.1 ms`, `1.92 s`, `1203 s`.
@@ -81,6 +81,16 @@ pub(crate) fn format_utc(time: UnixNanos, pattern: &str) -> String {
     // 2⁶⁴ nanoseconds end in the year 2554, well within what a timestamp holds.
     let stamp = jiff::Timestamp::from_nanosecond(time.get().into()).unwrap_or_default();
     stamp.strftime(pattern).to_string()
+}
+
+/// Microseconds with nanosecond decimals.
+pub(crate) fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}
+
+/// `0.000091`, `-1.50`: without the sign of the currency, so that a program can parse it.
+pub(crate) fn bare_dollars(amount: NanoDollars) -> String {
+    amount.to_string().replacen('$', "", 1)
 }
 
 /// Text from a caller, made harmless for a terminal: control characters (escape sequences begin with one),

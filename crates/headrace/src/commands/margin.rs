@@ -8,26 +8,15 @@ use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Margin, TraceReader};
 
 use crate::cli::margin::MarginArgs;
-use crate::commands::{CommandError, data_dir, time};
-use crate::{datadir, output};
+use crate::commands::{CommandError, tell, time, traces};
 
 /// Sums, and shows them.
 pub(crate) fn run(args: &MarginArgs) -> ExitCode {
-    match sum(args) {
-        Ok(text) => {
-            output::say(&text);
-            ExitCode::SUCCESS
-        }
-        Err(error) => error.exit(),
-    }
+    tell(sum(args))
 }
 
 fn sum(args: &MarginArgs) -> Result<String, CommandError> {
-    let path = datadir::trace_file(&data_dir(&args.at)?);
-    if !path.exists() {
-        let why = "name the server's data directory with --data-dir";
-        return Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())));
-    }
+    let path = traces(&args.at)?;
     let now = SystemClock::new().now();
     let since = args.since.map_or(UnixNanos::new(0), |when| when.at(now));
     // What begins now is not over, and has no trace.

@@ -1,0 +1,122 @@
+//! What `headrace requests` takes. Must not know how calls are found.
+
+use std::time::Duration;
+
+use clap::Args;
+use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
+use headrace_trace::{CallCursor, CallQuery, Ended, moment};
+
+use super::shared::{At, duration};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           what was refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures that speak of the balance\n  headrace requests --stage queue --slower-than 2s         slow calls that waited most of their time for the engine\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nWhat one call did: headrace trace ID. Traces are kept for a bounded time (traces.max_records, traces.max_age)."
+)]
+pub(crate) struct RequestsArgs {
+    #[command(flatten)]
+    pub(crate) at: At,
+    #[command(flatten)]
+    times: Times,
+    /// Of this organisation
+    #[arg(long)]
+    org: Option<OrgId>,
+    /// Of this project
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// With this key, by its public id
+    #[arg(long, value_name = "KEY_ID")]
+    key: Option<KeyId>,
+    /// Served by this model, or asking for it where none served
+    #[arg(long)]
+    model: Option<String>,
+    /// Answered by this upstream
+    #[arg(long)]
+    upstream: Option<String>,
+    /// completed, refused, cancelled or failed
+    #[arg(long, value_parser = outcome)]
+    outcome: Option<Ended>,
+    /// Refused or failed in this stage, or with most of their time spent there
+    #[arg(long, value_parser = stage)]
+    stage: Option<Stage>,
+    /// Took the server longer than this, such as 250ms or 2s
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    slower_than: Option<Duration>,
+    /// Cost more than so many dollars, such as 0.05
+    #[arg(long, value_name = "DOLLARS", value_parser = NanoDollars::from_dollars)]
+    dearer_than: Option<NanoDollars>,
+    /// With this text in the code, rule or message of the refusal, failure or cancellation
+    #[arg(long)]
+    text: Option<String>,
+    /// At most so many calls
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
+    pub(crate) limit: u16,
+    /// Go on where a former list ended, as it says
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<CallCursor>,
+}
+
+impl RequestsArgs {
+    /// As a search.
+    ///
+    /// # Errors
+    /// What a value must be, with its flag.
+    pub(crate) fn query(&self, now: UnixNanos) -> Result<CallQuery, String> {
+        let mut query = CallQuery {
+            org: self.org.clone(),
+            project: self.project.clone(),
+            key: self.key.clone(),
+            outcome: self.outcome,
+            stage: self.stage,
+            slower_than_ns: self.slower_than.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            dearer_than: self.dearer_than,
+            since: self.times.since(now)?,
+            until: self.times.until(now)?,
+            ..CallQuery::default()
+        };
+        for (name, value) in [("model", &self.model), ("upstream", &self.upstream), ("text", &self.text)] {
+            if let Some(value) = value {
+                query.set(name, value, now).map_err(|why| format!("--{name}: {why}"))?;
+            }
+        }
+        Ok(query)
+    }
+}
+
+/// Between which moments.
+#[derive(Debug, Args)]
+pub(crate) struct Times {
+    /// From then on: a time (RFC 3339), a date (UTC), or so long ago, such as 15m, 12h or 7d
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
+    /// Before then
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
+}
+
+impl Times {
+    pub(crate) fn since(&self, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
+        when("--since", self.since.as_deref(), now)
+    }
+
+    pub(crate) fn until(&self, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
+        when("--until", self.until.as_deref(), now)
+    }
+}
+
+/// A moment of a flag.
+fn when(flag: &str, text: Option<&str>, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
+    text.map(|text| moment(text, now)).transpose().map_err(|why| format!("{flag}: {why}"))
+}
+
+fn outcome(name: &str) -> Result<Ended, String> {
+    let names = || Ended::ALL.map(Ended::name).join(", ");
+    Ended::named(name).ok_or_else(|| format!("it must be one of {}", names()))
+}
+
+fn stage(name: &str) -> Result<Stage, String> {
+    let names = || Stage::ALL.map(Stage::name).join(", ");
+    Stage::ALL
+        .into_iter()
+        .find(|stage| stage.name() == name)
+        .ok_or_else(|| format!("it must be one of {}", names()))
+}

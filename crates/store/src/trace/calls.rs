@@ -1,0 +1,120 @@
+//! The narrow table that searches look through: a row for each trace, of what is asked about alone. It is no part of the file's
+//! format: it is made where it is missing, and an older program may write beside it.
+
+use headrace_domain::Stage;
+use headrace_trace::{CallRow, Ended};
+use sqlx::QueryBuilder;
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+
+use super::{ROWS_PER_INSERT, integer};
+
+/// From here on a call is slow, or dear, enough for an index of such calls: few are.
+pub(super) const SLOW_NS: i64 = 1_000_000_000;
+/// A cent, in nano-dollars.
+pub(super) const DEAR_NANOS: i64 = 10_000_000;
+
+/// Table, indexes, and what takes a row away together with its trace. `seq` is the trace's.
+///
+/// `unfilled` has one row: the traces before `before` that have no row here yet, and how many those are.
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS call (
+        started INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        server INTEGER NOT NULL,  -- nanoseconds
+        ends INTEGER NOT NULL,    -- nanoseconds since 1970
+        ended INTEGER NOT NULL,   -- 0 completed, 1 refused, 2 cancelled, 3 failed
+        stage INTEGER,            -- its place on the path, from 0
+        charged INTEGER NOT NULL, -- nano-dollars
+        org TEXT,
+        project TEXT,
+        key TEXT,
+        model TEXT,
+        upstream TEXT,
+        worker TEXT,
+        said TEXT,
+        PRIMARY KEY (started, seq)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS call_org ON call (org, started, seq);
+    CREATE INDEX IF NOT EXISTS call_project ON call (project, started, seq);
+    CREATE INDEX IF NOT EXISTS call_key ON call (key, started, seq);
+    CREATE INDEX IF NOT EXISTS call_model ON call (model, started, seq);
+    CREATE INDEX IF NOT EXISTS call_stage ON call (stage, started, seq);
+    CREATE INDEX IF NOT EXISTS call_worker ON call (worker, started, seq, ends) WHERE worker IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS call_upstream ON call (upstream, started, seq) WHERE upstream IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS call_troubled ON call (started, seq) WHERE ended <> 0;
+    CREATE INDEX IF NOT EXISTS call_slow ON call (started, seq) WHERE server > 1000000000;
+    CREATE INDEX IF NOT EXISTS call_dear ON call (started, seq) WHERE charged > 10000000;
+    CREATE TABLE IF NOT EXISTS unfilled (before INTEGER NOT NULL, traces INTEGER NOT NULL) STRICT;
+    CREATE TRIGGER IF NOT EXISTS call_gone AFTER DELETE ON trace BEGIN
+        DELETE FROM call WHERE started = OLD.started AND seq = OLD.seq;
+        UPDATE unfilled SET traces = max(traces - 1, 0) WHERE before > OLD.seq;
+    END;
+";
+
+/// Adds rows under their traces' numbers.
+pub(super) async fn insert(
+    connection: &mut SqliteConnection,
+    calls: &[(i64, &CallRow)],
+) -> Result<(), sqlx::Error> {
+    for chunk in calls.chunks(ROWS_PER_INSERT) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "INSERT OR REPLACE INTO call (started, seq, server, ends, ended, stage, charged, org, project, key, model, \
+             upstream, worker, said) ",
+        );
+        query.push_values(chunk, |mut values, (number, call)| {
+            values
+                .push_bind(integer(call.started.get()))
+                .push_bind(*number)
+                .push_bind(integer(call.server_ns))
+                .push_bind(integer(call.started.get().saturating_add(call.duration_ns)))
+                .push_bind(kind(call.ended))
+                .push_bind(call.stage.map(place))
+                .push_bind(call.charged.get())
+                .push_bind(call.org.as_ref().map(|id| id.as_str()))
+                .push_bind(call.project.as_ref().map(|id| id.as_str()))
+                .push_bind(call.key.as_ref().map(|id| id.as_str()))
+                .push_bind(call.model())
+                .push_bind(call.upstream.as_deref())
+                .push_bind(call.worker.as_deref())
+                .push_bind(call.said());
+        });
+        query.build().execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// How a call ended, as it stands in the table.
+pub(super) const fn kind(ended: Ended) -> i64 {
+    match ended {
+        Ended::Completed => 0,
+        Ended::Refused => 1,
+        Ended::Cancelled => 2,
+        Ended::Failed => 3,
+    }
+}
+
+/// A stage as it stands in the table. Numbers are for ever: a new stage takes a new one, wherever it stands on the path.
+pub(super) const fn place(stage: Stage) -> i64 {
+    match stage {
+        Stage::Connect => 0,
+        Stage::Authenticate => 1,
+        Stage::Receive => 2,
+        Stage::Parse => 3,
+        Stage::Authorize => 4,
+        Stage::Route => 5,
+        Stage::Moderate => 6,
+        Stage::Render => 7,
+        Stage::Cache => 8,
+        Stage::Hold => 9,
+        Stage::Place => 10,
+        Stage::Upstream => 11,
+        Stage::Queue => 12,
+        Stage::Prefill => 13,
+        Stage::Decode => 14,
+        Stage::Handover => 15,
+        Stage::Reader => 16,
+        Stage::Postprocess => 17,
+        Stage::Deliver => 18,
+        Stage::Settle => 19,
+    }
+}

@@ -1,0 +1,277 @@
+//! A page of calls out of the table that searches look through. Each question walks one index, newest first, over a bounded number
+//! of rows: what is not found there is asked for again from where it ended.
+
+use headrace_domain::UnixNanos;
+use headrace_trace::{
+    CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, Stay, TraceError, decode_record,
+};
+use sqlx::QueryBuilder;
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+
+use super::calls::{DEAR_NANOS, SLOW_NS, kind, place};
+use super::integer;
+
+/// Most rows that one question looks at.
+const ROWS_PER_QUESTION: i64 = 20_000;
+/// Most calls of a worker that are looked at for one that overlaps, back from the end of the call that is asked about.
+const NEIGHBOURS_LOOKED_AT: i64 = 20_000;
+
+/// What a question found, still as text.
+pub(super) struct Found {
+    rows: Vec<(String, i64, i64)>,
+    limit: usize,
+    floor: Option<(i64, i64)>,
+    unindexed: u64,
+}
+
+impl Found {
+    /// As a page.
+    ///
+    /// # Errors
+    /// For a record that cannot be read.
+    pub(super) fn page(self) -> Result<CallPage, TraceError> {
+        let Self { mut rows, limit, floor, unindexed } = self;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let cursor = |started: i64, number: i64| CallCursor {
+            started: UnixNanos::new(started.cast_unsigned()),
+            number: number.cast_unsigned(),
+        };
+        let last = rows.last().map(|(_, started, number)| cursor(*started, *number));
+        // The row at the floor was not looked at.
+        let floor =
+            floor.filter(|_| !more).map(|(started, number)| cursor(started, number.saturating_add(1)));
+        let calls = rows.iter().map(|(record, ..)| Ok(CallRow::of(&decode_record(record)?)));
+        Ok(CallPage {
+            calls: calls.collect::<Result<_, TraceError>>()?,
+            next: if more { last } else { floor },
+            searched_to: floor.map(|floor| floor.started),
+            unindexed: if more || floor.is_some() { 0 } else { unindexed },
+        })
+    }
+}
+
+/// Looks for a page.
+pub(super) async fn search(
+    connection: &mut SqliteConnection,
+    query: &CallQuery,
+    after: Option<CallCursor>,
+    limit: usize,
+) -> Result<Found, sqlx::Error> {
+    let limit = limit.clamp(1, MAX_CALLS_PER_PAGE);
+    if !has_table(connection).await? {
+        let (unindexed,): (i64,) =
+            sqlx::query_as("SELECT count(*) FROM trace").fetch_one(&mut *connection).await?;
+        return Ok(Found { rows: Vec::new(), limit, floor: None, unindexed: unindexed.cast_unsigned() });
+    }
+    let way = Way::of(query);
+    let floor = if way.is_all_of(query) { None } else { floor(connection, query, way, after).await? };
+    let mut page = QueryBuilder::<Sqlite>::new("SELECT trace.record, call.started, call.seq FROM call ");
+    page.push(way.index()).push(" CROSS JOIN trace ON trace.seq = call.seq WHERE TRUE");
+    way.push(&mut page, query);
+    push_range(&mut page, query, after);
+    if let Some((started, number)) = floor {
+        page.push(" AND (call.started, call.seq) > (").push_bind(started).push(", ").push_bind(number);
+        page.push(")");
+    }
+    push_rest(&mut page, query);
+    page.push(" ORDER BY call.started DESC, call.seq DESC LIMIT ").push_bind(integer(limit + 1));
+    let rows = page.build_query_as().fetch_all(&mut *connection).await?;
+    let unfilled: Option<(i64,)> =
+        sqlx::query_as("SELECT traces FROM unfilled").fetch_optional(&mut *connection).await?;
+    let unindexed = unfilled.map_or(0, |(traces,)| u64::try_from(traces).unwrap_or(0));
+    Ok(Found { rows, limit, floor, unindexed })
+}
+
+/// The records of calls that a worker had within a time, longest overlap first.
+pub(super) async fn beside(
+    connection: &mut SqliteConnection,
+    stay: &Stay,
+) -> Result<Vec<(String,)>, sqlx::Error> {
+    if !has_table(connection).await? {
+        return Ok(Vec::new());
+    }
+    // By the whole calls' times; what they were with the worker for is within those.
+    let query = "SELECT trace.record FROM (SELECT seq, started, ends FROM call INDEXED BY call_worker \
+                 WHERE worker = ?1 AND started < ?3 ORDER BY started DESC, seq DESC LIMIT ?4) AS near \
+                 JOIN trace ON trace.seq = near.seq WHERE near.ends > ?2 \
+                 ORDER BY min(near.ends, ?3) - max(near.started, ?2) DESC, near.seq LIMIT ?5";
+    sqlx::query_as(query)
+        .bind(stay.worker.as_str())
+        .bind(integer(stay.from))
+        .bind(integer(stay.until))
+        .bind(NEIGHBOURS_LOOKED_AT)
+        // The call itself, and some that leave before they are counted.
+        .bind(integer(2 * MAX_BESIDE))
+        .fetch_all(connection)
+        .await
+}
+
+/// Whether a program that knows the table has had the file open.
+async fn has_table(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let found = "SELECT count(*) FROM sqlite_schema WHERE name = 'unfilled'";
+    let (tables,): (i64,) = sqlx::query_as(found).fetch_one(connection).await?;
+    Ok(tables > 0)
+}
+
+/// The row at which a question ends, if there is one: it looks at those above.
+async fn floor(
+    connection: &mut SqliteConnection,
+    query: &CallQuery,
+    way: Way,
+    after: Option<CallCursor>,
+) -> Result<Option<(i64, i64)>, sqlx::Error> {
+    let mut floor = QueryBuilder::<Sqlite>::new("SELECT call.started, call.seq FROM call ");
+    floor.push(way.index()).push(" WHERE TRUE");
+    way.push(&mut floor, query);
+    push_range(&mut floor, query, after);
+    floor.push(" ORDER BY call.started DESC, call.seq DESC LIMIT 1 OFFSET ").push_bind(ROWS_PER_QUESTION);
+    floor.build_query_as().fetch_optional(connection).await
+}
+
+/// The index that a question walks: the one whose rows are likely the fewest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Key,
+    Project,
+    Upstream,
+    Dear,
+    Slow,
+    Troubled,
+    Model,
+    Stage,
+    Org,
+    All,
+}
+
+impl Way {
+    fn of(query: &CallQuery) -> Self {
+        let is_slow = query.slower_than_ns.is_some_and(|nanos| integer(nanos) >= SLOW_NS);
+        let is_dear = query.dearer_than.is_some_and(|money| money.get() >= DEAR_NANOS);
+        let is_troubled = query.text.is_some() || query.outcome.is_some_and(|ended| kind(ended) != 0);
+        match query {
+            CallQuery { key: Some(_), .. } => Self::Key,
+            CallQuery { project: Some(_), .. } => Self::Project,
+            _ if is_dear => Self::Dear,
+            _ if is_slow => Self::Slow,
+            _ if is_troubled => Self::Troubled,
+            CallQuery { upstream: Some(_), .. } => Self::Upstream,
+            CallQuery { model: Some(_), .. } => Self::Model,
+            CallQuery { stage: Some(_), .. } => Self::Stage,
+            CallQuery { org: Some(_), .. } => Self::Org,
+            _ => Self::All,
+        }
+    }
+
+    const fn index(self) -> &'static str {
+        match self {
+            Self::Key => "INDEXED BY call_key",
+            Self::Project => "INDEXED BY call_project",
+            Self::Upstream => "INDEXED BY call_upstream",
+            Self::Dear => "INDEXED BY call_dear",
+            Self::Slow => "INDEXED BY call_slow",
+            Self::Troubled => "INDEXED BY call_troubled",
+            Self::Model => "INDEXED BY call_model",
+            Self::Stage => "INDEXED BY call_stage",
+            Self::Org => "INDEXED BY call_org",
+            Self::All => "NOT INDEXED",
+        }
+    }
+
+    /// What the rows of the index have in common.
+    fn push(self, sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
+        let mut equal = |column: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                sql.push(" AND call.").push(column).push(" = ").push_bind(value);
+            }
+        };
+        match self {
+            Self::Key => equal("key", query.key.as_ref().map(|id| id.as_str())),
+            Self::Project => equal("project", query.project.as_ref().map(|id| id.as_str())),
+            Self::Upstream => equal("upstream", query.upstream.as_deref()),
+            Self::Model => equal("model", query.model.as_deref()),
+            Self::Org => equal("org", query.org.as_ref().map(|id| id.as_str())),
+            Self::Stage => {
+                if let Some(stage) = query.stage {
+                    sql.push(" AND call.stage = ").push_bind(place(stage));
+                }
+            }
+            // Word for word as the indexes say it.
+            Self::Dear => {
+                sql.push(" AND call.charged > 10000000");
+            }
+            Self::Slow => {
+                sql.push(" AND call.server > 1000000000");
+            }
+            Self::Troubled => {
+                sql.push(" AND call.ended <> 0");
+            }
+            Self::All => {}
+        }
+    }
+
+    /// Whether every row of the index is meant, but for the time: then a page needs no more rows than it shows.
+    fn is_all_of(self, query: &CallQuery) -> bool {
+        let mut left = query.clone();
+        (left.since, left.until) = (None, None);
+        match self {
+            Self::Key => left.key = None,
+            Self::Project => left.project = None,
+            Self::Upstream => left.upstream = None,
+            Self::Model => left.model = None,
+            Self::Stage => left.stage = None,
+            Self::Org => left.org = None,
+            Self::Dear | Self::Slow | Self::Troubled | Self::All => {}
+        }
+        left == CallQuery::default()
+    }
+}
+
+/// From a place on, within the time.
+fn push_range(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery, after: Option<CallCursor>) {
+    if let Some(CallCursor { started, number }) = after {
+        sql.push(" AND (call.started, call.seq) < (").push_bind(integer(started.get())).push(", ");
+        sql.push_bind(integer(number)).push(")");
+    }
+    if let Some(since) = query.since {
+        sql.push(" AND call.started >= ").push_bind(integer(since.get()));
+    }
+    if let Some(until) = query.until {
+        sql.push(" AND call.started < ").push_bind(integer(until.get()));
+    }
+}
+
+/// Everything that a call must meet beside the time.
+fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
+    let equal = [
+        ("org", query.org.as_ref().map(|id| id.as_str())),
+        ("project", query.project.as_ref().map(|id| id.as_str())),
+        ("key", query.key.as_ref().map(|id| id.as_str())),
+        ("model", query.model.as_deref()),
+        ("upstream", query.upstream.as_deref()),
+    ];
+    for (column, value) in equal {
+        if let Some(value) = value {
+            sql.push(" AND call.").push(column).push(" = ").push_bind(value);
+        }
+    }
+    let numbers = [
+        ("ended =", query.outcome.map(kind)),
+        ("stage =", query.stage.map(place)),
+        ("server >", query.slower_than_ns.map(integer)),
+        ("charged >", query.dearer_than.map(|money| money.get())),
+    ];
+    for (column, value) in numbers {
+        if let Some(value) = value {
+            sql.push(" AND call.").push(column).push(" ").push_bind(value);
+        }
+    }
+    if let Some(text) = &query.text {
+        // LIKE takes ASCII letters of either case.
+        let escaped: String = text
+            .chars()
+            .flat_map(|c| matches!(c, '%' | '_' | '\\').then_some('\\').into_iter().chain([c]))
+            .collect();
+        sql.push(" AND call.said LIKE ").push_bind(format!("%{escaped}%")).push(" ESCAPE '\\'");
+    }
+}

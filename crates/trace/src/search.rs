@@ -1,0 +1,305 @@
+//! The search for calls: what may be asked, what a page of the answer is, and whether a call is one of those meant. Must not
+//! know how records are kept.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::call::{CallRow, Ended};
+use crate::units::utc_midnight;
+
+/// Most calls on a page.
+pub const MAX_CALLS_PER_PAGE: usize = 500;
+/// Longest text that is looked for, in bytes.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// Which calls are meant: those that meet everything that is set. Default: all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CallQuery {
+    /// Began then or later.
+    pub since: Option<UnixNanos>,
+    /// Began before then.
+    pub until: Option<UnixNanos>,
+    /// Who pays.
+    pub org: Option<OrgId>,
+    /// Of which project.
+    pub project: Option<ProjectId>,
+    /// With which key; the public id.
+    pub key: Option<KeyId>,
+    /// The model that served, or that was asked for where none did.
+    pub model: Option<String>,
+    /// Whose server answered.
+    pub upstream: Option<String>,
+    /// How it ended.
+    pub outcome: Option<Ended>,
+    /// Where it was refused or failed; else where most of its time went.
+    pub stage: Option<Stage>,
+    /// It took the server more nanoseconds than this.
+    pub slower_than_ns: Option<u64>,
+    /// More than this was charged for it.
+    pub dearer_than: Option<NanoDollars>,
+    /// Stands in the code, the rule or the message of its refusal, failure or cancellation; ASCII letters of either case.
+    pub text: Option<String>,
+}
+
+impl CallQuery {
+    /// What may be set by name, in the order of a list.
+    pub const NAMES: [&str; 12] = [
+        "from",
+        "to",
+        "org",
+        "project",
+        "key",
+        "model",
+        "upstream",
+        "outcome",
+        "stage",
+        "slower_than_ms",
+        "dearer_than",
+        "text",
+    ];
+
+    /// Sets one of [`CallQuery::NAMES`] from its text.
+    ///
+    /// # Errors
+    /// What the value must be, or that there is no such name.
+    pub fn set(&mut self, name: &str, value: &str, now: UnixNanos) -> Result<(), String> {
+        match name {
+            "from" => self.since = Some(moment(value, now)?),
+            "to" => self.until = Some(moment(value, now)?),
+            "org" => self.org = Some(value.parse().map_err(said)?),
+            "project" => self.project = Some(value.parse().map_err(said)?),
+            "key" => self.key = Some(value.parse().map_err(said)?),
+            "model" => self.model = Some(text(value)?),
+            "upstream" => self.upstream = Some(text(value)?),
+            "text" => self.text = Some(text(value)?),
+            "outcome" => {
+                let names = || Ended::ALL.map(Ended::name).join(", ");
+                self.outcome =
+                    Some(Ended::named(value).ok_or_else(|| format!("it must be one of {}", names()))?);
+            }
+            "stage" => {
+                let found = Stage::ALL.into_iter().find(|stage| stage.name() == value);
+                let names = || Stage::ALL.map(Stage::name).join(", ");
+                self.stage = Some(found.ok_or_else(|| format!("it must be one of {}", names()))?);
+            }
+            "slower_than_ms" => {
+                let bad = || "it must be milliseconds, such as 250 or 0.5".to_owned();
+                let millis: f64 = value.parse().map_err(|_| bad())?;
+                let time = Duration::try_from_secs_f64(millis / 1e3).map_err(|_| bad())?;
+                self.slower_than_ns = Some(u64::try_from(time.as_nanos()).map_err(|_| bad())?);
+            }
+            "dearer_than" => {
+                let bad = |_| "it must be dollars, such as 0.05".to_owned();
+                self.dearer_than = Some(NanoDollars::from_dollars(value).map_err(bad)?);
+            }
+            _ => return Err(format!("there is no such filter: there are {}", Self::NAMES.join(", "))),
+        }
+        Ok(())
+    }
+
+    /// Whether a call is one of those meant.
+    pub fn matches(&self, row: &CallRow) -> bool {
+        let is = |asked: &Option<String>, found: Option<&str>| {
+            asked.as_deref().is_none_or(|asked| found == Some(asked))
+        };
+        self.since.is_none_or(|since| row.started >= since)
+            && self.until.is_none_or(|until| row.started < until)
+            && (self.org.is_none() || self.org == row.org)
+            && (self.project.is_none() || self.project == row.project)
+            && (self.key.is_none() || self.key == row.key)
+            && is(&self.model, row.model())
+            && is(&self.upstream, row.upstream.as_deref())
+            && self.outcome.is_none_or(|ended| row.ended == ended)
+            && self.stage.is_none_or(|stage| row.stage == Some(stage))
+            && self.slower_than_ns.is_none_or(|nanos| row.server_ns > nanos)
+            && self.dearer_than.is_none_or(|money| row.charged > money)
+            && self.text.as_deref().is_none_or(|text| row.said().is_some_and(|said| holds(&said, text)))
+    }
+}
+
+/// Whether a text stands in another one, ASCII letters of either case.
+fn holds(whole: &str, part: &str) -> bool {
+    whole.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
+}
+
+fn said(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+fn text(value: &str) -> Result<String, String> {
+    if value.is_empty() || value.len() > MAX_TEXT_BYTES {
+        return Err(format!("it must have 1 to {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(value.to_owned())
+}
+
+/// A moment as people and programs write one: `2026-11-22T21:35:00Z` (any zone that RFC 3339 knows), `2026-11-22` (its first
+/// moment, UTC), or so long before `now`: `90s`, `15m`, `12h`, `7d`.
+///
+/// # Errors
+/// What it must be.
+pub fn moment(text: &str, now: UnixNanos) -> Result<UnixNanos, String> {
+    if let Some(day) = utc_midnight(text) {
+        return Ok(day);
+    }
+    let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+    if let Some(nanos) = time {
+        return Ok(UnixNanos::new(nanos));
+    }
+    let ago = ago_ns(text).map(|ago| UnixNanos::new(now.get().saturating_sub(ago)));
+    ago.ok_or_else(|| {
+        "it must be a time such as 2026-11-22T21:35:00Z, a date such as 2026-11-22, or a time ago such as 15m, 12h or 7d"
+            .to_owned()
+    })
+}
+
+fn ago_ns(text: &str) -> Option<u64> {
+    const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400)];
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with(*unit))?;
+    let count = text.strip_suffix(unit.0)?;
+    let count: u64 = count.bytes().all(|byte| byte.is_ascii_digit()).then(|| count.parse().ok())??;
+    count.checked_mul(unit.1)?.checked_mul(1_000_000_000)
+}
+
+/// A place in the list of calls, newest first: what follows is older. It stays right while calls are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallCursor {
+    /// When the last call before it began.
+    pub started: UnixNanos,
+    /// The number of that call among those that were stored.
+    pub number: u64,
+}
+
+impl fmt::Display for CallCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{:x}", self.started.get(), self.number)
+    }
+}
+
+/// No text of a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoCursor;
+
+impl fmt::Display for NoCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it must be what `next` of a page before this one said")
+    }
+}
+
+impl std::error::Error for NoCursor {}
+
+impl FromStr for CallCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Self, NoCursor> {
+        let (started, number) = text.split_once('.').ok_or(NoCursor)?;
+        let hex = |digits: &str| {
+            let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten().ok_or(NoCursor)
+        };
+        Ok(Self { started: UnixNanos::new(hex(started)?), number: hex(number)? })
+    }
+}
+
+/// Some of the calls that were asked for, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CallPage {
+    /// The calls.
+    pub calls: Vec<CallRow>,
+    /// Where to go on; `None`: there are no more.
+    pub next: Option<CallCursor>,
+    /// One question looks through a bounded number of calls. This is how far back it came where that ended it: the page is short,
+    /// and `next` goes on from there.
+    pub searched_to: Option<UnixNanos>,
+    /// Older calls that cannot be found yet, since their file is of an older program and still being indexed.
+    pub unindexed: u64,
+}
+
+impl CallPage {
+    /// `data`, `next`, `searched_to` and `unindexed`.
+    pub fn json(&self) -> Value {
+        json!({
+            "object": "list",
+            "data": self.calls.iter().map(CallRow::json).collect::<Vec<_>>(),
+            "next": self.next.map(|next| next.to_string()),
+            "searched_to": self.searched_to.map(|time| Rfc3339(time).to_string()),
+            "unindexed": self.unindexed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_set_by_name_and_say_what_they_must_be() {
+        let now = UnixNanos::new(1_795_224_848_000_000_000);
+        let mut query = CallQuery::default();
+        for (name, value) in [
+            ("from", "2026-11-20"),
+            ("to", "2026-11-21T01:00:00+01:00"),
+            ("org", "acme"),
+            ("project", "shop"),
+            ("key", "key_1"),
+            ("model", "demo"),
+            ("upstream", "vllm"),
+            ("outcome", "refused"),
+            ("stage", "hold"),
+            ("slower_than_ms", "0.5"),
+            ("dearer_than", "0.01"),
+            ("text", "budget"),
+        ] {
+            query.set(name, value, now).unwrap_or_else(|why| panic!("{name}: {why}"));
+        }
+        assert_eq!(query.since.map(UnixNanos::seconds), Some(1_795_132_800));
+        assert_eq!(query.until.map(UnixNanos::seconds), Some(1_795_219_200));
+        assert_eq!(query.slower_than_ns, Some(500_000));
+        assert_eq!(query.dearer_than, Some(NanoDollars::new(10_000_000)));
+        assert_eq!((query.outcome, query.stage), (Some(Ended::Refused), Some(Stage::Hold)));
+        for (name, value, told) in [
+            ("from", "yesterday", "2026-11-22T21:35:00Z"),
+            ("to", "-1h", "a time ago"),
+            ("org", "a b", "org id"),
+            ("outcome", "good", "completed, refused, cancelled, failed"),
+            ("stage", "queueing", "connect, authenticate"),
+            ("slower_than_ms", "-1", "milliseconds"),
+            ("slower_than_ms", "NaN", "milliseconds"),
+            ("dearer_than", "1e9", "dollars"),
+            ("text", "", "1 to 256 bytes"),
+            ("colour", "red", "from, to, org"),
+        ] {
+            let why = query.set(name, value, now).unwrap_err();
+            assert!(why.contains(told), "{name}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_a_time_a_day_or_so_long_ago() {
+        let now = UnixNanos::new(1_795_224_848_000_000_000);
+        let seconds = |text| moment(text, now).map(UnixNanos::seconds);
+        assert_eq!(seconds("2026-11-21"), Ok(1_795_219_200));
+        assert_eq!(seconds("2026-11-21T00:00:01.5Z"), Ok(1_795_219_201));
+        assert_eq!(seconds("90s"), Ok(1_795_224_758));
+        assert_eq!(seconds("2h"), Ok(1_795_217_648));
+        assert_eq!(seconds("99999d"), Ok(0));
+        for bad in ["", "d", "1w", "2026-02-30", "18446744073709551615d", "+1h", "１h"] {
+            assert!(moment(bad, now).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written() {
+        let cursor = CallCursor { started: UnixNanos::new(u64::MAX), number: 17 };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", ".", "1", "1.", ".1", "1.2.3", "x.1", "+1.1", "11111111111111111.1"] {
+            assert_eq!(bad.parse::<CallCursor>(), Err(NoCursor), "{bad}");
+        }
+    }
+}
