@@ -19,6 +19,8 @@ use crate::places::{RouteView, UpstreamAct, UpstreamView};
 pub enum AdminCommand {
     /// How the server does.
     Status,
+    /// The calls under way and the minute before.
+    Now,
     /// Reads the configuration again, as far as it may change while calls run.
     Reload,
     /// The servers that calls are sent on to, after what is to be done with one.
@@ -216,6 +218,8 @@ pub enum AdminCommand {
 pub enum AdminReply {
     /// How the server does.
     Status(ServerStatus),
+    /// The calls under way and the minute before, in the words of `headrace_trace::Now`.
+    Now(serde_json::Value),
     /// The configuration was read again and is in force.
     Reloaded {
         /// The settings that changed.

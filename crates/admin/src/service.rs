@@ -37,6 +37,9 @@ pub struct DefaultLimits {
 /// Says how the server does; the ledger's totals are filled in here.
 pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 
+/// Shows the calls under way and the minute before.
+pub type NowSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
+
 /// Says what new keys, projects and organisations get now.
 pub type DefaultsSource = Box<dyn Fn() -> DefaultLimits + Send + Sync>;
 
@@ -61,6 +64,8 @@ pub struct AdminService {
     history: GrantHistory,
     defaults: DefaultsSource,
     status: StatusSource,
+    /// `None`: no server runs.
+    now: Option<NowSource>,
     /// `None`: no server runs.
     reload: Option<ReloadSource>,
     /// `None`: no server runs.
@@ -96,6 +101,7 @@ impl AdminService {
             history,
             defaults,
             status,
+            now: None,
             reload: None,
             upstreams: None,
             routes: None,
@@ -104,6 +110,11 @@ impl AdminService {
             money: Mutex::new(()),
             lent: Lent::default(),
         }
+    }
+
+    /// The same of a server that runs, and so has calls under way.
+    pub fn with_now(self, now: NowSource) -> Self {
+        Self { now: Some(now), ..self }
     }
 
     /// The same of a server that runs, and so can read its configuration again.
@@ -188,6 +199,10 @@ impl AdminService {
                 totals: self.ledger.totals().into(),
                 ..(self.status)()
             })),
+            AdminCommand::Now => match &self.now {
+                Some(look) => Ok(AdminReply::Now(look())),
+                None => Err(not_running()),
+            },
             AdminCommand::Reload => self.read_again(actor, now),
             AdminCommand::Upstreams { act } => self.upstreams(act, actor, now),
             AdminCommand::Routes { resume } => self.routes(resume.as_ref(), actor, now),

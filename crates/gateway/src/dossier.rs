@@ -10,6 +10,7 @@ use headrace_domain::{
 };
 
 use crate::batch_line::BatchLine;
+use crate::board::Seat;
 use crate::canary::Trial;
 use crate::catalog::ServedModel;
 use crate::shadows::{Running, Shadow};
@@ -30,6 +31,8 @@ pub(crate) struct Dossier {
     pub(crate) batch: Option<Box<BatchLine>>,
     /// What the model that takes it is watched for.
     pub(crate) trial: Option<Box<Trial>>,
+    /// Where it is seen by whoever watches, if there was room.
+    pub(crate) seat: Option<Seat>,
     start_ns: u64,
 }
 
@@ -136,6 +139,7 @@ impl Dossier {
             shadow: None,
             batch: None,
             trial: None,
+            seat: None,
             start_ns: started_mono_ns,
         }
     }
@@ -148,6 +152,11 @@ impl Dossier {
     /// What its random numbers follow from, where its caller names no seed.
     pub(crate) fn drawn_bits(&self) -> u128 {
         self.copy().map_or(self.id, Running::of).bits()
+    }
+
+    /// When its first byte came, in nanoseconds of the clock's monotonic time.
+    pub(crate) const fn started_mono_ns(&self) -> u64 {
+        self.start_ns
     }
 
     /// What remains of it if a panic takes the rest.
@@ -173,6 +182,9 @@ impl Dossier {
     /// Names the model that handles it from now on.
     pub(crate) fn served_by(&mut self, model: &ServedModel) {
         self.record.model_served = Some(model.name.to_string());
+        if let Some(seat) = &self.seat {
+            seat.is_for(&model.name);
+        }
         self.record.numerics =
             Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
     }
@@ -197,6 +209,16 @@ impl Dossier {
     /// Ends `stage`, which began at the last mark.
     pub(crate) fn mark(&mut self, stage: Stage) {
         self.line.mark(stage, self.elapsed_ns());
+        if let Some(seat) = &self.seat {
+            seat.has_done(stage);
+        }
+    }
+
+    /// Shows to whoever watches that it is in `stage` from now on; times are another matter.
+    pub(crate) fn is_in(&self, stage: Stage) {
+        if let Some(seat) = &self.seat {
+            seat.is_in(stage);
+        }
     }
 
     /// Puts the spans and the duration into the record, as far as they have been marked.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::board::{Board, InFlightCall};
 use crate::canary::{CanaryNews, Watch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
@@ -39,6 +40,7 @@ pub struct Gateway {
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
+    board: Arc<Board>,
 }
 
 impl Gateway {
@@ -71,6 +73,7 @@ impl Gateway {
             draining: CancellationToken::new(),
             cut_off: CancellationToken::new(),
             trace_seats: Semaphore::new(TRACE_SEATS),
+            board: Board::new(),
         }))
     }
 
@@ -156,6 +159,11 @@ impl Gateway {
         self.tasks.len()
     }
 
+    /// Where calls are that are under way, oldest first: as many as can be watched at once, without copies of calls.
+    pub fn in_flight_calls(&self) -> Vec<InFlightCall> {
+        self.board.look(self.parts.clock.monotonic_nanos())
+    }
+
     /// Bytes of memory that calls in flight may take, by estimate.
     pub fn memory_taken(&self) -> u64 {
         self.memory.taken()
@@ -173,6 +181,11 @@ impl Gateway {
         self.cut_off.cancel();
         self.tasks.wait().await;
         left
+    }
+
+    /// Where calls are seen.
+    pub(crate) const fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     pub(crate) fn parts(&self) -> &GatewayParts {

@@ -4,6 +4,7 @@
 mod answer;
 mod batch_line;
 mod batches;
+mod board;
 mod canary;
 mod catalog;
 mod config;
@@ -39,6 +40,7 @@ mod world;
 extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
+pub use board::InFlightCall;
 pub use canary::{CanaryNews, CanarySpec, CanaryView, RolledBack};
 pub use catalog::{Catalog, GatewayError, NameRules, Offer, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Records, Stored};

@@ -78,6 +78,10 @@ pub(crate) fn enter(
     let enter = || {
         let mut dossier = stub.open(Arc::clone(&gateway.parts().clock));
         describe(&mut dossier);
+        // A copy is nobody's call.
+        if dossier.copy().is_none() {
+            dossier.seat = gateway.board().sit(dossier.id, dossier.started_mono_ns());
+        }
         let arrived = Arrived::new(head, &mut dossier);
         match decide_on_head(gateway, arrived, vouched, &mut dossier) {
             Ok(admitted) => Ok(Entered { admitted, dossier, stub, counted }),

@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Margin(margin::MarginArgs),
     /// How the server does
     Status(At),
+    /// What a running server is doing: calls by stage, the last minute in figures, what is slow, refused or failing
+    Now(At),
     /// Have a running server read its configuration again, without dropping a call: all of it, or nothing
     Reload(At),
     /// The servers that calls are sent on to: how they are; `drain`, `resume` and `probe` one

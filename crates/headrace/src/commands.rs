@@ -10,6 +10,7 @@ mod look;
 pub(crate) mod margin;
 pub(crate) mod models;
 pub(crate) mod money;
+pub(crate) mod now;
 pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod requests;

@@ -20,6 +20,7 @@ mod hardening;
 mod health;
 mod hosted;
 mod inside;
+mod insight;
 mod key_text;
 mod machine;
 mod models;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Requests(args) => commands::requests::run(&args),
         Command::Margin(args) => commands::margin::run(&args),
         Command::Status(at) => commands::status::run(&at),
+        Command::Now(at) => commands::now::run(&at),
         Command::Reload(at) => commands::status::reload(&at),
         Command::Upstreams(args) => commands::upstreams::run(args),
         Command::Routes(args) => commands::routes::run(args),

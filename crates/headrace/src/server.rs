@@ -33,6 +33,7 @@ use crate::engines::Engines;
 use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::inside::Inside;
+use crate::insight::Insight;
 use crate::models::Plan;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, LogFilter, Reloader, Runs};
@@ -289,7 +290,9 @@ impl House {
         reloader.register(&self.metrics);
         let chosen = self.config.server.edge.listen.port() != 0;
         let door = Door::open(&self.config.admin, start.manner, chosen, Arc::clone(&self.operators))?;
+        let insight = Insight::new(&self.recorder, &gateway, &self.engines, &self.clock);
         let service = self.admin(runtime, &gateway, &url, &reloader);
+        let service = service.with_now(Box::new(move || insight.now().json()));
         let service = Arc::new(service.with_links(Door::links(door.as_ref())));
         let keys = self.keys(&service, &start)?;
         let admin = door.as_ref().map(|door| door.welcome(&service, start.manner, self.clock.now()));

@@ -14,9 +14,11 @@ mod intern;
 mod json;
 mod labels;
 mod lanes;
+mod live;
 mod margin;
 mod memory;
 mod metrics;
+mod now;
 mod past;
 mod recent;
 mod recorder;
@@ -27,15 +29,18 @@ mod shadows;
 mod table;
 mod units;
 mod waterfall;
+mod window;
 
 pub use beside::{Beside, MAX_BESIDE, Stay, beside};
 pub use call::{CallRow, Ended};
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;
 pub use json::{answer_json, operator_json, record_json};
+pub use live::{EVENTS_WAITING, Live, Note};
 pub use margin::{Margin, MarginBy};
 pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
+pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
@@ -45,3 +50,4 @@ pub use units::{
     cells, clipped, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
 };
 pub use waterfall::{WaterfallOptions, miss_words, waterfall, wrapped};
+pub use window::{Minute, Percentiles};

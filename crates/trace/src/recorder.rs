@@ -11,6 +11,7 @@ use headrace_domain::{RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
 use crate::lanes::{Lane, Receivers, Senders, lanes};
+use crate::live::Live;
 use crate::metrics::DropReason;
 use crate::recent::Recent;
 use crate::sampling::Sampling;
@@ -79,6 +80,7 @@ pub struct Recorder {
     /// Why the store failed last time; `None` since it did not.
     failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
+    live: Arc<Live>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -103,7 +105,9 @@ impl Recorder {
         let strangers = Recent::new(config.recent_records / STRANGERS_PART);
         let sampling = Sampling::new(config.strangers_per_second);
         let failing = Arc::<Mutex<Option<String>>>::default();
+        let live = Arc::<Live>::default();
         let writer = Writer {
+            live: Arc::clone(&live),
             receivers,
             asked,
             store,
@@ -120,12 +124,17 @@ impl Recorder {
             .spawn(move || writer.run())
             .map_err(TraceError::Thread)?;
         let thread = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, thread }))
+        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, live, thread }))
     }
 
     /// A record still in memory: there from the moment it was recorded, stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
         self.recent.get(id).or_else(|| self.strangers.get(id))
+    }
+
+    /// What ends, as it ends.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
     }
 
     /// Why the store could not be written last time, if it could not.
@@ -174,6 +183,7 @@ impl TraceSink for Recorder {
     fn record(&self, record: Box<TraceRecord>) {
         let record: Arc<TraceRecord> = Arc::from(record);
         self.metrics.observe(&record);
+        self.live.count(&record);
         let lane = Lane::of(&record);
         match lane {
             Lane::Ran | Lane::Refused => self.recent.insert(&record),
@@ -201,6 +211,7 @@ impl Drop for Recorder {
 
 /// The thread's side.
 struct Writer {
+    live: Arc<Live>,
     receivers: Receivers,
     asked: Receiver<Ask>,
     store: Option<Box<dyn TraceStore>>,
@@ -263,6 +274,7 @@ impl Writer {
     fn fill(&mut self) {
         while self.batch.len() < self.config.batch_records {
             let Some(record) = self.receivers.next() else { return };
+            self.live.tell(&record);
             // The record stays in memory for readers, so the store gets a copy: made here, off the request's path.
             self.batch.push(Arc::unwrap_or_clone(record));
         }
@@ -311,7 +323,7 @@ impl Writer {
 
     /// Until there is something to do.
     fn sleep(&mut self) {
-        let Self { receivers, asked, batch, waiting, closing, .. } = self;
+        let Self { live, receivers, asked, batch, waiting, closing, .. } = self;
         receivers.sleep(|| {
             match asked.try_recv() {
                 Ok(Ask::Flush(answer)) => waiting.push(answer),
@@ -321,6 +333,7 @@ impl Writer {
                 }
                 Err(TryRecvError::Empty) => {
                     let Some(record) = receivers.next() else { return false };
+                    live.tell(&record);
                     batch.push(Arc::unwrap_or_clone(record));
                 }
                 Err(TryRecvError::Disconnected) => *closing = true,

@@ -235,6 +235,7 @@ impl Placing<'_> {
                 self.dossier.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
+            self.dossier.is_in(Stage::Queue);
             self.tries.costed(handing.at, &placement, self.gateway, work);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
@@ -297,6 +298,7 @@ impl Placing<'_> {
             let submitted_ns = self.dossier.elapsed_ns();
             self.dossier.line.mark(Stage::Place, submitted_ns);
             self.begin(0, &placement, submitted_ns);
+            self.dossier.is_in(Stage::Upstream);
             self.tries.costed(0, &placement, self.gateway, work);
             let Some(relay) = placement.relay().map(Arc::clone) else {
                 self.failed(

@@ -144,6 +144,7 @@ impl Settlement {
 
     /// Charges the bill, gives the unused part of limits back and writes both into the dossier.
     pub(crate) async fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
+        dossier.is_in(Stage::Settle);
         let used = bill.charged.plus(&bill.lost);
         // What is charged and what is lost of one call are priced alike, by the length of its whole prompt.
         let rates = self.quote.rates(dossier.record.price_tier, used.prompt_tokens());

@@ -46,6 +46,9 @@ impl Arrived {
         record.org = Some(principal.org.clone());
         record.project = Some(principal.project.clone());
         record.key = Some(principal.key.clone());
+        if let Some(seat) = &dossier.seat {
+            seat.is_of(&principal.org, &principal.key);
+        }
         Authenticated { principal, endpoint: self.endpoint }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Usage, UsageSource};
+use headrace_domain::{FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
 use headrace_engine_api::{Abandoned, RelayAnswer, RelayEvent, RelayFacts, RelayedEvent};
 use headrace_fleet::{Outcome, Placement};
 use headrace_wire::WireLimits;
@@ -423,6 +423,7 @@ impl MessageSource {
         let meaningful = facts.meaningful;
         if meaningful && self.first_token_ns.is_none() {
             self.first_token_ns = Some(dossier.elapsed_ns());
+            dossier.is_in(Stage::Decode);
         }
         let likely = self.likely_prompt();
         let asked = self.asked.as_mut()?;

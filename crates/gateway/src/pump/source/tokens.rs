@@ -225,6 +225,9 @@ impl TokenSource {
         match event {
             Event::Started { cached_tokens } => {
                 (cached, meaningful) = (u64::from(cached_tokens), false);
+                if self.first_token_ns.is_none() {
+                    dossier.is_in(Stage::Prefill);
+                }
                 let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
                 // A job that moved on begins again.
                 if self.jobs.begin(job) {
@@ -248,6 +251,7 @@ impl TokenSource {
                 self.generated += ids.len() as u64;
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
+                    dossier.is_in(Stage::Decode);
                 }
                 if let Some(told) = self.told(choice) {
                     told.ids.extend_from_slice(&ids);
@@ -262,6 +266,7 @@ impl TokenSource {
             Event::Encoded(values) => {
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
+                    dossier.is_in(Stage::Decode);
                 }
                 let choice = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX);
                 events.push(ReplyEvent::Encoded { choice, values: cut(&self.work.call, values) });

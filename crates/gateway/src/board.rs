@@ -1,0 +1,266 @@
+//! Where each call is at this moment, for whoever watches. A call has a seat, cache lines of its own: taking it is one exchange,
+//! saying where the call is one plain store, and whoever looks keeps nobody waiting for more than three names. Must not know why a
+//! call is anywhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use headrace_domain::{KeyId, ModelName, OrgId, RequestId, Stage};
+use parking_lot::Mutex;
+
+/// Calls that can be seen at once. Those beyond are served as well, and only not shown by stage. A power of two.
+const SEATS: usize = 2048;
+/// Seats that a call tries before it does without.
+const TRIES: usize = 8;
+/// No call sits here.
+const FREE: u64 = 0;
+/// A call is sitting down.
+const TAKEN: u64 = u64::MAX;
+
+/// The seats.
+pub(crate) struct Board {
+    seats: Box<[Place]>,
+}
+
+#[repr(align(64))]
+struct Place {
+    /// Nanoseconds of monotonic time at the call's first byte, plus one; [`FREE`] or [`TAKEN`].
+    since: AtomicU64,
+    high: AtomicU64,
+    low: AtomicU64,
+    stage: AtomicU8,
+    /// A lock of its own, which only whoever looks could hold as well.
+    names: Mutex<Names>,
+}
+
+/// Whose a call is, and who serves it, as far as that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Names {
+    org: Option<OrgId>,
+    key: Option<KeyId>,
+    model: Option<ModelName>,
+}
+
+/// A call's seat; free again when this is dropped.
+pub(crate) struct Seat {
+    board: Arc<Board>,
+    at: usize,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InFlightCall {
+    /// Which.
+    pub id: RequestId,
+    /// Where it is.
+    pub stage: Stage,
+    /// Nanoseconds since its first byte.
+    pub age_ns: u64,
+    /// Who pays, once that is known.
+    pub org: Option<OrgId>,
+    /// As `org`; the public id.
+    pub key: Option<KeyId>,
+    /// The model that serves it, once that is known.
+    pub model: Option<ModelName>,
+}
+
+impl Board {
+    pub(crate) fn new() -> Arc<Self> {
+        let free = |_| Place {
+            since: AtomicU64::new(FREE),
+            high: AtomicU64::new(0),
+            low: AtomicU64::new(0),
+            stage: AtomicU8::new(0),
+            names: Mutex::default(),
+        };
+        Arc::new(Self { seats: (0..SEATS).map(free).collect() })
+    }
+
+    /// Gives a call a seat, if there is one near where its id leads.
+    pub(crate) fn sit(self: &Arc<Self>, id: RequestId, started_mono_ns: u64) -> Option<Seat> {
+        let bits = id.bits();
+        // The low bits of an id are random.
+        let first = usize::try_from(bits % SEATS as u128).unwrap_or(0);
+        let free = (0..TRIES).map(|step| (first + step) % SEATS).find(|at| {
+            self.seats.get(*at).is_some_and(|place| {
+                place.since.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            })
+        })?;
+        // Whoever sees what follows sees that somebody else sits here by now.
+        fence(Ordering::Release);
+        let place = self.seats.get(free)?;
+        place.high.store((bits >> 64) as u64, Ordering::Relaxed);
+        place.low.store(bits as u64, Ordering::Relaxed);
+        place.stage.store(Stage::Connect as u8, Ordering::Relaxed);
+        place.since.store(started_mono_ns.saturating_add(1).min(TAKEN - 1), Ordering::Release);
+        Some(Seat { board: Arc::clone(self), at: free })
+    }
+
+    /// The calls that sit here, oldest first.
+    pub(crate) fn look(&self, mono_ns: u64) -> Vec<InFlightCall> {
+        let mut calls: Vec<InFlightCall> =
+            self.seats.iter().filter_map(|place| place.look(mono_ns)).collect();
+        calls.sort_by_key(|call| std::cmp::Reverse(call.age_ns));
+        calls
+    }
+}
+
+impl Place {
+    fn look(&self, mono_ns: u64) -> Option<InFlightCall> {
+        let since = self.since.load(Ordering::Acquire);
+        if matches!(since, FREE | TAKEN) {
+            return None;
+        }
+        let bits = u128::from(self.high.load(Ordering::Relaxed)) << 64
+            | u128::from(self.low.load(Ordering::Relaxed));
+        let stage = Stage::ALL.get(usize::from(self.stage.load(Ordering::Relaxed))).copied()?;
+        let Names { org, key, model } = self.names.lock().clone();
+        // Another call may have sat down meanwhile: then this was neither of them.
+        fence(Ordering::Acquire);
+        let still = self.since.load(Ordering::Relaxed) == since;
+        still.then(|| InFlightCall {
+            id: RequestId::from_bits(bits),
+            stage,
+            age_ns: mono_ns.saturating_sub(since - 1),
+            org,
+            key,
+            model,
+        })
+    }
+}
+
+impl Seat {
+    /// The call is there from now on.
+    pub(crate) fn is_in(&self, stage: Stage) {
+        if let Some(place) = self.board.seats.get(self.at) {
+            place.stage.store(stage as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Whose the call is.
+    pub(crate) fn is_of(&self, org: &OrgId, key: &KeyId) {
+        if let Some(place) = self.board.seats.get(self.at) {
+            let mut names = place.names.lock();
+            (names.org, names.key) = (Some(org.clone()), Some(key.clone()));
+        }
+    }
+
+    /// Which model serves the call.
+    pub(crate) fn is_for(&self, model: &ModelName) {
+        if let Some(place) = self.board.seats.get(self.at) {
+            place.names.lock().model = Some(model.clone());
+        }
+    }
+
+    /// The call has done with a stage: it is in the one that follows on the path.
+    pub(crate) fn has_done(&self, stage: Stage) {
+        if let Some(next) = after(stage) {
+            self.is_in(next);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(place) = self.board.seats.get(self.at) {
+            drop(std::mem::take(&mut *place.names.lock()));
+            place.since.store(FREE, Ordering::Release);
+        }
+    }
+}
+
+/// What follows a stage, where that is known without knowing the call.
+const fn after(stage: Stage) -> Option<Stage> {
+    Some(match stage {
+        Stage::Connect => Stage::Authenticate,
+        Stage::Authenticate => Stage::Receive,
+        Stage::Receive => Stage::Parse,
+        Stage::Parse => Stage::Authorize,
+        Stage::Authorize => Stage::Route,
+        Stage::Route => Stage::Moderate,
+        Stage::Moderate => Stage::Render,
+        Stage::Render => Stage::Cache,
+        Stage::Cache => Stage::Hold,
+        Stage::Hold => Stage::Place,
+        Stage::Settle => Stage::Deliver,
+        // Who places says what comes then; who reads events says where the call is while they come.
+        Stage::Place
+        | Stage::Upstream
+        | Stage::Queue
+        | Stage::Prefill
+        | Stage::Decode
+        | Stage::Handover
+        | Stage::Reader
+        | Stage::Postprocess
+        | Stage::Deliver => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_seen_where_it_is_until_it_leaves() {
+        let board = Board::new();
+        let id = RequestId::from_bits(7 << 64 | 5);
+        let seat = board.sit(id, 1_000).unwrap();
+        let later = board.sit(RequestId::from_bits(5), 3_000).unwrap();
+        seat.has_done(Stage::Render);
+        later.is_in(Stage::Decode);
+        later.is_of(&OrgId::new("acme").unwrap(), &KeyId::new("key-1").unwrap());
+        later.is_for(&ModelName::new("demo").unwrap());
+        let names: Vec<_> =
+            board.look(4_000).into_iter().map(|call| (call.org, call.key, call.model)).collect();
+        let (org, key, model) = names[1].clone();
+        assert_eq!(names[0], (None, None, None));
+        assert_eq!(
+            (org.unwrap().as_str(), key.unwrap().as_str(), model.unwrap().as_str()),
+            ("acme", "key-1", "demo")
+        );
+        let seen: Vec<_> = board.look(4_000).iter().map(|call| (call.id, call.stage, call.age_ns)).collect();
+        assert_eq!(seen, [(id, Stage::Cache, 3_000), (RequestId::from_bits(5), Stage::Decode, 1_000)]);
+        drop(seat);
+        assert_eq!(board.look(4_000).len(), 1);
+        drop(later);
+        assert_eq!(board.look(4_000), []);
+        let next = board.sit(RequestId::from_bits(5), 3_000).unwrap();
+        assert_eq!(board.look(4_000)[0].org, None, "what the last one said is gone with it");
+        drop(next);
+    }
+
+    #[test]
+    fn who_finds_no_seat_does_without_and_takes_nobodys() {
+        let board = Board::new();
+        let seats: Vec<_> = (0..TRIES + 3).map(|_| board.sit(RequestId::from_bits(9), 1)).collect();
+        assert_eq!(seats.iter().flatten().count(), TRIES);
+        drop(seats);
+        assert!(board.sit(RequestId::from_bits(9), 1).is_some());
+    }
+
+    #[test]
+    fn nobody_sees_a_call_that_never_was() {
+        let board = Board::new();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for n in 1..=3_u64 {
+                let (board, stop) = (&board, &stop);
+                scope.spawn(move || {
+                    let id = RequestId::from_bits(u128::from(n) << 64 | u128::from(n) << 20 | 11);
+                    while !stop.load(Ordering::Relaxed) {
+                        let seat = board.sit(id, n).unwrap();
+                        seat.is_in(Stage::Hold);
+                    }
+                });
+            }
+            for _ in 0..2_000 {
+                for call in board.look(10) {
+                    let n = call.id.bits() >> 64;
+                    assert_eq!(call.id.bits(), n << 64 | n << 20 | 11);
+                    assert_eq!(u128::from(10 - call.age_ns), n);
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! A look at the whole house at one moment, as JSON for whoever watches it: what others counted, put together. Counts nothing itself.
+
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{KeyId, ModelName, OrgId, RequestId, Stage, UnixNanos};
+use serde_json::{Map, Value, json};
+
+use crate::call::Ended;
+use crate::live::Note;
+use crate::units::{bare_dollars, micros};
+use crate::window::{MINUTE, Minute, Percentiles};
+
+/// Most calls in flight that are named.
+pub const MAX_CALLS_NAMED: usize = 100;
+
+/// The house at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Now {
+    /// When.
+    pub at: UnixNanos,
+    /// Calls that have come in and are not settled yet.
+    pub in_flight: u64,
+    /// Those whose stage is known. The oldest come first.
+    pub calls: Vec<CallNow>,
+    /// The minute before.
+    pub minute: Minute,
+    /// The engines of this process.
+    pub engines: Vec<EngineNow>,
+    /// What is worth a word.
+    pub notes: Vec<Note>,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallNow {
+    /// Which.
+    pub id: RequestId,
+    /// Where it is.
+    pub stage: Stage,
+    /// Nanoseconds since its first byte.
+    pub age_ns: u64,
+    /// Who pays, once that is known.
+    pub org: Option<OrgId>,
+    /// As `org`; the public id.
+    pub key: Option<KeyId>,
+    /// The model that serves it, once that is known.
+    pub model: Option<ModelName>,
+}
+
+/// An engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EngineNow {
+    /// The model that it serves.
+    pub model: String,
+    /// Sequences being computed.
+    pub running: u32,
+    /// Sequences that stand still until their readers have caught up.
+    pub paused: u32,
+    /// Sequences waiting.
+    pub waiting: u32,
+    /// Prompt tokens waiting.
+    pub waiting_tokens: u64,
+    /// KV blocks in all.
+    pub blocks: u32,
+    /// Those that a sequence holds.
+    pub used_blocks: u32,
+    /// Those that no sequence holds and that hold a cached prefix.
+    pub cached_blocks: u32,
+    /// Tokens computed in a second lately.
+    pub tokens_per_second: u32,
+    /// Why it takes no calls; `None`: it does.
+    pub down: Option<String>,
+}
+
+impl Now {
+    /// As JSON: times in microseconds; tokens, batch, hits and money of the calls that ended in the minute before.
+    pub fn json(&self) -> Value {
+        let minute = &self.minute;
+        let per_second = |tokens: u64| tokens as f64 / MINUTE as f64;
+        let engines = || self.engines.iter();
+        let sum = |of: fn(&EngineNow) -> u32| engines().map(|engine| u64::from(of(engine))).sum::<u64>();
+        json!({
+            "at": Rfc3339(self.at).to_string(),
+            "in_flight": { "total": self.in_flight, "by_stage": self.by_stage() },
+            "tokens_per_s": {
+                "prompt": per_second(minute.prompt_tokens),
+                "completion": per_second(minute.completion_tokens),
+            },
+            "ttft_us": percentiles(&minute.first_token),
+            "queue_us": percentiles(&minute.queue),
+            "queue_depth": sum(|engine| engine.waiting),
+            "batch": {
+                "now": sum(|engine| engine.running),
+                "mean": minute.batch_mean,
+                "max": minute.batch_max,
+            },
+            "kv": { "used_blocks": sum(|engine| engine.used_blocks), "blocks": sum(|engine| engine.blocks) },
+            "cache": { "hit_tokens": minute.cached_tokens, "prompt_tokens": minute.prompt_tokens },
+            "per_minute": {
+                "calls": minute.calls(),
+                "completed": minute.ended(Ended::Completed),
+                "refused": minute.ended(Ended::Refused),
+                "failed": minute.ended(Ended::Failed),
+                "cancelled": minute.ended(Ended::Cancelled),
+                "spend_dollars": bare_dollars(minute.charged),
+                "spend_nano_dollars": minute.charged.get().to_string(),
+            },
+            "engines": engines().map(EngineNow::json).collect::<Vec<_>>(),
+            "calls": self.calls.iter().take(MAX_CALLS_NAMED).map(CallNow::json).collect::<Vec<_>>(),
+            "notes": self.notes.iter().map(Note::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Calls by where they are, in the order of the path.
+    fn by_stage(&self) -> Map<String, Value> {
+        let count = |stage: Stage| self.calls.iter().filter(|call| call.stage == stage).count();
+        let counted = Stage::ALL.into_iter().map(|stage| (stage.name().to_owned(), count(stage)));
+        counted.filter(|(_, count)| *count > 0).map(|(name, count)| (name, count.into())).collect()
+    }
+}
+
+impl CallNow {
+    fn json(&self) -> Value {
+        json!({
+            "id": self.id.to_string(),
+            "stage": self.stage.name(),
+            "age_us": micros(self.age_ns),
+            "org": self.org.as_ref().map(OrgId::as_str),
+            "key": self.key.as_ref().map(KeyId::as_str),
+            "model": self.model.as_ref().map(ModelName::as_str),
+        })
+    }
+}
+
+impl EngineNow {
+    fn json(&self) -> Value {
+        json!({
+            "model": self.model,
+            "running": self.running,
+            "paused": self.paused,
+            "waiting": self.waiting,
+            "waiting_tokens": self.waiting_tokens,
+            "blocks": self.blocks,
+            "used_blocks": self.used_blocks,
+            "cached_blocks": self.cached_blocks,
+            "tokens_per_s": self.tokens_per_second,
+            "down": self.down,
+        })
+    }
+}
+
+/// `null` where there were no calls.
+fn percentiles(of: &Percentiles) -> Value {
+    let known = |nanos| (of.calls > 0).then(|| micros(nanos));
+    json!({ "p50": known(of.p50_ns), "p95": known(of.p95_ns), "calls": of.calls })
+}
