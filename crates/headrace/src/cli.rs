@@ -23,6 +23,7 @@ pub(crate) mod requests;
 mod shared;
 pub(crate) mod shells;
 pub(crate) mod upstreams;
+pub(crate) mod usage;
 
 pub(crate) use shared::At;
 
@@ -51,6 +52,7 @@ Examples:
   headrace chat \"What is a KV cache?\"         ask it (HEADRACE_API_KEY=sk-...)
   headrace trace --last                       why was the last call slow, refused or dear?
   headrace requests --outcome refused         calls by whatever you look for
+  headrace usage --by project --interval day  who used what, day by day
   headrace margin --by upstream               what upstreams cost, and what their calls brought
   headrace bench --users 8                    how does it do with eight users at once?
   headrace config check                       what would be served, and what is wrong
@@ -89,6 +91,10 @@ pub(crate) enum Command {
     Errors(ErrorsArgs),
     /// Find calls by time, caller, model, outcome, stage, time taken, cost or the text of a refusal
     Requests(Box<requests::RequestsArgs>),
+    /// Calls, tokens and money by organisation, project, key, model or upstream, over time: what the ledger charged
+    Usage(Box<usage::UsageArgs>),
+    /// What a project was charged for in a month
+    Statement(usage::StatementArgs),
     /// What calls brought, and what others charged for them
     Margin(margin::MarginArgs),
     /// How the server does

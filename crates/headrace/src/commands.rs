@@ -20,6 +20,7 @@ pub(crate) mod shells;
 pub(crate) mod status;
 pub(crate) mod trace;
 pub(crate) mod upstreams;
+pub(crate) mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

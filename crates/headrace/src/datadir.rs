@@ -26,6 +26,8 @@ const TRACE_FILE: &str = "traces.sqlite";
 const OBJECTS_FILE: &str = "objects.sqlite";
 /// Their files and batches.
 const FILES_FILE: &str = "files.sqlite";
+/// Usage by the hour, made from the ledger and the traces.
+const USAGE_FILE: &str = "usage.sqlite";
 /// Where the API listens, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
@@ -42,6 +44,11 @@ pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
 /// The path of the traces.
 pub(crate) fn trace_file(dir: &Path) -> PathBuf {
     dir.join(TRACE_FILE)
+}
+
+/// The path of usage by the hour.
+pub(crate) fn usage_file(dir: &Path) -> PathBuf {
+    dir.join(USAGE_FILE)
 }
 
 /// The path of what clients store.

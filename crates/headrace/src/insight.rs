@@ -1,18 +1,27 @@
-//! What operators see of calls under way and of the last minute. Puts together what the rooms know; decides nothing.
+//! What operators see of calls under way, of the last minute and of what was used. Puts together what the rooms know; decides nothing.
 
+use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use headrace_domain::Clock;
 use headrace_engine_api::Health;
 use headrace_gateway::{Gateway, InFlightCall};
+use headrace_store::usage::SqliteUsage;
 use headrace_trace::{CallNow, EngineNow, Live, Now, Recorder};
 
+use crate::datadir::{ledger_file, trace_file, usage_file};
 use crate::engines::Engines;
 use crate::running::Running;
+
+/// How often usage is brought up to date: well within the time for which traces of settled calls are looked for.
+const CATCH_UP_EVERY: Duration = Duration::from_secs(30);
 
 /// Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Insight {
+    /// What was used, out of the books. Calls block.
+    usage: Arc<SqliteUsage>,
     live: Arc<Live>,
     gateway: Weak<Gateway>,
     engines: Arc<Engines>,
@@ -20,18 +29,35 @@ pub(crate) struct Insight {
 }
 
 impl Insight {
-    /// Of a server.
+    /// Of a server with that data directory.
+    ///
+    /// # Errors
+    /// Where usage cannot be kept.
     pub(crate) fn new(
+        dir: &Path,
         recorder: &Recorder,
         gateway: &Arc<Gateway>,
         engines: &Arc<Engines>,
         clock: &Arc<dyn Clock>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, String> {
+        let usage = SqliteUsage::open(&usage_file(dir), &ledger_file(dir), &trace_file(dir));
+        Ok(Self {
+            usage: Arc::new(usage.map_err(|error| error.to_string())?),
             live: Arc::clone(recorder.live()),
             gateway: Arc::downgrade(gateway),
             engines: Arc::clone(engines),
             clock: Arc::clone(clock),
+        })
+    }
+
+    /// Takes in what is used as it is used, so that who asks need not wait for it, until the future is dropped.
+    pub(crate) async fn tend(self) {
+        loop {
+            tokio::time::sleep(CATCH_UP_EVERY).await;
+            let usage = Arc::clone(&self.usage);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || usage.catch_up()).await {
+                tracing::warn!(%error, "usage cannot be brought up to date; who asks for it is told");
+            }
         }
     }
 

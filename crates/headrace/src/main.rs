@@ -63,6 +63,8 @@ fn main() -> ExitCode {
         Command::Trace(args) => commands::trace::run(&args),
         Command::Errors(args) => commands::errors::run(&args),
         Command::Requests(args) => commands::requests::run(&args),
+        Command::Usage(args) => commands::usage::usage(&args),
+        Command::Statement(args) => commands::usage::statement(&args),
         Command::Margin(args) => commands::margin::run(&args),
         Command::Status(at) => commands::status::run(&at),
         Command::Now(at) => commands::now::run(&at),

@@ -290,8 +290,9 @@ impl House {
         reloader.register(&self.metrics);
         let chosen = self.config.server.edge.listen.port() != 0;
         let door = Door::open(&self.config.admin, start.manner, chosen, Arc::clone(&self.operators))?;
-        let insight = Insight::new(&self.recorder, &gateway, &self.engines, &self.clock);
-        let service = self.admin(runtime, &gateway, &url, &reloader);
+        let dir = self.data_dir.path();
+        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
+        let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
         let service = Arc::new(service.with_links(Door::links(door.as_ref())));
         let keys = self.keys(&service, &start)?;
@@ -319,6 +320,7 @@ impl House {
             let mut ticks = self.tick();
             let (directory, clock) = (Arc::clone(&self.directory), Arc::clone(&self.clock));
             ticks.extend(door.map(|door| tokio::spawn(door.serve(service, directory, clock, inside))));
+            ticks.push(tokio::spawn(usage.tend()));
             ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
             ticks.push(tokio::spawn(objects::tend(Arc::downgrade(&gateway))));
             let every = self.config.watch;

@@ -310,6 +310,40 @@ pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
     report.map_err(|error: sqlx::Error| sql_error(path, &error))
 }
 
+/// Reads a file's rows in order, beside its writer or without one.
+pub(crate) struct JournalReader {
+    path: PathBuf,
+    /// `None` only while it is dropped.
+    connection: Option<SqliteConnection>,
+}
+
+impl JournalReader {
+    /// Opens a file that is there.
+    pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
+        Ok(Self { path: path.to_owned(), connection: Some(open_to_read(path)?) })
+    }
+
+    /// At most so many rows after one.
+    pub(crate) fn after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        let Some(connection) = &mut self.connection else { return Ok(Vec::new()) };
+        let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let page = sqlx::query(page).bind(signed(sequence)?).bind(limit);
+        let rows = block_on(page.fetch_all(connection)).map_err(|error| sql_error(&self.path, &error))?;
+        rows.iter().map(row_of).collect()
+    }
+}
+
+impl Drop for JournalReader {
+    /// Closes before returning: a reader that lingers keeps the writer from folding the write-ahead log in.
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            // It wrote nothing; a close that fails loses nothing.
+            let _ = block_on(connection.close());
+        }
+    }
+}
+
 /// Looks for a transaction after row `sequence` of a file, beside its writer or without one.
 ///
 /// # Errors
@@ -319,30 +353,18 @@ pub fn find_after(
     sequence: u64,
     is_it: impl Fn(&Transaction) -> bool,
 ) -> Result<bool, JournalError> {
-    let mut connection = open_to_read(path)?;
-    let mut after = signed(sequence)?;
-    let found = loop {
-        let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
-        let page = sqlx::query(page).bind(after).bind(PAGE_ROWS);
-        let rows = match block_on(page.fetch_all(&mut connection)) {
-            Ok(rows) => rows.iter().map(row_of).collect::<Result<Vec<_>, _>>(),
-            Err(error) => Err(sql_error(path, &error)),
-        };
-        let of_row = |row: JournalRow| Ok((signed(row.sequence)?, decode_row(&row)?));
-        let rows = rows.and_then(|rows| rows.into_iter().map(of_row).collect::<Result<Vec<_>, _>>());
-        match rows {
-            Err(error) => break Err(error),
-            Ok(rows) if rows.iter().any(|(_, transactions)| transactions.iter().any(&is_it)) => {
-                break Ok(true);
+    let mut journal = JournalReader::open(path)?;
+    let mut after = sequence;
+    loop {
+        let rows = journal.after(after, usize::try_from(PAGE_ROWS).unwrap_or(usize::MAX))?;
+        let Some(last) = rows.last() else { return Ok(false) };
+        after = last.sequence;
+        for row in &rows {
+            if decode_row(row)?.iter().any(&is_it) {
+                return Ok(true);
             }
-            Ok(rows) => match rows.last() {
-                None => break Ok(false),
-                Some((last, _)) => after = *last,
-            },
         }
-    };
-    let _ = block_on(connection.close());
-    found
+    }
 }
 
 /// Reads everything in a file: for tests and small ledgers.

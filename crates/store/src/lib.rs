@@ -9,5 +9,6 @@ pub mod identity;
 pub mod journal;
 pub mod objects;
 pub mod trace;
+pub mod usage;
 
 pub use sqlite::Durability;

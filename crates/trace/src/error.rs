@@ -35,6 +35,11 @@ pub enum TraceError {
         /// What it must be.
         why: &'static str,
     },
+    /// More was asked for than is told at once.
+    TooMuch {
+        /// What, how much of it, and how to ask for less.
+        what: String,
+    },
     /// The recorder's thread could not be started.
     Thread(std::io::Error),
 }
@@ -49,6 +54,7 @@ impl fmt::Display for TraceError {
             ),
             Self::Corrupt { what, why } => write!(f, "{what} is not a readable trace record: {why}"),
             Self::Config { field, why } => write!(f, "trace setting `{field}` {why}"),
+            Self::TooMuch { what } => f.write_str(what),
             Self::Thread(error) => write!(f, "cannot start the trace recorder's thread: {error}"),
         }
     }

@@ -26,8 +26,10 @@ mod sampling;
 mod seam;
 mod search;
 mod shadows;
+mod statement;
 mod table;
 mod units;
+mod usage;
 mod waterfall;
 mod window;
 
@@ -45,9 +47,14 @@ pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
+pub use statement::{Month, Statement, StatementLine};
 pub use table::table;
 pub use units::{
     cells, clipped, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
+};
+pub use usage::{
+    HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReader, UsageReport, UsageRow,
+    UsageSums,
 };
 pub use waterfall::{WaterfallOptions, miss_words, waterfall, wrapped};
 pub use window::{Minute, Percentiles};

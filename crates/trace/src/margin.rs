@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use headrace_domain::{NanoDollars, TraceRecord};
 use serde_json::{Value, json};
 
-use crate::units::{cells, plain, utc_date};
+use crate::units::{aligned, plain, utc_date};
 
 /// What calls are told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,22 +201,4 @@ fn money(Sums { known, unknown }: &Sums) -> [String; 7] {
     };
     let (brought, paid) = (dollars(known.charged), dollars(known.paid));
     [known.calls.to_string(), brought, paid, dollars(margin), percent, calls, charged]
-}
-
-/// The first columns begin at the left, the others end at the right.
-fn aligned(lines: &[Vec<String>], texts: usize) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|text| cells(text)).max();
-    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for line in lines {
-        let mut row = String::new();
-        for (at, (text, width)) in line.iter().zip(&widths).enumerate() {
-            let gap = " ".repeat(width - cells(text));
-            row += &if at < texts { format!("{text}{gap}  ") } else { format!("{gap}{text}  ") };
-        }
-        out += row.trim_end();
-        out.push('\n');
-    }
-    out
 }

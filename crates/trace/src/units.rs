@@ -100,6 +100,40 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || hidden(c) { '\u{FFFD}' } else { c }).collect()
 }
 
+/// The first columns begin at the left, the others end at the right.
+pub(crate) fn aligned(lines: &[Vec<String>], texts: usize) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|text| cells(text)).max();
+    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for line in lines {
+        let mut row = String::new();
+        for (at, (text, width)) in line.iter().zip(&widths).enumerate() {
+            let gap = " ".repeat(width - cells(text));
+            row += &if at < texts { format!("{text}{gap}  ") } else { format!("{gap}{text}  ") };
+        }
+        out += row.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// A line of comma-separated values (RFC 4180). A text that a spreadsheet would take for a formula is told apart by an apostrophe.
+pub(crate) fn csv_line(fields: &[String]) -> String {
+    let field = |text: &String| {
+        let is_number = text.parse::<f64>().is_ok();
+        let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
+        let text = if is_formula { format!("'{text}") } else { text.clone() };
+        if text.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        } else {
+            text
+        }
+    };
+    let line: Vec<String> = fields.iter().map(field).collect();
+    line.join(",") + "\r\n"
+}
+
 /// Terminal cells that a text takes: two for the wide characters of East Asian scripts and emoji, else one.
 pub fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()

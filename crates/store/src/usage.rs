@@ -1,0 +1,335 @@
+//! Usage as hours of sums, made from the ledger's journal and from the traces: the journal says what was charged to whom for which
+//! model, the traces with which key and by whose server. The file is a projection: it can be thrown away and is made again.
+//!
+//! Every look first catches up with the journal, so that sums are those of the books at that moment. A call whose trace is not
+//! there (yet) counts under no key; for a while its trace is looked for again.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos, Usage};
+use headrace_ledger::{Event, Held, JournalError, SettleOutcome, Settled, Transaction, decode_row};
+use headrace_trace::{
+    HOUR_NS, Month, Statement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums,
+};
+use sqlx::SqliteConnection;
+
+use self::rows::{Group, LineGroup};
+use crate::journal::JournalReader;
+use crate::sqlite::{Database, Durability, Format, FormatError};
+
+mod report;
+mod rows;
+mod traced;
+
+/// The file's format.
+pub(crate) const FORMAT: Format = Format {
+    what: "usage projection",
+    application_id: i32::from_be_bytes(*b"HRus"),
+    version: 1,
+    newest: 1,
+    schema: rows::SCHEMA,
+};
+
+/// Rows of the journal that are taken in at a time.
+const JOURNAL_ROWS_PER_STEP: usize = 256;
+/// Ledger time for which the trace of a settled call is looked for.
+const TRACE_WAIT_NS: u64 = 600 * 1_000_000_000;
+/// Settled calls without a trace that are remembered; of more, the oldest stay without a key.
+const WAITING_CALLS: i64 = 50_000;
+
+/// See the top of the file.
+pub struct SqliteUsage {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    database: Database,
+    journal: PathBuf,
+    traces: PathBuf,
+}
+
+/// What a step of the journal changes.
+#[derive(Default)]
+struct Step {
+    hours: HashMap<Group, UsageSums>,
+    lines: HashMap<LineGroup, (u64, i64)>,
+    opened: HashMap<HoldId, (OrgId, ProjectId)>,
+    closed: Vec<HoldId>,
+    settled: Vec<Call>,
+    /// Ledger time at its end.
+    time: u64,
+    projects: Vec<(ProjectId, OrgId)>,
+}
+
+/// A settled call.
+struct Call {
+    hold: HoldId,
+    time: u64,
+    group: Group,
+    sums: UsageSums,
+}
+
+impl SqliteUsage {
+    /// Opens the projection, creating it if it is missing, of the journal and the traces at these places. Either may be written by
+    /// another process meanwhile, and so may the projection.
+    ///
+    /// # Errors
+    /// For a file that cannot be opened, holds something else or is of a newer program.
+    pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
+        let database = Database::open(path, Durability::Normal, FORMAT);
+        let database = database.map_err(|error| failed("open", path, &error))?;
+        let inner = Inner { database, journal: journal.to_owned(), traces: traces.to_owned() };
+        Ok(Self { path: path.to_owned(), inner: Mutex::new(inner) })
+    }
+
+    /// Takes in what the journal and the traces have by now: as often as it pleases, so that who asks does not wait for it.
+    ///
+    /// # Errors
+    /// Where one of the files cannot be read or written.
+    pub fn catch_up(&self) -> Result<(), TraceError> {
+        self.lock().catch_up().map_err(|error| self.failed(error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, error: UsageError) -> TraceError {
+        match error {
+            UsageError::Traces(error) => error,
+            UsageError::Journal(why) => {
+                TraceError::Store { doing: "cannot read the journal".to_owned(), why }
+            }
+            UsageError::File(error) => failed("use", &self.path, &error),
+        }
+    }
+}
+
+impl UsageReader for SqliteUsage {
+    fn usage(&self, query: &UsageQuery) -> Result<UsageReport, TraceError> {
+        let mut inner = self.lock();
+        inner.catch_up().map_err(|error| self.failed(error))?;
+        let read = inner.database.read(async |open| Ok::<_, FormatError>(report::report(open, query).await?));
+        report::bounded(query, read.map_err(|error| failed("read", &self.path, &error))?)
+    }
+
+    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<Statement>, TraceError> {
+        let mut inner = self.lock();
+        inner.catch_up().map_err(|error| self.failed(error))?;
+        let read = async |open: &mut SqliteConnection| {
+            Ok::<_, FormatError>(report::statement(open, project, month).await?)
+        };
+        inner.database.read(read).map_err(|error| failed("read", &self.path, &error))
+    }
+}
+
+impl Inner {
+    fn catch_up(&mut self) -> Result<(), UsageError> {
+        // Without a journal nothing was ever charged.
+        if self.journal.exists() {
+            let mut journal = JournalReader::open(&self.journal)?;
+            while self.step(&mut journal)? {}
+        }
+        self.find_traces()?;
+        self.count_refusals()
+    }
+
+    /// Takes in some rows of the journal; whether there may be more.
+    fn step(&mut self, journal: &mut JournalReader) -> Result<bool, UsageError> {
+        let from = self.database.read(async |open| Ok::<_, FormatError>(rows::journal_row(open).await?))?;
+        let page = journal.after(from, JOURNAL_ROWS_PER_STEP)?;
+        let Some(last) = page.last().map(|row| row.sequence) else { return Ok(false) };
+        let mut transactions = Vec::new();
+        for row in &page {
+            transactions.extend(decode_row(row)?);
+        }
+        let mut step = Step::default();
+        let ended = transactions.iter().filter_map(hold_of).collect::<Vec<_>>();
+        let known =
+            async |open: &mut SqliteConnection| Ok::<_, FormatError>(rows::open_holds(open, &ended).await?);
+        let known = self.database.read(known)?;
+        for transaction in transactions {
+            step.take(transaction, &known);
+        }
+        let traced = traced::look_up(&self.traces, step.settled.iter().map(|call| call.hold))?;
+        let mut waiting = Vec::new();
+        for mut call in std::mem::take(&mut step.settled) {
+            match traced.get(&call.hold) {
+                Some(trace) => trace.complete(&mut call.group, &mut call.sums),
+                None => waiting.push((call.hold, call.time, call.group.clone(), call.sums)),
+            }
+            step.add(call.group, &call.sums);
+        }
+        self.database.write(async |open| {
+            // Another process may have taken these rows in meanwhile.
+            if rows::journal_row(open).await? == from {
+                rows::add(open, &step, &waiting).await?;
+                rows::reached(open, last, step.time).await?;
+            }
+            Ok::<_, FormatError>(())
+        })?;
+        Ok(true)
+    }
+
+    /// Looks again for the traces of calls that had none.
+    fn find_traces(&mut self) -> Result<(), UsageError> {
+        let waiting = self.database.read(async |open| Ok::<_, FormatError>(rows::waiting(open).await?))?;
+        let traced = traced::look_up(&self.traces, waiting.iter().map(|(hold, ..)| *hold))?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        self.database.write(async |open| {
+            for (hold, group, sums) in &waiting {
+                let Some(trace) = traced.get(hold) else { continue };
+                // Another process may have found it meanwhile.
+                if rows::no_longer_waits(open, *hold).await? {
+                    let (mut moved, mut to) = (*sums, group.clone());
+                    trace.complete(&mut to, &mut moved);
+                    rows::move_sums(open, (group, sums), (&to, &moved)).await?;
+                }
+            }
+            rows::give_up(open, TRACE_WAIT_NS, WAITING_CALLS).await?;
+            Ok::<_, FormatError>(())
+        })?;
+        Ok(())
+    }
+
+    /// Counts calls that were refused, as far as they were traced.
+    fn count_refusals(&mut self) -> Result<(), UsageError> {
+        loop {
+            let from = self.database.read(async |open| Ok::<_, FormatError>(rows::trace_row(open).await?))?;
+            let (last, refused) = traced::refusals_after(&self.traces, from)?;
+            if last <= from {
+                return Ok(());
+            }
+            self.database.write(async |open| {
+                if rows::trace_row(open).await? == from {
+                    let step = Step { hours: refused, ..Step::default() };
+                    rows::add(open, &step, &[]).await?;
+                    rows::reached_trace(open, last).await?;
+                }
+                Ok::<_, FormatError>(())
+            })?;
+        }
+    }
+}
+
+impl Step {
+    fn add(&mut self, group: Group, sums: &UsageSums) {
+        let entry = self.hours.entry(group).or_default();
+        *entry = entry.plus(sums);
+    }
+
+    fn take(&mut self, transaction: Transaction, known: &HashMap<HoldId, (OrgId, ProjectId)>) {
+        let Transaction { time, event, .. } = transaction;
+        self.time = time.get();
+        match event {
+            Event::Held(Held { hold, org, project, .. }) => {
+                self.opened.insert(hold, (org, project));
+            }
+            Event::Settled(settled) => {
+                let Some((org, project)) = self.close(settled.hold, known) else { return };
+                self.settle(time, (org, project), &settled);
+            }
+            Event::Released { hold, .. } => {
+                let Some((org, project)) = self.close(hold, known) else { return };
+                let group = Group::new(time, org.as_str(), project.as_str(), "");
+                self.add(group, &UsageSums { released: 1, ..UsageSums::default() });
+            }
+            Event::ProjectOpened { org, project } => self.projects.push((project, org)),
+            Event::Granted { .. }
+            | Event::BudgetSet { .. }
+            | Event::Extended { .. }
+            | Event::ClockSet { .. } => {}
+        }
+    }
+
+    /// Whose a hold was that ends.
+    fn close(
+        &mut self,
+        hold: HoldId,
+        known: &HashMap<HoldId, (OrgId, ProjectId)>,
+    ) -> Option<(OrgId, ProjectId)> {
+        self.opened.remove(&hold).or_else(|| {
+            self.closed.push(hold);
+            known.get(&hold).cloned()
+        })
+    }
+
+    fn settle(&mut self, time: UnixNanos, (org, project): (OrgId, ProjectId), settled: &Settled) {
+        let mut tokens = Usage::default();
+        for line in &settled.lines {
+            tokens = tokens.plus(&rows::of_class(line.class, line.tokens));
+            let group = LineGroup::new(time, project.as_str(), line);
+            let sum = self.lines.entry(group).or_default();
+            sum.0 = sum.0.saturating_add(line.tokens);
+            sum.1 = sum.1.saturating_add(line.amount.get());
+        }
+        let is = |outcome| u64::from(settled.outcome == outcome);
+        let sums = UsageSums {
+            calls: 1,
+            completed: is(SettleOutcome::Completed),
+            cancelled: is(SettleOutcome::Cancelled),
+            failed: is(SettleOutcome::Failed),
+            tokens,
+            charged: settled.charged,
+            loss: settled.loss,
+            ..UsageSums::default()
+        };
+        // A call has one model: that of all of its lines.
+        let model = settled.lines.first().map_or("", |line| line.model.as_str());
+        let group = Group::new(time, org.as_str(), project.as_str(), model);
+        self.settled.push(Call { hold: settled.hold, time: time.get(), group, sums });
+    }
+}
+
+/// The hold that a transaction ends.
+fn hold_of(transaction: &Transaction) -> Option<HoldId> {
+    match &transaction.event {
+        Event::Settled(settled) => Some(settled.hold),
+        Event::Released { hold, .. } => Some(*hold),
+        _ => None,
+    }
+}
+
+/// What can go wrong between three files.
+enum UsageError {
+    File(FormatError),
+    Journal(String),
+    Traces(TraceError),
+}
+
+impl From<FormatError> for UsageError {
+    fn from(error: FormatError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<JournalError> for UsageError {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error.to_string())
+    }
+}
+
+impl From<TraceError> for UsageError {
+    fn from(error: TraceError) -> Self {
+        Self::Traces(error)
+    }
+}
+
+fn failed(doing: &str, path: &Path, error: &FormatError) -> TraceError {
+    TraceError::Store { doing: format!("cannot {doing} {}", path.display()), why: error.to_string() }
+}
+
+/// The hour of a moment, counted from 1970.
+fn hour(time: UnixNanos) -> i64 {
+    i64::try_from(time.get() / HOUR_NS).unwrap_or(i64::MAX)
+}
+
+/// An amount of money as a sum.
+fn money(nanos: i64) -> NanoDollars {
+    NanoDollars::new(nanos)
+}

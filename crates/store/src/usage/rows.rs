@@ -1,0 +1,356 @@
+//! The tables of the projection: hours of sums, lines of bills by month, holds that are open, and settled calls whose traces are looked
+//! for. Knows neither journals nor traces.
+
+use std::collections::HashMap;
+
+use headrace_domain::{HoldId, OrgId, ProjectId, TokenClass, UnixNanos, Usage};
+use headrace_ledger::ChargeLine;
+use headrace_trace::{Month, UsageSums};
+use sqlx::QueryBuilder;
+use sqlx::Row;
+use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
+
+use super::{Step, hour, money};
+use crate::trace::integer;
+
+/// A name that is empty is of nobody, or of nobody who is known.
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE hours (
+        hour INTEGER NOT NULL,  -- since 1970
+        org TEXT NOT NULL,
+        project TEXT NOT NULL,
+        key TEXT NOT NULL,
+        model TEXT NOT NULL,
+        upstream TEXT NOT NULL,
+        calls INTEGER NOT NULL,
+        completed INTEGER NOT NULL,
+        cancelled INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        released INTEGER NOT NULL,
+        refused INTEGER NOT NULL,
+        input INTEGER NOT NULL, -- tokens, as all classes
+        cached_input INTEGER NOT NULL,
+        cache_write INTEGER NOT NULL,
+        cache_write_1h INTEGER NOT NULL,
+        output INTEGER NOT NULL,
+        reasoning INTEGER NOT NULL,
+        charged INTEGER NOT NULL, -- nano-dollars, as all amounts
+        loss INTEGER NOT NULL,
+        paid INTEGER NOT NULL,
+        paid_calls INTEGER NOT NULL,
+        paid_charged INTEGER NOT NULL,
+        PRIMARY KEY (hour, org, project, key, model, upstream)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX hours_project ON hours (project, hour);
+    CREATE TABLE lines (
+        month INTEGER NOT NULL, -- its first moment, in nanoseconds since 1970
+        project TEXT NOT NULL,
+        model TEXT NOT NULL,
+        class TEXT NOT NULL,
+        price INTEGER NOT NULL, -- nano-dollars for a million tokens
+        tokens INTEGER NOT NULL,
+        amount INTEGER NOT NULL,
+        PRIMARY KEY (project, month, model, class, price)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE projects (project TEXT PRIMARY KEY, org TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE open (hold BLOB PRIMARY KEY, org TEXT NOT NULL, project TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE waiting (
+        hold BLOB PRIMARY KEY,
+        time INTEGER NOT NULL,
+        hour INTEGER NOT NULL, org TEXT NOT NULL, project TEXT NOT NULL, model TEXT NOT NULL,
+        calls INTEGER NOT NULL, completed INTEGER NOT NULL, cancelled INTEGER NOT NULL, failed INTEGER NOT NULL,
+        released INTEGER NOT NULL, refused INTEGER NOT NULL,
+        input INTEGER NOT NULL, cached_input INTEGER NOT NULL, cache_write INTEGER NOT NULL,
+        cache_write_1h INTEGER NOT NULL, output INTEGER NOT NULL, reasoning INTEGER NOT NULL,
+        charged INTEGER NOT NULL, loss INTEGER NOT NULL, paid INTEGER NOT NULL, paid_calls INTEGER NOT NULL,
+        paid_charged INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX waiting_time ON waiting (time);
+    CREATE TABLE reached (journal INTEGER NOT NULL, time INTEGER NOT NULL, trace INTEGER NOT NULL) STRICT;
+    INSERT INTO reached VALUES (0, 0, 0);
+";
+
+/// What sums stand under.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Group {
+    pub(super) hour: i64,
+    pub(super) org: String,
+    pub(super) project: String,
+    pub(super) key: String,
+    pub(super) model: String,
+    pub(super) upstream: String,
+}
+
+impl Group {
+    /// Of no key and no upstream that is known.
+    pub(super) fn new(time: UnixNanos, org: &str, project: &str, model: &str) -> Self {
+        let (org, project, model) = (org.to_owned(), project.to_owned(), model.to_owned());
+        Self { hour: hour(time), org, project, key: String::new(), model, upstream: String::new() }
+    }
+}
+
+/// What lines of bills stand under.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct LineGroup {
+    month: i64,
+    project: String,
+    model: String,
+    class: TokenClass,
+    price: i64,
+}
+
+impl LineGroup {
+    pub(super) fn new(time: UnixNanos, project: &str, line: &ChargeLine) -> Self {
+        let month = integer(Month::of(time).start().get());
+        let (project, model) = (project.to_owned(), line.model.to_string());
+        Self { month, project, model, class: line.class, price: line.price.get() }
+    }
+}
+
+/// The sums' columns, in the order of [`numbers`].
+pub(super) const SUMS: &str = "calls, completed, cancelled, failed, released, refused, input, cached_input, cache_write, \
+    cache_write_1h, output, reasoning, charged, loss, paid, paid_calls, paid_charged";
+
+/// The sums as they stand in a row.
+fn numbers(sums: &UsageSums) -> [i64; 17] {
+    let Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning } = sums.tokens;
+    [
+        integer(sums.calls),
+        integer(sums.completed),
+        integer(sums.cancelled),
+        integer(sums.failed),
+        integer(sums.released),
+        integer(sums.refused),
+        integer(input),
+        integer(cached_input),
+        integer(cache_write),
+        integer(cache_write_1h),
+        integer(output),
+        integer(reasoning),
+        sums.charged.get(),
+        sums.loss.get(),
+        sums.paid.get(),
+        integer(sums.paid_calls),
+        sums.paid_charged.get(),
+    ]
+}
+
+/// The sums out of a row.
+pub(super) fn sums_of(row: &SqliteRow) -> Result<UsageSums, sqlx::Error> {
+    let count = |name: &str| -> Result<u64, sqlx::Error> {
+        let count: i64 = row.try_get(name)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    };
+    let amount = |name: &str| -> Result<_, sqlx::Error> { Ok(money(row.try_get(name)?)) };
+    Ok(UsageSums {
+        calls: count("calls")?,
+        completed: count("completed")?,
+        cancelled: count("cancelled")?,
+        failed: count("failed")?,
+        released: count("released")?,
+        refused: count("refused")?,
+        tokens: Usage {
+            input: count("input")?,
+            cached_input: count("cached_input")?,
+            cache_write: count("cache_write")?,
+            cache_write_1h: count("cache_write_1h")?,
+            output: count("output")?,
+            reasoning: count("reasoning")?,
+        },
+        charged: amount("charged")?,
+        loss: amount("loss")?,
+        paid: amount("paid")?,
+        paid_calls: count("paid_calls")?,
+        paid_charged: amount("paid_charged")?,
+    })
+}
+
+/// So many tokens of a class.
+pub(super) fn of_class(class: TokenClass, tokens: u64) -> Usage {
+    let none = Usage::default();
+    match class {
+        TokenClass::Input => Usage { input: tokens, ..none },
+        TokenClass::CachedInput => Usage { cached_input: tokens, ..none },
+        TokenClass::CacheWrite => Usage { cache_write: tokens, ..none },
+        TokenClass::CacheWrite1h => Usage { cache_write_1h: tokens, ..none },
+        TokenClass::Output => Usage { output: tokens, ..none },
+        TokenClass::Reasoning => Usage { reasoning: tokens, ..none },
+    }
+}
+
+/// The last row of the journal that is in the sums.
+pub(super) async fn journal_row(open: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let (row,): (i64,) = sqlx::query_as("SELECT journal FROM reached").fetch_one(open).await?;
+    Ok(u64::try_from(row).unwrap_or(0))
+}
+
+/// Ledger time at that row.
+pub(super) async fn ledger_time(open: &mut SqliteConnection) -> Result<UnixNanos, sqlx::Error> {
+    let (time,): (i64,) = sqlx::query_as("SELECT time FROM reached").fetch_one(open).await?;
+    Ok(UnixNanos::new(u64::try_from(time).unwrap_or(0)))
+}
+
+/// The last trace whose refusal is in the sums.
+pub(super) async fn trace_row(open: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let (row,): (i64,) = sqlx::query_as("SELECT trace FROM reached").fetch_one(open).await?;
+    Ok(row)
+}
+
+pub(super) async fn reached(open: &mut SqliteConnection, row: u64, time: u64) -> Result<(), sqlx::Error> {
+    let query = sqlx::query("UPDATE reached SET journal = ?, time = ?");
+    query.bind(integer(row)).bind(integer(time)).execute(open).await.map(|_| ())
+}
+
+pub(super) async fn reached_trace(open: &mut SqliteConnection, row: i64) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE reached SET trace = ?").bind(row).execute(open).await.map(|_| ())
+}
+
+/// Of these holds, those that are open, and whose they are.
+pub(super) async fn open_holds(
+    open: &mut SqliteConnection,
+    holds: &[HoldId],
+) -> Result<HashMap<HoldId, (OrgId, ProjectId)>, sqlx::Error> {
+    let mut found = HashMap::new();
+    for hold in holds {
+        let query = sqlx::query_as("SELECT org, project FROM open WHERE hold = ?").bind(bytes(*hold));
+        let row: Option<(String, String)> = query.fetch_optional(&mut *open).await?;
+        if let Some((org, project)) = row
+            && let (Ok(org), Ok(project)) = (OrgId::new(&org), ProjectId::new(&project))
+        {
+            found.insert(*hold, (org, project));
+        }
+    }
+    Ok(found)
+}
+
+/// Writes what a step changes, and the calls whose traces are to be looked for.
+pub(super) async fn add(
+    open: &mut SqliteConnection,
+    step: &Step,
+    waiting: &[(HoldId, u64, Group, UsageSums)],
+) -> Result<(), sqlx::Error> {
+    for (project, org) in &step.projects {
+        let query = sqlx::query("INSERT OR REPLACE INTO projects VALUES (?, ?)");
+        query.bind(project.as_str()).bind(org.as_str()).execute(&mut *open).await?;
+    }
+    for hold in &step.closed {
+        sqlx::query("DELETE FROM open WHERE hold = ?").bind(bytes(*hold)).execute(&mut *open).await?;
+    }
+    for (hold, (org, project)) in &step.opened {
+        let query = sqlx::query("INSERT OR REPLACE INTO open VALUES (?, ?, ?)").bind(bytes(*hold));
+        query.bind(org.as_str()).bind(project.as_str()).execute(&mut *open).await?;
+    }
+    for (group, sums) in &step.hours {
+        add_sums(open, group, &numbers(sums)).await?;
+    }
+    for (group, (tokens, amount)) in &step.lines {
+        let query = "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET \
+                     tokens = tokens + excluded.tokens, amount = amount + excluded.amount";
+        sqlx::query(query)
+            .bind(group.month)
+            .bind(group.project.as_str())
+            .bind(group.model.as_str())
+            .bind(group.class.name())
+            .bind(group.price)
+            .bind(integer(*tokens))
+            .bind(*amount)
+            .execute(&mut *open)
+            .await?;
+    }
+    for (hold, time, group, sums) in waiting {
+        let mut query = QueryBuilder::<Sqlite>::new("INSERT OR REPLACE INTO waiting VALUES (");
+        let mut values = query.separated(", ");
+        values.push_bind(bytes(*hold)).push_bind(integer(*time)).push_bind(group.hour);
+        values
+            .push_bind(group.org.as_str())
+            .push_bind(group.project.as_str())
+            .push_bind(group.model.as_str());
+        for number in numbers(sums) {
+            values.push_bind(number);
+        }
+        query.push(")").build().execute(&mut *open).await?;
+    }
+    Ok(())
+}
+
+async fn add_sums(
+    open: &mut SqliteConnection,
+    group: &Group,
+    numbers: &[i64; 17],
+) -> Result<(), sqlx::Error> {
+    let mut query = QueryBuilder::<Sqlite>::new("INSERT INTO hours VALUES (");
+    let mut values = query.separated(", ");
+    values.push_bind(group.hour);
+    for name in [&group.org, &group.project, &group.key, &group.model, &group.upstream] {
+        values.push_bind(name.as_str());
+    }
+    for number in numbers {
+        values.push_bind(*number);
+    }
+    query.push(") ON CONFLICT DO UPDATE SET ");
+    let mut changes = query.separated(", ");
+    for name in SUMS.split(", ") {
+        changes.push(format!("{name} = {name} + excluded.{name}"));
+    }
+    query.build().execute(open).await.map(|_| ())
+}
+
+/// The calls whose traces are looked for.
+pub(super) async fn waiting(
+    open: &mut SqliteConnection,
+) -> Result<Vec<(HoldId, Group, UsageSums)>, sqlx::Error> {
+    let rows = sqlx::query("SELECT * FROM waiting ORDER BY time").fetch_all(open).await?;
+    let read = |row: &SqliteRow| {
+        let (hold, hour, org, project, model): (Vec<u8>, i64, String, String, String) = (
+            row.try_get("hold")?,
+            row.try_get("hour")?,
+            row.try_get("org")?,
+            row.try_get("project")?,
+            row.try_get("model")?,
+        );
+        let (key, upstream) = (String::new(), String::new());
+        Ok((hold_of(&hold), Group { hour, org, project, key, model, upstream }, sums_of(row)?))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Whether it waited until now.
+pub(super) async fn no_longer_waits(open: &mut SqliteConnection, hold: HoldId) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query("DELETE FROM waiting WHERE hold = ?").bind(bytes(hold)).execute(open).await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Takes sums from one group and gives them, completed, to another.
+pub(super) async fn move_sums(
+    open: &mut SqliteConnection,
+    (from, sums): (&Group, &UsageSums),
+    (to, completed): (&Group, &UsageSums),
+) -> Result<(), sqlx::Error> {
+    add_sums(open, from, &numbers(sums).map(i64::wrapping_neg)).await?;
+    add_sums(open, to, &numbers(completed)).await?;
+    let empty = "DELETE FROM hours WHERE hour = ? AND org = ? AND project = ? AND key = '' AND model = ? AND upstream = '' \
+                 AND calls = 0 AND released = 0 AND refused = 0";
+    let query = sqlx::query(empty).bind(from.hour).bind(from.org.as_str());
+    query.bind(from.project.as_str()).bind(from.model.as_str()).execute(open).await.map(|_| ())
+}
+
+/// Looks no longer for traces of calls that were settled so long ago, nor for more than so many.
+pub(super) async fn give_up(open: &mut SqliteConnection, wait_ns: u64, most: i64) -> Result<(), sqlx::Error> {
+    let late = "DELETE FROM waiting WHERE time < (SELECT time FROM reached) - ?";
+    sqlx::query(late).bind(integer(wait_ns)).execute(&mut *open).await?;
+    let many =
+        "DELETE FROM waiting WHERE hold IN (SELECT hold FROM waiting ORDER BY time DESC LIMIT -1 OFFSET ?)";
+    sqlx::query(many).bind(most).execute(&mut *open).await.map(|_| ())
+}
+
+/// An id as it stands in the files.
+pub(super) fn bytes(hold: HoldId) -> Vec<u8> {
+    hold.bits().to_be_bytes().to_vec()
+}
+
+pub(super) fn hold_of(bytes: &[u8]) -> HoldId {
+    HoldId::from_bits(bytes.try_into().map_or(0, u128::from_be_bytes))
+}
+
+/// A row of a statement: model, class, price, tokens, amount.
+pub(super) type LineRow = (String, String, i64, i64, i64);

@@ -1,0 +1,112 @@
+//! What the traces add to the books: with which key a call came, whose server answered it, what that charges, and which calls were
+//! refused. Reads the traces' file beside its writer.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use headrace_domain::{HoldId, UnixNanos};
+use headrace_trace::{TraceError, UsageSums};
+use sqlx::QueryBuilder;
+use sqlx::sqlite::Sqlite;
+
+use super::money;
+use super::rows::{Group, bytes, hold_of};
+use crate::trace::{SqliteTraceReader, integer};
+
+/// Ids in one statement.
+const IDS_PER_QUESTION: usize = 500;
+/// Traces that are looked through for refusals at a time.
+const TRACES_PER_STEP: i64 = 5_000;
+
+/// Of a call.
+pub(super) struct Traced {
+    key: String,
+    upstream: String,
+    model: String,
+    paid: Option<i64>,
+}
+
+impl Traced {
+    /// Adds what the books did not know.
+    pub(super) fn complete(&self, group: &mut Group, sums: &mut UsageSums) {
+        group.key.clone_from(&self.key);
+        group.upstream.clone_from(&self.upstream);
+        if group.model.is_empty() {
+            group.model.clone_from(&self.model);
+        }
+        if let Some(paid) = self.paid {
+            sums.paid = money(paid);
+            sums.paid_calls = 1;
+            sums.paid_charged = sums.charged;
+        }
+    }
+}
+
+/// As its columns come.
+type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>);
+
+/// Of those of these calls that are traced. A hold has its call's id.
+pub(super) fn look_up(
+    traces: &Path,
+    holds: impl Iterator<Item = HoldId>,
+) -> Result<HashMap<HoldId, Traced>, TraceError> {
+    let holds: Vec<HoldId> = holds.collect();
+    let mut found = HashMap::new();
+    if holds.is_empty() || !traces.exists() {
+        return Ok(found);
+    }
+    let reader = SqliteTraceReader::open(traces)?;
+    for some in holds.chunks(IDS_PER_QUESTION) {
+        let rows: Vec<TracedRow> = reader.rows(async |connection| {
+            let mut query = QueryBuilder::<Sqlite>::new(
+                "SELECT id, key, record ->> '$.upstream', record ->> '$.model_served', record ->> '$.paid' \
+                 FROM trace WHERE id IN (",
+            );
+            let mut ids = query.separated(", ");
+            some.iter().for_each(|hold| {
+                ids.push_bind(bytes(*hold));
+            });
+            query.push(")").build_query_as().fetch_all(connection).await
+        })?;
+        found.extend(rows.into_iter().map(|(id, key, upstream, model, paid)| {
+            let (key, upstream) = (key.unwrap_or_default(), upstream.unwrap_or_default());
+            (hold_of(&id), Traced { key, upstream, model: model.unwrap_or_default(), paid })
+        }));
+    }
+    Ok(found)
+}
+
+/// As its columns come.
+type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<String>);
+
+/// Refused calls among the traces after one, and the last of those that were looked through. A model counts only where one was to
+/// serve: whatever else was asked for is a caller's invention.
+pub(super) fn refusals_after(
+    traces: &Path,
+    from: i64,
+) -> Result<(i64, HashMap<Group, UsageSums>), TraceError> {
+    let mut refused = HashMap::new();
+    if !traces.exists() {
+        return Ok((from, refused));
+    }
+    let reader = SqliteTraceReader::open(traces)?;
+    let bounds: Vec<(Option<i64>,)> = reader.rows(async |connection| {
+        let last = "SELECT max(seq) FROM (SELECT seq FROM trace WHERE seq > ? ORDER BY seq LIMIT ?)";
+        sqlx::query_as(last).bind(from).bind(TRACES_PER_STEP).fetch_all(connection).await
+    })?;
+    let Some((Some(last),)) = bounds.first().copied() else { return Ok((from, refused)) };
+    let rows: Vec<RefusedRow> = reader.rows(async |connection| {
+        let query = "SELECT started, org, project, key, record ->> '$.model_served' FROM trace \
+                     WHERE seq > ? AND seq <= ? AND outcome = 'refused'";
+        sqlx::query_as(query).bind(from).bind(last).fetch_all(connection).await
+    })?;
+    for (started, org, project, key, model) in rows {
+        let named = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
+        let started = UnixNanos::new(u64::try_from(started).unwrap_or(0));
+        let mut group = Group::new(started, &named(&org), &named(&project), &named(&model));
+        group.key = named(&key);
+        let sums: &mut UsageSums = refused.entry(group).or_default();
+        sums.refused = sums.refused.saturating_add(1);
+    }
+    Ok((integer(last), refused))
+}

@@ -1,0 +1,334 @@
+//! Usage and statements: made from a real ledger's journal and real traces, and held to the ledger's own sums, to the nano-dollar.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use headrace_domain::{
+    KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, Outcome, ProjectId, RequestId, Rounding,
+    Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
+};
+use headrace_ledger::{
+    ChargeLine, Command, Event, GrantKind, Ledger, Owner, ReleaseReason, SettleOutcome, decode_row,
+};
+use headrace_store::journal::{SqliteJournal, load_file};
+use headrace_store::trace::{SqliteTraceStore, TraceRetention};
+use headrace_store::usage::SqliteUsage;
+use headrace_trace::{Month, TraceStore, UsageBy, UsageInterval, UsageQuery, UsageReader, decode_record};
+
+const SECOND: u64 = 1_000_000_000;
+/// 2026-11-30T20:00:00Z: the month turns while the test goes on.
+const START: u64 = 1_796_068_800;
+
+/// Numbers that look random and are the same every time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+struct World {
+    _folder: tempfile::TempDir,
+    dir: PathBuf,
+    ledger: Ledger,
+    traces: SqliteTraceStore,
+    numbers: Numbers,
+    calls: u64,
+}
+
+fn project(n: u64) -> ProjectId {
+    ProjectId::new(&format!("project-{n}")).unwrap()
+}
+
+/// Two projects to an organisation.
+fn org(n: u64) -> OrgId {
+    OrgId::new(&format!("org-{}", n / 2)).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_owned();
+        let journal = SqliteJournal::open(&dir.join("ledger.sqlite")).unwrap();
+        let (ledger, _) =
+            Ledger::open(Box::new(journal), Owner::new(1), UnixNanos::new(START * SECOND)).unwrap();
+        let retention = TraceRetention { max_records: 100_000, max_age: None };
+        let traces = SqliteTraceStore::open(&dir.join("traces.sqlite"), retention).unwrap();
+        let mut world = Self { _folder: folder, dir, ledger, traces, numbers: Numbers(5), calls: 0 };
+        for n in 0..4 {
+            world.commit(vec![Command::OpenProject { org: org(n), project: project(n) }], START);
+            world.commit(
+                vec![Command::Grant {
+                    org: org(n),
+                    amount: NanoDollars::new(1_000_000_000_000),
+                    kind: GrantKind::Paid,
+                    reference: format!("{n}"),
+                }],
+                START,
+            );
+        }
+        world
+    }
+
+    fn commit(&mut self, commands: Vec<Command>, second: u64) {
+        let done = self.ledger.transact(commands, UnixNanos::new(second * SECOND));
+        assert!(done.verdicts.into_iter().all(|verdict| verdict.into_result().is_ok()));
+        done.durable.wait().unwrap();
+    }
+
+    fn usage(&self) -> SqliteUsage {
+        let at = |name: &str| self.dir.join(name);
+        SqliteUsage::open(&at("usage.sqlite"), &at("ledger.sqlite"), &at("traces.sqlite")).unwrap()
+    }
+
+    /// A call that is held for, and settled some time later in one of the ways in which calls end; its trace, if it leaves one.
+    fn call(&mut self, second: u64) -> Option<TraceRecord> {
+        self.calls += 1;
+        let id = RequestId::from_bits(u128::from(self.calls) << 64 | u128::from(self.numbers.below(1 << 30)));
+        let n = self.numbers.below(4);
+        let model =
+            ModelName::new(["small", "large", "has,comma\"and quote"][self.numbers.below(3) as usize])
+                .unwrap();
+        let amount = NanoDollars::new(50_000);
+        self.commit(
+            vec![Command::Hold {
+                hold: id.hold(),
+                org: org(n),
+                project: project(n),
+                amount,
+                owner: Owner::new(1),
+                expires: UnixNanos::new((second + 90_000) * SECOND),
+                idempotency: None,
+            }],
+            second,
+        );
+        let later = second + self.numbers.below(3);
+        let how = self.numbers.below(10);
+        if how == 0 {
+            self.commit(vec![Command::Release { hold: id.hold(), why: ReleaseReason::Refused }], later);
+            return Some(trace(id, n, second, &model, None, true));
+        }
+        let classes =
+            [TokenClass::Input, TokenClass::CachedInput, TokenClass::Output, TokenClass::CacheWrite1h];
+        let lines: Vec<ChargeLine> = classes
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| how > 1 && (*at < 3 || how == 9))
+            .map(|(at, class)| {
+                // Two prices: one from December on.
+                let price = NanoDollarsPerMillion::new(if later < START + 14_400 {
+                    150_000_001
+                } else {
+                    170_000_003
+                })
+                .unwrap();
+                let tokens = self.numbers.below(200) + at as u64;
+                let amount = price.cost(tokens, Rounding::Nearest).unwrap();
+                ChargeLine { model: model.clone(), class, tokens, price, amount }
+            })
+            .collect();
+        let outcome = [SettleOutcome::Completed, SettleOutcome::Cancelled, SettleOutcome::Failed]
+            [self.numbers.below(3) as usize];
+        let loss = NanoDollars::new(i64::try_from(self.numbers.below(900)).unwrap());
+        self.commit(vec![Command::Settle { hold: id.hold(), lines, loss, outcome, answer: None }], later);
+        let paid =
+            (how % 2 == 0).then(|| NanoDollars::new(i64::try_from(self.numbers.below(20_000)).unwrap()));
+        (self.numbers.below(8) > 0).then(|| trace(id, n, second, &model, paid, false))
+    }
+}
+
+fn trace(
+    id: RequestId,
+    n: u64,
+    second: u64,
+    model: &ModelName,
+    paid: Option<NanoDollars>,
+    refused: bool,
+) -> TraceRecord {
+    let mut record = decode_record(include_str!("../../trace/tests/data/completed.json")).unwrap();
+    record.request_id = id;
+    record.started = UnixNanos::new(second * SECOND);
+    (record.org, record.project) = (Some(org(n)), Some(project(n)));
+    record.key = Some(KeyId::new(&format!("key-{}", n % 3)).unwrap());
+    record.model_served = Some(model.to_string());
+    record.upstream = paid.map(|_| "vllm".into());
+    record.paid = paid;
+    if refused {
+        record.outcome = Outcome::Refused(TracedRefusal {
+            stage: Stage::Place,
+            rule: "queue_full".to_owned(),
+            status: 503,
+            code: "queue_full".to_owned(),
+            message: "full".to_owned(),
+        });
+    }
+    record
+}
+
+/// What the journal itself says, added up apart: charged by project and day, all charged and all lost.
+fn by_the_journal(path: &Path) -> (BTreeMap<(String, u64), i64>, i64, i64) {
+    let (mut whose, mut days, mut charged, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0, 0);
+    for row in load_file(path).unwrap().rows {
+        for transaction in decode_row(&row).unwrap() {
+            match transaction.event {
+                Event::Held(held) => {
+                    whose.insert(held.hold, held.project.to_string());
+                }
+                Event::Settled(settled) => {
+                    let day = transaction.time.seconds() / 86_400;
+                    *days.entry((whose[&settled.hold].clone(), day)).or_insert(0) += settled.charged.get();
+                    charged += settled.charged.get();
+                    lost += settled.loss.get();
+                }
+                _ => {}
+            }
+        }
+    }
+    (days, charged, lost)
+}
+
+fn query(fields: &[(&str, &str)]) -> UsageQuery {
+    let mut query = UsageQuery::default();
+    for (name, value) in fields {
+        query.set(name, value, UnixNanos::new(0)).unwrap();
+    }
+    query
+}
+
+#[test]
+fn usage_sums_to_the_ledger_whatever_it_is_told_apart_by_and_whenever_it_is_looked_at() {
+    let mut world = World::new();
+    let usage = world.usage();
+    let mut late = Vec::new();
+    for n in 0..400_u64 {
+        // Some traces come late, some never: whoever looks meanwhile sees the same charges.
+        let trace = world.call(START + n * 97);
+        late.extend(trace);
+        if n % 3 == 0 {
+            world.traces.append(&late).unwrap();
+            late.clear();
+        }
+        if n % 50 == 7 {
+            usage.catch_up().unwrap();
+        }
+    }
+    world.traces.append(&late).unwrap();
+    let totals = world.ledger.totals();
+    let (days, charged, lost) = by_the_journal(&world.dir.join("ledger.sqlite"));
+    assert_eq!(totals.revenue.get(), charged + lost);
+    let intervals = ["hour", "day", "month"];
+    for by in ["", "org", "project", "key", "model", "upstream", "org,project,key,model,upstream"] {
+        for interval in intervals {
+            let report = usage.usage(&query(&[("by", by), ("interval", interval)])).unwrap();
+            let total = report.total();
+            assert_eq!((total.charged.get(), total.loss.get()), (charged, lost), "{by} {interval}");
+            assert_eq!((total.calls, total.released), (totals.settled, totals.released), "{by} {interval}");
+            assert_eq!(total.completed + total.cancelled + total.failed, total.calls);
+            assert!(
+                total.refused > 10 && total.refused == total.released,
+                "those that were traced as refused"
+            );
+            assert!(report.rows.is_sorted_by_key(|row| row.start));
+        }
+    }
+    let by_day = usage.usage(&query(&[("by", "project"), ("interval", "day")])).unwrap();
+    let found: BTreeMap<(String, u64), i64> = by_day
+        .rows
+        .iter()
+        .map(|row| {
+            ((row.of[0].clone().unwrap(), row.start.unwrap().seconds() / 86_400), row.sums.charged.get())
+        })
+        .collect();
+    assert_eq!(found, days);
+    // Made anew from the files, it is the same but for keys of which no trace is left: all are here.
+    drop(usage);
+    let all = query(&[("by", "org,project,key,model,upstream"), ("interval", "hour")]);
+    let before = world.usage().usage(&all).unwrap();
+    std::fs::remove_file(world.dir.join("usage.sqlite")).unwrap();
+    assert_eq!(world.usage().usage(&all).unwrap(), before);
+}
+
+#[test]
+fn keys_and_what_upstreams_charge_come_from_the_traces_and_the_rest_stands_under_no_key() {
+    let mut world = World::new();
+    let usage = world.usage();
+    let (mut by_key, mut paid, mut untraced) = (BTreeMap::new(), 0, 0);
+    for n in 0..120_u64 {
+        let settled = world.ledger.totals().settled;
+        let trace = world.call(START + n);
+        if world.ledger.totals().settled == settled {
+            continue;
+        }
+        match trace {
+            Some(trace) => {
+                *by_key.entry(trace.key.as_ref().map(ToString::to_string)).or_insert(0) += 1;
+                paid += trace.paid.map_or(0, NanoDollars::get);
+                // Looked at between the settlement and its trace.
+                usage.catch_up().unwrap();
+                world.traces.append(&[trace]).unwrap();
+            }
+            None => untraced += 1,
+        }
+    }
+    by_key.insert(None, untraced);
+    let report = usage.usage(&UsageQuery { by: vec![UsageBy::Key], ..UsageQuery::default() }).unwrap();
+    let found: BTreeMap<_, _> = report.rows.iter().map(|row| (row.of[0].clone(), row.sums.calls)).collect();
+    assert_eq!(found, by_key);
+    assert_eq!(report.total().paid.get(), paid);
+    let total = report.total();
+    assert_eq!(total.margin().get(), total.paid_charged.get() - paid);
+    let upstreams = usage.usage(&query(&[("by", "upstream")])).unwrap();
+    let vllm = upstreams.rows.iter().find(|row| row.of[0].as_deref() == Some("vllm")).unwrap();
+    assert_eq!((vllm.sums.paid.get(), vllm.sums.paid_calls > 10), (paid, true));
+}
+
+#[test]
+fn a_statement_is_what_the_ledger_charged_a_project_in_a_month() {
+    let mut world = World::new();
+    for n in 0..300_u64 {
+        world.call(START + n * 130);
+    }
+    let usage = world.usage();
+    let (days, ..) = by_the_journal(&world.dir.join("ledger.sqlite"));
+    for name in (0..4).map(project) {
+        let mut both = 0;
+        for (month, closed) in [("2026-11", true), ("2026-12", false)] {
+            let month: Month = month.parse().unwrap();
+            let statement = usage.statement(&name, month).unwrap().unwrap();
+            let within =
+                |day: &u64| (month.start().seconds()..month.end().seconds()).contains(&(day * 86_400));
+            let expected: i64 = days
+                .iter()
+                .filter(|((of, day), _)| *of == name.to_string() && within(day))
+                .map(|(_, sum)| sum)
+                .sum();
+            assert!(expected > 0);
+            assert_eq!((statement.sums.charged.get(), statement.is_closed), (expected, closed));
+            let lines: i64 = statement.lines.iter().map(|line| line.amount.get()).sum();
+            assert_eq!(lines + statement.not_charged().get(), expected);
+            assert_eq!(statement.days.iter().map(|(_, sum)| sum.get()).sum::<i64>(), expected);
+            let json = statement.json();
+            assert_eq!(json["total"]["nano_dollars"], expected.to_string());
+            let csv = statement.csv();
+            let last = csv.lines().last().unwrap();
+            assert!(csv.contains("\"has,comma\"\"and quote\""), "{csv}");
+            assert!(last.starts_with(&format!("{name},{month},total,,,,0.")), "{last}");
+            assert!(statement.text().contains(&NanoDollars::new(expected).to_string()));
+            both += expected;
+        }
+        let all = usage.usage(&query(&[("project", name.as_str())])).unwrap().total().charged;
+        assert_eq!(all.get(), both);
+    }
+    assert_eq!(
+        usage.statement(&ProjectId::new("nobody").unwrap(), "2026-11".parse().unwrap()).unwrap(),
+        None
+    );
+    let month = UsageQuery { interval: Some(UsageInterval::Month), ..UsageQuery::default() };
+    let starts: Vec<_> =
+        usage.usage(&month).unwrap().rows.iter().map(|row| row.start.unwrap().seconds()).collect();
+    assert_eq!(starts, ["2026-11", "2026-12"].map(|text| text.parse::<Month>().unwrap().start().seconds()));
+}
