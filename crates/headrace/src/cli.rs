@@ -9,6 +9,7 @@ use headrace_kernels::{Isa, KERNEL_VERSION};
 
 use crate::chat;
 
+pub(crate) mod cache;
 pub(crate) mod lens;
 
 pub(crate) mod margin;
@@ -95,6 +96,8 @@ pub(crate) enum Command {
     Usage(Box<usage::UsageArgs>),
     /// What a project was charged for in a month
     Statement(usage::StatementArgs),
+    /// How much of prompts came from prefix caches, why the rest did not, and where prompts part
+    Cache(cache::CacheArgs),
     /// What calls brought, and what others charged for them
     Margin(margin::MarginArgs),
     /// How the server does

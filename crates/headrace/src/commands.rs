@@ -2,6 +2,7 @@
 //! Turns replies into text; decides nothing.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 mod counterfactual;
 pub(crate) mod errors;
 pub(crate) mod keys;

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         Command::Requests(args) => commands::requests::run(&args),
         Command::Usage(args) => commands::usage::usage(&args),
         Command::Statement(args) => commands::usage::statement(&args),
+        Command::Cache(args) => commands::cache::run(&args),
         Command::Margin(args) => commands::margin::run(&args),
         Command::Status(at) => commands::status::run(&at),
         Command::Now(at) => commands::now::run(&at),

@@ -259,6 +259,42 @@ impl TraceReader for SqliteTraceReader {
         found.map_or_else(|| Ok(CallPage::default()), search::Found::page)
     }
 
+    fn newest(
+        &self,
+        since: UnixNanos,
+        until: UnixNanos,
+        most: usize,
+        show: &mut dyn FnMut(&TraceRecord),
+    ) -> Result<bool, TraceError> {
+        let (mut before, mut left) = ((integer(until.get()), i64::MIN), most);
+        loop {
+            // One more than is shown says whether there are more.
+            let count = integer(left.saturating_add(1)).min(RECORDS_AT_ONCE);
+            let page: Vec<(i64, i64, String)> = self.rows(async |connection| {
+                sqlx::query_as(
+                    "SELECT started, seq, record FROM trace WHERE (started, seq) < (?, ?) AND started >= ? \
+                     ORDER BY started DESC, seq DESC LIMIT ?",
+                )
+                .bind(before.0)
+                .bind(before.1)
+                .bind(integer(since.get()))
+                .bind(count)
+                .fetch_all(connection)
+                .await
+            })?;
+            for (started, number, record) in &page {
+                if left == 0 {
+                    return Ok(true);
+                }
+                show(&decode_record(record)?);
+                (before, left) = ((*started, *number), left - 1);
+            }
+            if integer(page.len()) < count {
+                return Ok(false);
+            }
+        }
+    }
+
     fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError> {
         let Some(asked) = self.get(id)? else { return Ok(None) };
         let others = match headrace_trace::Stay::of(&asked) {

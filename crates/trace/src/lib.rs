@@ -3,6 +3,7 @@
 
 mod axis;
 mod beside;
+mod cache;
 mod call;
 mod codec;
 mod error;
@@ -34,6 +35,7 @@ mod waterfall;
 mod window;
 
 pub use beside::{Beside, MAX_BESIDE, Stay, beside};
+pub use cache::{CacheBy, CacheQuery, CacheReport, MAX_CACHE_CALLS};
 pub use call::{CallRow, Ended};
 pub use codec::{decode_record, encode_record};
 pub use error::TraceError;

@@ -110,6 +110,19 @@ impl TraceReader for MemoryTraces {
         Ok(CallPage { calls, next, ..CallPage::default() })
     }
 
+    fn newest(
+        &self,
+        since: UnixNanos,
+        until: UnixNanos,
+        most: usize,
+        show: &mut dyn FnMut(&TraceRecord),
+    ) -> Result<bool, TraceError> {
+        let within = |record: &TraceRecord| record.started >= since && record.started < until;
+        let mut records = self.newest_first().into_iter().filter(within);
+        records.by_ref().take(most).for_each(|record| show(&record));
+        Ok(records.next().is_some())
+    }
+
     fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError> {
         let records = self.read();
         let asked = records.iter().find(|record| record.request_id == id);

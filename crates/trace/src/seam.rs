@@ -4,6 +4,7 @@ use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
 use crate::beside::Beside;
+use crate::cache::{CacheQuery, CacheReport, MAX_CACHE_CALLS};
 use crate::search::{CallCursor, CallPage, CallQuery};
 
 /// The writing side. The recorder's thread calls it, so it may block.
@@ -48,4 +49,25 @@ pub trait TraceReader: Send + Sync {
     /// The calls that its worker had at the same time as one call, what overlaps longest first, at most `limit` of them (and at
     /// most [`crate::MAX_BESIDE`]); `None`: there is no record of it.
     fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError>;
+
+    /// Shows the newest records of calls that started at `since` or later and before `until`, newest first, at most `most` of them;
+    /// whether there are older ones.
+    fn newest(
+        &self,
+        since: UnixNanos,
+        until: UnixNanos,
+        most: usize,
+        show: &mut dyn FnMut(&TraceRecord),
+    ) -> Result<bool, TraceError>;
+
+    /// How prompts of that time met prefix caches: of the newest [`MAX_CACHE_CALLS`] calls.
+    fn cache(&self, query: &CacheQuery) -> Result<CacheReport, TraceError> {
+        let mut report = CacheReport::new(query.by.clone());
+        let since = query.since.unwrap_or(UnixNanos::new(0));
+        let until = query.until.unwrap_or(UnixNanos::new(u64::MAX));
+        if self.newest(since, until, MAX_CACHE_CALLS, &mut |record| report.add(record))? {
+            report.is_cut();
+        }
+        Ok(report)
+    }
 }

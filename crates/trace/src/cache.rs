@@ -1,0 +1,328 @@
+//! The cache report: how much of prompts came from prefix caches, why the rest did not and where prompts parted, and what another
+//! order of what is sent could save at most. From trace records alone; must not know what prompts said.
+
+use std::collections::BTreeMap;
+
+use headrace_domain::{BLOCK_TOKENS, CacheMiss, MissReason, PromptPlace, RequestId, TraceRecord, UnixNanos};
+use serde_json::{Value, json};
+
+use crate::search::moment;
+use crate::units::{aligned, grouped, micros, percent, plain};
+
+/// Most calls that a report is of, the newest of its time.
+pub const MAX_CACHE_CALLS: usize = 20_000;
+/// Places that are told of a row, those where most tokens were computed first.
+const PLACES_TOLD: usize = 10;
+
+/// What the report is told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheBy {
+    /// Who pays.
+    Org,
+    /// The model that served.
+    Model,
+    /// How far the prompt had been seen before: the part of it in which it parted from the nearest cached one.
+    Prefix,
+}
+
+impl CacheBy {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Org, Self::Model, Self::Prefix];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Org => "org",
+            Self::Model => "model",
+            Self::Prefix => "prefix",
+        }
+    }
+
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// Which there are.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|by| by.name() == name);
+        found.ok_or_else(|| "it must be one or more of org, model, prefix".to_owned())
+    }
+
+    fn of(self, record: &TraceRecord) -> Option<String> {
+        match self {
+            Self::Org => record.org.as_ref().map(ToString::to_string),
+            Self::Model => record.model_served.clone(),
+            Self::Prefix => Some(match record.engine.as_ref().map(|engine| engine.miss) {
+                None => "not told (another's server)".to_owned(),
+                Some(None) => "the whole prompt".to_owned(),
+                Some(Some(miss)) => {
+                    miss.place.map_or_else(|| miss.reason.name().to_owned(), |place| up_to(&place))
+                }
+            }),
+        }
+    }
+}
+
+/// Which calls a report is of. Default: the newest, told apart by nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CacheQuery {
+    /// What it is told apart by, each once.
+    pub by: Vec<CacheBy>,
+    /// Began then or later.
+    pub since: Option<UnixNanos>,
+    /// Began before then.
+    pub until: Option<UnixNanos>,
+}
+
+impl CacheQuery {
+    /// Sets `by`, `from` or `to` from its text.
+    ///
+    /// # Errors
+    /// What the value must be, or that there is no such name.
+    pub fn set(&mut self, name: &str, value: &str, now: UnixNanos) -> Result<(), String> {
+        match name {
+            "by" => {
+                self.by.clear();
+                for by in value.split(',').filter(|name| !name.is_empty()) {
+                    let by = CacheBy::named(by)?;
+                    if !self.by.contains(&by) {
+                        self.by.push(by);
+                    }
+                }
+            }
+            "from" => self.since = Some(moment(value, now)?),
+            "to" => self.until = Some(moment(value, now)?),
+            _ => return Err("there is no such filter: there are by, from, to".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+/// See the top of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CacheReport {
+    by: Vec<CacheBy>,
+    rows: BTreeMap<Vec<Option<String>>, Sums>,
+    calls: u64,
+    oldest: Option<UnixNanos>,
+    is_whole: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Sums {
+    calls: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    /// Of calls with a miss, by why.
+    reasons: BTreeMap<&'static str, Missed>,
+    /// By why and where.
+    places: BTreeMap<(&'static str, String), Missed>,
+}
+
+/// Calls that missed.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Missed {
+    calls: u64,
+    /// Prompt tokens that were computed.
+    computed: u64,
+    /// Tokens behind the place, computed, of the call that has fewest.
+    least_behind: Option<u64>,
+    prefill_ns: u64,
+    /// The newest of them.
+    example: Option<RequestId>,
+}
+
+impl CacheReport {
+    /// Of no calls.
+    pub const fn new(by: Vec<CacheBy>) -> Self {
+        Self { by, rows: BTreeMap::new(), calls: 0, oldest: None, is_whole: true }
+    }
+
+    /// There are older calls of its time that it is not of.
+    pub const fn is_cut(&mut self) {
+        self.is_whole = false;
+    }
+
+    /// Adds a call; the newest first. One without a prompt that was read is left out.
+    pub fn add(&mut self, record: &TraceRecord) {
+        let prompt = record.usage.prompt_tokens();
+        if prompt == 0 || record.shadow_of.is_some() {
+            return;
+        }
+        self.calls += 1;
+        self.oldest = Some(self.oldest.map_or(record.started, |oldest| oldest.min(record.started)));
+        let group = self.by.iter().map(|by| by.of(record)).collect();
+        let sums = self.rows.entry(group).or_default();
+        sums.calls += 1;
+        sums.prompt_tokens = sums.prompt_tokens.saturating_add(prompt);
+        sums.cached_tokens = sums.cached_tokens.saturating_add(record.usage.cached_input);
+        let Some(engine) = &record.engine else { return };
+        let Some(miss) = engine.miss else { return };
+        let reason = miss.reason.name();
+        sums.reasons.entry(reason).or_default().add(record, &miss, engine.prefill_ns);
+        if let Some(place) = &miss.place {
+            let place = sums.places.entry((reason, up_to(place))).or_default();
+            place.add(record, &miss, engine.prefill_ns);
+        }
+    }
+
+    /// One object: `by`; `rows`, with what `by` names, the hit rate of tokens, `misses` by reason, and the `places` where prompts part,
+    /// with what another order could save there at most; `calls` and `since`, and whether those are `whole`.
+    pub fn json(&self) -> Value {
+        let by: Vec<&str> = self.by.iter().map(|by| by.name()).collect();
+        let rows = self.rows.iter().map(|(group, sums)| {
+            let mut row = sums.json();
+            for (name, of) in by.iter().zip(group) {
+                row[*name] = of.as_deref().into();
+            }
+            row
+        });
+        json!({
+            "object": "cache",
+            "by": by,
+            "rows": rows.collect::<Vec<_>>(),
+            "calls": self.calls,
+            "since": self.oldest.map(|oldest| headrace_domain::rfc3339::Rfc3339(oldest).to_string()),
+            "whole": self.is_whole,
+            "how_savings_are_estimated": HOW,
+        })
+    }
+
+    /// Tables, lines ending in `\n`.
+    pub fn table(&self) -> String {
+        if self.rows.is_empty() {
+            return "no calls with prompts of that time are kept in the traces\n".to_owned();
+        }
+        let texts = self.by.len();
+        let head = ["calls", "prompt tokens", "cached", "hit rate", "misses (calls)"];
+        let by = self.by.iter().map(|by| by.name().to_owned());
+        let mut lines: Vec<Vec<String>> = vec![by.chain(head.map(str::to_owned)).collect()];
+        let mut places = Vec::new();
+        for (group, sums) in &self.rows {
+            let names = group.iter().map(|of| of.as_deref().map_or_else(|| "–".to_owned(), plain));
+            let reasons: Vec<String> = sums
+                .reasons
+                .iter()
+                .map(|(reason, missed)| format!("{} {reason}", grouped(missed.calls)))
+                .collect();
+            let figures = [
+                grouped(sums.calls),
+                grouped(sums.prompt_tokens),
+                grouped(sums.cached_tokens),
+                percent(sums.cached_tokens, sums.prompt_tokens),
+                reasons.join(", "),
+            ];
+            lines.push(names.chain(figures).collect());
+            places.extend(sums.worst_places());
+        }
+        let mut text =
+            if self.is_whole { String::new() } else { format!("the newest {} calls\n", grouped(self.calls)) };
+        text += &aligned(&lines, texts);
+        places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
+        for ((reason, place), missed) in places.into_iter().take(PLACES_TOLD) {
+            let example = missed.example.map(|id| format!(", such as {id}")).unwrap_or_default();
+            text += &format!("- {} calls {} {}{example}\n", grouped(missed.calls), said(reason), place);
+            if let Some((tokens, prefill_ns)) = missed.could_save(reason) {
+                let time = crate::units::humane_duration(prefill_ns);
+                text += &format!(
+                    "  with what differs moved behind what stays: at most {} tokens less to compute, {time} of prefill\n",
+                    grouped(tokens)
+                );
+            }
+        }
+        text
+    }
+}
+
+/// In words, for whoever reads the figure.
+const HOW: &str = "Of calls that part at one place of the prompt, all but one could have found what follows it in the cache, had \
+    what differs stood at the end: as many tokens as follow it in the shortest of these prompts. It is the most that can be \
+    saved, as nobody knows here whether those tokens are the same.";
+
+impl Sums {
+    fn json(&self) -> Value {
+        let misses = self.reasons.iter().map(|(reason, missed)| {
+            json!({
+                "reason": reason,
+                "calls": missed.calls,
+                "computed_tokens": missed.computed,
+                "example": missed.example.map(|id| id.to_string()),
+            })
+        });
+        let places = self.worst_places().into_iter().map(|((reason, place), missed)| {
+            let saved = missed.could_save(reason);
+            json!({
+                "reason": reason,
+                "place": place,
+                "calls": missed.calls,
+                "computed_tokens": missed.computed,
+                "example": missed.example.map(|id| id.to_string()),
+                "could_save_tokens": saved.map(|(tokens, _)| tokens),
+                "could_save_prefill_us": saved.map(|(_, nanos)| micros(nanos)),
+            })
+        });
+        json!({
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "hit_rate": (self.prompt_tokens > 0).then(|| self.cached_tokens as f64 / self.prompt_tokens as f64),
+            "misses": misses.collect::<Vec<_>>(),
+            "places": places.collect::<Vec<_>>(),
+        })
+    }
+
+    fn worst_places(&self) -> Vec<((&'static str, &str), &Missed)> {
+        let places = self.places.iter().map(|((reason, place), missed)| ((*reason, place.as_str()), missed));
+        let mut places: Vec<_> = places.collect();
+        places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
+        places.truncate(PLACES_TOLD);
+        places
+    }
+}
+
+impl Missed {
+    fn add(&mut self, record: &TraceRecord, miss: &CacheMiss, prefill_ns: u64) {
+        self.calls += 1;
+        self.computed = self.computed.saturating_add(record.usage.input);
+        self.prefill_ns = self.prefill_ns.saturating_add(prefill_ns);
+        // The block that the place lies in is computed in any case, and so is the last token.
+        let block = u64::try_from(BLOCK_TOKENS).unwrap_or(1);
+        let behind = record.usage.prompt_tokens().saturating_sub(u64::from(miss.token)).saturating_sub(block);
+        self.least_behind = Some(self.least_behind.map_or(behind, |least| least.min(behind)));
+        self.example = self.example.or(Some(record.request_id));
+    }
+
+    /// Tokens, and nanoseconds of prefill, that another order could save at most; `None`: it is no matter of order, or nothing.
+    fn could_save(&self, reason: &str) -> Option<(u64, u64)> {
+        if reason != MissReason::Differs.name() || self.computed == 0 {
+            return None;
+        }
+        let tokens = self.least_behind?.saturating_mul(self.calls.saturating_sub(1)).min(self.computed);
+        let nanos = u128::from(self.prefill_ns) * u128::from(tokens) / u128::from(self.computed);
+        (tokens > 0).then(|| (tokens, u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What came of a place.
+fn said(reason: &str) -> &'static str {
+    match reason {
+        "differs" => "differ from what was cached in",
+        "evicted" => "found room taken by others, from",
+        "expired" => "came after what was cached had expired, from",
+        "never_seen" => "go on where nothing was cached, in",
+        _ => "missed, in",
+    }
+}
+
+/// A place without its character: prompts of one kind part at the same.
+fn up_to(place: &PromptPlace) -> String {
+    match place {
+        PromptPlace::System { .. } => "the system prompt".to_owned(),
+        PromptPlace::Message { index, .. } => format!("message {index}"),
+        PromptPlace::Reasoning { index, .. } => format!("the reasoning of message {index}"),
+        PromptPlace::ToolCall { index, call } => format!("call {call} of message {index}"),
+        PromptPlace::Tool { index } => format!("tool {index}"),
+        PromptPlace::Tools => "the list of tools".to_owned(),
+        PromptPlace::Template { before_message } => format!("the template before message {before_message}"),
+        PromptPlace::Prompt { index, .. } => format!("prompt {index}"),
+    }
+}
