@@ -2,14 +2,14 @@
 //! codec's and may differ. Knows nothing of who may see it.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier, ShadowOf,
-    TokenClass, TraceRecord,
+    Attempt, AttemptOutcome, BilledLine, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier,
+    ShadowOf, TokenClass, TraceRecord,
 };
 use serde_json::{Map, Value, json};
 
 use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
-use crate::units::{bare_dollars as dollars, format_utc, micros};
+use crate::units::{bare_dollars as dollars, format_utc, micros, utc_date};
 
 /// The record as operators see it: [`record_json`], and what must not be told to its owner: how busy an engine was, what others
 /// hold in its cache, and what others charge us (`paid_…` of the `cost` and of each of the `attempts`, where it is known).
@@ -27,8 +27,31 @@ pub fn operator_json(record: &TraceRecord) -> Value {
         if let Some(miss) = engine.miss {
             shown["cache_miss"]["cached_for_another_tenant"] = miss.elsewhere.into();
         }
+        note_around(shown, engine);
     }
     json
+}
+
+/// What stood ahead of it and was computed beside it, where that is known.
+fn note_around(shown: &mut Value, engine: &EngineTrace) {
+    if let Some(ahead) = &engine.ahead {
+        shown["ahead"] = json!({
+            "running": ahead.running,
+            "own": ahead.own,
+            "own_prefill_us": micros(ahead.own_prefill_ns),
+            "own_decode_us": micros(ahead.own_decode_ns),
+            "others_prefill_us": micros(ahead.others_prefill_ns),
+            "others_decode_us": micros(ahead.others_decode_ns),
+            "prefill_tokens": ahead.prefill_tokens,
+        });
+    }
+    if let Some(beside) = &engine.beside {
+        shown["beside"] = json!({
+            "prefill_tokens": beside.prefill_tokens,
+            "decode_prefill_tokens": beside.decode_prefill_tokens,
+            "decode_prefill_us": micros(beside.decode_prefill_ns),
+        });
+    }
 }
 
 fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
@@ -50,7 +73,9 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// the model's policy allows, `continued` says which choice, after how many tokens, and who. Where somebody else's
 /// server answered, `upstream` says whose, the model that it says answered, and how the tokens are known (`reported` by it,
 /// or `estimated`). `kept_answers` says of how many former answers, and tokens of theirs, the prompt goes on with the ids that were generated, where
-/// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
+/// their texts would become others; `told_of_cache` what a caller was told that named a former answer to compare its prompt with.
+/// `terms` of the `cost` are the bill, class by class, at the prices of the day `priced_at`. `connection` says how many
+/// requests had come on it before, and for how long it had been open. `tier` of the `cost` is the class of service that it was priced in, where that is not the usual.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -103,6 +128,16 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "moderation": record.moderation,
         "outcome": outcome(&record.outcome),
     });
+    if let Some(billed) = &record.billed {
+        whole["cost"]["priced_at"] = utc_date(billed.at).into();
+        whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
+    }
+    if let Some(connection) = &record.connection {
+        whole["connection"] = json!({
+            "requests_before": connection.requests_before,
+            "open_us": micros(connection.open_ns),
+        });
+    }
     if record.price_tier != PriceTier::Standard {
         whole["cost"]["tier"] = record.price_tier.name().into();
     }
@@ -128,6 +163,17 @@ pub fn record_json(record: &TraceRecord) -> Value {
         whole["shadow"] = shadow_json(shadow);
     }
     whole
+}
+
+/// A class of tokens on the bill: how many, at which price for a million.
+fn cost_term(line: &BilledLine) -> Value {
+    json!({
+        "class": line.class.name(),
+        "tokens": line.tokens,
+        "price_per_million_dollars": dollars(NanoDollars::new(line.price.get())),
+        "nano_dollars": line.amount.get(),
+        "dollars": dollars(line.amount),
+    })
 }
 
 /// What is told of a copy, beside the call that it is one of: that call's own figures, and how the answers compare, the caller's
