@@ -134,10 +134,8 @@ class House:
             done = self.server.run(*[self.named(word) for word in step["run"]])
             return done.returncode, None, done.stdout + done.stderr
         if "explain" in step or "cost" in step:
-            how = "--explain" if "explain" in step else "--why-cost"
-            done = self.server.run("trace", how, self.last)
-            assert done.returncode == 0, done.stderr
-            return 0, None, re.sub(r"\s+", " ", done.stdout)
+            how, pieces = ("--explain", explained) if "explain" in step else ("--why-cost", costed)
+            return 0, None, "\n".join(pieces(self.json("trace", how, self.last)))
         return self.request(step)
 
     def named(self, word):
@@ -181,6 +179,39 @@ class House:
         for step in row["steps"]:
             told = self.step(step)
         return told
+
+
+def took(us):
+    return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+
+
+def explained(told):
+    """An explanation as lines, each of which says one thing."""
+    yield from [told["sentence"], told["money_sentence"], *told["unusual"]]
+    if refusal := told["refusal"]:
+        yield f"It means: {refusal['meaning']}"
+        yield f"What to do: {refusal['way_out']}"
+        yield f"The rule, for operators: `{refusal['rule']}`."
+    for term in told["terms"]:
+        usual = f", usually {took(term['usual_us'])}" if term["usual_us"] is not None else ""
+        yield f"`{term['name']}` took {took(term['us'])}{usual}: {term['text']}."
+    for row in told["reference"]:
+        low, high = row["reference_us"]
+        yield f"{row['name']}: {took(row['us'])} here, {low // 1000} to {high // 1000} ms by the published table."
+    for lever in told["levers"]:
+        saved = f" and ${lever['saves_dollars']}" if lever["saves_dollars"] else ""
+        yield f"What would have helped: {lever['name']} saves {took(lever['saves_us'])}{saved}. {lever['text']}."
+    yield from told["notes"]
+
+
+def costed(told):
+    """The same of a bill."""
+    yield told["sentence"]
+    for term in told["terms"]:
+        price = term["price_per_million_dollars"]
+        yield f"{term['tokens']} {term['class']} tokens at ${price} a million: ${term['dollars']}."
+    yield f"${told['held_dollars']} held, ${told['total_dollars']} charged, ${told['given_back_dollars']} given back."
+    yield from told["notes"]
 
 
 def default(path):
@@ -247,7 +278,10 @@ def answer(row, told):
     if status == 200:
         said = answered(said, row["says"]["words"])
     elif status == 0:
-        said = around(" ".join(said.split()), row["says"]["words"][0])
+        lines = said.splitlines()
+        word = row["says"]["words"][0].lower()
+        said = next((line for line in lines if word in line.lower()), said)
+        said = around(said, word) if len(said) > 400 else said
     said = re.sub(r"req_[0-9a-f]{32}", "req_…", said)
     said = re.sub(r"key_[0-9A-Za-z]{16,}", "key_…", said)
     if "explain" in last or "run" in last:

@@ -6,7 +6,7 @@ mod support;
 use headrace_domain::{
     Ahead, Attempt, AttemptOutcome, Beside, EngineTrace, Outcome, Stage, StageSpan, TraceRecord,
 };
-use headrace_explain::{TermName, Usual, diff, explain};
+use headrace_explain::{LeverName, TermName, Usual, diff, explain};
 use headrace_trace::decode_record;
 use proptest::prelude::*;
 
@@ -249,4 +249,16 @@ fn hostile_names_do_not_reach_the_terminal() {
     let calls: Vec<TraceRecord> = (1..9).map(|n| numbered(record.clone(), n)).collect();
     let told = explain(&record, &Usual::of(&calls, &record)).text(100);
     assert!(!told.chars().any(|c| c.is_control() && c != '\n') && !told.contains('\u{202e}'), "{told:?}");
+}
+
+#[test]
+fn the_page_lists_every_term_and_lever() {
+    let page = include_str!("../../../docs/why.md");
+    for term in TermName::ALL {
+        assert_eq!(page.matches(&format!("\n| `{}` |", term.name())).count(), 1, "{}", term.name());
+    }
+    for lever in LeverName::ALL {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{lever}` |"))).unwrap();
+        assert_eq!(row.ends_with("| yes |"), lever.can_be_tried(), "{row}");
+    }
 }
