@@ -150,7 +150,7 @@ MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/
 
 def session():
     may = MAY + (MAY_WRITE if BOOKS.role == "owner" else [])
-    return {"operator": {"id": "op_1", "name": "ada", "role": BOOKS.role}, "role": BOOKS.role, "csrf": "c5rf", "expires": stamp(-3600), "may": may}
+    return {"operator": "ada", "id": "op_1", "role": BOOKS.role, "csrf": "c5rf", "expires": stamp(-3600), "may": may}
 
 
 @routes("GET", "session")

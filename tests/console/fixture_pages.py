@@ -5,19 +5,19 @@ import json
 import math
 import time
 
-from fixture import BOOKS, HOSTILE, LIMITS, money, page, routes, stamp, start  # noqa: F401  `start` is for whoever imports this
+from fixture import BOOKS, HOSTILE, money, page, routes, stamp, start  # noqa: F401  `start` is for whoever imports this
 
 
 @routes("GET", "status")
 def status(_):
-    return {"version": "0.1.0", "pid": 4711, "listen": "127.0.0.1:8080", "started": stamp(90_000), "ready": True, "not_ready": [], "in_flight": 7, "models": ["headrace-demo"], "aliases": ["demo"],
+    return {"version": "0.1.0", "pid": 4711, "listen": "http://127.0.0.1:8080", "started": stamp(90_000), "ready": True, "not_ready": [], "in_flight": 7, "models": ["headrace-demo"], "aliases": ["demo"],
             "stores": [{"store": "identity", "failing": None}, {"store": "ledger", "failing": None}], "revocations_waiting": 0, "totals": totals(None)}
 
 
 @routes("GET", "models")
 def models(asked):
-    row = {"lane": "tokens", "context_tokens": 8192, "max_output_tokens": 4096, "endpoints": ["chat.completions", "completions", "messages", "responses"], "aliases": ["demo"], "limits": LIMITS, "ready": True, "why_not": []}
-    return page([{"name": "headrace-demo", **row}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "ready": False, "why_not": [f"The file is not there: {HOSTILE}"]}], asked.query)
+    row = {"lane": "tokens", "context_window": 8192, "default_max_tokens": 1024, "endpoints": ["chat/completions", "responses", "messages", "completions"], "aliases": ["demo"], "not_ready": []}
+    return page([{"name": "headrace-demo", **row}, {"name": "qwen3-0.6b", **row, "aliases": []}, {"name": HOSTILE, **row, "not_ready": [f"The file is not there: {HOSTILE}"]}], asked.query)
 
 
 @routes("GET", "prices")
@@ -93,7 +93,8 @@ def usage(asked):
 
 @routes("GET", "margin")
 def margin(_):
-    return {"data": [{"org": "acme", "model": "qwen3-0.6b", "calls": 912, "charged": money(12 * 10**9), "paid": money(7 * 10**9), "margin": money(5 * 10**9)}], "next": None}
+    sums = {"calls": 912, "charged_nano_dollars": 12 * 10**9, "paid_nano_dollars": 7 * 10**9, "margin_nano_dollars": 5 * 10**9, "cost_unknown": {"calls": 3, "charged_nano_dollars": 150_500, "paid_nano_dollars": 0}}
+    return {"object": "margin", "by": ["model"], "rows": [{**sums, "model": name} for name in ["qwen3-0.6b", HOSTILE]], "total": sums}
 
 
 @routes("GET", "statement")
@@ -116,7 +117,7 @@ def audit(asked):
 
 @routes("GET", "settings")
 def settings(asked):
-    return page([{"name": name, "value": value, "origin": origin, "doc": "What it is for, in a sentence.", "live": live} for name, value, origin, live in [
+    return page([{"name": name, "value": value, "origin": origin, "what": "What it is for, in a sentence.", "live": live} for name, value, origin, live in [
         ("server.listen", "127.0.0.1:8080", "flag --listen", False), ("limits.key.requests_per_minute", "60", "file headrace.toml", True), ("gateway.first_event_wait", "30s", "default", True), ("log.filter", HOSTILE, "environment HEADRACE_LOG", True), ("admin.secret", None, "default", False)]], asked.query)
 
 

@@ -1,5 +1,7 @@
 // The server's events: one stream for the whole console, opened while somebody listens and the page can be seen.
 
+import { may } from './session.js';
+
 let source = null;
 let state = 'closed';
 const listeners = new Map();
@@ -19,7 +21,7 @@ export function listen(kind, act, signal) {
 }
 
 function settle() {
-  const wanted = !document.hidden && [...listeners.values()].some((set) => set.size > 0);
+  const wanted = !document.hidden && may('GET /events') && [...listeners.values()].some((set) => set.size > 0);
   if (wanted && !source) open();
   if (!wanted && source) { source.close(); source = null; state = 'closed'; }
 }

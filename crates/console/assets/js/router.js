@@ -3,15 +3,15 @@
 // is called in place of `show`.
 
 import { add, h, put } from './dom.js';
-import { failure } from './ui/parts.js';
-import { skeleton } from './ui/parts.js';
+import { may, role } from './session.js';
+import { empty, failure, skeleton } from './ui/parts.js';
 
 /** Pages in the order of the side bar: path, name, icon, the route that one must be allowed to read, the letter after `g`. */
 export const PAGES = [
   { path: 'now', name: 'Now', icon: 'now', needs: 'GET /now', key: 'n', group: 'Observe', load: () => import('./pages/now.js') },
   { path: 'requests', name: 'Requests', icon: 'requests', needs: 'GET /requests', key: 'r', group: 'Observe', load: () => import('./pages/requests.js') },
   { path: 'cache', name: 'Cache', icon: 'cache', needs: 'GET /cache', key: 'c', group: 'Observe', load: () => import('./pages/cache.js') },
-  { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
+  { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage|GET /credit', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
   { path: 'playground', name: 'Playground', icon: 'play', needs: 'POST /playground/chat/completions', key: 'p', group: 'Try', load: () => import('./pages/playground.js') },
   { path: 'keys', name: 'Keys and limits', icon: 'keys', needs: 'GET /keys', key: 'k', group: 'Manage', load: () => import('./pages/keys.js') },
   { path: 'models', name: 'Models and upstreams', icon: 'models', needs: 'GET /models', key: 'u', group: 'Manage', load: () => import('./pages/models.js') },
@@ -47,14 +47,14 @@ export function rewrite(address) {
 export function route() {
   const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
   const [page, ...rest] = path.split('/').filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
-  return { page: page ?? 'now', rest, query: new URLSearchParams(query) };
+  return { page: page ?? '', rest, query: new URLSearchParams(query) };
 }
 
 window.addEventListener('hashchange', () => place && !location.hash.startsWith('#sign-in=') && follow());
 
 async function follow() {
   const now = route();
-  const entry = PAGES.find((page) => page.path === now.page) ?? PAGES[0];
+  const entry = PAGES.find((page) => page.path === now.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
   mark(entry);
   if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...now, signal: ending.signal });
   ending.abort();
@@ -62,6 +62,10 @@ async function follow() {
   const { signal } = ending;
   const root = h('div', { class: 'page' });
   put(place, root);
+  if (!may(entry.needs)) {
+    shown = null;
+    return put(root, empty('This page is not for your role.', `You are signed in as ${role()}, who may not see ${entry.name}. An owner can make you another operator’s key.`));
+  }
   const wait = setTimeout(() => root.childNodes.length || add(root, skeleton(6)), 120);
   try {
     const module = await entry.load();

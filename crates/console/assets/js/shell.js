@@ -32,7 +32,7 @@ export function shell({ leave }) {
     side,
     h('div', { class: 'column' },
       h('header', { class: 'top' }, drawer, where,
-        h('button', { type: 'button', class: 'find', on: { click: () => openPalette() } }, icon('search'), h('span', {}, 'Search or jump to…'), h('kbd', {}, 'Ctrl K')),
+        h('button', { type: 'button', class: 'find', 'aria-label': 'Search or jump to…', on: { click: () => openPalette() } }, icon('search'), h('span', {}, 'Search or jump to…'), h('kbd', {}, 'Ctrl K')),
         h('div', { class: 'top-end' }, clock(), theme(), operator(leave))),
       main));
 

@@ -29,7 +29,7 @@ export async function show(root, { signal }) {
     const shown = rows.filter((row) => `${row.actor} ${row.act} ${row.subject} ${row.detail}`.toLowerCase().includes(text));
     put(place, shown.length === 0 ? empty('No act is like that.', cursor && 'Older ones were not looked at: fetch more.') : table('Audit log', [
       { name: 'When', cell: (row) => when(row.at) }, { name: 'Who', cell: (row) => h('b', {}, row.actor) }, { name: 'What', cell: (row) => badge(String(row.act).replaceAll('_', ' '), 'info') },
-      { name: 'To', cell: (row) => h('span', { class: 'mono small break' }, row.subject) }, { name: 'How', wide: true, cell: (row) => row.detail }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
+      { name: 'To', cell: (row) => h('span', { class: 'mono small ident' }, row.subject) }, { name: 'How', wide: true, cell: (row) => row.detail }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
     put(foot, cursor && button('Older', async () => { await fetchPage(); draw(); }));
   }
   const start = () => load(body, async () => {

@@ -38,15 +38,19 @@ async function models(signal) {
   const price = (row) => prices.find((one) => one.model === row.name);
   return card(null, { class: 'flush' }, table('Models', [
     { name: 'Model', wide: true, sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), row.aliases?.length > 0 && h('div', { class: 'small muted' }, `also ${row.aliases.join(', ')}`)] },
-    { name: 'State', cell: (row) => row.ready === false ? [badge('not ready', 'warn'), (row.why_not ?? []).map((why) => h('p', { class: 'small muted' }, why))] : badge('ready', 'good') },
+    { name: 'State', cell: (row) => whyNot(row).length > 0 ? [badge('not ready', 'warn'), whyNot(row).map((why) => h('p', { class: 'small muted' }, why))] : badge('ready', 'good') },
     { name: 'Asked in', cell: (row) => ({ tokens: 'token ids', texts: 'texts', messages: 'messages' }[row.lane] ?? row.lane ?? '–') },
-    { name: 'Window', num: true, sort: (row) => row.context_tokens, cell: (row) => row.context_tokens ? `${count(row.context_tokens)}` : '–' },
-    { name: 'Longest answer', num: true, cell: (row) => count(row.max_output_tokens) },
+    { name: 'Window', num: true, sort: windowOf, cell: (row) => count(windowOf(row)) },
+    { name: 'Answer, by default', num: true, cell: (row) => count(row.max_output_tokens ?? row.default_max_tokens) },
     { name: 'Endpoints', cell: (row) => (row.endpoints ?? []).join(', ') },
     { name: 'Input / output, per million', num: true, cell: (row) => price(row) ? `${money(price(row).input)} / ${money(price(row).output)}` : '–' },
-    { name: '', num: true, cell: (row) => h('a', { class: 'button small quiet', href: `#/requests?model=${encodeURIComponent(row.name)}` }, 'Requests') },
+    { name: '', num: true, cell: (row) => may('GET /requests') && h('a', { class: 'button small quiet', href: `#/requests?model=${encodeURIComponent(row.name)}` }, 'Requests') },
   ], rows));
 }
+
+const windowOf = (row) => row.context_window ?? row.context_tokens;
+/** Why a model does not serve now: reasons, or a plain no. */
+const whyNot = (row) => row.not_ready ?? row.why_not ?? (row.ready === false ? [''] : []);
 
 const KIND = { healthy: 'good', up: 'good', ready: 'good', closed: 'good', ok: 'good', open: 'bad', down: 'bad', failing: 'bad', drained: 'warn', draining: 'warn', half_open: 'warn', probing: 'warn', suspect: 'warn' };
 const stateOf = (word) => badge(String(word ?? '–').replaceAll('_', ' '), KIND[String(word).replaceAll('-', '_')] ?? '');

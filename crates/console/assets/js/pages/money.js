@@ -151,9 +151,14 @@ function margin(panel, signal) {
     const told = await get('margin', { signal });
     const rows = rowsOf(told.rows ? { data: told.rows } : told);
     if (rows.length === 0) return empty('Nothing was earned yet.', 'What callers are charged, less what upstreams charge for the same calls.');
-    const names = Object.keys(rows[0]).filter((name) => typeof rows[0][name] !== 'object' || rows[0][name]?.dollars !== undefined);
-    return card(null, { class: 'flush' }, table('Margin', names.map((name) => ({ name: name.replaceAll('_', ' '), num: rows[0][name]?.dollars !== undefined || typeof rows[0][name] === 'number', sort: (row) => row[name]?.dollars !== undefined ? dollars(row[name]) : row[name],
-      cell: (row) => row[name]?.dollars !== undefined || /dollars$/.test(name) ? money(row[name]) : typeof row[name] === 'number' ? count(row[name]) : row[name] ?? '–' })), rows));
+    const by = (told.by ?? ['org', 'model']).filter((name) => rows[0][name] !== undefined);
+    const sum = (of, name) => of?.[name] ?? of?.[`${name}_nano_dollars`];
+    return [card(null, { class: 'flush' }, table('Margin', [
+      ...by.map((name) => ({ name: name[0].toUpperCase() + name.slice(1), wide: true, sort: (row) => row[name], cell: (row) => h('b', {}, row[name] ?? '–') })),
+      { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
+      ...[['charged', 'Charged'], ['paid', 'Paid upstream'], ['margin', 'Margin']].map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(sum(row, name)), cell: (row) => money(sum(row, name)) })),
+      { name: 'Cost unknown', num: true, cell: (row) => row.cost_unknown?.calls ? [plural(row.cost_unknown.calls, 'call'), h('div', { class: 'small muted' }, `${money(sum(row.cost_unknown, 'charged'))} charged`)] : '–' },
+    ], rows)), h('p', { class: 'muted small' }, 'Calls of engines here cost nobody anything that is known: they stand under “cost unknown”.')];
   }, { signal });
 }
 

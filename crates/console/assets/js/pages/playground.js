@@ -23,7 +23,7 @@ export async function show(root, { signal }) {
   root.classList.add('fills');
   const [models, projects, status] = await Promise.all([all('models', { signal }), all('projects', { signal }).catch(() => []), get('status', { signal }).catch(() => null)]);
   if (signal.aborted) return;
-  const chats = models.filter((model) => !model.endpoints || model.endpoints.includes('chat.completions'));
+  const chats = models.filter((model) => !model.endpoints || model.endpoints.some((one) => /^chat.completions$/.test(one)));
   if (chats.length === 0) return add(body, empty('No model that chats is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
   new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
 }
@@ -68,7 +68,7 @@ class Playground {
     put(this.panes, this.draft.panes.map((pane, at) => {
       const log = h('div', { class: 'pg-log', role: 'log', 'aria-label': `Conversation with ${pane.model}`, tabindex: 0 });
       const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: Boolean(pane.pending), on: { change: () => { pane.model = choose.value; this.keep(); this.attachable(); } } },
-        this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.ready === false ? `${model.name} (not ready)` : model.name)));
+        this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.not_ready?.length ? `${model.name} (not ready)` : model.name)));
       // What is drawn is no part of what is kept.
       Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
       this.drawLog(pane);
@@ -235,9 +235,12 @@ class Playground {
     try {
       const pane = this.draft.panes[0];
       const typed = this.draft.input.trim() ? [{ role: 'user', text: this.draft.input }] : [];
-      body = bodyOf(this.draft, { ...pane, turns: [...pane.turns.filter((turn) => turn.role !== 'assistant' || !turn.error), ...typed] });
+      const turns = [...pane.turns, ...typed];
+      while (turns.at(-1)?.role === 'assistant') turns.pop();
+      body = bodyOf(this.draft, { ...pane, turns });
     } catch (error) { return put(this.said, failure(error)); }
-    const base = `http://${this.status?.listen ?? '127.0.0.1:8080'}/v1`;
+    const listen = this.status?.listen ?? '127.0.0.1:8080';
+    const base = `${/^https?:/.test(listen) ? listen : `http://${listen}`}/v1`;
     const shown = (text) => (panel) => add(panel, h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text)));
     return dialog('The call as code', () => h('div', { class: 'dialog-body' }, tabs([{ id: 'curl', name: 'curl', show: shown(curl(base, body)) }, { id: 'python', name: 'Python', show: shown(python(base, body)) }, { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) }], { label: 'Languages' })), { wide: true });
   }

@@ -9,6 +9,8 @@ import { badge, button, card, empty, facts, failure, head, load, toast, when } f
 import { field } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 
+const wordsOf = (row) => row.what ?? row.doc ?? '';
+
 /** Shows the page. */
 export async function show(root, { query, signal }) {
   const said = h('div');
@@ -31,9 +33,9 @@ export async function show(root, { query, signal }) {
     const body = h('div');
     const isDefault = (row) => String(row.origin).startsWith('default');
     const draw = () => {
-      const shown = rows.filter((row) => `${row.name} ${row.value} ${row.origin} ${row.doc ?? ''}`.toLowerCase().includes(text) && (!only || !isDefault(row)));
+      const shown = rows.filter((row) => `${row.name} ${row.value} ${row.origin} ${wordsOf(row)}`.toLowerCase().includes(text) && (!only || !isDefault(row)));
       put(body, shown.length ? table('Settings', [
-        { name: 'Setting', wide: true, sort: (row) => row.name, cell: (row) => [h('code', { class: 'break' }, row.name), row.doc && h('p', { class: 'muted small clamp' }, row.doc)] },
+        { name: 'Setting', wide: true, sort: (row) => row.name, cell: (row) => [h('code', { class: 'break' }, row.name), wordsOf(row) && h('p', { class: 'muted small clamp', title: wordsOf(row) }, wordsOf(row))] },
         { name: 'Value', wide: true, cell: (row) => row.value === null || row.value === undefined ? h('span', { class: 'muted' }, '–') : h('code', { class: 'break' }, String(row.value)) },
         { name: 'From', sort: (row) => row.origin, cell: (row) => isDefault(row) ? h('span', { class: 'muted' }, 'default') : badge(row.origin, 'info') },
         { name: 'Changes', cell: (row) => row.live ? 'while it runs' : h('span', { class: 'muted' }, 'with a restart') },

@@ -14,8 +14,8 @@ import { heat } from './tokens.js';
  * @param {{draft: object, act: object, last: boolean, signal: AbortSignal}} of `act` has `results(texts)` and `again()`
  */
 export function turnNode(turn, of) {
-  if (turn.role === 'user') return h('article', { class: 'turn user' }, h('h3', { class: 'off-screen' }, 'You'), turn.images?.map((url) => h('img', { class: 'turn-image', src: url, alt: 'A picture that was sent' })), h('div', { class: 'bubble' }, turn.text));
-  if (turn.role === 'tool') return h('article', { class: 'turn tool' }, h('h3', { class: 'small muted' }, `Result of ${turn.name}`), h('pre', { class: 'code wrap' }, turn.text));
+  if (turn.role === 'user') return h('article', { class: 'turn user' }, h('h2', { class: 'off-screen' }, 'You'), turn.images?.map((url) => h('img', { class: 'turn-image', src: url, alt: 'A picture that was sent' })), h('div', { class: 'bubble' }, turn.text));
+  if (turn.role === 'tool') return h('article', { class: 'turn tool' }, h('h2', { class: 'small muted' }, `Result of ${turn.name}`), h('pre', { class: 'code wrap' }, turn.text));
   const node = h('article', { class: 'turn assistant' });
   drawAnswer(node, turn, of);
   return node;
@@ -24,7 +24,7 @@ export function turnNode(turn, of) {
 /** An answer, whole or growing. */
 export function drawAnswer(node, turn, of) {
   const warm = turn.tokens?.length > 0 && !of.growing;
-  put(node, h('h3', { class: 'off-screen' }, 'Answer'),
+  put(node, h('h2', { class: 'off-screen' }, 'Answer'),
     turn.reasoning && h('details', { class: 'thought', open: of.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
     warm ? heat(turn.tokens) : turn.text && h('div', { class: 'answer-text' }, turn.text, of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' })),
     of.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),

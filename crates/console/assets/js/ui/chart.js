@@ -2,6 +2,7 @@
 // are read anew when the reader changes them.
 
 import { h } from '../dom.js';
+import { time } from '../format.js';
 import { choice } from '../settings.js';
 
 const MOST_NAME = 40;
@@ -14,6 +15,12 @@ function uplot() {
     document.head.append(h('script', { src: '/vendor/uplot.js', on: { load: () => resolve(window.uPlot), error: () => reject(new Error('The charts could not be loaded.')) } }));
   });
   return library;
+}
+
+/** A time below the axis: the day where days are shown, else the minute. */
+function clock(at, splits) {
+  const day = splits.length > 1 && splits[1] - splits[0] >= 43200;
+  return day ? time(at * 1e3, { date: 'always' }).slice(5, 10) : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
 }
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -54,8 +61,8 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
       cursor: { y: false, points: { size: 6 } },
       legend: { show: lines.length > 1 || bars, live: true },
       scales: { ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }), y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...ticks, size: 26 }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
-      series: [{ value: (_, v) => (v ? new Date(v * 1e3).toLocaleTimeString([], choice('clock') === 'utc' ? { timeZone: 'UTC' } : {}) : '–') },
+      axes: [{ ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
+      series: [{ label: 'At', value: (_, v) => (v ? time(v * 1e3) : '–') },
         ...lines.map((line) => ({ label: line.name.slice(0, MOST_NAME), stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
           points: { show: false }, spanGaps: false, value: (_, v) => (v === null || v === undefined ? '–' : line.show(v)),
           paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined }))],

@@ -84,7 +84,7 @@ export function copyButton(text, label = 'Copy') {
     const value = typeof text === 'function' ? text() : text;
     try { await navigator.clipboard.writeText(value); } catch { byHand(value); }
     toast('Copied.');
-  }, { kind: 'quiet', sign: 'copy' });
+  }, { kind: 'quiet', sign: 'copy', title: label ? null : 'Copy' });
   return node;
 }
 

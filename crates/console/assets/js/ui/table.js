@@ -116,11 +116,13 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   function redraw() {
+    const held = view.contains(document.activeElement) && document.activeElement !== view;
     for (const line of drawn.values()) line.remove();
     drawn.clear();
     spacer.style.height = `${rows.length * ROW_PX}px`;
     node.setAttribute('aria-rowcount', String(rows.length + 1));
     draw();
+    if (held) drawn.get(at)?.focus({ preventScroll: true });
   }
 
   return {

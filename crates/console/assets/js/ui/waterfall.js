@@ -68,15 +68,15 @@ function rows(trace, stages, parts, total, x) {
     const title = `${stage.stage}: ${duration(stage.duration_us)} from ${duration(stage.start_us)}${stage.inside ? `, as shares inside ${stage.inside}` : ''}\n${whatIs(stage.stage)}`;
     return h('tr', { class: stage.inside ? 'inside' : null, title },
       h('th', { scope: 'row' }, stage.inside && h('span', { class: 'muted', 'aria-hidden': 'true' }, '└ '), stage.stage),
-      h('td', { class: 'num' }, stage.inside ? '' : duration(stage.start_us)),
+      h('td', { class: 'num roomy' }, stage.inside ? '' : duration(stage.start_us)),
       h('td', { class: 'num' }, duration(stage.duration_us)),
-      h('td', { class: 'num muted' }, percent(total ? stage.duration_us / total : 0)),
+      h('td', { class: 'num muted roomy' }, percent(total ? stage.duration_us / total : 0)),
       h('td', { class: 'wf-track' }, h('span', { class: ['wf-fill', stage.group, stage.inside && 'inside'].filter(Boolean).join(' '), style: { left: pct(left), width: pct(width) } }),
         firstAt !== null && h('i', { class: 'wf-first', style: { left: pct(Math.min(1, x(firstAt))) } })));
   });
   return h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': 'Waterfall' }, h('table', { class: 'wf' },
     h('caption', { class: 'off-screen' }, `Stages of the call, ${duration(total)} in all`),
-    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Stage'), h('th', { scope: 'col', class: 'num' }, 'Start'), h('th', { scope: 'col', class: 'num' }, 'Took'), h('th', { scope: 'col', class: 'num' }, 'Share'), h('th', { scope: 'col', class: 'wf-track' }, h('span', { class: 'off-screen' }, 'Timeline'), axis))),
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Stage'), h('th', { scope: 'col', class: 'num roomy' }, 'Start'), h('th', { scope: 'col', class: 'num' }, 'Took'), h('th', { scope: 'col', class: 'num roomy' }, 'Share'), h('th', { scope: 'col', class: 'wf-track' }, h('span', { class: 'off-screen' }, 'Timeline'), axis))),
     h('tbody', {}, body)),
   firstAt !== null && h('p', { class: 'muted small wf-key' }, h('i', { class: 'wf-first-key', 'aria-hidden': 'true' }), ` first token after ${duration(first)}`));
 }
