@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use crate::debian;
 use crate::programs::{self, Program};
-use crate::shell::{Done, Failure, Place, capture, show};
+use crate::shell::{Done, Failure, Place, capture};
 
 /// The target's name.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -41,7 +42,7 @@ pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
         return Ok(Done::Skipped(why));
     }
     if !tools(place) {
-        install(place);
+        debian::install(place, &PACKAGES);
     }
     if !tools(place) {
         return Ok(Done::Skipped(format!("no emulator (Debian: apt-get install {})", PACKAGES.join(" "))));
@@ -81,19 +82,4 @@ pub(crate) fn no_target(place: &Place) -> Result<Option<String>, Failure> {
 fn tools(place: &Place) -> bool {
     let starts = |program| capture(place.command(program).arg("--version"), program).is_ok();
     starts(LINKER) && starts(EMULATOR) && Path::new(LIBRARIES).exists()
-}
-
-/// Installs them where that needs nobody's leave: as root, on Debian and its like. What fails here is told by [`tools`].
-fn install(place: &Place) {
-    let root = capture(place.command("id").arg("-u"), "id -u").is_ok_and(|id| id.trim() == "0");
-    if !root || !Path::new("/usr/bin/apt-get").exists() {
-        return;
-    }
-    let apt = |arguments: &[&str]| {
-        let mut command = place.command("apt-get");
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        show(&mut command, &format!("apt-get {}", arguments.join(" "))).is_ok()
-    };
-    let wanted = [&["install", "-y", "-q", "--no-install-recommends"][..], &PACKAGES[..]].concat();
-    let _installed = apt(&wanted) || apt(&["update", "-q"]) && apt(&wanted);
 }

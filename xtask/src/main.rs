@@ -3,7 +3,9 @@
 
 mod arm;
 mod artefacts;
+mod browser;
 mod circles;
+mod debian;
 mod errors_page;
 mod graph;
 mod house;

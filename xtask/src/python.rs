@@ -45,7 +45,8 @@ pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
     Ok(Done::Without(format!("the TypeScript SDKs: {NEED_NODE}")))
 }
 
-fn environment(place: &Place, name: &str, requirements: &str) -> Result<(), Failure> {
+/// A virtual environment under the target, with what a list names.
+pub(crate) fn environment(place: &Place, name: &str, requirements: &str) -> Result<(), Failure> {
     let wanted = read(&place.root.join(requirements))?;
     let stamp = venv(place, name).join("installed-requirements.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted)
@@ -136,7 +137,8 @@ pub(crate) fn python(place: &Place) -> PathBuf {
     interpreter_of(place, "venv")
 }
 
-fn interpreter_of(place: &Place, name: &str) -> PathBuf {
+/// The interpreter of an environment.
+pub(crate) fn interpreter_of(place: &Place, name: &str) -> PathBuf {
     venv(place, name).join("bin").join("python")
 }
 

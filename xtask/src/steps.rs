@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, circles, errors_page, graph, house, licences, programs, python, smoke, toolchain,
+    arm, artefacts, browser, circles, errors_page, graph, house, licences, programs, python, smoke, toolchain,
 };
 
 /// Which steps to run.
@@ -49,6 +49,7 @@ const STEPS: &[(&str, &str, Run)] = &[
         "official SDKs (Python, TypeScript) and other people's clients against running servers",
         python::test,
     ),
+    ("console", "the pages in Chromium, over a running server and over canned answers", browser::test),
     ("smoke", "the demo model answers, bills, traces and stops, on each instruction set", smoke::run),
 ];
 

@@ -1,0 +1,318 @@
+"""Pages over canned answers: what a real run does not show quickly. Hostile texts stand in every list of the canned answers."""
+
+import ast
+import json
+import re
+import shlex
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from conftest import PAGES, WIDTHS
+from fixture import ROWS
+
+REQUEST = "requests/req_00000000000000000000000000000006"
+MORE = [REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators",
+        *(f"money?tab={tab}" for tab in ["spend", "holds", "prices", "margin", "statement", "ledger"]), "models?tab=upstreams", "models?tab=routes", "cache?by=prefix"]
+
+
+def broken_rules(page):
+    found = Axe().run(page).response["violations"]
+    return [(rule["id"], rule["help"], [node["target"] for node in rule["nodes"]][:4]) for rule in found]
+
+
+@pytest.mark.parametrize("width, dark", [("wide", False), ("narrow", True)])
+def test_every_page_is_accessible_fits_its_window_and_keeps_hostile_texts_inert(canned, tabs, width, dark):
+    tab = tabs(canned, width=WIDTHS[width], dark=dark).sign_in()
+    for address in PAGES + MORE:
+        page = tab.go(address)
+        assert not broken_rules(page), address
+        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0, f"{address} is wider than its window"
+
+
+def test_views_of_a_request_are_accessible(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go(REQUEST)
+    for name in ["Why", "Cost", "Beside", "JSON"]:
+        page.get_by_role("tab", name=name, exact=True).click()
+        tab.settle()
+        assert not broken_rules(page), name
+    page.get_by_role("tab", name="Why").click()
+    page.get_by_text("Most of the 1.92 s went to decoding").wait_for()
+    page.get_by_text("What would have helped").wait_for()
+
+
+def test_dialogs_and_the_palette_are_accessible(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("keys")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").wait_for()
+    assert not broken_rules(page)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_role("dialog").wait_for()
+    assert not broken_rules(page)
+
+
+def test_nothing_is_shown_to_whoever_is_not_signed_in(canned, tabs):
+    tab = tabs(canned)
+    tab.page.goto(canned)
+    tab.page.get_by_label("Operator key").wait_for()
+    assert not broken_rules(tab.page)
+    assert tab.page.locator(".shell").count() == 0
+    tab.page.get_by_label("Operator key").fill("hrop-wrong")
+    tab.page.keyboard.press("Enter")
+    tab.page.get_by_role("alert").get_by_text("That is no operator").wait_for()
+    tab.page.get_by_label("Operator key").fill("hrop-right")
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_selector(".shell")
+
+
+def test_a_link_signs_in_and_leaves_the_address(canned, tabs):
+    tab = tabs(canned).sign_in("hrlink-secret")
+    assert "secret" not in tab.page.url
+    assert not any("secret" in url for url in tab.fetched), "a fragment is never sent"
+    kept = tab.page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    assert "secret" not in kept and "c5rf" not in kept
+    tab.page.get_by_role("button", name="Sign out").click()
+    tab.page.get_by_label("Operator key").wait_for()
+
+
+def test_ten_thousand_requests_are_a_few_rows_of_the_page(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("requests")
+    view = page.locator(".long-view")
+    seen = 0
+    for _ in range(60):
+        view.evaluate("view => { view.scrollTop = view.scrollHeight; }")
+        page.wait_for_timeout(30)
+        drawn = page.locator(".long-view .long-row").count()
+        assert drawn < 80, drawn
+        seen = int(page.locator(".long").get_attribute("aria-rowcount")) - 1
+        if seen == ROWS:
+            break
+    assert seen == ROWS
+    view.evaluate("view => { view.scrollTop = view.scrollHeight; }")
+    page.wait_for_function(f"() => document.querySelector('.long-view [aria-rowindex=\"{ROWS + 1}\"]')")
+
+
+def test_a_search_asks_the_server_and_stands_in_the_address(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("requests")
+    with page.expect_request(lambda request: "outcome=refused" in request.url):
+        page.get_by_label("Outcome").select_option("refused")
+    page.wait_for_function("() => location.hash.includes('outcome=refused')")
+    page.get_by_text("1 000 requests".replace(" ", "\u202f", 1)).or_(page.get_by_text("500 or more")).first.wait_for()
+    page.reload()
+    page.wait_for_selector(".long-row")
+    assert page.get_by_label("Outcome").input_value() == "refused"
+
+
+def test_the_list_goes_by_keys_and_two_requests_compare(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("requests")
+    page.locator(".long-view .long-row").first.focus()
+    page.keyboard.press("c")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("c")
+    page.keyboard.press("Enter")
+    page.get_by_role("table", name="Stages of the call").wait_for()
+    assert page.url.endswith("req_00000000000000000000000000000002")
+    page.get_by_role("button", name="Compare", exact=True).click()
+    page.get_by_text("Two requests compared").wait_for()
+
+
+def test_the_palette_leads_everywhere(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("now")
+    for typed, address in [("audit", "audit"), ("req_0123", "requests/req_0123"), ("create a key", "keys")]:
+        page.keyboard.press("Control+k")
+        page.keyboard.type(typed)
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"() => location.hash.startsWith('#/{address}')")
+        page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    page.wait_for_function("() => location.hash === '#/now'")
+
+
+def test_a_viewer_is_offered_only_what_a_viewer_may(canned, tabs, books):
+    books.role = "viewer"
+    tab = tabs(canned).sign_in()
+    page = tab.go("keys")
+    names = page.locator(".side a").all_inner_texts()
+    assert "Playground" not in names and "Audit" not in names and "Requests" in names
+    for act in ["New key", "Revoke", "Limits"]:
+        assert page.get_by_role("button", name=act, exact=True).count() == 0, act
+    page.keyboard.press("Control+k")
+    page.keyboard.type("create")
+    assert page.get_by_role("option", name="Create a key").count() == 0
+
+
+def test_a_key_is_made_shown_once_and_revoked(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("keys")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_role("button", name="Create key").click()
+    page.get_by_role("alert").get_by_text("A key needs a name").wait_for()
+    page.get_by_label("Name", exact=True).fill("robot")
+    page.get_by_role("button", name="Create key").click()
+    page.get_by_text("sk-shown-once-0123456789").wait_for()
+    page.get_by_role("button", name="I have it").click()
+    tab.settle()
+    assert "sk-shown-once" not in page.content()
+    page.get_by_label("Find").fill("robot")
+    page.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Revoked')")
+    assert books.keys[-1]["name"] == "robot" and books.keys[-1]["revoked"]
+
+
+def test_errors_say_the_way_out_and_retry(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    books.broken.add("keys")
+    page = tab.go("keys")
+    page.get_by_role("alert").get_by_text("Look at the disk, then try again.").wait_for()
+    assert not broken_rules(page)
+    books.broken.clear()
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_text("web backend").wait_for()
+
+
+def test_times_are_local_or_utc_and_colours_are_chosen(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go(REQUEST)
+    started = lambda: page.locator(".facts time").first.inner_text()  # noqa: E731
+    assert started() == "2026-11-21 10:34:08"
+    page.get_by_role("button", name="Local").click()
+    page.reload()
+    tab.settle()
+    page.wait_for_selector(".facts time")
+    assert started() == "2026-11-21 01:34:08"
+    ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    light = ground()
+    for _ in range(2):
+        page.locator("[aria-label$=': change']").click()
+    assert ground() != light
+
+
+def ask(page, text):
+    page.get_by_label("Message").fill(text)
+    page.get_by_label("Message").press("Enter")
+
+
+def test_enter_ten_times_and_a_reload_are_one_execution(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_label("Message").fill("Only once")
+    page.evaluate("""() => { const box = document.querySelector('.pg-input');
+        for (let at = 0; at < 10; at++) box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true })); }""")
+    page.get_by_text("Answer 1").wait_for()
+    page.reload()
+    page.get_by_text("until it ends.").wait_for()
+    page.get_by_text("given again, not charged again").wait_for()
+    assert len(books.executions) == 1
+    page.reload()
+    page.get_by_text("until it ends.").wait_for()
+    page.wait_for_timeout(200)
+    assert len(books.executions) == 1, "an answer that is whole is not asked for again"
+    assert page.locator(".turn.user").count() == 1
+
+
+def test_a_draft_survives_a_reload(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_label("Message").fill("half a thou")
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_label("Temperature").fill("0.3")
+    page.reload()
+    page.wait_for_selector(".pg-input")
+    assert page.get_by_label("Message").input_value() == "half a thou"
+    assert page.get_by_label("System prompt").input_value() == "Be brief."
+    assert page.get_by_label("Temperature").input_value() == "0.3"
+
+
+def test_regenerating_is_a_new_call_and_two_models_answer_one_prompt(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_role("button", name="Two models").click()
+    ask(page, "Both of you")
+    page.wait_for_function("() => document.querySelectorAll('.figures').length === 2")
+    assert len(books.executions) == 2 and page.locator(".turn.user").count() == 2
+    assert not broken_rules(page)
+    page.get_by_role("button", name="Answer once more").first.click()
+    page.get_by_text("Answer 3").wait_for()
+    page.wait_for_function("() => document.querySelectorAll('.figures').length === 2")
+    assert len(books.executions) == 3
+
+
+def test_tools_are_answered_by_the_reader(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_text("Tools", exact=True).click()
+    page.locator("details", has_text="Functions").get_by_role("button", name="Put in an example").click()
+    page.get_by_label("get_weather answers").fill('{"temp_c": 21}')
+    ask(page, "Weather in Oslo?")
+    page.get_by_label("Result of get_weather").wait_for()
+    assert page.get_by_label("Result of get_weather").input_value() == '{"temp_c": 21}'
+    with page.expect_request(lambda request: request.url.endswith("chat/completions")) as sent:
+        page.get_by_role("button", name="Give back").click()
+    messages = sent.value.post_data_json["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] and messages[2]["content"] == '{"temp_c": 21}'
+    page.get_by_text("until it ends.").wait_for()
+
+
+def test_a_refusal_stands_by_the_call_and_nothing_is_lost(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_label("Temperature").fill("9")
+    ask(page, "Hot")
+    page.get_by_role("alert").get_by_text("Take 2 or less.").wait_for()
+    page.get_by_label("Temperature").fill("1")
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_text("until it ends.").wait_for()
+
+
+def test_alternatives_are_under_the_pointer_and_tokens_have_ids(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    page.get_by_text("More parameters").click()
+    page.get_by_label("Alternatives").fill("2")
+    ask(page, "How sure?")
+    page.locator(".heat").nth(3).hover()
+    page.locator(".token-tip tr").nth(1).wait_for()
+    assert not broken_rules(page)
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    page.locator(".token.special").first.wait_for()
+    page.locator(".token").nth(4).hover()
+    page.get_by_text(re.compile(r"Token 5 · id 4")).wait_for()
+    assert not broken_rules(page)
+
+
+def test_the_call_as_code_is_code(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go("playground")
+    said = "It's \"quoted\" $HOME `x`\nand \\ long"
+    page.get_by_label("Message").fill(said)
+    page.get_by_role("button", name="Code", exact=True).click()
+    shown = lambda name: (page.get_by_role("tab", name=name).click(), page.get_by_role("dialog").locator("pre").inner_text())[1]  # noqa: E731
+    words = shlex.split(shown("curl").replace("\\\n", ""))
+    assert json.loads(words[words.index("-d") + 1])["messages"][0]["content"] == said
+    tree = ast.parse(shown("Python"))
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "create")
+    given = {word.arg: word.value for word in call.keywords}
+    assert ast.literal_eval(given["messages"])[0]["content"] == said and "model" in given
+    assert "baseURL" in shown("TypeScript")
+
+
+def test_the_first_page_is_light_and_comes_from_here(canned, tabs):
+    tab = tabs(canned)
+    sizes = {}
+    tab.page.on("response", lambda answer: sizes.update({answer.url: int(answer.headers.get("content-length") or 0)}) if "/admin/" not in answer.url else None)
+    tab.sign_in()
+    tab.settle()
+    tab.page.wait_for_selector(".chart canvas")
+    assert sum(sizes.values()) <= 200 * 1024, sizes
