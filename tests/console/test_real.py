@@ -1,0 +1,180 @@
+"""The console over the program itself: started as a user starts it, signed in by the link that it prints.
+
+Pages are looked through as far as the session says that their routes are there: a page is offered where its route may be called.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import PAGES, ROOT
+from test_pages import broken_rules
+
+BINARY = pathlib.Path(os.environ.get("HEADRACE_BIN") or ROOT / "target" / "release" / "headrace").resolve()
+KEY = "sk-console-tests-0123456789abcdefghijklmnop"
+START_TIMEOUT_S = 30
+QUESTION = "What happens when I call an LLM API?"
+
+
+class House:
+    """A running `headrace up`."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.log = directory / "output"
+        # A variable of ours that the program does not know would stop it, and rightly so.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        self.env = {**env, "HEADRACE_BOOTSTRAP_KEY": KEY}
+        command = [str(BINARY), "up", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0"]
+        with open(self.log, "wb") as output:
+            self.process = subprocess.Popen(command, cwd=directory, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        self.url = self._printed(r"is ready at (http://\S+)")
+        self.console, self.link = self._printed(r"console\s+(http://[^/]+/)#sign-in=(\w+)")
+
+    def _printed(self, pattern):
+        until = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < until and self.process.poll() is None:
+            if found := re.search(pattern, self.log.read_text(errors="replace")):
+                return found.groups() if len(found.groups()) > 1 else found.group(1)
+            time.sleep(0.02)
+        pytest.fail(f"it did not print {pattern}:\n{self.log.read_text(errors='replace')}")
+
+    def ask(self, text, key=KEY, **more):
+        body = {"model": "headrace-demo", "messages": [{"role": "user", "content": text}], **more}
+        request = urllib.request.Request(f"{self.url}/v1/chat/completions", json.dumps(body).encode(), {"authorization": f"Bearer {key}", "content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=60) == 0, self.log.read_text(errors="replace")
+        verified = subprocess.run([str(BINARY), "ledger", "verify", "--data-dir", str(self.directory / "data")], env=self.env, capture_output=True, text=True, timeout=60)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.fixture
+def house(tmp_path):
+    if not BINARY.exists():
+        pytest.exit(f"{BINARY} is not there: `cargo build --release`, or set HEADRACE_BIN", returncode=2)
+    house = House(tmp_path)
+    yield house
+    house.stop()
+
+
+def told(page, path, method="GET"):
+    """What the admin API tells the page's own session."""
+    return page.evaluate("([path, method]) => fetch('/admin/v1/' + path, { method }).then((answer) => answer.json())", [path, method])
+
+
+def offered(tab, route):
+    return route in told(tab.page, "session")["may"]
+
+
+def test_every_page_that_is_offered_shows_what_really_happened(house, tabs):
+    for text in ["What is a token?", QUESTION]:
+        assert house.ask(text) == 200
+    assert house.ask("x", temperature=9) == 400
+    tab = tabs(house.console).sign_in(house.link)
+    assert house.link not in tab.page.url and tab.page.evaluate("document.cookie") == ""
+    names = tab.page.locator(".side li a").evaluate_all("links => links.map((link) => link.getAttribute('href').slice(2))")
+    assert set(names) <= set(PAGES) and {"keys", "money", "models", "audit", "settings"} <= set(names)
+    for name in names:
+        page = tab.go(name)
+        page.wait_for_timeout(300)
+        assert page.get_by_role("alert").count() == 0, f"{name}: {page.get_by_role('alert').first.inner_text()}"
+        assert not broken_rules(page), name
+        for inner in page.get_by_role("tab").all():
+            inner.click()
+            tab.settle()
+            assert page.get_by_role("alert").count() == 0, f"{name}, {inner.inner_text()}: {page.get_by_role('alert').first.inner_text()}"
+    tab.go("models")
+    tab.page.get_by_text("headrace-demo").first.wait_for()
+
+
+def test_pages_come_with_a_policy_and_unchanged_ones_are_not_sent_again(house):
+    with urllib.request.urlopen(house.console, timeout=10) as answer:
+        policy, tag = answer.headers["content-security-policy"], answer.headers["etag"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src 'self'" in policy
+    with pytest.raises(urllib.error.HTTPError) as unchanged:
+        urllib.request.urlopen(urllib.request.Request(house.console, headers={"if-none-match": tag}), timeout=10)
+    assert unchanged.value.code == 304
+
+
+def test_a_link_signs_in_once(house, tabs):
+    tabs(house.console).sign_in(house.link)
+    second = tabs(house.console)
+    second.page.goto(f"{house.console}#sign-in={house.link}")
+    second.page.get_by_label("Operator key").wait_for()
+    assert second.page.get_by_role("alert").count() == 1
+
+
+def test_a_key_made_here_lets_a_program_in_until_it_is_revoked(house, tabs):
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("keys")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name", exact=True).fill("robot")
+    page.get_by_role("button", name="Create key").click()
+    secret = page.locator(".secret span").first.inner_text()
+    assert house.ask("Hello", key=secret) == 200
+    page.get_by_role("button", name="I have it").click()
+    tab.settle()
+    page.locator("tr", has_text="robot").get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Revoked')")
+    assert house.ask("Hello", key=secret) == 401
+    tab.go("audit").get_by_text("robot").first.wait_for()
+
+
+def test_credit_granted_here_is_in_the_balance(house, tabs):
+    tab = tabs(house.console).sign_in(house.link)
+    page = tab.go("money")
+    page.get_by_role("button", name="Grant", exact=True).click()
+    page.get_by_label("Dollars").fill("2.50")
+    page.get_by_label("Reference").fill("test")
+    page.get_by_role("dialog").get_by_role("button", name="Grant").click()
+    page.get_by_text("The balance is $12.50 now.").wait_for()
+    tab.settle()
+    assert "$12.50" in page.locator("main").inner_text()
+
+
+def test_enter_ten_times_and_a_reload_are_one_charge(house, tabs):
+    tab = tabs(house.console).sign_in(house.link)
+    if not offered(tab, "POST /playground/chat/completions"):
+        pytest.skip("this program has no playground")
+    page = tab.go("playground")
+    page.get_by_label("Message").fill(QUESTION)
+    page.evaluate("""() => { const box = document.querySelector('.pg-input');
+        for (let at = 0; at < 10; at++) box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true })); }""")
+    page.wait_for_timeout(30)
+    page.reload()
+    page.locator(".figures").wait_for()
+    assert page.locator(".turn.user").count() == 1
+    assert told(page, "ledger/totals")["settled"] == 1
+    page.reload()
+    page.locator(".figures").wait_for()
+    page.wait_for_timeout(300)
+    assert told(page, "ledger/totals")["settled"] == 1
+
+
+def test_a_call_is_found_with_its_waterfall(house, tabs):
+    assert house.ask(QUESTION) == 200
+    tab = tabs(house.console).sign_in(house.link)
+    if not offered(tab, "GET /requests"):
+        pytest.skip("this program does not search")
+    page = tab.go("requests")
+    page.locator(".long-view .long-row").first.click()
+    page.get_by_role("table", name="Stages of the call").wait_for()
+    for stage in ["authenticate", "prefill", "decode", "settle"]:
+        page.get_by_role("rowheader", name=stage, exact=True).wait_for()
+    assert not broken_rules(page)
