@@ -106,8 +106,10 @@ def statement(asked):
 def cache(asked):
     by = asked.query.get("by") or "model"
     names = {"model": ["headrace-demo", "qwen3-0.6b"], "org": ["acme", HOSTILE], "prefix": ["3fa9c1", "77b012"]}[by]
-    return {"data": [{by: name, "calls": 900 - at * 300, "prompt_tokens": 910_000, "cached_input_tokens": 640_000 - at * 400_000} for at, name in enumerate(names)], "next": None,
-            "misses": [{"reason": "differs", "calls": 120, "tokens": 84_000, "places": [{"place": "message 1, character 39", "calls": 80}, {"place": HOSTILE, "calls": 3}]}, {"reason": "evicted", "calls": 12, "tokens": 9_000}]}
+    miss = {"reason": "differs", "calls": 120, "computed_tokens": 84_000, "example": f"req_{6:032x}"}
+    places = [{**miss, "place": place, "could_save_tokens": tokens, "could_save_prefill_us": 9_000} for place, tokens in [("message 1, character 39", 12_000), (HOSTILE, None)]]
+    rows = [{by: name, "calls": 900 - at * 300, "prompt_tokens": 910_000, "cached_tokens": 640_000 - at * 400_000, "hit_rate": 0.5, "misses": [miss, {**miss, "reason": "evicted", "calls": 12}], "places": places} for at, name in enumerate(names)]
+    return {"object": "cache", "by": [by], "rows": rows, "calls": 1500, "since": stamp(86_400), "whole": False, "how_savings_are_estimated": "As if what differs stood at the end."}
 
 
 @routes("GET", "audit")

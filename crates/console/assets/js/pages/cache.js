@@ -2,15 +2,17 @@
 
 import { get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
-import { count, money, percent, short } from '../format.js';
+import { count, duration, percent, short } from '../format.js';
 import { rewrite } from '../router.js';
-import { card, empty, facts, head, load, meter, segmented } from '../ui/parts.js';
+import { card, empty, head, load, meter, segmented, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 
 const BY = [['org', 'Organisation'], ['model', 'Model'], ['prefix', 'Prefix']];
 const SPANS = [['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days']];
 const SPAN_MS = { '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
+
+const MOST_PLACES = 4;
 
 const REASONS = {
   first: 'Nobody had sent this beginning before', evicted: 'It was there, and made room for others', differs: 'The prompt differs from an earlier one', another_tenant: 'Only another tenant has it: caches are not shared',
@@ -37,10 +39,11 @@ function report(told, by) {
   if (rows.length === 0) return empty('No prompt was read in this time.', 'Each call whose prompt is rendered here will be counted: what it found, and why not more.');
   const prompt = sum(rows, promptOf);
   const found = sum(rows, foundOf);
-  const misses = missesOf(told, rows);
+  const misses = missesOf(rows);
+  const saved = { tokens: sum(rows.flatMap(placesOf), (place) => place.could_save_tokens), us: sum(rows.flatMap(placesOf), (place) => place.could_save_prefill_us) };
   return [
     h('div', { class: 'tiles' }, [['Found', percent(prompt ? found / prompt : null), `${short(found)} of ${short(prompt)} tokens`], ['Calls', count(sum(rows, (row) => row.calls ?? 0)), ''],
-      ['Saved', money(told.saved ?? told.saved_dollars), 'against the full price'], ['Could be saved', money(told.could_save ?? told.could_save_dollars), 'by better ordering']].filter(([, value]) => value !== '–').map(([name, value, note]) =>
+      ['Could be saved', saved.tokens ? short(saved.tokens) : '–', saved.tokens ? `tokens, ${duration(saved.us)} of prefill, by better ordering` : '']].filter(([, value]) => value !== '–').map(([name, value, note]) =>
       h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, value), h('span', { class: 'tile-note muted small' }, note)))),
     card(null, { class: 'flush' }, table(`Cache by ${by}`, [
       { name: BY.find(([id]) => id === by)[1], wide: true, sort: (row) => nameOf(row, by), cell: (row) => [h('b', {}, nameOf(row, by)), row.text && h('p', { class: 'muted small mono' }, row.text)] },
@@ -52,11 +55,11 @@ function report(told, by) {
     misses.length > 0 && card('Why the rest was not found', { class: 'flush' }, table('Misses by reason', [
       { name: 'Reason', wide: true, cell: (miss) => [h('b', {}, String(miss.reason).replaceAll('_', ' ')), h('p', { class: 'muted small' }, miss.text ?? REASONS[miss.reason] ?? '')] },
       { name: 'Calls', num: true, sort: (miss) => miss.calls, cell: (miss) => count(miss.calls) },
-      { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens ?? miss.missed_tokens) },
-      { name: 'Where prompts part', wide: true, cell: (miss) => (miss.places ?? (miss.place ? [miss] : [])).slice(0, 3).map((place) => h('p', { class: 'small' }, place.place, place.calls !== undefined && place !== miss && h('span', { class: 'muted' }, ` ${count(place.calls)} ×`))) },
+      { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens) },
+      { name: 'Where prompts part', wide: true, cell: (miss) => miss.places.slice(0, MOST_PLACES).map((place) => h('p', { class: 'small' }, place.place, h('span', { class: 'muted' }, ` ${count(place.calls)} ×`, place.could_save_tokens ? `, ${short(place.could_save_tokens)} tokens could be saved` : ''), place.example && [' ', h('a', { href: `#/requests/${encodeURIComponent(place.example)}` }, 'one of them')])) },
     ], misses)),
-    told.advice?.length > 0 && card('What would help', {}, h('ul', { class: 'levers' }, told.advice.map((one) => h('li', {}, typeof one === 'string' ? one : [h('span', {}, one.text), h('span', { class: 'num' }, money(one.saves_dollars ?? one.saves))])))),
-    facts(...Object.entries(told.notes ?? {}).map(([name, value]) => [name, String(value)])),
+    told.how_savings_are_estimated && h('p', { class: 'muted small' }, told.how_savings_are_estimated),
+    told.whole === false && h('p', { class: 'muted small' }, 'Only as far back as traces were read', told.since && [': since ', when(told.since)], '.'),
   ];
 }
 
@@ -65,16 +68,17 @@ const promptOf = (row) => row.prompt_tokens ?? row.tokens ?? 0;
 const foundOf = (row) => row.cached_input_tokens ?? row.cached_tokens ?? row.hit_tokens ?? 0;
 const nameOf = (row, by) => row[by] ?? row.name ?? row.prefix ?? '–';
 
-/** Misses stand in the report or in each of its rows: put together by reason. */
-function missesOf(told, rows) {
-  if (Array.isArray(told.misses)) return told.misses;
+const placesOf = (row) => row.places ?? [];
+
+/** Misses stand in each row: put together by reason, with the places where prompts part. */
+function missesOf(rows) {
   const all = new Map();
+  const by = (reason) => all.get(reason) ?? all.set(reason, { reason, calls: 0, tokens: 0, places: [] }).get(reason);
   for (const miss of rows.flatMap((row) => row.misses ?? [])) {
-    const one = all.get(miss.reason) ?? { ...miss, calls: 0, tokens: 0, places: [] };
+    const one = by(miss.reason);
     one.calls += miss.calls ?? 0;
-    one.tokens += miss.tokens ?? miss.missed_tokens ?? 0;
-    one.places.push(...(miss.places ?? (miss.place ? [{ place: miss.place, calls: miss.calls }] : [])));
-    all.set(miss.reason, one);
+    one.tokens += miss.computed_tokens ?? 0;
   }
+  for (const place of rows.flatMap(placesOf)) if (place.place) by(place.reason).places.push(place);
   return [...all.values()].sort((a, b) => b.tokens - a.tokens);
 }
