@@ -172,7 +172,9 @@ impl Desk {
         let said = said(&output);
         assert!(!said.contains("ended at its length limit"), "{at}: {line}: an answer is cut off\n{said}");
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        for (_, right) in RIGHT.iter().filter(|(question, _)| line.contains(question)) {
+        // These show a question, and ask nobody.
+        let shows = ["headrace render ", "headrace tokenize "].iter().any(|start| line.starts_with(start));
+        for (_, right) in RIGHT.iter().filter(|(question, _)| !shows && line.contains(question)) {
             assert!(out.contains(right), "{at}: {line}: the model answers wrongly\n{out}");
         }
         if let Some(reason) = serde_json::from_str(&out).ok().and_then(finish_reason) {
