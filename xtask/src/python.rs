@@ -7,10 +7,12 @@ use std::process::Command;
 use crate::shell::{Done, Failure, Place, capture, read, show};
 
 const TESTS: &str = "tests/sdk";
-/// Folder under the target, what is installed into it, and what of the tests runs in it. The second has clients that go with older SDKs.
+/// Folder under the target, what is installed into it, and what of the tests runs in it. The second has clients that go with older SDKs,
+/// the third what reads the admin API's document.
 const ENVIRONMENTS: &[(&str, &str, &str)] = &[
     ("venv", "tests/sdk/requirements.txt", TESTS),
     ("venv-other", "tests/sdk/requirements-other.txt", "tests/sdk/test_other_clients.py"),
+    ("venv-admin", "tests/admin/requirements.txt", "tests/admin"),
 ];
 /// Writes or compares docs/compatibility.md from what the tests found.
 const COMPATIBILITY: &str = "tests/sdk/compatibility.py";

@@ -3,21 +3,25 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{Clock, UnixNanos};
-use headrace_identity::{Directory, OperatorRecord};
-use tokio::sync::{Semaphore, broadcast};
+use headrace_identity::{Directory, OperatorRecord, ProjectRecord};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::names::Names;
 use crate::pages::Pages;
+use crate::plays::Plays;
 use crate::problem::Problem;
-use crate::seams::House;
+use crate::seams::{Ask, Calls, House, Played, Playground};
 use crate::sessions::Sessions;
 use crate::throttle::Throttle;
 use crate::who::{Who, bad_credential};
 
 /// Acts and readings at once that wait for a disk; more wait for their turn.
 const MAX_BLOCKING: usize = 16;
+/// Pages and programs that look on at once.
+const MAX_SUBSCRIBERS: usize = 64;
 /// Changes that a slow subscriber may be behind before it misses some.
 const MAX_CHANGES_BEHIND: usize = 64;
 
@@ -32,6 +36,10 @@ pub struct Parts {
     pub directory: Arc<Directory>,
     /// What the program knows that no command tells.
     pub house: Arc<dyn House>,
+    /// What is known of calls.
+    pub calls: Arc<dyn Calls>,
+    /// What makes calls for operators.
+    pub playground: Arc<dyn Playground>,
     /// Now.
     pub clock: Arc<dyn Clock>,
     /// The console's files.
@@ -51,6 +59,8 @@ struct Inner {
     throttle: Throttle,
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
+    subscribers: Arc<Semaphore>,
+    plays: Plays,
 }
 
 impl App {
@@ -62,6 +72,8 @@ impl App {
             throttle: Throttle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
+            subscribers: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+            plays: Plays::default(),
             parts,
         }))
     }
@@ -128,6 +140,48 @@ impl App {
     ) -> Result<T, Problem> {
         let house = Arc::clone(&self.0.parts.house);
         self.blocking(move || ask(house.as_ref())).await
+    }
+
+    /// Asks what is known of calls, off the event loop.
+    pub(crate) async fn ask_calls<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Calls) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let calls = Arc::clone(&self.0.parts.calls);
+        self.blocking(move || ask(calls.as_ref())).await
+    }
+
+    /// The same of what does not block.
+    pub(crate) fn calls(&self) -> &dyn Calls {
+        self.0.parts.calls.as_ref()
+    }
+
+    /// A place to look on from, if one is free.
+    pub(crate) fn subscriber(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.subscribers).try_acquire_owned().ok()
+    }
+
+    /// What is administered from here on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<&'static str> {
+        self.0.changes.subscribe()
+    }
+
+    /// Whether somebody may go on with what lasts longer than a request.
+    pub(crate) fn may_go_on(&self, who: &Who) -> bool {
+        match &who.session {
+            Some(session) => self.sessions().lasts(&session.token.0, self.now()),
+            None => self.sessions().operators().active(&who.operator.id).is_some(),
+        }
+    }
+
+    /// Calls of the playground.
+    pub(crate) fn plays(&self) -> &Plays {
+        &self.0.plays
+    }
+
+    /// Makes a call as a project.
+    pub(crate) async fn play(&self, who: &Who, project: ProjectRecord, ask: Ask, body: Bytes) -> Played {
+        self.0.parts.playground.ask(ask, project, &who.operator, body).await
     }
 
     /// Notes in the audit log what no command does.

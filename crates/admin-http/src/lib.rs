@@ -9,6 +9,7 @@ mod listener;
 mod names;
 mod page;
 mod pages;
+mod plays;
 mod problem;
 mod router;
 mod routes;
@@ -26,7 +27,10 @@ pub use app::Parts;
 pub use listener::{Listener, MAX_PORTS_TRIED};
 pub use pages::{Asset, Pages};
 pub use router::openapi;
-pub use seams::{Hold, House, ModelPrices, ServedModel, Setting, Verified, VerifyFinding};
+pub use seams::{
+    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Pieces, Played, Playground, ServedModel, Setting,
+    Verified, VerifyFinding,
+};
 pub use server::AdminHttp;
 pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, Sessions};
 pub use values::{Money, Time};

@@ -6,9 +6,12 @@ use aide::operation::OperationOutput;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use headrace_admin::AdminError;
 use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::seams::Played;
 
 /// Something that did not happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +86,16 @@ impl Problem {
 
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
+    }
+}
+
+impl Problem {
+    /// As the answer to a call.
+    pub(crate) fn played(self) -> Played {
+        let (status, error) = (self.status.as_u16(), self.error);
+        let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
+        let body = Box::pin(futures_util::stream::iter([Ok(Bytes::from(body))]));
+        Played { status, content_type: "application/json", headers: Vec::new(), body }
     }
 }
 

@@ -19,8 +19,13 @@ use crate::app::App;
 use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::Problem;
-use crate::routes::{document, house, money, operators, places, served, session};
+use crate::routes::{
+    document, events, house, money, operators, places, playground, requests, served, session,
+};
 use crate::who::{COOKIE, CSRF_HEADER};
+
+/// What calls of the playground have in common.
+const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
 
 /// Every route of the API.
 fn routes() -> Routes {
@@ -89,6 +94,22 @@ fn routes() -> Routes {
             house::shadow,
         )
         .get("/audit", ADMINS, "Who did what, newest first", house::audit)
+        .get("/requests", VIEWERS, "Calls, newest first, by who made them, how they went and what they cost", requests::search)
+        .get("/requests/compare", VIEWERS, "How two calls differ", requests::compare)
+        .get("/requests/{id}", VIEWERS, "One call's trace", requests::one)
+        .get("/requests/{id}/explain", VIEWERS, "Where a call's time and money went, in words", requests::explain)
+        .get("/requests/{id}/beside", VIEWERS, "What ran beside a call", requests::beside)
+        .get("/requests/{id}/cost", VIEWERS, "What a call cost, term by term", requests::cost)
+        .get("/usage", VIEWERS, "What was used, by whom and when", requests::usage)
+        .get("/statement", BILLING, "A project's month", requests::statement)
+        .get("/cache", VIEWERS, "How caches did, and why they missed", requests::cache)
+        .get("/now", VIEWERS, "The house as it is now", requests::now)
+        .get("/events", VIEWERS, "Server-sent events: `now` each second, `call` as one ends, `changed` as something is administered", events::watch)
+        .post("/playground/chat/completions", DEVELOPERS, PLAY, playground::chat)
+        .post("/playground/responses", DEVELOPERS, PLAY, playground::responses)
+        .post("/playground/messages", DEVELOPERS, PLAY, playground::messages)
+        .post("/playground/tokenize", DEVELOPERS, "The tokens of a text or a conversation, as a project's model has them; free", playground::tokenize)
+        .post("/playground/stop", DEVELOPERS, "Let go of the call that is being made under an `Idempotency-Key`", playground::stop)
 }
 
 /// The list while it is made.

@@ -1,10 +1,13 @@
 //! What routes do, by what they are about. Each turns a request into a command and its reply into JSON; none decides who may call it.
 
 pub(crate) mod document;
+pub(crate) mod events;
 pub(crate) mod house;
 pub(crate) mod money;
 pub(crate) mod operators;
 pub(crate) mod places;
+pub(crate) mod playground;
+pub(crate) mod requests;
 pub(crate) mod served;
 pub(crate) mod session;
 

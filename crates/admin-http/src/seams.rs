@@ -1,7 +1,12 @@
 //! What the program fills: what it knows that no command tells. Plain data; every call may block.
 
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::Stream;
 use headrace_admin::AdminError;
-use headrace_domain::{NanoDollars, UnixNanos};
+use headrace_domain::{NanoDollars, ProjectId, UnixNanos};
+use headrace_identity::{OperatorRecord, ProjectRecord};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -153,4 +158,122 @@ impl Hold {
     pub fn new(id: String, org: String, project: String, amount: NanoDollars, expires: UnixNanos) -> Self {
         Self { id, org, project, amount: amount.into(), expires: Time(expires) }
     }
+}
+
+/// What an operator may have the house do as a project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// `POST /v1/chat/completions`
+    Chat,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages`
+    Messages,
+    /// `POST /tokenize`: free.
+    Tokenize,
+}
+
+impl Ask {
+    /// As the audit log names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat/completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Tokenize => "tokenize",
+        }
+    }
+}
+
+/// The pieces of an answer as they come; an error is its end before it is whole. Dropping them says that nobody reads on.
+pub type Pieces = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
+
+/// The answer to a call.
+pub struct Played {
+    /// HTTP status.
+    pub status: u16,
+    /// Its type.
+    pub content_type: &'static str,
+    /// Further headers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// Its body.
+    pub body: Pieces,
+}
+
+/// Makes calls of the house.
+pub trait Playground: Send + Sync {
+    /// Makes a call as a project, within its limits and for its money, in the name of an operator.
+    fn ask(
+        &self,
+        ask: Ask,
+        project: ProjectRecord,
+        operator: &OperatorRecord,
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Played> + Send>>;
+}
+
+/// Rows of calls as they end.
+pub type Ended = Pin<Box<dyn Stream<Item = Value> + Send>>;
+
+/// What is known of calls, as JSON. Calls may block, but for [`Calls::now`] and [`Calls::ended`].
+pub trait Calls: Send + Sync {
+    /// Calls that fit what is named, newest first: a page with `data` and `next`.
+    ///
+    /// # Errors
+    /// Something is named that cannot be read, or traces cannot.
+    fn search(
+        &self,
+        named: &[(&'static str, String)],
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, AdminError>;
+
+    /// One call, by `req_…` or its answer's id; `None`: there is no such call, or no longer.
+    ///
+    /// # Errors
+    /// Traces cannot be read.
+    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError>;
+
+    /// How two calls differ; `None`: one of them is not there.
+    ///
+    /// # Errors
+    /// Traces cannot be read.
+    fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError>;
+
+    /// What was used, by what is named.
+    ///
+    /// # Errors
+    /// As of [`Calls::search`].
+    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
+
+    /// A project's month.
+    ///
+    /// # Errors
+    /// The month is none, or the ledger cannot be read.
+    fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError>;
+
+    /// How caches did, by what is named.
+    ///
+    /// # Errors
+    /// As of [`Calls::search`].
+    fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
+
+    /// The house as it is now.
+    fn now(&self) -> Value;
+
+    /// Calls as they end, from here on.
+    fn ended(&self) -> Ended;
+}
+
+/// What is asked of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Its trace.
+    Trace,
+    /// Where its time went, in words.
+    Explain,
+    /// What ran beside it.
+    Beside,
+    /// What it cost, term by term.
+    Cost,
 }

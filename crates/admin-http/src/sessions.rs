@@ -161,6 +161,15 @@ impl Sessions {
         Some(Found { operator, csrf: session.csrf.clone(), expires: session.expires })
     }
 
+    /// Whether the operator of a session may go on, for what lasts longer than a request. Does not count as use.
+    pub(crate) fn lasts(&self, token: &str, now: UnixNanos) -> bool {
+        let open = self.open.lock();
+        let session = open.sessions.get(&hash(token));
+        session.is_some_and(|session| {
+            !session.is_over(now) && self.operators.active(&session.operator).is_some()
+        })
+    }
+
     /// Ends a session.
     pub(crate) fn end(&self, token: &str) {
         self.open.lock().sessions.remove(&hash(token));
@@ -249,7 +258,9 @@ mod tests {
         sessions.end(out.expose());
         assert!(sessions.find(out.expose(), NOW).is_none());
         let revoked = begin(&bob);
+        assert!(sessions.lasts(revoked.expose(), NOW));
         sessions.operators().revoke(&bob.id, "ann", NOW).unwrap();
+        assert!(!sessions.lasts(revoked.expose(), NOW));
         assert!(sessions.find(revoked.expose(), NOW).is_none());
     }
 

@@ -1,23 +1,31 @@
 //! The API as a browser or a program meets it: over a directory and a ledger in memory.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use bytes::Bytes;
 use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, Grant, SecretText, ServerStatus,
 };
 use headrace_domain::{ManualClock, OrgId, ProjectId, Residency, UnixNanos};
-use headrace_identity::{Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, Role};
+use headrace_identity::{
+    Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, ProjectRecord, Role,
+};
 use headrace_ledger::{Ledger, MemoryJournal, Owner};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 use tower_service::Service;
 
 use crate::listener::Peer;
-use crate::seams::{Hold, House, ModelPrices, ServedModel, Setting, Verified};
+use crate::seams::{
+    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, ServedModel, Setting, Verified,
+};
 use crate::sessions::{SESSION_LIFETIME, Sessions};
 use crate::who::{COOKIE, CSRF_HEADER};
 use crate::{AdminHttp, Asset, Pages, Parts};
@@ -25,6 +33,8 @@ use crate::{AdminHttp, Asset, Pages, Parts};
 mod acts;
 mod document;
 mod doors;
+mod plays;
+mod watching;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 const HOST: &str = "127.0.0.1:8081";
@@ -58,6 +68,80 @@ impl House for Empty {
     }
 }
 
+/// What is known of one call, `req_1`.
+struct OneCall {
+    ended: broadcast::Sender<Value>,
+}
+
+impl Calls for OneCall {
+    fn search(
+        &self,
+        named: &[(&'static str, String)],
+        _: Option<&str>,
+        _: usize,
+    ) -> Result<Value, AdminError> {
+        Ok(json!({ "data": named, "next": null }))
+    }
+    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError> {
+        Ok((id == "req_1").then(|| json!({ "id": id, "what": format!("{what:?}") })))
+    }
+    fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
+        Ok((a == "req_1" && b == "req_1").then(|| json!({ "a": a, "b": b })))
+    }
+    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
+        Ok(json!(named))
+    }
+    fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {
+        Ok(json!({ "project": project, "month": month }))
+    }
+    fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
+        Ok(json!(named))
+    }
+    fn now(&self) -> Value {
+        json!({ "in_flight": 0 })
+    }
+    fn ended(&self) -> Ended {
+        let rows = self.ended.subscribe();
+        Box::pin(futures_util::stream::unfold(rows, |mut rows| async move {
+            Some((rows.recv().await.ok()?, rows))
+        }))
+    }
+}
+
+/// Answers each call with its number, in two pieces with a pause between.
+#[derive(Default)]
+pub(crate) struct Counting {
+    pub(crate) calls: AtomicU64,
+}
+
+impl Playground for Counting {
+    fn ask(
+        &self,
+        ask: Ask,
+        project: ProjectRecord,
+        operator: &OperatorRecord,
+        _: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Played> + Send>> {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        let whole = format!("{} {number} as {} by {}", ask.name(), project.id, operator.name);
+        Box::pin(async move {
+            let pieces = futures_util::stream::unfold(0, move |at| {
+                let piece = match at {
+                    0 => Some(Bytes::from(whole.clone())),
+                    1 => Some(Bytes::from_static(b" end")),
+                    _ => None,
+                };
+                async move {
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    Some((Ok(piece?), at + 1))
+                }
+            });
+            let headers = vec![("x-request-id", format!("req_{number}"))];
+            Played { status: 200, content_type: "text/event-stream", headers, body: Box::pin(pieces) }
+        })
+    }
+}
+
 /// One page.
 fn page(path: &str) -> Option<Asset> {
     let asset = Asset { bytes: b"<!doctype html>", mime: "text/html; charset=utf-8", etag: "\"1\"" };
@@ -69,6 +153,8 @@ pub(crate) struct World {
     router: Router,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) service: Arc<AdminService>,
+    pub(crate) played: Arc<Counting>,
+    pub(crate) ended: broadcast::Sender<Value>,
     operators: Vec<(OperatorRecord, SecretText)>,
 }
 
@@ -109,16 +195,20 @@ impl World {
         }));
         let clock = Arc::new(ManualClock::at(NOW));
         let service = Arc::new(service);
+        let (played, ended) = (Arc::new(Counting::default()), broadcast::Sender::new(8));
         let parts = Parts {
             service: Arc::clone(&service),
             sessions,
             directory,
             house: Arc::new(Empty),
+            calls: Arc::new(OneCall { ended: ended.clone() }),
+            playground: Arc::clone(&played) as _,
             clock: Arc::clone(&clock) as _,
             pages: Pages { asset: page, policy: "default-src 'none'" },
             url: format!("http://{HOST}"),
         };
-        let mut world = Self { router: AdminHttp::new(parts).router, clock, service, operators: Vec::new() };
+        let router = AdminHttp::new(parts).router;
+        let mut world = Self { router, clock, service, played, ended, operators: Vec::new() };
         for role in Role::ALL {
             let create = AdminCommand::CreateOperator { name: role.name().to_owned(), role };
             let AdminReply::OperatorCreated { operator, key } = world.execute(create) else { panic!() };
@@ -142,11 +232,15 @@ impl World {
         &self.operators.iter().find(|(operator, _)| operator.role == role).unwrap().0
     }
 
+    /// Sends a request as it is; its answer is not read yet.
+    pub(crate) async fn open(&self, mut request: Request<Body>) -> axum::response::Response {
+        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        self.router.clone().call(request).await.unwrap()
+    }
+
     /// Sends a request as it is.
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
-        let mut request = request;
-        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        let response = self.router.clone().call(request).await.unwrap();
+        let response = self.open(request).await;
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes)

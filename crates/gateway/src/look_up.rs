@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_call_api::Credentials;
 use headrace_domain::{Code, Dialect, ModelName, RequestId, TraceRecord};
-use headrace_identity::{Principal, credential};
+use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_wire::{ModelCard, ModelsPage, model_body, models_body, named_request};
 use tokio::time::{Instant, sleep};
 
@@ -127,10 +127,21 @@ impl Gateway {
         dialect: Dialect,
     ) -> (Dossier, Result<Arc<Principal>, Why>) {
         let parts = self.parts();
+        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
+        let shown = shown.and_then(|key| parts.directory.authenticate(key, parts.clock.now()));
+        self.identify_as(shown, dialect)
+    }
+
+    /// The same of somebody who was looked for already.
+    pub(crate) fn identify_as(
+        &self,
+        found: Result<Arc<Principal>, AuthRefusal>,
+        dialect: Dialect,
+    ) -> (Dossier, Result<Arc<Principal>, Why>) {
+        let parts = self.parts();
         let now = parts.clock.now();
         let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
-        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
-        let principal = match shown.and_then(|key| parts.directory.authenticate(key, now)) {
+        let principal = match found {
             Ok(principal) => {
                 let scopes = caller_scopes(&principal);
                 match parts.limits.count(&scopes, now) {

@@ -66,6 +66,15 @@ impl Gateway {
         }
     }
 
+    /// The same for a caller inside the house, who acts for a principal that is known already.
+    ///
+    /// # Errors
+    /// The answer to whoever has no request left.
+    pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<Questioner, Answer> {
+        let (dossier, principal) = self.identify_as(Ok(principal), question.dialect());
+        Self::questioner(question, dossier, principal)
+    }
+
     /// The answer to a question.
     pub(crate) async fn answer_to(&self, asked: Questioner, body: impl BodySource) -> Answer {
         let looked = self.look_into(&asked, body).await;

@@ -11,7 +11,9 @@ use secrecy::zeroize::Zeroizing;
 
 use crate::config::admin::{AdminListen, AdminSettings};
 use crate::inside::Inside;
+use crate::known_calls::KnownCalls;
 use crate::output;
+use crate::playground;
 use crate::welcome::Manner;
 
 /// Where `up` listens if it can.
@@ -19,6 +21,13 @@ const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081)
 /// Who makes the first operator, in the audit log, and that operator's name.
 const ACTOR: &str = "first start";
 const FIRST_OPERATOR: &str = "owner";
+
+/// What operators see of the house, and have it do.
+pub(crate) struct Seen {
+    pub(crate) inside: Inside,
+    pub(crate) calls: KnownCalls,
+    pub(crate) playground: playground::House,
+}
 
 /// A listener for operators that is not served yet.
 pub(crate) struct Door {
@@ -104,11 +113,13 @@ impl Door {
         service: Arc<AdminService>,
         directory: Arc<Directory>,
         clock: Arc<dyn Clock>,
-        inside: Inside,
+        seen: Seen,
     ) {
         let Self { listener, sessions, url, .. } = self;
         let pages = Pages { asset: page, policy: headrace_console::CONTENT_SECURITY_POLICY };
-        let parts = Parts { service, sessions, directory, house: Arc::new(inside), clock, pages, url };
+        let Seen { inside, calls, playground } = seen;
+        let (house, calls, playground) = (Arc::new(inside), Arc::new(calls), Arc::new(playground));
+        let parts = Parts { service, sessions, directory, house, calls, playground, clock, pages, url };
         if let Err(error) = AdminHttp::new(parts).serve(listener).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }

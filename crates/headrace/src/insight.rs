@@ -21,8 +21,8 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Insight {
     /// What was used, out of the books. Calls block.
-    usage: Arc<SqliteUsage>,
-    live: Arc<Live>,
+    pub(crate) usage: Arc<SqliteUsage>,
+    pub(crate) live: Arc<Live>,
     gateway: Weak<Gateway>,
     engines: Arc<Engines>,
     clock: Arc<dyn Clock>,

@@ -23,7 +23,7 @@ use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
-use crate::admin_door::Door;
+use crate::admin_door::{Door, Seen};
 use crate::check::check;
 use crate::cli::{Flags, ServeArgs, UpArgs};
 use crate::config::Config;
@@ -34,6 +34,7 @@ use crate::first_start::{FirstKey, Keys, Setup};
 use crate::health::Stores;
 use crate::inside::Inside;
 use crate::insight::Insight;
+use crate::known_calls::KnownCalls;
 use crate::models::Plan;
 use crate::records::StoredRecords;
 use crate::reload::{Beginning, LogFilter, Reloader, Runs};
@@ -42,7 +43,7 @@ use crate::signals::Signals;
 use crate::upstreams::{Fronted, Listed, Upstreams};
 use crate::welcome::{Manner, Offer, Welcome};
 use crate::wordbooks::Wordbooks;
-use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, reload};
+use crate::{canaries, commands, gauges, hardening, machine, models, objects, output, playground, reload};
 
 /// How much longer than a hold a lease of limits lives that nobody ends.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -292,6 +293,7 @@ impl House {
         let door = Door::open(&self.config.admin, start.manner, chosen, Arc::clone(&self.operators))?;
         let dir = self.data_dir.path();
         let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock)?;
+        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock)?;
         let (usage, service) = (insight.clone(), self.admin(runtime, &gateway, &url, &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
         let service = Arc::new(service.with_links(Door::links(door.as_ref())));
@@ -313,13 +315,18 @@ impl House {
         .text();
         drop((keys, admin));
         let inside = Inside::new(&gateway, self.ledger.clone(), &reloader, self.data_dir.path());
+        let seen = Seen {
+            inside,
+            calls,
+            playground: playground::House::new(&gateway, &self.directory, &self.clock),
+        };
         let warnings: Vec<String> = edge.warnings().to_vec();
         let ended = runtime.block_on(async {
             let control = ControlSocket::bind(self.data_dir.path()).map_err(|error| error.to_string())?;
             let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&self.clock)));
             let mut ticks = self.tick();
             let (directory, clock) = (Arc::clone(&self.directory), Arc::clone(&self.clock));
-            ticks.extend(door.map(|door| tokio::spawn(door.serve(service, directory, clock, inside))));
+            ticks.extend(door.map(|door| tokio::spawn(door.serve(service, directory, clock, seen))));
             ticks.push(tokio::spawn(usage.tend()));
             ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(&gateway), Arc::clone(&self.directory))));
             ticks.push(tokio::spawn(objects::tend(Arc::downgrade(&gateway))));

@@ -9,24 +9,35 @@ const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /operators/{id}", "o"),
     ("DELETE /session", "oabdv"),
     ("GET /audit", "oa"),
+    ("GET /cache", "oabdv"),
     ("GET /credit", "oab"),
+    ("GET /events", "oabdv"),
     ("GET /holds", "oab"),
     ("GET /keys", "oabdv"),
     ("GET /ledger/totals", "oab"),
     ("GET /margin", "oab"),
     ("GET /models", "oabdv"),
+    ("GET /now", "oabdv"),
     ("GET /openapi.json", "oabdv-"),
     ("GET /operators", "o"),
     ("GET /orgs", "oabdv"),
     ("GET /prices", "oabdv"),
     ("GET /projects", "oabdv"),
     ("GET /projects/{id}/grants", "oab"),
+    ("GET /requests", "oabdv"),
+    ("GET /requests/compare", "oabdv"),
+    ("GET /requests/{id}", "oabdv"),
+    ("GET /requests/{id}/beside", "oabdv"),
+    ("GET /requests/{id}/cost", "oabdv"),
+    ("GET /requests/{id}/explain", "oabdv"),
     ("GET /routes", "oabdv"),
     ("GET /session", "oabdv"),
     ("GET /settings", "oabdv"),
     ("GET /shadow", "oab"),
+    ("GET /statement", "oab"),
     ("GET /status", "oabdv"),
     ("GET /upstreams", "oabdv"),
+    ("GET /usage", "oabdv"),
     ("PATCH /keys/{id}", "oad"),
     ("PATCH /orgs/{id}", "oa"),
     ("PATCH /projects/{id}", "oa"),
@@ -36,6 +47,11 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /operators", "o"),
     ("POST /operators/{id}/link", "o"),
     ("POST /orgs", "oa"),
+    ("POST /playground/chat/completions", "oad"),
+    ("POST /playground/messages", "oad"),
+    ("POST /playground/responses", "oad"),
+    ("POST /playground/stop", "oad"),
+    ("POST /playground/tokenize", "oad"),
     ("POST /projects", "oa"),
     ("POST /projects/{id}/credit", "oab"),
     ("POST /reload", "oa"),
@@ -84,6 +100,12 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
             let headers: Vec<_> = key.iter().map(|key| ("authorization", key.as_str())).collect();
             let method: Method = method.parse().unwrap();
             let body = if method == Method::GET { Value::Null } else { json!({}) };
+            if route == "GET /events" && role.is_some() {
+                let request = Request::get(&path).header("host", HOST).header("authorization", headers[0].1);
+                let answer = world.open(request.body(Body::empty()).unwrap()).await;
+                assert_eq!(answer.status().as_u16(), 200, "it has no end: {role:?}");
+                continue;
+            }
             let answer = world.call(method.clone(), &path, &headers, body).await;
             let may = expected[route.as_str()].contains(letter);
             let status = answer.status.as_u16();

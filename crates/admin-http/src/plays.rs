@@ -1,0 +1,346 @@
+//! Calls of the playground, each once under its key: who asks again with the same key and body reads the same answer from its first
+//! byte, also while it is still being made. In memory, bounded. Must not know what a call is.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use headrace_domain::UnixNanos;
+use headrace_identity::OperatorId;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::seams::Played;
+
+/// Most answers that are kept or being made, of all operators and of one.
+const MAX_PLAYS: usize = 128;
+const MAX_PLAYS_PER_OPERATOR: usize = 32;
+/// The longest answer, in bytes; one that grows beyond is let go of.
+pub(crate) const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// How long an answer is kept.
+pub(crate) const KEPT: Duration = Duration::from_secs(60 * 60);
+/// How long a call goes on that nobody listens to: a page that is loaded again is back sooner.
+const ABANDONED_AFTER: Duration = Duration::from_secs(15);
+
+/// Whose call, and under which key.
+pub(crate) type PlayKey = (OperatorId, String);
+
+/// Answers by their keys.
+#[derive(Default)]
+pub(crate) struct Plays {
+    kept: Mutex<HashMap<PlayKey, Arc<Play>>>,
+}
+
+/// One call: what was asked, and its answer so far.
+pub(crate) struct Play {
+    asked: blake3::Hash,
+    begun: UnixNanos,
+    answer: Mutex<Answer>,
+    /// How many pieces there are; whoever reads waits for more.
+    told: watch::Sender<u64>,
+    stop: CancellationToken,
+}
+
+#[derive(Default)]
+struct Answer {
+    head: Option<Head>,
+    pieces: Vec<Bytes>,
+    bytes: usize,
+    end: Option<End>,
+}
+
+/// What stands before an answer's body.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Whole,
+    Broken,
+}
+
+/// What becomes of a call.
+pub(crate) enum Entry {
+    /// It is new: whoever gets this has it made.
+    New(Arc<Play>),
+    /// It was asked before.
+    Again(Arc<Play>),
+    /// Another one was asked under this key.
+    OtherBody,
+    /// As many are being made as may be.
+    Full,
+}
+
+impl Plays {
+    /// Finds what was asked under a key, or makes room for it.
+    pub(crate) fn enter(&self, key: PlayKey, asked: blake3::Hash, now: UnixNanos) -> Entry {
+        let mut kept = self.kept.lock();
+        kept.retain(|_, play| !play.is_over() || now < play.begun.after(KEPT));
+        if let Some(play) = kept.get(&key) {
+            return if play.asked == asked { Entry::Again(Arc::clone(play)) } else { Entry::OtherBody };
+        }
+        let own = |other: &PlayKey| other.0 == key.0;
+        if !make_room(&mut kept, MAX_PLAYS_PER_OPERATOR, own) || !make_room(&mut kept, MAX_PLAYS, |_| true) {
+            return Entry::Full;
+        }
+        let (told, _) = watch::channel(0);
+        let (answer, stop) = (Mutex::default(), CancellationToken::new());
+        let play = Arc::new(Play { asked, begun: now, answer, told, stop });
+        kept.insert(key, Arc::clone(&play));
+        Entry::New(play)
+    }
+
+    /// Lets go of a call that is being made. False: there is none.
+    pub(crate) fn stop(&self, key: &PlayKey) -> bool {
+        let found = self.kept.lock().get(key).cloned();
+        found.inspect(|play| play.stop.cancel()).is_some()
+    }
+}
+
+/// Lets go of the oldest answers that are whole, as long as there are too many. False: too many are being made.
+fn make_room(kept: &mut HashMap<PlayKey, Arc<Play>>, most: usize, counts: impl Fn(&PlayKey) -> bool) -> bool {
+    while kept.keys().filter(|key| counts(key)).count() >= most {
+        let over = kept.iter().filter(|(key, play)| counts(key) && play.is_over());
+        let Some(oldest) = over.min_by_key(|(_, play)| play.begun).map(|(key, _)| key.clone()) else {
+            return false;
+        };
+        kept.remove(&oldest);
+    }
+    true
+}
+
+impl Play {
+    fn is_over(&self) -> bool {
+        self.answer.lock().end.is_some()
+    }
+
+    /// Takes the answer in as it comes, to its end; gone on with when nobody listens only for a while.
+    pub(crate) async fn take_in(self: Arc<Self>, played: impl Future<Output = Played>) {
+        let mut given_up = std::pin::pin!(self.given_up());
+        let Played { status, content_type, headers, mut body } = tokio::select! {
+            played = played => played,
+            () = &mut given_up => return self.end(End::Broken),
+        };
+        self.answer.lock().head = Some(Head { status, content_type, headers });
+        self.tell();
+        let end = loop {
+            let piece = tokio::select! {
+                piece = body.next() => piece,
+                // The body is dropped, which tells the call that its client went away.
+                () = &mut given_up => break End::Broken,
+            };
+            match piece {
+                None => break End::Whole,
+                Some(Err(_)) => break End::Broken,
+                Some(Ok(piece)) => {
+                    let mut answer = self.answer.lock();
+                    answer.bytes = answer.bytes.saturating_add(piece.len());
+                    if answer.bytes > MAX_ANSWER_BYTES {
+                        break End::Broken;
+                    }
+                    answer.pieces.push(piece);
+                    drop(answer);
+                    self.tell();
+                }
+            }
+        };
+        self.end(end);
+    }
+
+    fn tell(&self) {
+        self.told.send_modify(|count| *count = count.saturating_add(1));
+    }
+
+    fn end(&self, end: End) {
+        self.answer.lock().end.get_or_insert(end);
+        self.tell();
+    }
+
+    /// Until it is stopped, or nobody has listened for a while.
+    async fn given_up(&self) {
+        let abandoned = async {
+            loop {
+                self.told.closed().await;
+                tokio::time::sleep(ABANDONED_AFTER).await;
+                if self.told.is_closed() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = abandoned => {}
+        }
+    }
+
+    /// What stands before the body, once it is known; `None`: it ended before that.
+    pub(crate) async fn head(&self) -> Option<Head> {
+        let mut told = self.told.subscribe();
+        loop {
+            {
+                let answer = self.answer.lock();
+                if answer.head.is_some() || answer.end.is_some() {
+                    return answer.head.clone();
+                }
+            }
+            told.changed().await.ok()?;
+        }
+    }
+
+    /// The answer from its first byte on, as it comes.
+    pub(crate) fn read(self: &Arc<Self>) -> Reading {
+        let told = self.told.subscribe();
+        let play = Arc::clone(self);
+        let pieces = futures_util::stream::unfold((play, told, 0_usize), |(play, mut told, at)| async move {
+            loop {
+                let (piece, end) = {
+                    let answer = play.answer.lock();
+                    (answer.pieces.get(at).cloned(), answer.end)
+                };
+                match (piece, end) {
+                    (Some(piece), _) => return Some((Ok(piece), (play, told, at.saturating_add(1)))),
+                    (None, Some(End::Whole)) => return None,
+                    (None, Some(End::Broken)) if at == usize::MAX => return None,
+                    (None, Some(End::Broken)) => {
+                        let broken = std::io::Error::other("the answer was broken off before its end");
+                        return Some((Err(broken), (play, told, usize::MAX)));
+                    }
+                    (None, None) => told.changed().await.ok()?,
+                }
+            }
+        });
+        Reading { pieces: Box::pin(pieces) }
+    }
+}
+
+/// An answer that is being read.
+pub(crate) struct Reading {
+    pieces: Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>,
+}
+
+impl Stream for Reading {
+    type Item = std::io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.pieces.as_mut().poll_next(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc;
+
+    const NOW: UnixNanos = UnixNanos::new(1_000_000_000_000);
+
+    fn key(operator: &str, key: &str) -> PlayKey {
+        (OperatorId::new(operator).unwrap(), key.to_owned())
+    }
+
+    fn of(body: &str) -> blake3::Hash {
+        blake3::hash(body.as_bytes())
+    }
+
+    fn played(body: mpsc::Receiver<Bytes>) -> Played {
+        let pieces = futures_util::stream::unfold(body, |mut body| async move {
+            body.recv().await.map(|piece| (Ok(piece), body))
+        });
+        Played { status: 200, content_type: "text/event-stream", headers: Vec::new(), body: Box::pin(pieces) }
+    }
+
+    async fn whole(play: &Arc<Play>) -> Result<String, String> {
+        let mut text = String::new();
+        let mut reading = play.read();
+        while let Some(piece) = reading.next().await {
+            match piece {
+                Ok(piece) => text.push_str(std::str::from_utf8(&piece).unwrap()),
+                Err(_) => return Err(text),
+            }
+        }
+        Ok(text)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_back_reads_the_same_answer_from_its_first_byte() {
+        let plays = Plays::default();
+        let Entry::New(play) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
+        let (send, body) = mpsc::channel(8);
+        let making = tokio::spawn(Arc::clone(&play).take_in(async { played(body) }));
+        send.send("one ".into()).await.unwrap();
+        let mut first = play.read();
+        assert_eq!(first.next().await.unwrap().unwrap(), "one ");
+        // The page is loaded again.
+        drop(first);
+        tokio::time::sleep(ABANDONED_AFTER / 2).await;
+        let Entry::Again(again) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
+        let reading = tokio::spawn(async move { whole(&again).await });
+        tokio::time::sleep(ABANDONED_AFTER * 2).await;
+        send.send("two".into()).await.unwrap();
+        drop(send);
+        assert_eq!(reading.await.unwrap(), Ok("one two".to_owned()));
+        making.await.unwrap();
+        assert_eq!(whole(&play).await, Ok("one two".to_owned()), "and once it is over");
+        assert!(matches!(plays.enter(key("op_a", "1"), of("y"), NOW), Entry::OtherBody));
+        assert!(
+            matches!(plays.enter(key("op_b", "1"), of("y"), NOW), Entry::New(_)),
+            "keys are each operator's own"
+        );
+        assert!(
+            matches!(plays.enter(key("op_a", "1"), of("y"), NOW.after(KEPT)), Entry::New(_)),
+            "forgotten"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_stopped_or_abandoned_is_let_go_of() {
+        let plays = Plays::default();
+        for stopped in [true, false] {
+            let name = key("op_a", if stopped { "stopped" } else { "abandoned" });
+            let Entry::New(play) = plays.enter(name.clone(), of("x"), NOW) else { panic!() };
+            let (send, body) = mpsc::channel(8);
+            let making = tokio::spawn(Arc::clone(&play).take_in(async { played(body) }));
+            send.send("one".into()).await.unwrap();
+            let mut reading = play.read();
+            reading.next().await.unwrap().unwrap();
+            if stopped {
+                assert!(plays.stop(&name));
+            } else {
+                drop(reading);
+            }
+            making.await.unwrap();
+            assert!(send.send("two".into()).await.is_err(), "the call's client went away");
+            assert_eq!(whole(&play).await, Err("one".to_owned()));
+        }
+        assert!(!plays.stop(&key("op_a", "none")));
+    }
+
+    #[tokio::test]
+    async fn answers_are_bounded_in_number_and_length() {
+        let plays = Plays::default();
+        for n in 0..MAX_PLAYS_PER_OPERATOR {
+            assert!(matches!(plays.enter(key("op_a", &n.to_string()), of("x"), NOW), Entry::New(_)), "{n}");
+        }
+        assert!(matches!(plays.enter(key("op_a", "more"), of("x"), NOW), Entry::Full));
+        let Entry::Again(long) = plays.enter(key("op_a", "0"), of("x"), NOW) else { panic!() };
+        let _listens = long.read();
+        let (send, body) = mpsc::channel(8);
+        let making = tokio::spawn(Arc::clone(&long).take_in(async { played(body) }));
+        while send.send(Bytes::from(vec![b'a'; 1024 * 1024])).await.is_ok() {}
+        making.await.unwrap();
+        assert!(long.answer.lock().pieces.iter().map(Bytes::len).sum::<usize>() <= MAX_ANSWER_BYTES);
+        assert!(
+            matches!(plays.enter(key("op_a", "more"), of("x"), NOW), Entry::New(_)),
+            "one that is over gives way"
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! What happens, as it happens: the house each second, calls as they end, and what is administered.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::app::App;
+use crate::problem::Problem;
+use crate::seams::Ended;
+use crate::who::Who;
+
+/// How often the house is shown.
+const EVERY: Duration = Duration::from_secs(1);
+/// After how many seconds somebody who may not subscribe now may try again.
+const TRY_AGAIN_S: u64 = 10;
+
+/// Whoever looks on.
+struct Watching {
+    app: App,
+    who: Who,
+    ticks: Interval,
+    ended: Ended,
+    changes: broadcast::Receiver<&'static str>,
+    _place: OwnedSemaphorePermit,
+}
+
+pub(crate) async fn watch(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+) -> Result<Response, Problem> {
+    let place = app.subscriber().ok_or_else(|| {
+        let message = "as many look on as may: close a page";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_subscribers", message).retry_after(TRY_AGAIN_S)
+    })?;
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let watching =
+        Watching { ended: app.calls().ended(), changes: app.changes(), app, who, ticks, _place: place };
+    let events = futures_util::stream::unfold(watching, |mut watching| async move {
+        Some((Ok::<_, Infallible>(watching.next().await?), watching))
+    });
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(events)).into_response())
+}
+
+impl Watching {
+    /// The next event; `None`: who looks on may do so no longer.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            tokio::select! {
+                _ = self.ticks.tick() => {
+                    return self.app.may_go_on(&self.who).then(|| event("now", &self.app.calls().now()));
+                }
+                Some(row) = self.ended.next() => return Some(event("call", &row)),
+                changed = self.changes.recv() => match changed {
+                    Ok(what) => return Some(event("changed", &json!({ "what": what }))),
+                    // Whoever was too slow reads everything again.
+                    Err(RecvError::Lagged(_)) => return Some(event("changed", &json!({ "what": "all" }))),
+                    Err(RecvError::Closed) => return None,
+                },
+            }
+        }
+    }
+}
+
+/// One event of the stream. JSON has no line breaks of its own.
+fn event(name: &str, data: &Value) -> Bytes {
+    format!("event: {name}\ndata: {data}\n\n").into()
+}

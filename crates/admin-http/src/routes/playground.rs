@@ -1,0 +1,194 @@
+//! Calls of the house that an operator makes as a project, each once under its idempotency key.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, NoContent, Response};
+use headrace_domain::ProjectId;
+use headrace_identity::ProjectRecord;
+
+use crate::app::App;
+use crate::input::{is_json, read};
+use crate::plays::{Entry, Play};
+use crate::problem::Problem;
+use crate::seams::Ask;
+use crate::who::Who;
+
+/// The header that names the project which pays.
+const PROJECT: &str = "x-headrace-project";
+/// The header under which a call is made once.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Said of an answer that was asked for before.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Longest key, in bytes.
+const MAX_KEY_BYTES: usize = 255;
+/// Longest body of a call, in bytes: images travel in it.
+const MAX_CALL_BYTES: usize = 8 * 1024 * 1024;
+
+pub(crate) async fn chat(
+    app: State<App>,
+    who: Extension<Who>,
+    request: Request,
+) -> Result<Response, Problem> {
+    call(app, who, request, Ask::Chat).await
+}
+
+pub(crate) async fn responses(
+    app: State<App>,
+    who: Extension<Who>,
+    request: Request,
+) -> Result<Response, Problem> {
+    call(app, who, request, Ask::Responses).await
+}
+
+pub(crate) async fn messages(
+    app: State<App>,
+    who: Extension<Who>,
+    request: Request,
+) -> Result<Response, Problem> {
+    call(app, who, request, Ask::Messages).await
+}
+
+pub(crate) async fn tokenize(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let project = project(&app, request.headers())?;
+    let body = body(request).await?;
+    // A question is free and changes nothing: it is asked as often as it is sent.
+    let played = app.play(&who, project, Ask::Tokenize, body).await;
+    let (status, headers) = head(played.status, played.content_type, &played.headers, false);
+    Ok((status, headers, HttpBody::from_stream(played.body)).into_response())
+}
+
+/// Lets go of a call that is being made: its answer ends where it stands, and is charged as any that its client broke off.
+pub(crate) async fn stop(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    headers: HeaderMap,
+) -> Result<NoContent, Problem> {
+    let key = idempotency_key(&headers)?;
+    if app.plays().stop(&(who.operator.id, key)) {
+        return Ok(NoContent);
+    }
+    Err(Problem::not_found("there is no such call"))
+}
+
+async fn call(
+    State(app): State<App>,
+    Extension(who): Extension<Who>,
+    request: Request,
+    ask: Ask,
+) -> Result<Response, Problem> {
+    let project = project(&app, request.headers())?;
+    let key = idempotency_key(request.headers())?;
+    let body = body(request).await?;
+    let mut asked = blake3::Hasher::new();
+    for part in [ask.name().as_bytes(), b"\n", project.id.as_str().as_bytes(), b"\n", &body] {
+        asked.update(part);
+    }
+    let (play, again) =
+        match app.plays().enter((who.operator.id.clone(), key.clone()), asked.finalize(), app.now()) {
+            Entry::Again(play) => (play, true),
+            Entry::New(play) => {
+                let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
+                // A task of its own: a page that is loaded again finds the call going on.
+                tokio::spawn(async move {
+                    let detail = format!("{}, as project {}", ask.name(), project.id);
+                    let noted = app.note(&who, "playground.call", key, detail).await;
+                    let played = async {
+                        match noted {
+                            Ok(()) => app.play(&who, project, ask, body).await,
+                            Err(problem) => problem.played(),
+                        }
+                    };
+                    made.take_in(played).await;
+                });
+                (play, false)
+            }
+            Entry::OtherBody => {
+                let message =
+                    "another call was made under this `Idempotency-Key`: a new call needs a new one";
+                return Err(Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "idempotency_key_reused",
+                    message,
+                )
+                .at(Some(IDEMPOTENCY_KEY)));
+            }
+            Entry::Full => {
+                let message =
+                    "too many calls of the playground are being made: stop one, or wait until one is over";
+                return Err(
+                    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_calls", message).retry_after(5)
+                );
+            }
+        };
+    answer(&play, again).await
+}
+
+async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {
+    // Before the head is waited for: whoever waits listens.
+    let reading = play.read();
+    let Some(known) = play.head().await else {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "stopped",
+            "the call was stopped before it was answered",
+        ));
+    };
+    let (status, headers) = head(known.status, known.content_type, &known.headers, again);
+    Ok((status, headers, HttpBody::from_stream(reading)).into_response())
+}
+
+fn head(
+    status: u16,
+    content_type: &'static str,
+    told: &[(&'static str, String)],
+    again: bool,
+) -> (StatusCode, HeaderMap) {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    for (name, value) in told {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        {
+            headers.append(name, value);
+        }
+    }
+    if again {
+        headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    (StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), headers)
+}
+
+async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
+    if !is_json(request.headers()) {
+        let message = "the body must be JSON, with `content-type: application/json`";
+        return Err(Problem::form(None, message));
+    }
+    read(request, MAX_CALL_BYTES).await
+}
+
+fn project(app: &App, headers: &HeaderMap) -> Result<ProjectRecord, Problem> {
+    let missing =
+        || Problem::form(Some(PROJECT), format!("the header `{PROJECT}` names the project that pays"));
+    let named = headers.get(PROJECT).and_then(|value| value.to_str().ok()).ok_or_else(missing)?;
+    let id = ProjectId::new(named).map_err(|error| Problem::form(Some(PROJECT), error.to_string()))?;
+    let unknown = || Problem::not_found(format!("there is no project `{id}`")).at(Some(PROJECT));
+    app.directory().project(&id).ok_or_else(unknown)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<String, Problem> {
+    let key = headers.get(IDEMPOTENCY_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let message = format!(
+            "a call needs the header `{IDEMPOTENCY_KEY}`, of 1 to {MAX_KEY_BYTES} visible characters: under one key it is made, and paid for, once"
+        );
+        return Err(Problem::form(Some(IDEMPOTENCY_KEY), message));
+    }
+    Ok(key.to_owned())
+}

@@ -1,0 +1,167 @@
+//! What is known of calls, for operators: stored traces, what they explain, what was used, and the house as it is now. Must not know
+//! who asks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use headrace_admin::AdminError;
+use headrace_admin_http::{Calls, Ended, Look};
+use headrace_domain::{Clock, ProjectId, TraceRecord, UnixNanos};
+use headrace_explain::{MOST_COMPARED, Usual, diff, explain, why_cost};
+use headrace_store::trace::SqliteTraceReader;
+use headrace_trace::{
+    CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
+};
+use headrace_wire::named_request;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::datadir;
+use crate::insight::Insight;
+
+/// Most calls that are shown beside one.
+const MOST_BESIDE: usize = 100;
+
+/// See the top of the file.
+pub(crate) struct KnownCalls {
+    insight: Insight,
+    recorder: Arc<Recorder>,
+    /// One connection: who asks at the same time waits.
+    reader: SqliteTraceReader,
+    clock: Arc<dyn Clock>,
+}
+
+impl KnownCalls {
+    /// Of a server with that data directory.
+    ///
+    /// # Errors
+    /// Its traces cannot be read.
+    pub(crate) fn new(
+        dir: &Path,
+        insight: &Insight,
+        recorder: &Arc<Recorder>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, String> {
+        let reader = SqliteTraceReader::open(&datadir::trace_file(dir)).map_err(|error| error.to_string())?;
+        let (insight, recorder, clock) = (insight.clone(), Arc::clone(recorder), Arc::clone(clock));
+        Ok(Self { insight, recorder, reader, clock })
+    }
+
+    /// The record of a call: in memory right after its answer, then in the store.
+    fn find(&self, id: &str) -> Result<Option<TraceRecord>, AdminError> {
+        let Some(id) = named_request(id) else { return Ok(None) };
+        match self.recorder.recent(id) {
+            Some(recent) => Ok(Some(TraceRecord::clone(&recent))),
+            None => self.reader.get(id).map_err(failed),
+        }
+    }
+
+    /// Sets each part of a query that is named.
+    fn query<Q: Default>(
+        &self,
+        named: &[(&'static str, String)],
+        set: impl Fn(&mut Q, &str, &str, UnixNanos) -> Result<(), String>,
+    ) -> Result<Q, AdminError> {
+        let (mut query, now) = (Q::default(), self.clock.now());
+        for (name, value) in named {
+            set(&mut query, name, value, now).map_err(|why| invalid(&format!("`{name}` {why}")))?;
+        }
+        Ok(query)
+    }
+}
+
+impl Calls for KnownCalls {
+    fn search(
+        &self,
+        named: &[(&'static str, String)],
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, AdminError> {
+        let query = self.query(named, CallQuery::set)?;
+        let after = cursor.map(str::parse).transpose();
+        let after = after.map_err(|_| invalid("`cursor` is no `next` of a page"))?;
+        Ok(self.reader.search(&query, after, limit).map_err(failed)?.json())
+    }
+
+    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError> {
+        let Some(record) = self.find(id)? else { return Ok(None) };
+        Ok(match what {
+            Look::Trace => Some(operator_json(&record)),
+            Look::Explain => {
+                let compared = self.reader.last(MOST_COMPARED).map_err(failed)?;
+                Some(told(&explain(&record, &Usual::of(&compared, &record)))?)
+            }
+            Look::Cost => Some(told(&why_cost(&record))?),
+            Look::Beside => {
+                let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
+                let rows: Vec<Value> = beside.unwrap_or_default().iter().map(|row| row.json()).collect();
+                Some(json!({ "data": rows, "next": null }))
+            }
+        })
+    }
+
+    fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
+        let (Some(a), Some(b)) = (self.find(a)?, self.find(b)?) else { return Ok(None) };
+        told(&diff(&a, &b)).map(Some)
+    }
+
+    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
+        let query = self.query(named, UsageQuery::set)?;
+        Ok(self.insight.usage.usage(&query).map_err(failed)?.json())
+    }
+
+    fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {
+        let month = month.parse().map_err(|why: String| invalid(&format!("`month` {why}")))?;
+        let statement = self.insight.usage.statement(project, month).map_err(failed)?;
+        let statement = statement.ok_or_else(|| AdminError {
+            code: "unknown_project".to_owned(),
+            message: format!("the ledger knows no project `{project}`"),
+            remedy: String::new(),
+        })?;
+        Ok(statement.json())
+    }
+
+    fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
+        let query = self.query(named, CacheQuery::set)?;
+        Ok(self.reader.cache(&query).map_err(failed)?.json())
+    }
+
+    fn now(&self) -> Value {
+        self.insight.now().json()
+    }
+
+    fn ended(&self) -> Ended {
+        let rows = self.insight.live.subscribe();
+        Box::pin(futures_util::stream::unfold(rows, |mut rows| async move {
+            loop {
+                match rows.recv().await {
+                    Ok(row) => return Some((row.json(), rows)),
+                    // Whoever is too slow for every call sees those that follow.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return None,
+                }
+            }
+        }))
+    }
+}
+
+fn told(what: &impl Serialize) -> Result<Value, AdminError> {
+    serde_json::to_value(what).map_err(|error| AdminError {
+        code: "internal".to_owned(),
+        message: error.to_string(),
+        remedy: String::new(),
+    })
+}
+
+fn failed(error: TraceError) -> AdminError {
+    let code = match error {
+        TraceError::TooMuch { .. } => "invalid",
+        _ => "store_failed",
+    };
+    AdminError { code: code.to_owned(), message: error.to_string(), remedy: String::new() }
+}
+
+fn invalid(message: &str) -> AdminError {
+    AdminError { code: "invalid".to_owned(), message: message.to_owned(), remedy: String::new() }
+}

@@ -1,0 +1,123 @@
+//! Calls of the house that operators make as a project: within its limits, for its money, under the key `playground`. Must not know
+//! how an operator asks, or how often.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use headrace_admin_http::{Ask, Pieces, Played, Playground};
+use headrace_call_api::{AnswerBody, Credentials, Frames, Front, Head, Peer, Question};
+use headrace_domain::{Clock, Endpoint, KeyId};
+use headrace_gateway::{Answer, Gateway};
+use headrace_identity::{
+    Directory, EndpointAccess, ModelAccess, OperatorRecord, OrgRecord, Principal, ProjectRecord, RateLimits,
+};
+
+/// Under which key these calls stand in traces.
+const KEY: &str = "playground";
+
+/// See the top of the file.
+pub(crate) struct House {
+    gateway: Weak<Gateway>,
+    directory: Arc<Directory>,
+    clock: Arc<dyn Clock>,
+}
+
+impl House {
+    pub(crate) fn new(gateway: &Arc<Gateway>, directory: &Arc<Directory>, clock: &Arc<dyn Clock>) -> Self {
+        let (directory, clock) = (Arc::clone(directory), Arc::clone(clock));
+        Self { gateway: Arc::downgrade(gateway), directory, clock }
+    }
+}
+
+impl Playground for House {
+    fn ask(
+        &self,
+        ask: Ask,
+        project: ProjectRecord,
+        operator: &OperatorRecord,
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Played> + Send>> {
+        let (gateway, clock) = (self.gateway.upgrade(), Arc::clone(&self.clock));
+        let principal = self.directory.org(&project.org).and_then(|org| principal(project, &org, operator));
+        Box::pin(async move {
+            let (Some(gateway), Some(principal)) = (gateway, principal) else { return stopping() };
+            let principal = Arc::new(principal);
+            let endpoint = match ask {
+                Ask::Chat => Endpoint::ChatCompletions,
+                Ask::Responses => Endpoint::Responses,
+                Ask::Messages => Endpoint::Messages,
+                Ask::Tokenize => {
+                    return played(match gateway.ask_as(Question::Tokenize, principal) {
+                        Ok(asked) => gateway.answer_question(asked, body).await,
+                        Err(answer) => answer,
+                    });
+                }
+            };
+            played(match gateway.admit_as(principal, head(clock.as_ref(), endpoint)) {
+                Ok(entered) => gateway.call(entered, body).await,
+                Err(answer) => answer,
+            })
+        })
+    }
+}
+
+/// Who calls: the project, by whichever operator. Only what binds project and organisation binds it.
+fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord) -> Option<Principal> {
+    Some(Principal {
+        org: project.org,
+        project: project.id,
+        key: KeyId::new(KEY).ok()?,
+        name: operator.name.clone(),
+        models: ModelAccess::All,
+        endpoints: EndpointAccess::All,
+        regions: org.regions.clone(),
+        org_regions: org.regions.clone(),
+        limits: RateLimits::default(),
+        project_limits: project.limits,
+        org_limits: org.limits,
+        expires: None,
+    })
+}
+
+fn head(clock: &dyn Clock, endpoint: Endpoint) -> Head {
+    Head {
+        endpoint,
+        credentials: Credentials::default(),
+        peer: Peer { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
+        traceparent: None,
+        dialect: Vec::new(),
+        started: clock.now(),
+        started_mono_ns: clock.monotonic_nanos(),
+        connection: None,
+    }
+}
+
+fn played(answer: Answer) -> Played {
+    let Answer { status, content_type, headers, body } = answer;
+    let body: Pieces = match body {
+        AnswerBody::Whole(bytes) => Box::pin(futures_util::stream::iter([Ok(bytes)])),
+        AnswerBody::Stream(frames) | AnswerBody::Long { body: frames, .. } => Box::pin(Read(frames)),
+    };
+    Played { status, content_type, headers, body }
+}
+
+fn stopping() -> Played {
+    let body = r#"{"error":{"code":"stopping","message":"the server is stopping"}}"#;
+    let body = Box::pin(futures_util::stream::iter([Ok(Bytes::from_static(body.as_bytes()))]));
+    Played { status: 503, content_type: "application/json", headers: Vec::new(), body }
+}
+
+/// The frames of an answer, as a stream. Whoever reads them takes each at once, so that no reader stalls.
+struct Read<F>(F);
+
+impl<F: Frames> Stream for Read<F> {
+    type Item = std::io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_frame(cx).map_err(std::io::Error::other)
+    }
+}
