@@ -60,10 +60,7 @@ impl Gateway {
         headers: Vec<(&'static str, String)>,
     ) -> Result<Questioner, Answer> {
         let (dossier, principal) = self.identify(credentials, question.dialect());
-        match principal {
-            Ok(principal) => Ok(Questioner { question, principal, dossier, headers }),
-            Err(why) => Err(tell(&dossier, Err(why))),
-        }
+        questioner(question, dossier, principal, headers)
     }
 
     /// The same for a caller inside the house, who acts for a principal that is known already.
@@ -72,7 +69,7 @@ impl Gateway {
     /// The answer to whoever has no request left.
     pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<Questioner, Answer> {
         let (dossier, principal) = self.identify_as(Ok(principal), question.dialect());
-        Self::questioner(question, dossier, principal)
+        questioner(question, dossier, principal, Vec::new())
     }
 
     /// The answer to a question.
@@ -122,6 +119,18 @@ impl Gateway {
             told = passed.answer(&catalog, asks) => told,
             () = self.cut_off().cancelled() => Err(draining()),
         }
+    }
+}
+
+fn questioner(
+    question: Question,
+    dossier: Dossier,
+    principal: Result<Arc<Principal>, Why>,
+    headers: Vec<(&'static str, String)>,
+) -> Result<Questioner, Answer> {
+    match principal {
+        Ok(principal) => Ok(Questioner { question, principal, dossier, headers }),
+        Err(why) => Err(tell(&dossier, Err(why))),
     }
 }
 
