@@ -26,8 +26,7 @@ use crate::activity::{Activity, Patience, Verdict, Wish};
 use crate::socket::Socket;
 use crate::stats::{Stats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
-use crate::transport::Transport;
-use crate::turns::Duplex;
+use crate::transport::{Duplex, Transport};
 
 /// What an HTTP/2 connection begins with (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -8,6 +8,7 @@ mod body;
 mod config;
 mod connection;
 mod framing;
+mod handshake;
 mod listener;
 mod operations;
 mod peer;

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Frames, Front, Head,
-    Memory, ObjectAsk, ObjectMethod, Peer, Question,
+    Admitted, Annex, AnnexHead, Answer, Credentials, DIALECT_HEADERS, EdgeRefusal, Front, Head, Memory,
+    ObjectAsk, ObjectMethod, Peer, Question,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -15,19 +15,15 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use tokio::sync::Semaphore;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::activity::{Activity, InFlight, Wish};
 use crate::answers::{cut_short, health, ready, response};
 use crate::body::{OutBody, Source};
 use crate::connection::MOST_HTTP1_HEADERS;
+use crate::handshake::{MOST_SOCKETS, Upgraded, is_websocket, switched};
 use crate::routes::{self, Access, Route, Target};
 use crate::stats::{Stats, count};
-use crate::turns::{MOST_SOCKETS, Upgraded};
 use crate::upload::{BodyLimits, Upload, head_bytes};
-
-/// Of the key of a WebSocket: 16 bytes in base64.
-const WEBSOCKET_KEY_CHARACTERS: usize = 24;
 
 /// What all connections share.
 pub(crate) struct Shared<F> {
@@ -365,35 +361,6 @@ impl<F: Front> Asked<'_, F> {
             x_api_key: joined(&self.parts.headers, &HeaderName::from_static("x-api-key")),
         }
     }
-}
-
-/// Whether a request wants to go on in WebSockets, as RFC 6455 §4.2.1 has it.
-fn is_websocket(head: &Parts) -> bool {
-    let has = |name: HeaderName, word: &str| {
-        let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
-    };
-    let key = single(&head.headers, "sec-websocket-key");
-    head.method == Method::GET
-        && head.version == Version::HTTP_11
-        && has(header::CONNECTION, "upgrade")
-        && has(header::UPGRADE, "websocket")
-        && has(header::SEC_WEBSOCKET_VERSION, "13")
-        && key.is_some_and(|key| key.len() == WEBSOCKET_KEY_CHARACTERS)
-}
-
-/// The answer behind which a connection goes on in WebSockets.
-fn switched<S: Frames>(head: &Parts) -> Response<OutBody<S>> {
-    let mut response = Response::new(OutBody::Whole(Bytes::new()));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    let key = head.headers.get(header::SEC_WEBSOCKET_KEY).map_or(&[][..], HeaderValue::as_bytes);
-    if let Ok(accept) = HeaderValue::try_from(derive_accept_key(key)) {
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    }
-    response
 }
 
 /// How many hosts an HTTP/1 request names, if that is wrong (RFC 9112 §3.2).

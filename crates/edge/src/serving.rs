@@ -17,13 +17,15 @@ use tokio_util::task::TaskTracker;
 use crate::activity::{Activity, Wish};
 use crate::answers::{cut_short, written_out};
 use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
+use crate::handshake::{MOST_SOCKETS, Upgraded};
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics};
 use crate::registry::{Full, Registered, Registry};
 use crate::service::{Shared, answer};
 use crate::stats::{Stats, count, value};
 use crate::tls::Certificate;
-use crate::turns::{Duplex, MOST_SOCKETS, Turns, Upgraded};
+use crate::transport::Duplex;
+use crate::turns::Turns;
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 

@@ -14,6 +14,11 @@ use crate::activity::Activity;
 use crate::framing::Framing;
 use crate::streams::Streams;
 
+/// Bytes in both directions.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
 /// See the top of the file.
 pub(crate) struct Transport<S> {
     io: S,

@@ -13,12 +13,9 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Credentials, Frames, Front, GiveUp, Head, Peer,
-    Reserved,
+    Admitted, Answer, AnswerBody, BodyRefusal, BodySource, Frames, Front, GiveUp, Head, Peer, Reserved,
 };
 use headrace_domain::{ConnectionTrace, Endpoint};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -26,14 +23,14 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::activity::{Activity, Wish};
+use crate::handshake::Upgraded;
 use crate::service::Shared;
 use crate::stats::count;
+use crate::transport::Duplex;
 use crate::upload::take;
 
 use events::Events;
 
-/// Connections of turns that are open at once.
-pub(crate) const MOST_SOCKETS: usize = 256;
 /// The longest message of a client, in bytes.
 const MOST_TURN_BYTES: usize = 4 << 20;
 /// How long such a connection may last: OpenAI's.
@@ -50,21 +47,6 @@ const BUFFER_BYTES: usize = 16 << 10;
 const TOO_LONG: &str = r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and go on from the last response by `previous_response_id`.","param":null}}"#;
 /// And where a message is too long.
 const TOO_LARGE: &str = r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and go on from a stored response.","param":null}}"#;
-
-/// A connection in both directions.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
-
-/// What a connection of turns was let in with.
-#[derive(Debug)]
-pub(crate) struct Upgraded {
-    pub(crate) credentials: Credentials,
-    pub(crate) traceparent: Option<String>,
-    pub(crate) dialect: Vec<(&'static str, String)>,
-    /// Its place among all of them.
-    pub(crate) _place: OwnedSemaphorePermit,
-}
 
 type Socket<'a> = WebSocketStream<&'a mut dyn Duplex>;
 

@@ -1,0 +1,56 @@
+//! A request that wants its connection to go on in WebSockets (RFC 6455), and the answer behind which it does. Knows no turns, and decides
+//! nothing about who may.
+
+use bytes::Bytes;
+use headrace_call_api::{Credentials, Frames};
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Response, StatusCode, Version};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::body::OutBody;
+
+/// Connections of turns that are open at once.
+pub(crate) const MOST_SOCKETS: usize = 256;
+/// Of the key of a handshake: 16 bytes in base64.
+const KEY_CHARACTERS: usize = 24;
+
+/// What a connection of turns was let in with.
+#[derive(Debug)]
+pub(crate) struct Upgraded {
+    pub(crate) credentials: Credentials,
+    pub(crate) traceparent: Option<String>,
+    pub(crate) dialect: Vec<(&'static str, String)>,
+    /// Its place among all of them.
+    pub(crate) _place: OwnedSemaphorePermit,
+}
+
+/// Whether a request wants to go on in WebSockets, as RFC 6455 §4.2.1 has it.
+pub(crate) fn is_websocket(head: &Parts) -> bool {
+    let has = |name: HeaderName, word: &str| {
+        let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
+    };
+    let keys: Vec<_> = head.headers.get_all(header::SEC_WEBSOCKET_KEY).iter().collect();
+    head.method == Method::GET
+        && head.version == Version::HTTP_11
+        && has(header::CONNECTION, "upgrade")
+        && has(header::UPGRADE, "websocket")
+        && has(header::SEC_WEBSOCKET_VERSION, "13")
+        && matches!(keys.as_slice(), [key] if key.len() == KEY_CHARACTERS)
+}
+
+/// The answer behind which a connection goes on in WebSockets.
+pub(crate) fn switched<S: Frames>(head: &Parts) -> Response<OutBody<S>> {
+    let mut response = Response::new(OutBody::Whole(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    let key = head.headers.get(header::SEC_WEBSOCKET_KEY).map_or(&[][..], HeaderValue::as_bytes);
+    if let Ok(accept) = HeaderValue::try_from(derive_accept_key(key)) {
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    response
+}
