@@ -4,6 +4,7 @@
 mod command;
 pub mod control;
 mod error;
+mod lent;
 mod lock;
 mod places;
 mod service;

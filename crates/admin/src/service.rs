@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
 use crate::error::AdminError;
+use crate::lent::Lent;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 
 /// Most rows of the audit log in one reply.
@@ -459,7 +460,6 @@ mod lend;
 mod money;
 mod operators;
 
-use lend::Lent;
 pub use money::Grant;
 pub use operators::LinkSource;
 

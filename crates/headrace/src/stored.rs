@@ -5,31 +5,20 @@
 //! <https://github.com/ollama/ollama/blob/main/docs/faq.mdx> (`OLLAMA_MODELS`; a manifest for each tag, a blob for each layer),
 //! <https://lmstudio.ai/docs/app/basics/import-model>, <https://github.com/ggml-org/llama.cpp> (`LLAMA_CACHE`).
 
+mod files;
 mod hub;
 mod ollama;
 
 use std::path::{Path, PathBuf};
 
+use files::{Budget, entries, gguf_files};
+
+pub(crate) use files::Stored;
+
 /// Entries of directories that are looked at in all.
 const MAX_ENTRIES: usize = 50_000;
 /// Models that an error names.
 const NAMED: usize = 5;
-
-/// A checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
-    /// What its program calls it.
-    pub(crate) name: String,
-    /// Which program's.
-    pub(crate) program: &'static str,
-    /// What can be served: a directory, or a GGUF file.
-    pub(crate) path: PathBuf,
-    pub(crate) format: &'static str,
-    /// Of its weights.
-    pub(crate) bytes: u64,
-    /// Why it cannot be served as it is.
-    pub(crate) fault: Option<&'static str>,
-}
 
 /// Where programs store them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,9 +36,6 @@ pub(crate) enum Found {
     /// In words.
     None(String),
 }
-
-/// How many entries may still be looked at.
-pub(crate) struct Budget(usize);
 
 impl Places {
     /// By this process's environment.
@@ -209,41 +195,6 @@ fn alike(known: &str, name: &str) -> usize {
         |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
     let last = |text: &str| text.rsplit('/').next().unwrap_or_default().to_owned();
     common(known, name).max(common(&last(known), &last(name)))
-}
-
-/// The entries of a directory by name; none where it cannot be read.
-pub(crate) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)> {
-    let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut found = Vec::new();
-    for entry in read.flatten() {
-        if budget.0 == 0 {
-            break;
-        }
-        budget.0 -= 1;
-        if let Ok(name) = entry.file_name().into_string() {
-            found.push((name, entry.path()));
-        }
-    }
-    found.sort();
-    found
-}
-
-/// The GGUF files of a directory that can be given by themselves: of one in parts the first, and no projectors of images.
-pub(crate) fn gguf_files(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf, u64)> {
-    let mut files = Vec::new();
-    for (name, path) in entries(dir, budget) {
-        let Some(stem) = name.strip_suffix(".gguf") else { continue };
-        let part =
-            stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-')).map(|(_, number)| number);
-        let later = part.is_some_and(|number| number.parse::<u32>().is_ok_and(|number| number > 1));
-        if later || stem.to_lowercase().starts_with("mmproj") {
-            continue;
-        }
-        if let Ok(data) = std::fs::metadata(&path).map(|data| data.len()) {
-            files.push((stem.to_owned(), path, data));
-        }
-    }
-    files
 }
 
 /// `PUBLISHER/REPOSITORY/FILE.gguf`

@@ -19,6 +19,7 @@ mod live;
 mod margin;
 mod memory;
 mod metrics;
+mod misses;
 mod now;
 mod past;
 mod recent;
@@ -44,6 +45,7 @@ pub use live::{EVENTS_WAITING, Live, Note};
 pub use margin::{Margin, MarginBy};
 pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
+pub use misses::miss_words;
 pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorder::{Recorder, RecorderConfig};
 pub use seam::{TraceReader, TraceStore};
@@ -58,5 +60,5 @@ pub use usage::{
     HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReader, UsageReport, UsageRow,
     UsageSums,
 };
-pub use waterfall::{WaterfallOptions, miss_words, waterfall, wrapped};
+pub use waterfall::{WaterfallOptions, waterfall, wrapped};
 pub use window::{Minute, Percentiles};

@@ -2,14 +2,14 @@
 //! tokens, cache, batch, queue, speed and money. Knows nothing of where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Continued, EngineTrace, MissReason, Outcome, PriceTier, PromptPlace,
-    Stage, StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, Continued, EngineTrace, Outcome, PriceTier, Stage, StageSpan, TraceRecord,
 };
 
 use crate::axis::{Axis, Part};
 use crate::group::{Group, grouped_spans};
 use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
+use crate::misses::miss_words;
 use crate::past;
 use crate::units::{cells, clipped, format_utc, grouped, humane_duration, percent, plain, three_digits};
 
@@ -496,53 +496,6 @@ fn kept_text(engine: &EngineTrace) -> Option<String> {
 
 fn thoughts_ended(count: u32) -> String {
     if count == 1 { "a thought ended".to_owned() } else { format!("{count} thoughts ended, each") }
-}
-
-/// Why not more of the prompt was found, in words. For operators: it says whether others have the same text cached.
-pub fn miss_words(miss: &CacheMiss) -> String {
-    let token = grouped(miss.token.into());
-    let mut text = match miss.reason {
-        MissReason::BelowBlock => {
-            "the prompt has no whole block before its last token, which is always computed".to_owned()
-        }
-        MissReason::Bypassed => "not looked for: the prompt's log-probabilities are wanted".to_owned(),
-        MissReason::Disabled => "the cache is switched off".to_owned(),
-        MissReason::Evicted => format!("evicted from token {token} on"),
-        MissReason::Expired => format!("expired from token {token} on"),
-        MissReason::Differs => format!("the nearest cached prompt differs at token {token}"),
-        MissReason::NeverSeen => format!("never seen from token {token} on"),
-    };
-    if let Some(place) = &miss.place {
-        text.push_str(": ");
-        text.push_str(&place_text(place));
-    }
-    if miss.elsewhere {
-        text.push_str(" (cached for another tenant)");
-    }
-    text
-}
-
-/// A place in the words of who made the call.
-fn place_text(place: &PromptPlace) -> String {
-    match place {
-        PromptPlace::System { character } => format!("system, character {character}"),
-        PromptPlace::Message { index, block: None, character } => {
-            format!("messages[{index}], character {character}")
-        }
-        PromptPlace::Message { index, block: Some(block), character } => {
-            format!("messages[{index}].content[{block}], character {character}")
-        }
-        PromptPlace::Reasoning { index, character } => {
-            format!("the reasoning of messages[{index}], character {character}")
-        }
-        PromptPlace::ToolCall { index, call } => format!("tool call {call} of messages[{index}]"),
-        PromptPlace::Tool { index } => format!("tools[{index}]"),
-        PromptPlace::Tools => "the list of tools".to_owned(),
-        PromptPlace::Template { before_message } => {
-            format!("in the template before messages[{before_message}]")
-        }
-        PromptPlace::Prompt { index, character } => format!("prompt {index}, character {character}"),
-    }
 }
 
 /// Where the time of the engine's steps went while the request ran.

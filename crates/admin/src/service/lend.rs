@@ -1,15 +1,14 @@
 //! A key for whoever sits at the server's own machine and may read its data directory: made when first asked for, good for
 //! hours, and the same one again for the same asker, so that asking makes no rows. Must not know what it is used for.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use headrace_domain::{KeyId, ProjectId, UnixNanos};
-use parking_lot::Mutex;
+use headrace_domain::{ProjectId, UnixNanos};
 
 use super::AdminService;
-use crate::command::{AdminCommand, AdminReply, SecretText};
+use crate::command::{AdminCommand, AdminReply};
 use crate::error::AdminError;
+use crate::lent::LentKey;
 
 /// How long such a key is good.
 const LENT_FOR: Duration = Duration::from_secs(12 * 3600);
@@ -19,16 +18,6 @@ const GIVEN_AGAIN_UNTIL: Duration = Duration::from_secs(3600);
 const MAX_REMEMBERED: usize = 64;
 /// The project whose money such calls spend, where nobody names one.
 const DEFAULT_PROJECT: &str = "default";
-
-/// Keys lent by this process, by asker and project. Their secrets are in memory alone.
-#[derive(Default)]
-pub(super) struct Lent(Mutex<HashMap<(String, ProjectId), LentKey>>);
-
-struct LentKey {
-    id: KeyId,
-    secret: SecretText,
-    ends: UnixNanos,
-}
 
 impl AdminService {
     /// A key for `actor`. Whoever may ask may make keys that last: this one is for convenience, and gives no more.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Budget, Stored, entries, gguf_files};
+use super::files::{Budget, Stored, entries, gguf_files};
 
 const PROGRAM: &str = "Hugging Face";
 /// Longest file that names a revision, in bytes.

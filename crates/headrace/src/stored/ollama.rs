@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{Budget, Stored, entries};
+use super::files::{Budget, Stored, entries};
 
 const PROGRAM: &str = "Ollama";
 /// The registry whose name nobody writes, and its namespace.

@@ -1,3 +1,5 @@
+//! Caches of other programs, made as they make them. Must not know how they are read.
+
 use std::fs;
 use std::os::unix::fs::symlink;
 
