@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_wire::client::{ChatChunk, ToolCallDelta, UsageBody};
 
-use crate::Explain;
+use crate::{ConnectTimes, Explain};
 
 /// Everything that a stream brought, as far as it got.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -29,9 +29,16 @@ pub struct Answer {
     pub id: String,
     /// The request, by which its trace is found.
     pub request_id: Option<String>,
+    /// The trace that the call is in at both ends, where one was sent along: 32 hex digits.
+    pub trace_id: Option<String>,
     /// How long it took.
     pub timing: Timing,
+    /// When each piece of text, reasoning or tool call came, since the request was sent; those of the first [`MAX_ARRIVALS`].
+    pub arrivals: Vec<Duration>,
 }
+
+/// Pieces whose times are kept.
+pub const MAX_ARRIVALS: usize = 1 << 16;
 
 /// Something new in an answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +67,11 @@ pub struct AssembledToolCall {
 /// Times of one answer as the client saw them, from the sending of the try that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timing {
-    /// Until the response's headers.
+    /// Making a connection, before anything else; `None`: there was one from before, or the transport does not say.
+    pub connect: Option<ConnectTimes>,
+    /// Until the transport had taken the whole request.
+    pub sent: Option<Duration>,
+    /// Until the response's headers: its first byte.
     pub headers: Duration,
     /// Until the first text, reasoning or tool call (TTFT).
     pub first_token: Option<Duration>,
@@ -85,6 +96,14 @@ impl Answer {
             None => (tokens, self.timing.last_token?.as_secs_f64()),
         };
         (seconds > 0.0).then(|| tokens as f64 / seconds)
+    }
+
+    /// The longest time between two pieces, and how many pieces there were; `None` below two. It says how evenly an answer came,
+    /// not how fast it was made: many tokens may come in one piece.
+    pub fn longest_gap(&self) -> Option<(Duration, usize)> {
+        let gaps = self.arrivals.iter().zip(self.arrivals.iter().skip(1));
+        let longest = gaps.map(|(from, to)| to.saturating_sub(*from)).max()?;
+        Some((longest, self.arrivals.len()))
     }
 
     /// Takes in a chunk that came `at` after the request was sent, and gives what is new in it. Only the first
@@ -119,6 +138,9 @@ impl Answer {
             if !events.is_empty() {
                 self.timing.first_token.get_or_insert(at);
                 self.timing.last_token = Some(at);
+                if self.arrivals.len() < MAX_ARRIVALS {
+                    self.arrivals.push(at);
+                }
             }
             if let Some(reason) = choice.finish_reason {
                 self.finish_reason = Some(reason.clone());

@@ -2,17 +2,24 @@
 //! Knows nothing of conversations.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use headrace_wire::client::ChatRequest;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Method, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::connect::{TimedConnections, TimedNames, Watch};
 use crate::error::causes;
 use crate::plain::plain;
+use crate::sent::{NotedBody, Taken};
+use crate::stream::Sent;
+use crate::tls;
+use crate::traced::TraceContext;
 use crate::{ApiError, ChatStream, ClientError, RetryPolicy};
 
 /// Longest body of an error that is read, in bytes.
@@ -129,7 +136,11 @@ impl Client {
             .connect_timeout(config.connect_timeout)
             .read_timeout(config.idle_timeout)
             .tcp_nodelay(true);
-        builder = trusted(builder, base.scheme() == "https", config.ca_pem.as_deref())?;
+        builder = builder.dns_resolver(TimedNames).connector_layer(TimedConnections);
+        builder = match base.scheme() {
+            "https" => builder.tls_backend_preconfigured(tls::config(config.ca_pem.as_deref())?),
+            _ => trusted(builder, false, config.ca_pem.as_deref())?,
+        };
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
@@ -154,14 +165,17 @@ impl Client {
         };
         let body =
             body.map_err(|error| ClientError::Config(format!("the request cannot be written: {error}")))?;
-        let answered = self.send(Method::POST, "v1/chat/completions", Some(body)).await?;
+        let trace = TraceContext::new();
+        let answered =
+            self.send(Method::POST, "v1/chat/completions", Some(body.into()), trace.as_ref()).await?;
         let content_type = header(&answered.response, CONTENT_TYPE.as_str()).unwrap_or_default();
         if !content_type.starts_with("text/event-stream") {
             let what = format!("a stream was asked for and `{content_type}` came; is this an API server?");
             return Err(ClientError::Protocol(what));
         }
         let request_id = header(&answered.response, "x-request-id");
-        Ok(ChatStream::new(answered.response, answered.sent, request_id, answered.retries))
+        let trace_id = trace.map(|trace| trace.trace_id().to_owned());
+        Ok(ChatStream::new(answered.response, answered.sent, request_id, trace_id))
     }
 
     /// The models that the key may use.
@@ -209,18 +223,37 @@ impl Client {
     }
 
     async fn get(&self, path: &str) -> Result<Vec<u8>, ClientError> {
-        let mut answered = self.send(Method::GET, path, None).await?;
+        let mut answered = self.send(Method::GET, path, None, None).await?;
         let (body, whole) = read_body(&mut answered.response, MAX_BODY_BYTES).await?;
         if whole { Ok(body) } else { Err(ClientError::Protocol(format!("more than {MAX_BODY_BYTES} bytes"))) }
     }
 
     /// Sends until an answer begins well or the policy gives up.
-    async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answered, ClientError> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        trace: Option<&TraceContext>,
+    ) -> Result<Answered, ClientError> {
         let mut tried = 0_u32;
         loop {
-            let sent = Instant::now();
-            let error = match self.send_once(method.clone(), path, body.clone()).await {
-                Ok(response) => return Ok(Answered { response, sent, retries: tried }),
+            let at = Instant::now();
+            let (watch, taken) = (Watch::default(), Taken::default());
+            let mut request = self.request(method.clone(), path)?;
+            if let Some(body) = &body {
+                let noted = NotedBody::new(body.clone(), Arc::clone(&taken));
+                request = request.header(CONTENT_TYPE, "application/json").body(reqwest::Body::wrap(noted));
+            }
+            if let Some(header) = trace.and_then(TraceContext::header) {
+                request = request.header("traceparent", header);
+            }
+            let error = match watch.over(self.send_once(request)).await {
+                Ok(response) => {
+                    let sent =
+                        Sent { at, connect: watch.times(), taken: taken.get().copied(), retries: tried };
+                    return Ok(Answered { response, sent });
+                }
                 Err(error) => error,
             };
             tried = tried.saturating_add(1);
@@ -233,17 +266,12 @@ impl Client {
         }
     }
 
-    async fn send_once(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-    ) -> Result<Response, ClientError> {
+    pub(crate) fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, ClientError> {
         let url = self.base.join(path).map_err(|error| ClientError::Config(error.to_string()))?;
-        let mut request = self.http.request(method, url);
-        if let Some(body) = body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body);
-        }
+        Ok(self.http.request(method, url))
+    }
+
+    async fn send_once(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -256,7 +284,7 @@ impl Client {
         Err(ClientError::Api(Box::new(ApiError::from_body(status, &body, request_id, retry_after))))
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+    pub(crate) fn unreachable(&self, error: &reqwest::Error) -> ClientError {
         let (base, causes) = (self.base(), causes(error));
         if error.is_builder() {
             ClientError::Config(causes)
@@ -275,8 +303,7 @@ impl Client {
 /// A response that began well.
 struct Answered {
     response: Response,
-    sent: Instant,
-    retries: u32,
+    sent: Sent,
 }
 
 /// Makes a client trust the authorities of a PEM text instead of this machine's. Without TLS none are needed: a machine

@@ -3,15 +3,21 @@
 
 mod answer;
 mod client;
+mod connect;
 mod conversation;
 mod error;
 mod explain;
 mod plain;
+mod probe;
 mod retry;
+mod sent;
 mod stream;
+mod tls;
+mod traced;
 
-pub use answer::{Answer, AssembledToolCall, ChatEvent, Timing};
+pub use answer::{Answer, AssembledToolCall, ChatEvent, MAX_ARRIVALS, Timing};
 pub use client::{Client, ClientConfig, ModelInfo, trusted};
+pub use connect::ConnectTimes;
 pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};
@@ -19,5 +25,6 @@ pub use headrace_wire::client::{
     ChatMessage, ChatRequest, FunctionBody, HeadraceOptions, SseReader, StreamOptions, ToolCallBody,
     ToolCallDelta, UsageBody,
 };
+pub use probe::Probe;
 pub use retry::RetryPolicy;
 pub use stream::ChatStream;

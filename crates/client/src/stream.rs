@@ -8,7 +8,7 @@ use headrace_wire::client::{ChatChunk, SseEvent, SseReader};
 
 use crate::answer::CallSlots;
 use crate::error::causes;
-use crate::{Answer, ApiError, ChatEvent, ClientError, Timing};
+use crate::{Answer, ApiError, ChatEvent, ClientError, ConnectTimes, Timing};
 
 /// Longest wait for the body's end after the stream's own, which lets the connection be used again.
 const BODY_END_WAIT: Duration = Duration::from_millis(50);
@@ -38,21 +38,34 @@ enum State {
     Failed,
 }
 
+/// The sending of the try that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) connect: Option<ConnectTimes>,
+    /// When the transport had taken the body.
+    pub(crate) taken: Option<Instant>,
+    /// Tries that failed before.
+    pub(crate) retries: u32,
+}
+
 impl ChatStream {
     pub(crate) fn new(
         response: reqwest::Response,
-        sent: Instant,
+        sent: Sent,
         request_id: Option<String>,
-        retries: u32,
+        trace_id: Option<String>,
     ) -> Self {
-        let timing = Timing { headers: sent.elapsed(), retries, ..Timing::default() };
+        let Sent { at: sent, connect, taken, retries } = sent;
+        let taken = taken.map(|taken| taken.saturating_duration_since(sent));
+        let timing = Timing { connect, sent: taken, headers: sent.elapsed(), retries, ..Timing::default() };
         Self {
             response,
             reader: SseReader::new(),
             sent,
             ready: VecDeque::new(),
             calls: CallSlots::default(),
-            answer: Answer { request_id, timing, ..Answer::default() },
+            answer: Answer { request_id, trace_id, timing, ..Answer::default() },
             state: State::Open,
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use headrace_client::{
     ChatEvent, ChatMessage, ChatRequest, Client, ClientConfig, ClientError, HeadraceOptions, RetryPolicy,
-    StreamOptions,
+    StreamOptions, Timing,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -307,4 +307,70 @@ async fn connections_are_used_again_also_after_a_stream() {
         client.chat(&request()).await.unwrap().finish().await.unwrap();
     }
     server.await.unwrap();
+}
+
+/// A server that answers twice over one connection, the second time after a while.
+async fn serve_twice_over_one_connection() -> (Client, Arc<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen = Arc::new(Seen::default());
+    let server = seen.clone();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        for wait_ms in [0, 80] {
+            let request = read_request(&mut stream).await;
+            server.requests.lock().unwrap().push(request);
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            let whole = format!(
+                "{CHUNKED}{:x}\r\n{HELLO}\r\n{:x}\r\n{STOP}{DONE}\r\n0\r\n\r\n",
+                HELLO.len(),
+                STOP.len() + DONE.len()
+            );
+            stream.write_all(whole.as_bytes()).await.unwrap();
+        }
+    });
+    (Client::new(ClientConfig::new(url)).unwrap(), seen)
+}
+
+#[tokio::test]
+async fn each_step_on_the_way_is_timed_and_a_warm_connection_costs_nothing() {
+    let (client, seen) = serve_twice_over_one_connection().await;
+    let first = client.chat(&request()).await.unwrap().finish().await.unwrap();
+    let second = client.chat(&request()).await.unwrap().finish().await.unwrap();
+    let connect = first.timing.connect.unwrap();
+    assert!(connect.tcp > Duration::ZERO && connect.dns.is_none() && connect.tls.is_none(), "{connect:?}");
+    assert_eq!(second.timing.connect, None, "it stood");
+    for answer in [&first, &second] {
+        let Timing { sent, headers, first_token, last_token, total, .. } = answer.timing;
+        let (sent, first_token) = (sent.unwrap(), first_token.unwrap());
+        assert!(sent <= headers && headers <= first_token && first_token <= total, "{:?}", answer.timing);
+        assert_eq!((answer.arrivals.as_slice(), last_token), ([first_token].as_slice(), Some(first_token)));
+    }
+    assert!(first.timing.sent.unwrap() >= connect.tcp, "nothing is sent before there is a connection");
+    let waited = second.timing.headers - second.timing.sent.unwrap();
+    assert!(waited >= Duration::from_millis(80), "waiting for the server is not sending: {waited:?}");
+    let requests = seen.requests.lock().unwrap();
+    for (request, answer) in requests.iter().zip([&first, &second]) {
+        let trace_id = answer.trace_id.as_deref().unwrap();
+        assert!(request.contains(&format!("traceparent: 00-{trace_id}-")), "{request}");
+        assert!(request.contains("content-length: "), "{request}");
+    }
+    assert_ne!(first.trace_id, second.trace_id);
+}
+
+#[tokio::test]
+async fn tries_of_one_call_are_spans_of_one_trace() {
+    let busy = whole("503 Service Unavailable", "", "{}");
+    let (client, seen) = serve(vec![busy, good()]).await;
+    let answer = client.chat(&request()).await.unwrap().finish().await.unwrap();
+    let requests = seen.requests.lock().unwrap();
+    let header = |request: &String| {
+        request.lines().find_map(|line| line.strip_prefix("traceparent: ").map(str::to_owned)).unwrap()
+    };
+    let (one, two) = (header(&requests[0]), header(&requests[1]));
+    assert!(
+        [&one, &two].iter().all(|header| header.contains(answer.trace_id.as_deref().unwrap())),
+        "{one} {two}"
+    );
+    assert_ne!(one, two, "each try is a span of its own");
 }
