@@ -7,17 +7,17 @@ use clap::{Args, Parser, Subcommand};
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
-use crate::chat;
-
 pub(crate) mod cache;
 pub(crate) mod lens;
 
+pub(crate) mod chat;
 pub(crate) mod margin;
 
 pub(crate) mod names;
 
 pub(crate) mod operators;
 
+pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
 
@@ -116,6 +116,8 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Talk to a model in the terminal
     Chat(chat::ChatArgs),
+    /// What the way to a server takes: the floor that light sets, DNS, TCP, TLS, a round trip; and what of a call was network
+    Ping(ping::PingArgs),
     /// Measure a server under load: any that speaks OpenAI's dialect
     Bench(Box<crate::commands::bench::BenchArgs>),
     /// Checkpoints: which there are on this machine, what is in one, and random ones to measure with

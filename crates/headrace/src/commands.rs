@@ -13,6 +13,7 @@ pub(crate) mod models;
 pub(crate) mod money;
 pub(crate) mod now;
 pub(crate) mod operators;
+pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
 pub(crate) mod routes;

@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod datadir;
 mod doors;
+mod earth;
 mod encoders;
 mod engines;
 mod first_start;
@@ -19,6 +20,7 @@ mod gauges;
 mod hardening;
 mod health;
 mod hosted;
+mod house;
 mod inside;
 mod insight;
 mod key_text;
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => commands::status::audit(&args),
         Command::Chat(args) => talk(args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Ping(args) => commands::ping::run(&args),
         Command::Models(args) => commands::models::run(&args),
         Command::Render(args) => commands::lens::render(&args),
         Command::Tokenize(args) => commands::lens::tokenize(&args),
@@ -87,7 +90,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn talk(args: chat::ChatArgs) -> ExitCode {
+fn talk(args: cli::chat::ChatArgs) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(chat::run(args));

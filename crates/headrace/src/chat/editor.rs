@@ -24,7 +24,7 @@ use rustyline::{
 use tokio::sync::oneshot;
 
 use super::command::NAMES;
-use super::input::Typed;
+use super::typed::Typed;
 
 /// Entries that the history keeps: the newest.
 const MAX_HISTORY_ENTRIES: usize = 1_000;

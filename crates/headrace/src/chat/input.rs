@@ -7,20 +7,10 @@ use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 use super::editor::Editor;
+use super::typed::Typed;
 
 /// Longest line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
-
-/// What came of waiting for a line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Typed {
-    Line(String),
-    /// Ctrl-C, as often as it takes.
-    Interrupted,
-    /// A line that cannot be taken, and why.
-    Unreadable(String),
-    End,
-}
 
 /// Where lines come from.
 pub(super) enum Input {

@@ -9,8 +9,9 @@ use headrace_domain::{Clock, SystemClock};
 use super::command::{Command, HELP, KEYS};
 use super::input::Input;
 use super::screen::{OutputClosed, Screen};
+use super::session::Session;
 use super::turn::report;
-use super::{Session, saved, tools, waterfall};
+use super::{saved, tools, waterfall};
 
 /// Traces are written out of band: how often and how patiently one that is not there yet is asked for.
 const TRACE_TRIES: u32 = 4;
@@ -141,7 +142,12 @@ impl Session {
         };
         match self.trace(&id).await {
             Ok(trace) => {
-                screen.text(&waterfall::draw(&trace, screen.columns()))?;
+                let own = self.last_half.as_ref().filter(|_| self.last_request.as_ref() == Some(&id));
+                let drawn = match own {
+                    Some(half) => waterfall::draw_joined(&trace, half, screen.columns()),
+                    None => waterfall::draw(&trace, screen.columns()),
+                };
+                screen.text(&drawn)?;
                 screen.note(&format!("On the server's machine: headrace trace {id}"));
             }
             Err(error) => report(screen, &error, self.has_key),

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use headrace_client::{Answer, ChatEvent, ChatRequest, ChatStream, ClientError};
+use headrace_client::{Answer, ChatEvent, ChatRequest, ChatStream, ClientError, ConnectTimes};
 
-use super::Session;
-use super::input::{Input, Typed};
+use super::input::Input;
 use super::screen::{OutputClosed, Screen};
+use super::session::Session;
+use super::typed::Typed;
+use super::waterfall::ClientHalf;
 
 /// Most answers of one turn that call tools.
 const MAX_ROUNDS: usize = 16;
@@ -114,9 +116,11 @@ impl Session {
             }
         };
         self.last_request.clone_from(&stream.answer().request_id);
+        self.last_half = None;
         screen.begin_answer();
         let shown = show(&mut stream, interrupt, screen).await?;
         screen.end_answer()?;
+        self.last_half = Some(ClientHalf::of(stream.answer()));
         match shown {
             Shown::Whole => {
                 let answer = stream.into_answer();
@@ -236,6 +240,7 @@ fn summary(answer: &Answer) -> String {
         _ => {}
     }
     parts.extend(answer.timing.first_token.map(|ttft| format!("TTFT {}", duration(ttft))));
+    parts.extend(answer.timing.connect.as_ref().and_then(new_connection));
     parts.extend(answer.tokens_per_second().map(|rate| format!("{rate:.0} tokens/s")));
     if let Some(usage) = &answer.usage {
         parts.push(format!("prompt {} ({} cached)", usage.prompt_tokens, usage.cached_tokens()));
@@ -247,6 +252,16 @@ fn summary(answer: &Answer) -> String {
     }
     parts.extend(answer.request_id.clone());
     parts.join(" · ")
+}
+
+/// What a new connection took of that, where it is worth a word: over one that stands it would not have been.
+fn new_connection(connect: &ConnectTimes) -> Option<String> {
+    const WORTH_TELLING: Duration = Duration::from_millis(1);
+    let steps = [("DNS", connect.dns), ("TCP", Some(connect.tcp)), ("TLS", connect.tls)];
+    let steps: Vec<_> =
+        steps.iter().filter_map(|(name, time)| Some(format!("{name} {}", duration((*time)?)))).collect();
+    let told = || format!("{} of it a new connection ({})", duration(connect.total()), steps.join(", "));
+    (connect.total() >= WORTH_TELLING).then(told)
 }
 
 fn duration(time: Duration) -> String {
@@ -299,6 +314,18 @@ mod tests {
             summary(&answer),
             "TTFT 2.3 ms · 1000 tokens/s · prompt 24 (16 cached) · output 56 · $0.0000094 · req_1"
         );
+        let ms = |millis| Some(Duration::from_millis(millis));
+        let connect = Some(ConnectTimes { dns: ms(3), tcp: Duration::from_millis(12), tls: ms(26) });
+        let new = Answer {
+            timing: Timing { first_token: ms(60), connect, ..Timing::default() },
+            ..Answer::default()
+        };
+        assert_eq!(
+            summary(&new),
+            "TTFT 60 ms · 41 ms of it a new connection (DNS 3.0 ms, TCP 12 ms, TLS 26 ms)"
+        );
+        let near = ConnectTimes { tcp: Duration::from_micros(90), ..ConnectTimes::default() };
+        assert_eq!(new_connection(&near), None, "too little to matter");
         let cut = Answer { finish_reason: Some("length".into()), ..Answer::default() };
         assert_eq!(summary(&cut), "ended at its length limit");
         assert_eq!(

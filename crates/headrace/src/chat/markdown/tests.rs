@@ -1,3 +1,5 @@
+//! Markdown beside another reader of it, and in pieces of every size. Must not know how it is shown.
+
 use proptest::prelude::*;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 

@@ -8,22 +8,22 @@ use headrace_admin::{AdminCommand, AdminReply, control};
 use secrecy::SecretString;
 
 /// A server of ours, and how to be let in.
-pub(super) struct House {
-    pub(super) url: String,
-    pub(super) key: SecretString,
+pub(crate) struct House {
+    pub(crate) url: String,
+    pub(crate) key: SecretString,
     data_dir: PathBuf,
 }
 
 impl House {
     /// The server that runs on `data_dir`, with a key. `None` where none runs there, where it is not the one that is asked for
     /// (`url`), or where it lends nothing: then this is like any other server.
-    pub(super) async fn of(data_dir: PathBuf, url: Option<String>) -> Option<Self> {
+    pub(crate) async fn of(data_dir: PathBuf, url: Option<String>) -> Option<Self> {
         // What the socket says is waited for elsewhere: this thread has a person to serve.
         tokio::task::spawn_blocking(move || Self::find(data_dir, url.as_deref())).await.ok()?
     }
 
     /// The same with a key of now, as one ends after some hours.
-    pub(super) async fn again(&self) -> Option<Self> {
+    pub(crate) async fn again(&self) -> Option<Self> {
         Self::of(self.data_dir.clone(), Some(self.url.clone())).await
     }
 

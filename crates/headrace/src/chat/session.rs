@@ -1,0 +1,105 @@
+//! A conversation with a server: who is asked, with which key, and what was said. Must not know where lines come from.
+
+use headrace_client::{
+    ChatRequest, Client, ClientConfig, ClientError, ConversationLog, HeadraceOptions, ModelInfo,
+    StreamOptions,
+};
+
+use super::waterfall::ClientHalf;
+use crate::ca::read_ca;
+use crate::cli::At;
+use crate::cli::chat::ChatArgs;
+use crate::house::House;
+
+/// Where a server of ours listens unless it is told otherwise.
+const USUAL_URL: &str = "http://127.0.0.1:8080";
+
+/// One conversation.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// How the client was made, but for a lent key.
+    config: ClientConfig,
+    /// Who lent the key, where none was given.
+    pub(super) house: Option<House>,
+    pub(super) has_key: bool,
+    pub(super) log: ConversationLog,
+    pub(super) model: String,
+    /// What stays the same from request to request.
+    pub(super) template: ChatRequest,
+    /// The request that `/trace` shows.
+    pub(super) last_request: Option<String>,
+    /// What this end saw of it.
+    pub(super) last_half: Option<ClientHalf>,
+    /// The question that `/retry` asks again, and whether its turn is in the conversation.
+    pub(super) last_question: Option<(String, bool)>,
+}
+
+impl Session {
+    pub(super) async fn open(args: &ChatArgs) -> Result<Self, ClientError> {
+        let ca_pem = args.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
+        let house = match &args.key {
+            Some(_) => None,
+            None => lender(args).await,
+        };
+        let url = house.as_ref().map(|house| house.url.clone()).or_else(|| args.url.clone());
+        let key = args.key.clone().or_else(|| house.as_ref().map(|house| house.key.clone()));
+        let url = url.unwrap_or_else(|| USUAL_URL.to_owned());
+        let config = ClientConfig { key, ca_pem, ..ClientConfig::new(url) };
+        let client = Client::new(config.clone())?;
+        let model = match &args.model {
+            Some(model) => model.clone(),
+            None => first_model(&client).await?,
+        };
+        let mut log = ConversationLog::new();
+        log.set_system(args.system.clone().unwrap_or_default());
+        let template = ChatRequest {
+            max_tokens: args.max_tokens,
+            temperature: args.temperature,
+            seed: args.seed,
+            stream: true,
+            stream_options: Some(StreamOptions { include_usage: true }),
+            headrace: Some(HeadraceOptions { explain: true }),
+            ..ChatRequest::default()
+        };
+        let has_key = config.key.is_some();
+        let (last_request, last_half, last_question) = (None, None, None);
+        Ok(Self {
+            client,
+            config,
+            house,
+            has_key,
+            log,
+            model,
+            template,
+            last_request,
+            last_half,
+            last_question,
+        })
+    }
+
+    /// Takes a key of now where the one that was lent has ended. Whether there is one.
+    pub(super) async fn renew(&mut self) -> bool {
+        let Some(house) = &self.house else { return false };
+        let Some(house) = house.again().await else { return false };
+        let config = ClientConfig { key: Some(house.key.clone()), ..self.config.clone() };
+        let Ok(client) = Client::new(config) else { return false };
+        (self.client, self.house) = (client, Some(house));
+        true
+    }
+}
+
+/// The server of the data directory, if it is the one that is meant.
+async fn lender(args: &ChatArgs) -> Option<House> {
+    let at = At { data_dir: args.data_dir.clone(), config: None, json: false };
+    House::of(crate::commands::data_dir(&at).ok()?, args.url.clone()).await
+}
+
+async fn first_model(client: &Client) -> Result<String, ClientError> {
+    let models = client.models().await?;
+    let first = models.into_iter().find(ModelInfo::takes_conversations).map(|model| model.id);
+    first.ok_or_else(|| {
+        ClientError::Config(
+            "the server lists no model that takes conversations for this key; name one by --model".to_owned(),
+        )
+    })
+}

@@ -1,0 +1,73 @@
+//! Arguments of `headrace chat`. Must not know what a conversation is.
+
+use std::path::PathBuf;
+
+use secrecy::SecretString;
+
+/// Talk to a model in the terminal.
+///
+/// Without a prompt it reads one question per line from the terminal or a pipe; in a terminal lines are edited, completed and
+/// remembered. The answer goes to standard output, everything else to standard error. Ctrl-C cancels an answer; at the prompt it
+/// takes back the line, and leaves the second time, as Ctrl-D does.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChatArgs {
+    /// Server to talk to [default: the one of --data-dir where no key is given, else http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL")]
+    pub(crate) url: Option<String>,
+    /// API key (other users of this machine see it on a command line: prefer the variable). On the server's own machine none is
+    /// needed by whoever may read its data directory
+    #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret)]
+    pub(crate) key: Option<SecretString>,
+    /// Data directory of a server on this machine, which lends a key for some hours [default: ./headrace-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<String>,
+    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Model to ask [default: the first one that the server lists]
+    #[arg(long, value_name = "NAME", env = "HEADRACE_MODEL")]
+    pub(crate) model: Option<String>,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// 0 (always the likeliest token) to 2 [default: the model's]
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
+    /// Most tokens of an answer [default: the server's]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u32>,
+    /// The same seed gives the same answer again
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Neither read nor write what was typed in the terminal in earlier chats ($XDG_STATE_HOME/headrace/chat-history)
+    #[arg(long)]
+    pub(crate) no_history: bool,
+    /// Question to answer once; without it a conversation begins
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Vec<String>,
+}
+
+fn secret(text: &str) -> Result<SecretString, std::convert::Infallible> {
+    Ok(text.trim().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_and_the_key_is_not_shown() {
+        #[derive(Debug, clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            chat: ChatArgs,
+        }
+        let line =
+            ["chat", "--key", "sk-hidden", "--temperature", "0", "--seed", "7", "What", "is", "prefill?"];
+        let cli: Cli = clap::Parser::try_parse_from(line).unwrap();
+        assert_eq!(cli.chat.prompt.join(" "), "What is prefill?");
+        assert_eq!((cli.chat.temperature, cli.chat.seed), (Some(0.0), Some(7)));
+        assert_eq!(cli.chat.url, None);
+        assert!(!format!("{cli:?}").contains("hidden"));
+    }
+}
