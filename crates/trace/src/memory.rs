@@ -77,7 +77,7 @@ impl TraceReader for MemoryTraces {
         self.read()
             .iter()
             .filter(|record| record.started >= since && record.started < until)
-            .for_each(|record| show(record));
+            .for_each(show);
         Ok(())
     }
 
