@@ -17,7 +17,7 @@ use crate::seams::Played;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    pub(crate) error: Told,
+    pub(crate) error: Box<Told>,
     /// Seconds after which trying again makes sense.
     pub(crate) retry_after_s: Option<u64>,
 }
@@ -57,7 +57,7 @@ impl Problem {
             stage: None,
             doc: None,
         };
-        Self { status, error, retry_after_s: None }
+        Self { status, error: Box::new(error), retry_after_s: None }
     }
 
     /// A request whose form is wrong.
@@ -92,7 +92,7 @@ impl Problem {
 impl Problem {
     /// As the answer to a call.
     pub(crate) fn played(self) -> Played {
-        let (status, error) = (self.status.as_u16(), self.error);
+        let (status, error) = (self.status.as_u16(), *self.error);
         let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
         let body = Box::pin(futures_util::stream::iter([Ok(Bytes::from(body))]));
         Played { status, content_type: "application/json", headers: Vec::new(), body }
@@ -121,7 +121,7 @@ impl From<AdminError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Self { status, error, retry_after_s } = self;
-        let mut response = (status, Json(ErrorBody { error })).into_response();
+        let mut response = (status, Json(ErrorBody { error: *error })).into_response();
         if let Some(seconds) = retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -1,5 +1,6 @@
 //! Terms are a partition of a call's time, whatever a record says; a delay is named by the term that it was in; what is usual comes
 //! from comparable calls; older records are explained, too.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod support;
 

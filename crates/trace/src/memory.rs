@@ -74,10 +74,7 @@ impl TraceReader for MemoryTraces {
         until: UnixNanos,
         show: &mut dyn FnMut(&TraceRecord),
     ) -> Result<(), TraceError> {
-        self.read()
-            .iter()
-            .filter(|record| record.started >= since && record.started < until)
-            .for_each(show);
+        self.read().iter().filter(|record| record.started >= since && record.started < until).for_each(show);
         Ok(())
     }
 

@@ -57,19 +57,17 @@ pub(crate) async fn watch(
 impl Watching {
     /// The next event; `None`: who looks on may do so no longer.
     async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            tokio::select! {
-                _ = self.ticks.tick() => {
-                    return self.app.may_go_on(&self.who).then(|| event("now", &self.app.calls().now()));
-                }
-                Some(row) = self.ended.next() => return Some(event("call", &row)),
-                changed = self.changes.recv() => match changed {
-                    Ok(what) => return Some(event("changed", &json!({ "what": what }))),
-                    // Whoever was too slow reads everything again.
-                    Err(RecvError::Lagged(_)) => return Some(event("changed", &json!({ "what": "all" }))),
-                    Err(RecvError::Closed) => return None,
-                },
+        tokio::select! {
+            _ = self.ticks.tick() => {
+                self.app.may_go_on(&self.who).then(|| event("now", &self.app.calls().now()))
             }
+            Some(row) = self.ended.next() => Some(event("call", &row)),
+            changed = self.changes.recv() => match changed {
+                Ok(what) => Some(event("changed", &json!({ "what": what }))),
+                // Whoever was too slow reads everything again.
+                Err(RecvError::Lagged(_)) => Some(event("changed", &json!({ "what": "all" }))),
+                Err(RecvError::Closed) => None,
+            },
         }
     }
 }

@@ -430,7 +430,8 @@ fn a_lent_key_is_given_again_until_it_is_near_its_end_or_revoked() {
     run(&service, AdminCommand::RevokeKey { id: second.id.clone() }).unwrap();
     let third = lend("uid 1", hours(11)).0;
     assert_ne!(third.id, second.id, "a revoked one is not given");
-    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1 }).unwrap() else {
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 1, before: None }).unwrap()
+    else {
         panic!()
     };
     assert_eq!((rows[0].actor.as_str(), rows[0].act.as_str()), ("uid 1", "key.create"));

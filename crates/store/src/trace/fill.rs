@@ -1,7 +1,7 @@
 //! Fills the table that searches look through with traces that an older program wrote: newest first, some at a time, beside the
 //! recorder and beside readers. Knows no search.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -48,7 +48,7 @@ impl Drop for Filler {
     }
 }
 
-fn work(path: &PathBuf, traces: u64, stop: &AtomicBool) {
+fn work(path: &Path, traces: u64, stop: &AtomicBool) {
     tracing::info!(traces, "indexing the traces that an older program wrote: searches find the newest first");
     let mut database = None;
     while !stop.load(Relaxed) {
