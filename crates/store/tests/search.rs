@@ -104,6 +104,8 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         shadow_of: None,
         connection: None,
         billed: None,
+        kept_answers: None,
+        told_of_cache: None,
     }
 }
 
