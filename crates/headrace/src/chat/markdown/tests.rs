@@ -77,15 +77,17 @@ fn lines_are_known_for_what_they_are() {
 
 /// What another reader of Markdown makes of one line.
 fn oracle(line: &str) -> String {
-    let (mut style, mut parts) = (Style::default(), Vec::new());
+    // Emphasis may stand in emphasis: it ends as often as it began.
+    let (mut italic, mut bold, mut struck, mut parts) = (0, 0, 0, Vec::new());
     for event in Parser::new_ext(line, Options::ENABLE_STRIKETHROUGH) {
+        let style = Style { bold: bold > 0, italic: italic > 0, struck: struck > 0, ..Style::default() };
         match event {
-            Event::Start(Tag::Emphasis) => style.italic = true,
-            Event::End(TagEnd::Emphasis) => style.italic = false,
-            Event::Start(Tag::Strong) => style.bold = true,
-            Event::End(TagEnd::Strong) => style.bold = false,
-            Event::Start(Tag::Strikethrough) => style.struck = true,
-            Event::End(TagEnd::Strikethrough) => style.struck = false,
+            Event::Start(Tag::Emphasis) => italic += 1,
+            Event::End(TagEnd::Emphasis) => italic -= 1,
+            Event::Start(Tag::Strong) => bold += 1,
+            Event::End(TagEnd::Strong) => bold -= 1,
+            Event::Start(Tag::Strikethrough) => struck += 1,
+            Event::End(TagEnd::Strikethrough) => struck -= 1,
             Event::Text(text) => parts.push(Part::Text(style, text.to_string())),
             Event::Code(text) => parts.push(Part::Text(Style { code: true, ..style }, text.to_string())),
             _ => {}
