@@ -135,8 +135,8 @@ impl World {
             [self.numbers.below(3) as usize];
         let loss = NanoDollars::new(i64::try_from(self.numbers.below(900)).unwrap());
         self.commit(vec![Command::Settle { hold: id.hold(), lines, loss, outcome, answer: None }], later);
-        let paid =
-            (how % 2 == 0).then(|| NanoDollars::new(i64::try_from(self.numbers.below(20_000)).unwrap()));
+        let paid = (how.is_multiple_of(2))
+            .then(|| NanoDollars::new(i64::try_from(self.numbers.below(20_000)).unwrap()));
         (self.numbers.below(8) > 0).then(|| trace(id, n, second, &model, paid, false))
     }
 }

@@ -41,15 +41,17 @@ async fn a_count_is_the_upstreams_own_and_free() {
     let world = world(&servers);
     let (status, counted, upstream) = told(&world).await;
     assert_eq!((status, counted, upstream.as_deref()), (200, answer, Some("claude")));
-    let asked = servers[0].asked.lock().unwrap();
-    let [ask] = &asked[..] else { panic!("one question") };
-    assert!(!ask.stream && ask.endpoint == Endpoint::Messages);
-    assert_eq!(ask.headers, [("anthropic-beta", "token-counting-x".to_owned())]);
-    // What was asked goes out as it came, but for the model's name there and what is ours; no bound on an answer is put in.
-    let mut expected = body();
-    expected["model"] = json!("their-model");
-    expected.as_object_mut().unwrap().remove("headrace");
-    assert_eq!(serde_json::from_slice::<Value>(&ask.body).unwrap(), expected);
+    {
+        let asked = servers[0].asked.lock().unwrap();
+        let [ask] = &asked[..] else { panic!("one question") };
+        assert!(!ask.stream && ask.endpoint == Endpoint::Messages);
+        assert_eq!(ask.headers, [("anthropic-beta", "token-counting-x".to_owned())]);
+        // What was asked goes out as it came, but for the model's name there and what is ours; no bound on an answer is put in.
+        let mut expected = body();
+        expected["model"] = json!("their-model");
+        expected.as_object_mut().unwrap().remove("headrace");
+        assert_eq!(serde_json::from_slice::<Value>(&ask.body).unwrap(), expected);
+    }
     assert_eq!(spent(world.balance_when_idle().await), 0);
     assert_eq!(world.gateway.memory_taken(), 0);
 }
