@@ -18,36 +18,13 @@ use sqlx::{AssertSqlSafe, Connection, QueryBuilder};
 mod calls;
 mod fill;
 mod search;
+mod table;
 
 use self::fill::Filler;
-use crate::sqlite::{Database, Durability, Format, FormatError, block_on, ensure_format, open};
+pub(crate) use self::table::integer;
+use self::table::{Counts, FORMAT, INDEXES, REFUSED, ROWS_PER_INSERT, SHADOWS, STRANGERS, count};
+use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, open};
 
-/// The file's format. The columns are what queries select and sort by; the record itself is JSON with a version of
-/// its own, so that a new field needs no new table.
-const FORMAT: Format = Format {
-    what: "trace store",
-    application_id: i32::from_be_bytes(*b"HRtr"),
-    version: 1,
-    newest: 1,
-    schema: "
-        CREATE TABLE trace (
-            seq INTEGER PRIMARY KEY,
-            id BLOB NOT NULL UNIQUE,
-            started INTEGER NOT NULL,  -- nanoseconds since 1970, UTC
-            duration INTEGER NOT NULL, -- nanoseconds that it took the server
-            org TEXT,
-            project TEXT,
-            key TEXT,
-            outcome TEXT NOT NULL,
-            record TEXT NOT NULL       -- JSON
-        ) STRICT;
-        CREATE INDEX trace_started ON trace (started);
-        CREATE INDEX trace_duration ON trace (duration);
-    ",
-};
-
-/// Most rows in one statement: at most 13 values each, well under SQLite's 32 766.
-const ROWS_PER_INSERT: usize = 64;
 /// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no
 /// write takes long.
 const PRUNED_PER_WRITE: u64 = 512;
@@ -382,42 +359,6 @@ async fn insert(
     Ok(added)
 }
 
-/// How many records of each kind the file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Counts {
-    all: u64,
-    /// Refusals of callers who are known.
-    refused: u64,
-    /// Refusals of callers who are not.
-    strangers: u64,
-}
-
-/// Which rows are refusals of callers who are known, as the indexes say it.
-const REFUSED: &str = "outcome = 'refused' AND org IS NOT NULL";
-/// Which rows are refusals of callers who are not.
-const STRANGERS: &str = "outcome = 'refused' AND org IS NULL";
-/// The newest copies of calls, by the key that they are traced under.
-const SHADOWS: &str =
-    "SELECT record FROM trace WHERE key = 'shadow' AND started >= ? ORDER BY started DESC LIMIT ?";
-/// The indexes that find the oldest of either, and copies of calls. Made where they are missing: no part of the format.
-const INDEXES: &str = "
-    CREATE INDEX IF NOT EXISTS trace_shadows ON trace (started) WHERE key = 'shadow';
-    CREATE INDEX IF NOT EXISTS trace_refused ON trace (seq) WHERE outcome = 'refused' AND org IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS trace_strangers ON trace (seq) WHERE outcome = 'refused' AND org IS NULL;
-";
-
-async fn count(connection: &mut SqliteConnection) -> Result<Counts, sqlx::Error> {
-    let mut counted = [0; 3];
-    for (kind, count) in ["TRUE", REFUSED, STRANGERS].into_iter().zip(&mut counted) {
-        // No part of the statement comes from outside.
-        let query = format!("SELECT count(*) FROM trace WHERE {kind}");
-        let (rows,): (i64,) = sqlx::query_as(AssertSqlSafe(query)).fetch_one(&mut *connection).await?;
-        *count = u64::try_from(rows).unwrap_or(0);
-    }
-    let [all, refused, strangers] = counted;
-    Ok(Counts { all, refused, strangers })
-}
-
 /// Removes what the retention no longer keeps, a bounded number at a time. Refusals beyond their part of the file go
 /// before anything else does. Age is counted from the newest record, not from now: it needs no clock, and a machine
 /// that stood still for a month forgets nothing.
@@ -469,20 +410,6 @@ async fn remove(
     Ok(())
 }
 
-impl Counts {
-    /// Counts rows that were removed: whether each was a refusal, and of a caller who is not known.
-    fn forget(&mut self, gone: &[(bool, bool)]) {
-        for kind in gone {
-            self.all = self.all.saturating_sub(1);
-            match kind {
-                (true, true) => self.strangers = self.strangers.saturating_sub(1),
-                (true, false) => self.refused = self.refused.saturating_sub(1),
-                (false, _) => {}
-            }
-        }
-    }
-}
-
 /// Opens a file that is there, to read it.
 async fn connect(path: &Path) -> Result<SqliteConnection, TraceError> {
     let opened = async {
@@ -511,9 +438,4 @@ fn failed(doing: &str, path: &Path, error: &dyn fmt::Display) -> TraceError {
 /// An id as it stands in the file: 16 bytes, so that it sorts by time.
 fn key(id: RequestId) -> Vec<u8> {
     id.bits().to_be_bytes().to_vec()
-}
-
-/// SQLite's integers have 63 bits; what is larger (a time after the year 2262) is the largest.
-pub(crate) fn integer(n: impl TryInto<i64>) -> i64 {
-    n.try_into().unwrap_or(i64::MAX)
 }

@@ -8,14 +8,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos, Usage};
+use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos, Usage};
 use headrace_ledger::{Event, Held, JournalError, SettleOutcome, Settled, Transaction, decode_row};
-use headrace_trace::{
-    HOUR_NS, Month, Statement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums,
-};
+use headrace_trace::{Month, Statement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums};
 use sqlx::SqliteConnection;
 
-use self::rows::{Group, LineGroup};
+use self::rows::{Call, Group, LineGroup, Step};
 use crate::journal::JournalReader;
 use crate::sqlite::{Database, Durability, Format, FormatError};
 
@@ -49,27 +47,6 @@ struct Inner {
     database: Database,
     journal: PathBuf,
     traces: PathBuf,
-}
-
-/// What a step of the journal changes.
-#[derive(Default)]
-struct Step {
-    hours: HashMap<Group, UsageSums>,
-    lines: HashMap<LineGroup, (u64, i64)>,
-    opened: HashMap<HoldId, (OrgId, ProjectId)>,
-    closed: Vec<HoldId>,
-    settled: Vec<Call>,
-    /// Ledger time at its end.
-    time: u64,
-    projects: Vec<(ProjectId, OrgId)>,
-}
-
-/// A settled call.
-struct Call {
-    hold: HoldId,
-    time: u64,
-    group: Group,
-    sums: UsageSums,
 }
 
 impl SqliteUsage {
@@ -322,14 +299,4 @@ impl From<TraceError> for UsageError {
 
 fn failed(doing: &str, path: &Path, error: &FormatError) -> TraceError {
     TraceError::Store { doing: format!("cannot {doing} {}", path.display()), why: error.to_string() }
-}
-
-/// The hour of a moment, counted from 1970.
-fn hour(time: UnixNanos) -> i64 {
-    i64::try_from(time.get() / HOUR_NS).unwrap_or(i64::MAX)
-}
-
-/// An amount of money as a sum.
-fn money(nanos: i64) -> NanoDollars {
-    NanoDollars::new(nanos)
 }

@@ -48,7 +48,7 @@ pub use metrics::{Metrics, MetricsConfig};
 pub use misses::miss_words;
 pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorder::{Recorder, RecorderConfig};
-pub use seam::{TraceReader, TraceStore};
+pub use seam::{TraceReader, TraceStore, UsageReader};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use statement::{Month, Statement, StatementLine};
@@ -57,8 +57,7 @@ pub use units::{
     cells, clipped, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight, utc_time,
 };
 pub use usage::{
-    HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReader, UsageReport, UsageRow,
-    UsageSums,
+    HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReport, UsageRow, UsageSums,
 };
 pub use waterfall::{WaterfallOptions, waterfall, wrapped};
 pub use window::{Minute, Percentiles};

@@ -1,11 +1,13 @@
 //! The seam between traces and whatever keeps them. Says nothing of files, SQL or formats.
 
-use headrace_domain::{RequestId, TraceRecord, UnixNanos};
+use headrace_domain::{ProjectId, RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
 use crate::beside::Beside;
 use crate::cache::{CacheQuery, CacheReport, MAX_CACHE_CALLS};
 use crate::search::{CallCursor, CallPage, CallQuery};
+use crate::statement::{Month, Statement};
+use crate::usage::{UsageQuery, UsageReport};
 
 /// The writing side. The recorder's thread calls it, so it may block.
 pub trait TraceStore: Send {
@@ -70,4 +72,19 @@ pub trait TraceReader: Send + Sync {
         }
         Ok(report)
     }
+}
+
+/// Reads the books as far as usage goes. Calls block.
+pub trait UsageReader: Send + Sync {
+    /// What was used, as it stands in the books by now.
+    ///
+    /// # Errors
+    /// `TooMuch` for more than [`crate::MAX_USAGE_ROWS`] rows; others where the books cannot be read.
+    fn usage(&self, query: &UsageQuery) -> Result<UsageReport, TraceError>;
+
+    /// What a project was charged for in a month; `None`: the books know no such project.
+    ///
+    /// # Errors
+    /// Where the books cannot be read.
+    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<Statement>, TraceError>;
 }

@@ -5,30 +5,13 @@ use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{NanoDollars, OrgId, ProjectId, TokenClass, UnixNanos, Usage};
 use serde_json::{Value, json};
 
-use crate::TraceError;
 use crate::search::moment;
-use crate::statement::{Month, Statement};
 use crate::units::{aligned, bare_dollars, csv_line, grouped, plain};
 
 /// Nanoseconds of an hour: no finer is usage kept.
 pub const HOUR_NS: u64 = 3_600_000_000_000;
 /// Most rows of a report.
 pub const MAX_USAGE_ROWS: usize = 10_000;
-
-/// Reads the books as far as usage goes. Calls block.
-pub trait UsageReader: Send + Sync {
-    /// What was used, as it stands in the books by now.
-    ///
-    /// # Errors
-    /// `TooMuch` for more than [`MAX_USAGE_ROWS`] rows; others where the books cannot be read.
-    fn usage(&self, query: &UsageQuery) -> Result<UsageReport, TraceError>;
-
-    /// What a project was charged for in a month; `None`: the books know no such project.
-    ///
-    /// # Errors
-    /// Where the books cannot be read.
-    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<Statement>, TraceError>;
-}
 
 /// What usage is told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use headrace_trace::{CallRow, Ended};
 use sqlx::QueryBuilder;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::{ROWS_PER_INSERT, integer};
+use super::table::{ROWS_PER_INSERT, integer};
 
 /// From here on a call is slow, or dear, enough for an index of such calls: few are.
 pub(super) const SLOW_NS: i64 = 1_000_000_000;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use headrace_trace::{CallRow, decode_record};
 use sqlx::sqlite::SqliteConnection;
 
-use super::{FORMAT, INDEXES, calls, count};
+use super::calls;
+use super::table::{FORMAT, INDEXES, count};
 use crate::sqlite::{Database, Durability, FormatError};
 
 /// Traces in one step, so that no step keeps the recorder from the file for long.

@@ -9,7 +9,7 @@ use sqlx::QueryBuilder;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
 use super::calls::{DEAR_NANOS, SLOW_NS, kind, place};
-use super::integer;
+use super::table::integer;
 
 /// Most rows that one question looks at.
 const ROWS_PER_QUESTION: i64 = 20_000;

@@ -9,8 +9,7 @@ use sqlx::QueryBuilder;
 use sqlx::Row;
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 
-use super::rows::{LineRow, SUMS, journal_row, ledger_time, sums_of};
-use super::{hour, money};
+use super::rows::{LineRow, SUMS, hour, journal_row, ledger_time, money, sums_of};
 use crate::trace::integer;
 
 /// Sums, and up to which row of the journal.

@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 
-use headrace_domain::{HoldId, OrgId, ProjectId, TokenClass, UnixNanos, Usage};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, TokenClass, UnixNanos, Usage};
 use headrace_ledger::ChargeLine;
-use headrace_trace::{Month, UsageSums};
+use headrace_trace::{HOUR_NS, Month, UsageSums};
 use sqlx::QueryBuilder;
 use sqlx::Row;
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 
-use super::{Step, hour, money};
 use crate::trace::integer;
 
 /// A name that is empty is of nobody, or of nobody who is known.
@@ -105,6 +104,27 @@ impl LineGroup {
         let (project, model) = (project.to_owned(), line.model.to_string());
         Self { month, project, model, class: line.class, price: line.price.get() }
     }
+}
+
+/// What a step of the journal changes.
+#[derive(Default)]
+pub(super) struct Step {
+    pub(super) hours: HashMap<Group, UsageSums>,
+    pub(super) lines: HashMap<LineGroup, (u64, i64)>,
+    pub(super) opened: HashMap<HoldId, (OrgId, ProjectId)>,
+    pub(super) closed: Vec<HoldId>,
+    pub(super) settled: Vec<Call>,
+    /// Ledger time at its end.
+    pub(super) time: u64,
+    pub(super) projects: Vec<(ProjectId, OrgId)>,
+}
+
+/// A settled call.
+pub(super) struct Call {
+    pub(super) hold: HoldId,
+    pub(super) time: u64,
+    pub(super) group: Group,
+    pub(super) sums: UsageSums,
 }
 
 /// The sums' columns, in the order of [`numbers`].
@@ -354,3 +374,13 @@ pub(super) fn hold_of(bytes: &[u8]) -> HoldId {
 
 /// A row of a statement: model, class, price, tokens, amount.
 pub(super) type LineRow = (String, String, i64, i64, i64);
+
+/// The hour of a moment, counted from 1970.
+pub(super) fn hour(time: UnixNanos) -> i64 {
+    i64::try_from(time.get() / HOUR_NS).unwrap_or(i64::MAX)
+}
+
+/// An amount of money as a sum.
+pub(super) fn money(nanos: i64) -> NanoDollars {
+    NanoDollars::new(nanos)
+}

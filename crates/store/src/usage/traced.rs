@@ -9,8 +9,7 @@ use headrace_trace::{TraceError, UsageSums};
 use sqlx::QueryBuilder;
 use sqlx::sqlite::Sqlite;
 
-use super::money;
-use super::rows::{Group, bytes, hold_of};
+use super::rows::{Group, bytes, hold_of, money};
 use crate::trace::{SqliteTraceReader, integer};
 
 /// Ids in one statement.
