@@ -309,7 +309,7 @@ fn a_file_is_found_by_its_path_or_its_directory() {
     assert!(message.contains("config.json") && message.contains("2 GGUF files"), "{message}");
     std::fs::write(dir.path().join("text.txt"), "x").unwrap();
     let message = Checkpoint::open(&dir.path().join("text.txt")).unwrap_err().to_string();
-    assert!(message.contains("is not a directory") && message.contains(".gguf"), "{message}");
+    assert!(message.contains("is not a directory") && message.contains("or a GGUF file"), "{message}");
     assert!(Checkpoint::open(&dir.path().join("absent.gguf")).is_err());
     #[cfg(unix)]
     {

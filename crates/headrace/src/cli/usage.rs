@@ -58,7 +58,7 @@ impl UsageArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace statement                                     project `default`, this month so far\n  headrace statement --project shop --month 2026-11\n  headrace statement --project shop --month 2026-11 --csv > shop-2026-11.csv\n\nMonths are calendar months, UTC, by the ledger's time. The total is what the ledger charged, to the nano-dollar."
+    after_help = "Examples:\n  headrace statement                                     project `default`, this month so far\n  headrace statement --project default --month 2026-11\n  headrace statement --project default --month 2026-11 --csv > 2026-11.csv\n\nMonths are calendar months, UTC, by the ledger's time. The total is what the ledger charged, to the nano-dollar."
 )]
 pub(crate) struct StatementArgs {
     #[command(flatten)]
