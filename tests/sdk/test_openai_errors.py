@@ -14,7 +14,7 @@ def refused(kind, client, **options):
     error = raised.value
     assert error.request_id.startswith("req_")
     assert error.body["request_id"] == error.request_id
-    assert error.body["stage"] and error.body["doc_url"].endswith("#" + error.code)
+    assert error.body["stage"] and error.body["doc_url"].endswith(f"/docs/errors/{error.code}.md")
     assert error.body["message"] and error.type
     return error
 

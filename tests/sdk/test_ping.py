@@ -3,6 +3,7 @@ test says."""
 
 import json
 import os
+import queue
 import re
 import shutil
 import socket
@@ -44,12 +45,27 @@ class Wire:
     @staticmethod
     def carry(one, other):
         """Reading goes on while bytes are on their way, as on a wire."""
+        under_way = queue.SimpleQueue()
+        threading.Thread(target=Wire.deliver, args=(under_way, other), daemon=True).start()
         try:
             while data := one.recv(65536):
-                threading.Timer(WIRE_S, other.sendall, [data]).start()
+                under_way.put((time.monotonic() + WIRE_S, data))
         except OSError:
             pass
-        threading.Timer(WIRE_S, Wire.end, [other]).start()
+        under_way.put((time.monotonic() + WIRE_S, b""))
+
+    @staticmethod
+    def deliver(under_way, other):
+        """In the order in which it was sent."""
+        data = True
+        while data:
+            due, data = under_way.get()
+            time.sleep(max(0, due - time.monotonic()))
+            try:
+                other.sendall(data)
+            except OSError:
+                break
+        Wire.end(other)
 
     @staticmethod
     def end(other):

@@ -130,7 +130,10 @@ pub fn record_json(record: &TraceRecord) -> Value {
     });
     if let Some(billed) = &record.billed {
         whole["cost"]["priced_at"] = utc_date(billed.at).into();
-        whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
+        // Before the settlement there is no bill yet.
+        if !billed.lines.is_empty() {
+            whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
+        }
     }
     if let Some(connection) = &record.connection {
         whole["connection"] = json!({

@@ -26,8 +26,11 @@ pub(super) async fn diagnosed(mut work: Work, gateway: &Gateway, dossier: &Dossi
     }
     let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
         // Others' servers know what they have cached.
-        work.diagnosis =
-            Some(CacheDiagnosis::Unavailable { why: "the model is computed by a server of others" });
+        let why = "the model is computed by a server of others";
+        work.diagnosis = Some(match work.call.previous_answer {
+            Some(_) => CacheDiagnosis::Unavailable { why },
+            None => CacheDiagnosis::Nothing,
+        });
         return Ok(work);
     };
     let now = dossier.record.started;
