@@ -395,6 +395,11 @@ fn the_examples_of_every_help_text_work() {
     desk.exports.push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
     desk.server = Some(desk.start("headrace up", &data));
     desk.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
+    // What examples read.
+    let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;
+    for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {
+        std::fs::write(desk.path().join(name), body).unwrap();
+    }
     let all = examples(&[]);
     assert!(all.len() > 20, "{all:?}");
     for (command, at) in all.iter().filter(|(command, _)| command.starts_with("headrace chat ")) {

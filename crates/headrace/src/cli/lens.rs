@@ -32,7 +32,7 @@ pub(crate) enum Body {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace render \"What is a KV cache?\"          a question, as the model sees it\n  headrace render @body.json                      the body of a call, with its tools\n  headrace render @turn2.json --after @turn1.json where the cache of the turn before ends\n  headrace render - --model qwen < body.json      a body from a pipe, for a model of the configuration\n\nColours are for a terminal; NO_COLOR switches them off. ▏ stands at the edges of cache blocks."
+    after_help = "Examples:\n  headrace render \"What is a KV cache?\"          a question, as the model sees it\n  headrace render @body.json                      the body of a call, with its tools\n  headrace render @turn2.json --after @turn1.json  where the cache of the turn before ends\n  headrace render - < body.json                   a body from a pipe\n\nColours are for a terminal; NO_COLOR switches them off. ▏ stands at the edges of cache blocks."
 )]
 pub(crate) struct RenderArgs {
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub(crate) struct TokenizeArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace doctor                        the built-in demo model: nothing is wrong with it\n  headrace doctor ~/models/Qwen3-0.6B    a Hugging Face directory\n  headrace doctor best --config headrace.toml\n\nExit codes: 0 no faults (warnings and notes are printed), 1 faults (with --strict: or warnings), 2 there is no such model."
+    after_help = "Examples:\n  headrace doctor                        the built-in demo model: nothing is wrong with it\n  headrace doctor ~/models/Qwen3-0.6B    a Hugging Face directory\n\nExit codes: 0 no faults (warnings and notes are printed), 1 faults (with --strict: or warnings), 2 there is no such model."
 )]
 pub(crate) struct DoctorArgs {
     /// A Hugging Face directory, a GGUF file, or a model of the configuration by its name [default: its first: the demo model]
