@@ -77,7 +77,7 @@ pub(crate) struct TokenizeArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace doctor                        the built-in demo model: nothing is wrong with it\n  headrace doctor ~/models/Qwen3-0.6B    a Hugging Face directory\n\nExit codes: 0 no faults (warnings and notes are printed), 1 faults (with --strict: or warnings), 2 there is no such model."
+    after_help = "Examples:\n  headrace doctor                        the built-in demo model\n  headrace doctor ~/models/Qwen3-0.6B    a Hugging Face directory\n\nExit codes: 0 no faults (warnings and notes are printed), 1 faults (with --strict: or warnings), 2 there is no such model."
 )]
 pub(crate) struct DoctorArgs {
     /// A Hugging Face directory, a GGUF file, or a model of the configuration by its name [default: its first: the demo model]
