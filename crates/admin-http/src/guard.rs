@@ -105,14 +105,7 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn request(headers: &[(&str, &str)]) -> Request {
-        let mut request = Request::builder().uri("/admin/v1/status");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        request.body(axum::body::Body::empty()).unwrap()
-    }
+    use crate::test_request::request;
 
     #[test]
     fn a_cookie_is_found_among_others() {

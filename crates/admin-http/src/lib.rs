@@ -21,6 +21,8 @@ mod values;
 mod who;
 
 #[cfg(test)]
+mod test_request;
+#[cfg(test)]
 mod tests;
 
 pub use app::Parts;

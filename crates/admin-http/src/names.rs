@@ -57,14 +57,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn request(headers: &[(&str, &str)]) -> Request {
-        let mut request = Request::builder().uri("/admin/v1/status");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        request.body(axum::body::Body::empty()).unwrap()
-    }
+    use crate::test_request::request;
 
     #[test]
     fn only_names_that_nobody_else_can_take_are_ours() {

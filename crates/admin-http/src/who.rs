@@ -94,14 +94,7 @@ pub(crate) fn peer(request: &Request) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn request(headers: &[(&str, &str)]) -> Request {
-        let mut request = Request::builder().uri("/admin/v1/status");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        request.body(axum::body::Body::empty()).unwrap()
-    }
+    use crate::test_request::request;
 
     #[test]
     fn what_another_page_made_a_browser_send_is_refused() {

@@ -32,7 +32,7 @@ pub use explanation::{Compared, Explanation, Refusal, Term, explain};
 pub use levers::{Lever, LeverName};
 pub use reference::ReferenceRow;
 pub use shape::CallShape;
-pub use stored::{diff_stored, explain_beside, explain_stored, why_cost_stored};
+pub use stored::explain_beside;
 pub use term::{Party, TermName};
 pub use trial::{Ran, Trial, shape_with, trial};
 pub use usual::{MOST_COMPARED, Usual};

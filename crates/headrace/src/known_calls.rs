@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_admin::AdminError;
 use headrace_admin_http::{Calls, Ended, Look};
 use headrace_domain::{Clock, ProjectId, TraceRecord, UnixNanos};
-use headrace_explain::{MOST_COMPARED, Usual, diff, explain, why_cost};
+use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
     CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
@@ -88,10 +88,7 @@ impl Calls for KnownCalls {
         let Some(record) = self.find(id)? else { return Ok(None) };
         Ok(match what {
             Look::Trace => Some(operator_json(&record)),
-            Look::Explain => {
-                let compared = self.reader.last(MOST_COMPARED).map_err(failed)?;
-                Some(told(&explain(&record, &Usual::of(&compared, &record)))?)
-            }
+            Look::Explain => Some(told(&explain_beside(&self.reader, &record).map_err(failed)?)?),
             Look::Cost => Some(told(&why_cost(&record))?),
             Look::Beside => {
                 let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
