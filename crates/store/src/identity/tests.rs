@@ -6,7 +6,8 @@ use std::sync::Arc;
 use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region};
 use headrace_identity::{
     AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityError, KeyHash, KeyRecord,
-    MemoryKeyStore, ModelAccess, NewKey,
+    MemoryKeyStore, ModelAccess, NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role,
+    StoredOperator,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -81,9 +82,29 @@ fn stored_key(n: u8) -> StoredKey {
     }
 }
 
-fn act(store: &dyn KeyStore, what: u8, n: u8) -> Result<(), StoreError> {
+fn stored_operator(n: u8) -> StoredOperator {
+    StoredOperator {
+        hash: KeyHash::from_bytes([n % 8; 32]),
+        record: OperatorRecord {
+            id: operator_id(n),
+            name: format!("Zoë '{n}' \"x\""),
+            role: Role::ALL[usize::from(n) % Role::ALL.len()],
+            hint: "wxyz".to_owned(),
+            created: UnixNanos::new(u64::from(n)),
+            revoked: n.is_multiple_of(7).then(|| UnixNanos::new(u64::from(n))),
+        },
+    }
+}
+
+fn operator_id(n: u8) -> OperatorId {
+    OperatorId::new(&format!("op_{}", n % 16)).unwrap()
+}
+
+fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), StoreError> {
     let audit = entry(u64::from(n));
     match what {
+        9 => store.insert_operator(&stored_operator(n), &audit),
+        10 => store.set_operator_revoked(&operator_id(n), UnixNanos::new(u64::from(n)), &audit),
         0 => store.upsert_org(&org_record(n), &audit),
         1 => store.upsert_project(&project_record(n), &audit),
         2 => store.set_revoked(&stored_key(n).record.id, UnixNanos::new(u64::from(n)), &audit),
@@ -100,7 +121,7 @@ proptest! {
     /// Whatever is done in whatever order, both stores answer alike and keep alike, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..9, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..11, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
@@ -114,6 +135,7 @@ proptest! {
         for _ in 0..2 {
             let sqlite = SqliteKeyStore::open(&path).unwrap();
             prop_assert_eq!(memory.load_all(), sqlite.load_all());
+            prop_assert_eq!(memory.operators(), sqlite.operators());
             prop_assert_eq!(memory.audit(0, 1_000), sqlite.audit(0, 1_000));
             prop_assert_eq!(memory.audit(3, 2), sqlite.audit(3, 2));
             prop_assert_eq!(memory.audit_end(), sqlite.audit_end());
@@ -152,6 +174,32 @@ fn a_directory_over_it_survives_a_restart() {
     let bytes = std::fs::read(&path).unwrap();
     let found = |needle: &str| bytes.windows(needle.len()).any(|part| part == needle.as_bytes());
     assert!(found("acme") && !found(kept_secret.expose_secret()), "no secret is in the file");
+}
+
+#[test]
+fn operators_over_it_survive_a_restart() {
+    let (_dir, path) = file();
+    let open = || {
+        let store = Arc::new(SqliteKeyStore::open(&path).unwrap());
+        Operators::open(store, &HashSecret::new([1; 32])).unwrap()
+    };
+    let now = UnixNanos::new(1_000);
+    let operators = open();
+    let (owner, key) = operators.create("Ada", Role::Owner, "ops", now).unwrap();
+    let (gone, gone_key) = operators.create("Bob", Role::Viewer, "ops", now).unwrap();
+    operators.revoke(&gone.id, "ops", now.after(std::time::Duration::from_secs(1))).unwrap();
+    let listed = operators.list();
+    drop(operators);
+
+    let operators = open();
+    assert_eq!(operators.list(), listed);
+    assert_eq!(operators.authenticate(key.expose_secret()).unwrap(), owner);
+    assert_eq!(operators.authenticate(gone_key.expose_secret()), Err(AuthRefusal::Revoked));
+    assert_eq!(operators.revoke(&owner.id, "ops", now), Err(IdentityError::LastOwner));
+
+    let bytes = std::fs::read(&path).unwrap();
+    let found = |needle: &str| bytes.windows(needle.len()).any(|part| part == needle.as_bytes());
+    assert!(found(owner.id.as_str()) && !found(key.expose_secret()), "no key is in the file");
 }
 
 #[test]
