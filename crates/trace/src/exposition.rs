@@ -1,72 +1,144 @@
-//! Writes the Prometheus text exposition format 0.0.4, escaping included. Knows no metric.
-//! Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+//! Writes families in the two formats that Prometheus reads: its text format 0.0.4, and OpenMetrics 1.0.0, which has exemplars.
+//! Escaping included. Knows no metric.
+//! Sources: <https://prometheus.io/docs/instrumenting/exposition_formats/>,
+//! <https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>.
 
 use std::fmt::{self, Write as _};
 
-use crate::histogram::Histogram;
+use crate::family::{Buckets, Exemplar, Family, FamilyKind, SampleValue};
 
-/// The `TYPE` of a family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
+/// Nanoseconds in a second, as decimal places.
+const NANO: u32 = 9;
+
+/// How a page is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PageFormat {
+    /// `text/plain; version=0.0.4`
+    #[default]
+    Text,
+    /// `application/openmetrics-text; version=1.0.0`
+    OpenMetrics,
 }
 
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
+impl PageFormat {
+    /// What whoever asks with this `Accept` header is given: OpenMetrics where it is named and not refused, as Prometheus itself
+    /// names it first.
+    pub fn accepted(accept: Option<&str>) -> Self {
+        let takes = |part: &str| {
+            let mut words = part.split(';').map(str::trim);
+            let named =
+                words.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
+            named
+                && !words.any(|word| {
+                    word.starts_with("q=0") && word.trim_start_matches("q=").parse::<f64>() == Ok(0.0)
+                })
+        };
+        match accept.is_some_and(|accept| accept.split(',').any(takes)) {
+            true => Self::OpenMetrics,
+            false => Self::Text,
         }
     }
+
+    /// The `Content-Type`.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The page of these families.
+pub(crate) fn page(families: &[Family], format: PageFormat) -> String {
+    let mut page = Page { out: String::new(), format };
+    families.iter().for_each(|family| page.family(family));
+    if format == PageFormat::OpenMetrics {
+        page.line(format_args!("# EOF"));
+    }
+    page.out
 }
 
 /// Labels of one sample: names known to be valid, values of any text.
-pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+type Labels<'a> = &'a [(String, String)];
 
-#[derive(Default)]
-pub(crate) struct Exposition {
+struct Page {
     out: String,
+    format: PageFormat,
 }
 
-impl Exposition {
-    pub(crate) fn finish(self) -> String {
-        self.out
-    }
-
-    pub(crate) fn family(&mut self, name: &str, help: &str, kind: Kind) {
-        let help = Escaped { text: help, quotes: false };
+impl Page {
+    fn family(&mut self, family: &Family) {
+        let name = match (self.format, family.kind) {
+            // There, a counter's family has no such end, and its samples have.
+            (PageFormat::OpenMetrics, FamilyKind::Counter) => family.name.trim_end_matches("_total"),
+            _ => &family.name,
+        };
+        // A quotation mark is escaped there, and only there.
+        let quotes = self.format == PageFormat::OpenMetrics;
+        let help = Escaped { text: &family.help, quotes };
         self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {}", kind.name()));
-    }
-
-    pub(crate) fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl fmt::Display) {
-        self.line(format_args!("{name}{} {value}", LabelSet { labels, le: None }));
-    }
-
-    /// The samples of one histogram whose values are integers of 10⁻`digits` of the exposed unit.
-    pub(crate) fn histogram(&mut self, name: &str, labels: Labels<'_>, histogram: &Histogram, digits: u32) {
-        let (cumulative, sum) = histogram.read();
-        let mut count = 0;
-        for (bound, total) in cumulative {
-            let le = bound.map_or_else(|| "+Inf".to_owned(), |b| Decimal { value: b, digits }.to_string());
-            self.line(format_args!("{name}_bucket{} {total}", LabelSet { labels, le: Some(&le) }));
-            count = total;
+        self.line(format_args!("# TYPE {name} {}", family.kind.name()));
+        for sample in &family.samples {
+            let labels = LabelSet { labels: &sample.labels, le: None };
+            let name = &family.name;
+            match &sample.value {
+                SampleValue::Count(count) => self.line(format_args!("{name}{labels} {count}")),
+                SampleValue::Number(number) => self.line(format_args!("{name}{labels} {}", Float(*number))),
+                SampleValue::Histogram(buckets) => self.histogram(name, &sample.labels, buckets),
+            }
         }
-        self.line(format_args!(
-            "{name}_sum{} {}",
-            LabelSet { labels, le: None },
-            Decimal { value: sum, digits }
-        ));
-        self.line(format_args!("{name}_count{} {count}", LabelSet { labels, le: None }));
+    }
+
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, of: &Buckets) {
+        let digits = of.digits;
+        let bounds = of.bounds.iter().copied().map(Some).chain([None]);
+        let exemplars = of.exemplars.iter().copied().chain(std::iter::repeat(None));
+        let mut total = 0_u64;
+        for ((bound, count), exemplar) in bounds.zip(&of.counts).zip(exemplars) {
+            total = total.saturating_add(*count);
+            let le = bound.map_or_else(|| "+Inf".to_owned(), |value| self.bound(value, digits));
+            let labels = LabelSet { labels, le: Some(&le) };
+            match exemplar.filter(|_| self.format == PageFormat::OpenMetrics) {
+                None => self.line(format_args!("{name}_bucket{labels} {total}")),
+                Some(seen) => {
+                    let seen = Seen { seen, digits };
+                    self.line(format_args!("{name}_bucket{labels} {total} # {seen}"));
+                }
+            }
+        }
+        let labels = LabelSet { labels, le: None };
+        self.line(format_args!("{name}_sum{labels} {}", Decimal { value: of.sum, digits }));
+        self.line(format_args!("{name}_count{labels} {total}"));
+    }
+
+    /// OpenMetrics writes whole bounds with a fraction.
+    fn bound(&self, value: u64, digits: u32) -> String {
+        let text = Decimal { value, digits }.to_string();
+        match self.format == PageFormat::OpenMetrics && !text.contains('.') {
+            true => format!("{text}.0"),
+            false => text,
+        }
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
         // Writing into a string cannot fail.
         let _ = self.out.write_fmt(line);
         self.out.push('\n');
+    }
+}
+
+/// An exemplar as OpenMetrics has it: labels, value, seconds.
+struct Seen {
+    seen: Exemplar,
+    digits: u32,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Exemplar { value, at, request, context } = self.seen;
+        write!(f, "{{trace_id=\"{:032x}\",request_id=\"{request}\"}} ", context.trace)?;
+        let value = Decimal { value, digits: self.digits };
+        write!(f, "{value} {}", Decimal { value: at.get(), digits: NANO })
     }
 }
 
@@ -92,7 +164,7 @@ impl fmt::Display for Decimal {
 
 /// A floating value as the format spells it.
 #[derive(Clone, Copy)]
-pub(crate) struct Float(pub(crate) f64);
+struct Float(f64);
 
 impl fmt::Display for Float {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -132,9 +204,10 @@ struct LabelSet<'a> {
 
 impl fmt::Display for LabelSet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels = self.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let le = self.le.map(|bound| ("le", bound));
         let mut separator = '{';
-        for (name, value) in self.labels.iter().copied().chain(le) {
+        for (name, value) in labels.chain(le) {
             write!(f, "{separator}{name}=\"{}\"", Escaped { text: value, quotes: true })?;
             separator = ',';
         }
@@ -156,6 +229,22 @@ mod tests {
             (7, 0, "7"),
         ] {
             assert_eq!(Decimal { value, digits }.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn openmetrics_goes_to_whoever_names_it() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3";
+        for (accept, expected) in [
+            (None, PageFormat::Text),
+            (Some(""), PageFormat::Text),
+            (Some("*/*"), PageFormat::Text),
+            (Some("text/plain"), PageFormat::Text),
+            (Some(prometheus), PageFormat::OpenMetrics),
+            (Some("Application/OpenMetrics-Text"), PageFormat::OpenMetrics),
+            (Some("application/openmetrics-text;q=0, text/plain"), PageFormat::Text),
+        ] {
+            assert_eq!(PageFormat::accepted(accept), expected, "{accept:?}");
         }
     }
 }

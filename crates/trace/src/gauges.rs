@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 
-use crate::exposition::{Exposition, Float, Kind};
+use crate::family::{Family, FamilyKind, SampleValue};
 
 /// Reads the present value.
 pub(crate) type Read = Box<dyn Fn() -> f64 + Send + Sync>;
@@ -17,14 +17,21 @@ pub(crate) struct Gauges {
 struct Gauge {
     name: String,
     help: String,
-    kind: Kind,
+    kind: FamilyKind,
     labels: Vec<(String, String)>,
     read: Read,
 }
 
 impl Gauges {
     /// Adds one, or replaces the one of the same name and labels.
-    pub(crate) fn register(&self, name: &str, help: &str, kind: Kind, labels: &[(&str, &str)], read: Read) {
+    pub(crate) fn register(
+        &self,
+        name: &str,
+        help: &str,
+        kind: FamilyKind,
+        labels: &[(&str, &str)],
+        read: Read,
+    ) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| (identifier(name, false), (*value).to_owned())).collect();
         let gauge = Gauge { name: identifier(name, true), help: help.to_owned(), kind, labels, read };
@@ -43,20 +50,22 @@ impl Gauges {
         self.all.lock().retain(|gauge| !gauge.labels.iter().any(|(n, v)| *n == name && v == value));
     }
 
-    /// Writes every family whose name is not in `taken`.
-    pub(crate) fn write(&self, out: &mut Exposition, taken: &[&str]) {
+    /// Every family whose name none of `taken` has.
+    pub(crate) fn families(&self, taken: &[Family]) -> Vec<Family> {
         let all = self.all.lock();
-        for family in all.chunk_by(|a, b| a.name == b.name) {
-            let Some(first) = family.first() else { continue };
-            if taken.contains(&first.name.as_str()) {
-                continue;
+        let families = all.chunk_by(|a, b| a.name == b.name).filter_map(|gauges| {
+            let first = gauges.first()?;
+            if taken.iter().any(|family| family.name == first.name) {
+                return None;
             }
-            out.family(&first.name, &first.help, first.kind);
-            for gauge in family {
+            let mut family = Family::new(&first.name, &first.help, first.kind);
+            for gauge in gauges {
                 let labels: Vec<_> = gauge.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-                out.sample(&gauge.name, &labels, Float((gauge.read)()));
+                family.push(&labels, SampleValue::Number((gauge.read)()));
             }
-        }
+            Some(family)
+        });
+        families.collect()
     }
 }
 

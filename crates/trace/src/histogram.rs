@@ -1,7 +1,12 @@
-//! A histogram of atomics with fixed buckets: one addition per bucket and one per sum, no lock.
+//! A histogram of atomics with fixed buckets: one addition per bucket and one per sum, and nothing is waited for. Examples of each bucket are
+//! kept where nobody else is writing one just now.
 //! Knows no metric's name; values are integers of the caller's unit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::family::{Buckets, Exemplar};
 
 /// Bucket bounds for durations, in nanoseconds: 1 – 2.5 – 5 from 1 µs to 100 s. Wide enough that a 3 µs parse and a
 /// 40 s generation both fall into a bucket of their own, so that one scale serves every stage.
@@ -42,12 +47,27 @@ pub(crate) struct Histogram {
     /// One per bound, and one for what is above the last.
     buckets: Box<[AtomicU64]>,
     sum: AtomicU64,
+    /// The last call that each bucket counted, as many as there are buckets.
+    exemplars: Mutex<Box<[Option<Exemplar>]>>,
 }
 
 impl Histogram {
     pub(crate) fn new(bounds: &'static [u64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { bounds, buckets, sum: AtomicU64::new(0) }
+        let exemplars = Mutex::new((0..=bounds.len()).map(|_| None).collect());
+        Self { bounds, buckets, sum: AtomicU64::new(0), exemplars }
+    }
+
+    /// Counts a value of a call.
+    pub(crate) fn observe_of(&self, exemplar: Exemplar) {
+        self.observe(exemplar.value);
+        let index = self.bounds.partition_point(|bound| *bound < exemplar.value);
+        // An example is as good as another: whoever would have to wait leaves it.
+        if let Some(mut exemplars) = self.exemplars.try_lock()
+            && let Some(last) = exemplars.get_mut(index)
+        {
+            *last = Some(exemplar);
+        }
     }
 
     pub(crate) fn observe(&self, value: u64) {
@@ -59,17 +79,14 @@ impl Histogram {
         self.sum.fetch_add(value, Relaxed);
     }
 
-    /// Cumulative counts, one per bound and the last for `+Inf` (which is the count of all), and the sum.
-    pub(crate) fn read(&self) -> (Vec<(Option<u64>, u64)>, u64) {
-        let mut total = 0_u64;
-        let bounds = self.bounds.iter().copied().map(Some).chain([None]);
-        let cumulative = bounds
-            .zip(&self.buckets)
-            .map(|(bound, bucket)| {
-                total = total.saturating_add(bucket.load(Relaxed));
-                (bound, total)
-            })
-            .collect();
-        (cumulative, self.sum.load(Relaxed))
+    /// What it counted, its values being integers of 10⁻`digits` of a unit.
+    pub(crate) fn read(&self, digits: u32) -> Buckets {
+        Buckets {
+            bounds: self.bounds,
+            digits,
+            counts: self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect(),
+            sum: self.sum.load(Relaxed),
+            exemplars: self.exemplars.lock().to_vec(),
+        }
     }
 }

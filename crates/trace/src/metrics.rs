@@ -1,16 +1,21 @@
-//! Every number that Prometheus reads, kept in atomics: counting a request takes no lock and allocates nothing.
+//! Every number that Prometheus reads, kept in atomics: counting a request waits for nothing and allocates nothing.
 //! Labels are bounded: models are those served (others are `other`), codes and rules those of the table of refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use headrace_domain::{Code, Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord};
+use headrace_domain::{
+    Code, Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord, UnixNanos,
+};
 
-use crate::exposition::{Exposition, Kind};
+use crate::context::TraceContext;
+use crate::family::{Exemplar, FamilyKind};
 use crate::gauges::{Gauges, Read};
 use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
 use crate::intern::Interned;
 use crate::labels::Labels;
+
+mod pages;
 
 /// Nanoseconds to seconds.
 const NANO: u32 = 9;
@@ -149,12 +154,12 @@ impl Metrics {
     /// the metrics. The same name and labels again replace the callback. A name that is taken by a metric of this
     /// registry is not shown.
     pub fn register_gauge(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
-        self.gauges.register(name, help, Kind::Gauge, labels, read);
+        self.gauges.register(name, help, FamilyKind::Gauge, labels, read);
     }
 
     /// As [`Metrics::register_gauge`], for a number that only grows.
     pub fn register_counter(&self, name: &str, help: &str, labels: &[(&str, &str)], read: Read) {
-        self.gauges.register(name, help, Kind::Counter, labels, read);
+        self.gauges.register(name, help, FamilyKind::Counter, labels, read);
     }
 
     /// Takes away every gauge and counter with that label that was registered. Their callbacks are dropped.
@@ -170,9 +175,9 @@ impl Metrics {
             return add(&self.loss, model, amount(record.loss));
         }
         self.observe_stages(record);
-        self.duration.observe(record.duration_ns);
+        self.duration.observe_of(exemplar(record, record.duration_ns));
         if let Some(nanos) = record.time_to_first_token_ns() {
-            self.first_token.observe(nanos);
+            self.first_token.observe_of(exemplar(record, nanos));
         }
         self.observe_outcome(record, model);
         for (at, class) in TokenClass::ALL.into_iter().enumerate() {
@@ -195,7 +200,7 @@ impl Metrics {
         }
         for (histogram, time) in self.stages.iter().zip(times) {
             if let Some(nanos) = time {
-                histogram.observe(nanos);
+                histogram.observe_of(exemplar(record, nanos));
             }
         }
     }
@@ -226,10 +231,10 @@ impl Metrics {
 
     fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace) {
         if let Some(gap) = inter_token_ns(record) {
-            self.inter_token.observe(gap);
+            self.inter_token.observe_of(exemplar(record, gap));
         }
         if let Some(mean) = engine.batch_sum.saturating_mul(1_000).checked_div(engine.steps.into()) {
-            self.batch.observe(mean);
+            self.batch.observe_of(exemplar(record, mean));
         }
         let missed = engine.prompt_blocks.saturating_sub(engine.cached_blocks);
         self.blocks_hit.fetch_add(engine.cached_blocks.into(), Relaxed);
@@ -253,177 +258,16 @@ impl Metrics {
     pub(crate) fn trace_drops(&self) -> u64 {
         self.drops.iter().map(|count| count.load(Relaxed)).sum()
     }
+}
 
-    /// Everything, in the text exposition format 0.0.4 (`text/plain; version=0.0.4`).
-    pub fn prometheus(&self) -> String {
-        let mut page = Page { metrics: self, out: Exposition::default(), names: Vec::new() };
-        page.requests();
-        page.times();
-        page.tokens_and_money();
-        page.engine();
-        page.traces();
-        let Page { mut out, names, .. } = page;
-        self.gauges.write(&mut out, &names);
-        out.finish()
-    }
+/// A value of a call that a histogram counts.
+fn exemplar(record: &TraceRecord, value: u64) -> Exemplar {
+    let at = UnixNanos::new(record.started.get().saturating_add(record.duration_ns));
+    Exemplar { value, at, request: record.request_id, context: TraceContext::of(record) }
 }
 
 /// Outcomes without a code: completed, cancelled, failed.
 const PLAIN_OUTCOMES: usize = 3;
-
-/// The page being written, with the names already on it.
-struct Page<'a> {
-    metrics: &'a Metrics,
-    out: Exposition,
-    names: Vec<&'static str>,
-}
-
-impl Page<'_> {
-    fn family(&mut self, name: &'static str, help: &str, kind: Kind) {
-        self.names.push(name);
-        self.out.family(name, help, kind);
-    }
-
-    fn counter(&mut self, name: &'static str, help: &str, value: &AtomicU64) {
-        self.family(name, help, Kind::Counter);
-        self.out.sample(name, &[], value.load(Relaxed));
-    }
-
-    fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram, digits: u32) {
-        self.family(name, help, Kind::Histogram);
-        self.out.histogram(name, &[], histogram, digits);
-    }
-
-    fn requests(&mut self) {
-        let metrics = self.metrics;
-        self.family("headrace_build_info", "The running program; always 1.", Kind::Gauge);
-        self.out.sample("headrace_build_info", &[("version", &metrics.version)], 1);
-
-        let name = "headrace_requests_total";
-        self.family(name, "Finished requests; `code` is the error code of a refusal.", Kind::Counter);
-        let (hows, models) = (PLAIN_OUTCOMES + metrics.codes.len(), metrics.models.len());
-        for (at, count) in nonzero(&metrics.requests) {
-            let (model, how, endpoint) = (at % models, at / models % hows, at / models / hows);
-            let (outcome, code) = match how {
-                0 => ("completed", ""),
-                1 => ("cancelled", ""),
-                2 => ("failed", ""),
-                refused => ("refused", metrics.codes.name(refused - PLAIN_OUTCOMES)),
-            };
-            let labels = [
-                ("endpoint", name_at(&ENDPOINTS, endpoint)),
-                ("outcome", outcome),
-                ("code", code),
-                ("model", metrics.models.name(model)),
-            ];
-            self.out.sample(name, &labels, count);
-        }
-
-        let name = "headrace_refusals_total";
-        self.family(name, "Refused requests by the stage and rule that refused them.", Kind::Counter);
-        for (at, count) in nonzero(&metrics.refusals) {
-            let (stage, rule) = (at / metrics.rules.len(), at % metrics.rules.len());
-            let labels = [("stage", stage_at(stage)), ("rule", metrics.rules.name(rule))];
-            self.out.sample(name, &labels, count);
-        }
-
-        let name = "headrace_failures_total";
-        self.family(name, "Requests that we or an upstream failed, by stage.", Kind::Counter);
-        for (at, count) in nonzero(&metrics.failures) {
-            self.out.sample(name, &[("stage", stage_at(at))], count);
-        }
-
-        let name = "headrace_finishes_total";
-        self.family(name, "Finished choices by finish reason.", Kind::Counter);
-        for (at, count) in nonzero(&metrics.finished) {
-            self.out.sample(name, &[("reason", metrics.finishes.name(at))], count);
-        }
-    }
-
-    fn times(&mut self) {
-        let metrics = self.metrics;
-        let name = "headrace_stage_duration_seconds";
-        let help = "Time spent in each stage; buckets 1-2.5-5 from 1 µs to 100 s.";
-        self.family(name, help, Kind::Histogram);
-        for (stage, histogram) in Stage::ALL.iter().zip(&metrics.stages) {
-            self.out.histogram(name, &[("stage", stage.name())], histogram, NANO);
-        }
-        self.histogram(
-            "headrace_request_duration_seconds",
-            "From first byte to settled.",
-            &metrics.duration,
-            NANO,
-        );
-        self.histogram(
-            "headrace_time_to_first_token_seconds",
-            "From when the request was whole to its first token.",
-            &metrics.first_token,
-            NANO,
-        );
-        self.histogram(
-            "headrace_inter_token_seconds",
-            "Mean time between the tokens of one request.",
-            &metrics.inter_token,
-            NANO,
-        );
-        self.histogram(
-            "headrace_ledger_journal_seconds",
-            "Time until a group commit of the ledger's journal is durable.",
-            &metrics.journal,
-            NANO,
-        );
-    }
-
-    fn tokens_and_money(&mut self) {
-        let metrics = self.metrics;
-        let name = "headrace_tokens_total";
-        self.family(name, "Tokens by class; the classes are disjoint.", Kind::Counter);
-        for (model, model_name) in metrics.models.all() {
-            for (at, class) in TokenClass::ALL.into_iter().enumerate() {
-                let count = load(&metrics.tokens, model * TokenClass::ALL.len() + at);
-                self.out.sample(name, &[("class", class.name()), ("model", model_name)], count);
-            }
-        }
-        for (name, help, amounts) in [
-            ("headrace_cost_nano_dollars_total", "Charged, in nano-dollars.", &metrics.cost),
-            ("headrace_loss_nano_dollars_total", "Computed but not charged, in nano-dollars.", &metrics.loss),
-        ] {
-            self.family(name, help, Kind::Counter);
-            for (model, model_name) in metrics.models.all() {
-                self.out.sample(name, &[("model", model_name)], load(amounts, model));
-            }
-        }
-    }
-
-    fn engine(&mut self) {
-        let metrics = self.metrics;
-        let name = "headrace_prompt_blocks_total";
-        self.family(name, "Prompt blocks looked up in the prefix cache.", Kind::Counter);
-        self.out.sample(name, &[("cache", "hit")], metrics.blocks_hit.load(Relaxed));
-        self.out.sample(name, &[("cache", "miss")], metrics.blocks_missed.load(Relaxed));
-        self.counter(
-            "headrace_preemptions_total",
-            "Times a request lost its blocks and was recomputed.",
-            &metrics.preemptions,
-        );
-        self.histogram(
-            "headrace_batch_size",
-            "Mean sequences per step over the steps of one request.",
-            &metrics.batch,
-            MILLI,
-        );
-    }
-
-    fn traces(&mut self) {
-        let metrics = self.metrics;
-        self.counter("headrace_traces_stored_total", "Trace records written to the store.", &metrics.stored);
-        let name = "headrace_traces_dropped_total";
-        self.family(name, "Trace records that never reached the store.", Kind::Counter);
-        for (reason, count) in DropReason::ALL.into_iter().zip(&metrics.drops) {
-            self.out.sample(name, &[("reason", reason.name())], count.load(Relaxed));
-        }
-    }
-}
 
 /// Mean nanoseconds between the tokens of a request: its decode time, without what it stood still for its reader, over the
 /// gaps of one choice.

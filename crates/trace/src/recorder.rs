@@ -2,8 +2,8 @@
 //! batches them into the store. It never blocks a request. What the store cannot take now waits and is tried again;
 //! what the queue cannot hold is dropped and counted.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::live::Live;
 use crate::metrics::DropReason;
 use crate::recent::Recent;
 use crate::sampling::Sampling;
-use crate::{Metrics, TraceError, TraceStore};
+use crate::{Metrics, Tap, TraceError, TraceStore};
 
 /// The wait before a store that failed is tried again; it doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -81,6 +81,7 @@ pub struct Recorder {
     failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
     live: Arc<Live>,
+    taps: OnceLock<Vec<Arc<dyn Tap>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -123,8 +124,14 @@ impl Recorder {
             .name("headrace-trace".to_owned())
             .spawn(move || writer.run())
             .map_err(TraceError::Thread)?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, live, thread }))
+        let (thread, taps) = (Mutex::new(Some(thread)), OnceLock::new());
+        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, live, taps, thread }))
+    }
+
+    /// Shows every record from now on to these too, stored or not. Once: what is said later is not heard.
+    pub fn tap(&self, taps: Vec<Arc<dyn Tap>>) {
+        // Those that were named first stay.
+        let _ = self.taps.set(taps);
     }
 
     /// A record still in memory: there from the moment it was recorded, stored or not.
@@ -184,6 +191,7 @@ impl TraceSink for Recorder {
         let record: Arc<TraceRecord> = Arc::from(record);
         self.metrics.observe(&record);
         self.live.count(&record);
+        self.taps.get().into_iter().flatten().for_each(|tap| tap.seen(&record));
         let lane = Lane::of(&record);
         match lane {
             Lane::Ran | Lane::Refused => self.recent.insert(&record),

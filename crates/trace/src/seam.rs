@@ -1,5 +1,7 @@
 //! The seam between traces and whatever keeps them. Says nothing of files, SQL or formats.
 
+use std::sync::Arc;
+
 use headrace_domain::{ProjectId, RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
@@ -8,6 +10,12 @@ use crate::cache::{CacheQuery, CacheReport, MAX_CACHE_CALLS};
 use crate::search::{CallCursor, CallPage, CallQuery};
 use crate::statement::{Month, Statement};
 use crate::usage::{UsageQuery, UsageReport};
+
+/// Whoever is shown each record as its call ends, on the call's own task: it takes the record and returns at once.
+pub trait Tap: Send + Sync {
+    /// A call has ended. It must neither block nor fail.
+    fn seen(&self, record: &Arc<TraceRecord>);
+}
 
 /// The writing side. The recorder's thread calls it, so it may block.
 pub trait TraceStore: Send {
