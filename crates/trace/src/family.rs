@@ -107,3 +107,10 @@ pub struct Exemplar {
     /// Its span.
     pub context: TraceContext,
 }
+
+impl Exemplar {
+    /// The same call with another value.
+    pub(crate) fn with(self, value: u64) -> Self {
+        Self { value, ..self }
+    }
+}

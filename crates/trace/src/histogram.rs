@@ -1,6 +1,5 @@
-//! A histogram of atomics with fixed buckets: one addition per bucket and one per sum, and nothing is waited for. Examples of each bucket are
-//! kept where nobody else is writing one just now.
-//! Knows no metric's name; values are integers of the caller's unit.
+//! A histogram of atomics with fixed buckets: one addition per bucket and one per sum, and nothing is waited for. An example of each
+//! bucket is kept where nobody else is writing one just now. Knows no metric's name; values are integers of the caller's unit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -60,8 +59,7 @@ impl Histogram {
 
     /// Counts a value of a call.
     pub(crate) fn observe_of(&self, exemplar: Exemplar) {
-        self.observe(exemplar.value);
-        let index = self.bounds.partition_point(|bound| *bound < exemplar.value);
+        let index = self.observe(exemplar.value);
         // An example is as good as another: whoever would have to wait leaves it.
         if let Some(mut exemplars) = self.exemplars.try_lock()
             && let Some(last) = exemplars.get_mut(index)
@@ -70,13 +68,15 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn observe(&self, value: u64) {
+    /// Counts a value; which bucket it fell into.
+    pub(crate) fn observe(&self, value: u64) -> usize {
         // A bound is inclusive: `le` means less than or equal.
         let index = self.bounds.partition_point(|bound| *bound < value);
         if let Some(bucket) = self.buckets.get(index) {
             bucket.fetch_add(1, Relaxed);
         }
         self.sum.fetch_add(value, Relaxed);
+        index
     }
 
     /// What it counted, its values being integers of 10⁻`digits` of a unit.

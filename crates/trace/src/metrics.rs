@@ -174,10 +174,11 @@ impl Metrics {
             // A copy is nobody's request: what it does must not stand among what callers see. What it costs is the house's loss.
             return add(&self.loss, model, amount(record.loss));
         }
-        self.observe_stages(record);
-        self.duration.observe_of(exemplar(record, record.duration_ns));
+        let call = exemplar(record);
+        self.observe_stages(record, call);
+        self.duration.observe_of(call.with(record.duration_ns));
         if let Some(nanos) = record.time_to_first_token_ns() {
-            self.first_token.observe_of(exemplar(record, nanos));
+            self.first_token.observe_of(call.with(nanos));
         }
         self.observe_outcome(record, model);
         for (at, class) in TokenClass::ALL.into_iter().enumerate() {
@@ -186,12 +187,12 @@ impl Metrics {
         add(&self.cost, model, amount(record.cost));
         add(&self.loss, model, amount(record.loss));
         if let Some(engine) = &record.engine {
-            self.observe_engine(record, engine);
+            self.observe_engine(record, engine, call);
         }
     }
 
     /// A stage that came up several times counts once, with all of its time.
-    fn observe_stages(&self, record: &TraceRecord) {
+    fn observe_stages(&self, record: &TraceRecord, call: Exemplar) {
         let mut times = [None::<u64>; Stage::ALL.len()];
         for span in &record.stages {
             if let Some(time) = times.get_mut(stage_index(span.stage)) {
@@ -200,7 +201,7 @@ impl Metrics {
         }
         for (histogram, time) in self.stages.iter().zip(times) {
             if let Some(nanos) = time {
-                histogram.observe_of(exemplar(record, nanos));
+                histogram.observe_of(call.with(nanos));
             }
         }
     }
@@ -229,12 +230,12 @@ impl Metrics {
         add(&self.requests, (endpoint * hows + how) * self.models.len() + model, 1);
     }
 
-    fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace) {
+    fn observe_engine(&self, record: &TraceRecord, engine: &EngineTrace, call: Exemplar) {
         if let Some(gap) = inter_token_ns(record) {
-            self.inter_token.observe_of(exemplar(record, gap));
+            self.inter_token.observe_of(call.with(gap));
         }
         if let Some(mean) = engine.batch_sum.saturating_mul(1_000).checked_div(engine.steps.into()) {
-            self.batch.observe_of(exemplar(record, mean));
+            self.batch.observe_of(call.with(mean));
         }
         let missed = engine.prompt_blocks.saturating_sub(engine.cached_blocks);
         self.blocks_hit.fetch_add(engine.cached_blocks.into(), Relaxed);
@@ -260,10 +261,10 @@ impl Metrics {
     }
 }
 
-/// A value of a call that a histogram counts.
-fn exemplar(record: &TraceRecord, value: u64) -> Exemplar {
+/// A call as an example of what histograms count of it, before any value.
+fn exemplar(record: &TraceRecord) -> Exemplar {
     let at = UnixNanos::new(record.started.get().saturating_add(record.duration_ns));
-    Exemplar { value, at, request: record.request_id, context: TraceContext::of(record) }
+    Exemplar { value: 0, at, request: record.request_id, context: TraceContext::of(record) }
 }
 
 /// Outcomes without a code: completed, cancelled, failed.

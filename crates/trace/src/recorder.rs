@@ -125,7 +125,18 @@ impl Recorder {
             .spawn(move || writer.run())
             .map_err(TraceError::Thread)?;
         let (thread, taps) = (Mutex::new(Some(thread)), OnceLock::new());
-        Ok(Arc::new(Self { senders, asks, recent, strangers, sampling, failing, metrics, live, taps, thread }))
+        Ok(Arc::new(Self {
+            senders,
+            asks,
+            recent,
+            strangers,
+            sampling,
+            failing,
+            metrics,
+            live,
+            taps,
+            thread,
+        }))
     }
 
     /// Shows every record from now on to these too, stored or not. Once: what is said later is not heard.
