@@ -182,15 +182,7 @@ impl TraceReader for SqliteTraceReader {
     }
 
     fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError> {
-        self.read(async |connection| {
-            sqlx::query_as(
-                "SELECT record FROM trace WHERE started >= ? ORDER BY duration DESC, seq DESC LIMIT ?",
-            )
-            .bind(integer(since.get()))
-            .bind(integer(n))
-            .fetch_all(connection)
-            .await
-        })
+        self.read(async |connection| search::slowest(connection, integer(since.get()), integer(n)).await)
     }
 
     fn each(

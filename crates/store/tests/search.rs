@@ -296,13 +296,15 @@ fn a_question_looks_through_a_bounded_number_of_calls_and_the_next_one_goes_on()
         file.append(batch).unwrap();
     }
     let reader = SqliteTraceReader::open(&path).unwrap();
-    let both = query(&[("org", "acme"), ("model", "usual"), ("stage", "authorize")]);
+    let both = query(&[("org", "acme"), ("model", "usual"), ("stage", "prefill")]);
     let pages_of = pages(&reader, &both, 10);
     assert_eq!((pages_of.len(), ids(&pages_of).len()), (3, 0));
     let searched_to: Vec<_> = pages_of.iter().map(|page| page.searched_to.map(UnixNanos::seconds)).collect();
     let bound = ROWS_PER_QUESTION as u64;
-    // The rare one is no row of the model's index.
     assert_eq!(searched_to, [Some(count - bound - 1), Some(count - 2 * bound - 1), None]);
+    // Where most calls never are, the few that were are found without looking at the others.
+    let aside = query(&[("org", "acme"), ("model", "usual"), ("stage", "authorize")]);
+    assert_eq!(pages(&reader, &aside, 10), [CallPage::default()]);
     let rare = query(&[("org", "acme"), ("model", "rare")]);
     assert_eq!(ids(&pages(&reader, &rare, 10)), [RequestId::from_bits(4_000)]);
     // By time alone no row is in vain, however far back it lies.

@@ -1,5 +1,6 @@
 //! The narrow table that searches look through: a row for each trace, of what is asked about alone. It is no part of the file's
-//! format: it is made where it is missing, and an older program may write beside it.
+//! format: it is made where it is missing, and an older program may write beside it. Every index costs every call, so there is one only
+//! where few rows are likely to answer.
 
 use headrace_domain::Stage;
 use headrace_trace::{CallRow, Ended};
@@ -13,7 +14,13 @@ pub(super) const SLOW_NS: i64 = 1_000_000_000;
 /// A cent, in nano-dollars.
 pub(super) const DEAR_NANOS: i64 = 10_000_000;
 
-/// Table, indexes, and what takes a row away together with its trace. `seq` is the trace's.
+/// Whether calls that spent most of their time there, or ended there, are few: they have an index.
+pub(super) const fn is_rare(stage: Stage) -> bool {
+    !matches!(stage, Stage::Upstream | Stage::Queue | Stage::Prefill | Stage::Decode)
+}
+
+/// Table, indexes, and what takes a row away together with its trace. `seq` is the trace's. The indexes that are dropped are those of
+/// former programs: nearly all calls of a house are of a few models and upstreams.
 ///
 /// `unfilled` has one row: the traces before `before` that have no row here yet, and how many those are.
 pub(super) const SCHEMA: &str = "
@@ -37,10 +44,11 @@ pub(super) const SCHEMA: &str = "
     CREATE INDEX IF NOT EXISTS call_org ON call (org, started, seq);
     CREATE INDEX IF NOT EXISTS call_project ON call (project, started, seq);
     CREATE INDEX IF NOT EXISTS call_key ON call (key, started, seq);
-    CREATE INDEX IF NOT EXISTS call_model ON call (model, started, seq);
-    CREATE INDEX IF NOT EXISTS call_stage ON call (stage, started, seq);
+    DROP INDEX IF EXISTS call_model;
+    DROP INDEX IF EXISTS call_stage;
+    DROP INDEX IF EXISTS call_upstream;
+    CREATE INDEX IF NOT EXISTS call_rare_stage ON call (stage, started, seq) WHERE stage NOT IN (11, 12, 13, 14);
     CREATE INDEX IF NOT EXISTS call_worker ON call (worker, started, seq, ends) WHERE worker IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS call_upstream ON call (upstream, started, seq) WHERE upstream IS NOT NULL;
     CREATE INDEX IF NOT EXISTS call_troubled ON call (started, seq) WHERE ended <> 0;
     CREATE INDEX IF NOT EXISTS call_slow ON call (started, seq) WHERE server > 1000000000;
     CREATE INDEX IF NOT EXISTS call_dear ON call (started, seq) WHERE charged > 10000000;
@@ -116,5 +124,19 @@ pub(super) const fn place(stage: Stage) -> i64 {
         Stage::Postprocess => 17,
         Stage::Deliver => 18,
         Stage::Settle => 19,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_of_rare_stages_leaves_out_those_that_are_not() {
+        let mut usual: Vec<i64> =
+            Stage::ALL.into_iter().filter(|stage| !is_rare(*stage)).map(place).collect();
+        usual.sort_unstable();
+        let usual: Vec<String> = usual.iter().map(i64::to_string).collect();
+        assert!(SCHEMA.contains(&format!("WHERE stage NOT IN ({})", usual.join(", "))));
     }
 }

@@ -8,7 +8,7 @@ use headrace_trace::{
 use sqlx::QueryBuilder;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::calls::{DEAR_NANOS, SLOW_NS, kind, place};
+use super::calls::{DEAR_NANOS, SLOW_NS, is_rare, kind, place};
 use super::table::integer;
 
 /// Most rows that one question looks at.
@@ -77,10 +77,23 @@ pub(super) async fn search(
     push_rest(&mut page, query);
     page.push(" ORDER BY call.started DESC, call.seq DESC LIMIT ").push_bind(integer(limit + 1));
     let rows = page.build_query_as().fetch_all(&mut *connection).await?;
-    let unfilled: Option<(i64,)> =
-        sqlx::query_as("SELECT traces FROM unfilled").fetch_optional(&mut *connection).await?;
-    let unindexed = unfilled.map_or(0, |(traces,)| u64::try_from(traces).unwrap_or(0));
+    let unindexed = unfilled(connection).await?;
     Ok(Found { rows, limit, floor, unindexed })
+}
+
+/// The records of the calls since a time that took the server longest: through the narrow table, once every trace has its row there.
+pub(super) async fn slowest(
+    connection: &mut SqliteConnection,
+    since: i64,
+    limit: i64,
+) -> Result<Vec<(String,)>, sqlx::Error> {
+    let query = if has_table(connection).await? && unfilled(connection).await? == 0 {
+        "SELECT trace.record FROM (SELECT seq, server FROM call WHERE started >= ? ORDER BY server DESC, seq DESC LIMIT ?) \
+         AS slow JOIN trace ON trace.seq = slow.seq ORDER BY slow.server DESC, slow.seq DESC"
+    } else {
+        "SELECT record FROM trace WHERE started >= ? ORDER BY duration DESC, seq DESC LIMIT ?"
+    };
+    sqlx::query_as(query).bind(since).bind(limit).fetch_all(connection).await
 }
 
 /// The records of calls that a worker had within a time, longest overlap first.
@@ -114,6 +127,13 @@ async fn has_table(connection: &mut SqliteConnection) -> Result<bool, sqlx::Erro
     Ok(tables > 0)
 }
 
+/// Traces that are not in the table yet.
+async fn unfilled(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let unfilled: Option<(i64,)> =
+        sqlx::query_as("SELECT traces FROM unfilled").fetch_optional(connection).await?;
+    Ok(unfilled.map_or(0, |(traces,)| u64::try_from(traces).unwrap_or(0)))
+}
+
 /// The row at which a question ends, if there is one: it looks at those above.
 async fn floor(
     connection: &mut SqliteConnection,
@@ -134,12 +154,10 @@ async fn floor(
 enum Way {
     Key,
     Project,
-    Upstream,
     Dear,
     Slow,
     Troubled,
-    Model,
-    Stage,
+    RareStage,
     Org,
     All,
 }
@@ -155,9 +173,7 @@ impl Way {
             _ if is_dear => Self::Dear,
             _ if is_slow => Self::Slow,
             _ if is_troubled => Self::Troubled,
-            CallQuery { upstream: Some(_), .. } => Self::Upstream,
-            CallQuery { model: Some(_), .. } => Self::Model,
-            CallQuery { stage: Some(_), .. } => Self::Stage,
+            CallQuery { stage: Some(stage), .. } if is_rare(*stage) => Self::RareStage,
             CallQuery { org: Some(_), .. } => Self::Org,
             _ => Self::All,
         }
@@ -167,12 +183,10 @@ impl Way {
         match self {
             Self::Key => "INDEXED BY call_key",
             Self::Project => "INDEXED BY call_project",
-            Self::Upstream => "INDEXED BY call_upstream",
             Self::Dear => "INDEXED BY call_dear",
             Self::Slow => "INDEXED BY call_slow",
             Self::Troubled => "INDEXED BY call_troubled",
-            Self::Model => "INDEXED BY call_model",
-            Self::Stage => "INDEXED BY call_stage",
+            Self::RareStage => "INDEXED BY call_rare_stage",
             Self::Org => "INDEXED BY call_org",
             Self::All => "NOT INDEXED",
         }
@@ -188,15 +202,14 @@ impl Way {
         match self {
             Self::Key => equal("key", query.key.as_ref().map(|id| id.as_str())),
             Self::Project => equal("project", query.project.as_ref().map(|id| id.as_str())),
-            Self::Upstream => equal("upstream", query.upstream.as_deref()),
-            Self::Model => equal("model", query.model.as_deref()),
             Self::Org => equal("org", query.org.as_ref().map(|id| id.as_str())),
-            Self::Stage => {
+            // Here and below word for word as the indexes say it.
+            Self::RareStage => {
                 if let Some(stage) = query.stage {
-                    sql.push(" AND call.stage = ").push_bind(place(stage));
+                    sql.push(" AND call.stage NOT IN (11, 12, 13, 14) AND call.stage = ")
+                        .push_bind(place(stage));
                 }
             }
-            // Word for word as the indexes say it.
             Self::Dear => {
                 sql.push(" AND call.charged > 10000000");
             }
@@ -217,9 +230,7 @@ impl Way {
         match self {
             Self::Key => left.key = None,
             Self::Project => left.project = None,
-            Self::Upstream => left.upstream = None,
-            Self::Model => left.model = None,
-            Self::Stage => left.stage = None,
+            Self::RareStage => left.stage = None,
             Self::Org => left.org = None,
             Self::Dear | Self::Slow | Self::Troubled | Self::All => {}
         }

@@ -25,7 +25,6 @@ pub(super) const FORMAT: Format = Format {
             record TEXT NOT NULL       -- JSON
         ) STRICT;
         CREATE INDEX trace_started ON trace (started);
-        CREATE INDEX trace_duration ON trace (duration);
     ",
 };
 
@@ -48,8 +47,10 @@ pub(super) const STRANGERS: &str = "outcome = 'refused' AND org IS NULL";
 /// The newest copies of calls, by the key that they are traced under.
 pub(super) const SHADOWS: &str =
     "SELECT record FROM trace WHERE key = 'shadow' AND started >= ? ORDER BY started DESC LIMIT ?";
-/// The indexes that find the oldest of either, and copies of calls. Made where they are missing: no part of the format.
+/// The indexes that find the oldest of either, and copies of calls. Made where they are missing: no part of the format. One of durations,
+/// which former programs made, costs each call a page of its own on the disk: they are in no order.
 pub(super) const INDEXES: &str = "
+    DROP INDEX IF EXISTS trace_duration;
     CREATE INDEX IF NOT EXISTS trace_shadows ON trace (started) WHERE key = 'shadow';
     CREATE INDEX IF NOT EXISTS trace_refused ON trace (seq) WHERE outcome = 'refused' AND org IS NOT NULL;
     CREATE INDEX IF NOT EXISTS trace_strangers ON trace (seq) WHERE outcome = 'refused' AND org IS NULL;
