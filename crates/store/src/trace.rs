@@ -1,7 +1,7 @@
 //! Trace records in one SQLite file: written by the recorder's thread, read beside it by the API and the command line.
 //! Durability is `NORMAL`: a power cut may take the last traces, never the file. Knows nothing of what a record means.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,20 +9,22 @@ use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 use headrace_trace::{
-    Beside, CallCursor, CallPage, CallQuery, CallRow, TraceError, TraceReader, TraceStore, decode_record,
-    encode_record,
+    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, TraceError, TraceReader, TraceStore,
+    decode_record, encode_record,
 };
-use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection, QueryBuilder};
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Connection};
 
 mod calls;
 mod fill;
+mod inserts;
 mod search;
 mod table;
 
 use self::fill::Filler;
+use self::inserts::Inserts;
 pub(crate) use self::table::integer;
-use self::table::{Counts, FORMAT, INDEXES, REFUSED, ROWS_PER_INSERT, SHADOWS, STRANGERS, count};
+use self::table::{Counts, FORMAT, INDEXES, REFUSED, SHADOWS, STRANGERS, count};
 use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, open};
 
 /// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no
@@ -98,12 +100,12 @@ impl SqliteTraceStore {
 
 impl TraceStore for SqliteTraceStore {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-        let rows = batch.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
+        let mut rows = batch.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
         let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
         let (retention, stored) = (self.retention, self.stored);
         let written = self.database.write(async |connection| {
             let mut now = stored;
-            let added = insert(connection, &rows, &mut now).await?;
+            let added = insert(connection, &mut rows, &mut now).await?;
             Ok::<_, FormatError>(prune(connection, retention, now, newest, added).await?)
         });
         self.stored = written.map_err(|error| refused("write to", &self.path, &error))?;
@@ -289,6 +291,8 @@ impl fmt::Debug for SqliteTraceReader {
 /// A record as it is bound to the insert.
 struct Row<'a> {
     record: &'a TraceRecord,
+    /// Its place in the order in which records were stored.
+    number: i64,
     started: i64,
     json: String,
     call: CallRow,
@@ -297,7 +301,8 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn of(record: &'a TraceRecord) -> Result<Self, TraceError> {
         let json = encode_record(record)?;
-        Ok(Self { record, started: integer(record.started.get()), json, call: CallRow::of(record) })
+        let started = integer(record.started.get());
+        Ok(Self { record, number: 0, started, json, call: CallRow::of(record) })
     }
 }
 
@@ -310,45 +315,60 @@ pub fn index(path: &Path) -> Result<(), TraceError> {
     fill::fill(path).map_err(|error| refused("index the records of", path, &error))
 }
 
-/// Adds the rows whose id is new; how many those were.
+/// How a record is put in. Of two with one id the first stays.
+const INSERTS: Inserts = Inserts {
+    head: "INSERT OR IGNORE INTO trace (seq, id, started, duration, org, project, key, outcome, record) ",
+    columns: 9,
+};
+
+/// Adds the rows whose id is new; how many those were. Numbers go on from the highest, as the file's one writer knows them.
 async fn insert(
     connection: &mut SqliteConnection,
-    rows: &[Row<'_>],
+    rows: &mut [Row<'_>],
     stored: &mut Counts,
 ) -> Result<u64, sqlx::Error> {
-    let mut added = 0;
-    for chunk in rows.chunks(ROWS_PER_INSERT) {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "INSERT OR IGNORE INTO trace (id, started, duration, org, project, key, outcome, record) ",
-        );
-        query.push_values(chunk, |mut values, row| {
-            let record = row.record;
-            values
-                .push_bind(key(record.request_id))
-                .push_bind(row.started)
-                .push_bind(integer(record.server_ns()))
-                .push_bind(record.org.as_ref().map(|id| id.as_str()))
-                .push_bind(record.project.as_ref().map(|id| id.as_str()))
-                .push_bind(record.key.as_ref().map(|id| id.as_str()))
-                .push_bind(row.call.ended.name())
-                .push_bind(row.json.as_str());
-        });
-        query.push(" RETURNING id, seq, outcome = 'refused', org IS NULL");
-        let new: Vec<(Vec<u8>, i64, bool, bool)> = query.build_query_as().fetch_all(&mut *connection).await?;
-        let mut numbers = HashMap::with_capacity(new.len());
-        for (id, number, is_refused, is_strangers) in new {
-            added += 1;
-            stored.all += 1;
-            stored.refused += u64::from(is_refused && !is_strangers);
-            stored.strangers += u64::from(is_refused && is_strangers);
-            numbers.insert(id, number);
-        }
-        // Of two records with one id the first was taken.
-        let calls =
-            chunk.iter().filter_map(|row| Some((numbers.remove(&key(row.record.request_id))?, &row.call)));
-        calls::insert(connection, &calls.collect::<Vec<_>>()).await?;
+    let (highest,): (i64,) =
+        sqlx::query_as("SELECT coalesce(max(seq), 0) FROM trace").fetch_one(&mut *connection).await?;
+    for (row, number) in rows.iter_mut().zip(highest.saturating_add(1)..) {
+        row.number = number;
     }
-    Ok(added)
+    let mut all_new = true;
+    for chunk in Inserts::chunks(rows) {
+        let mut query = INSERTS.query(chunk.len());
+        for Row { record, number, started, json, call } in chunk {
+            query = query
+                .bind(*number)
+                .bind(key(record.request_id))
+                .bind(*started)
+                .bind(integer(record.server_ns()))
+                .bind(record.org.as_ref().map(|id| id.as_str()))
+                .bind(record.project.as_ref().map(|id| id.as_str()))
+                .bind(record.key.as_ref().map(|id| id.as_str()))
+                .bind(call.ended.name())
+                .bind(json.as_str());
+        }
+        let added = query.execute(&mut *connection).await?.rows_affected();
+        all_new &= added == chunk.len() as u64;
+    }
+    let known = if all_new { None } else { Some(numbers_after(connection, highest).await?) };
+    let is_new = |row: &&Row<'_>| known.as_ref().is_none_or(|known| known.contains(&row.number));
+    let mut new = Vec::with_capacity(rows.len());
+    for row in rows.iter().filter(is_new) {
+        let is_refused = row.call.ended == Ended::Refused;
+        stored.all += 1;
+        stored.refused += u64::from(is_refused && row.record.org.is_some());
+        stored.strangers += u64::from(is_refused && row.record.org.is_none());
+        new.push((row.number, &row.call));
+    }
+    calls::insert(connection, &new).await?;
+    Ok(new.len() as u64)
+}
+
+/// The numbers that are taken beyond one.
+async fn numbers_after(connection: &mut SqliteConnection, number: i64) -> Result<HashSet<i64>, sqlx::Error> {
+    let found = sqlx::query_as("SELECT seq FROM trace WHERE seq > ?").bind(number);
+    let found: Vec<(i64,)> = found.fetch_all(connection).await?;
+    Ok(found.into_iter().map(|(number,)| number).collect())
 }
 
 /// Removes what the retention no longer keeps, a bounded number at a time. Refusals beyond their part of the file go
@@ -371,6 +391,12 @@ async fn prune(
     remove(connection, &mut stored, &mut left, "TRUE", all).await?;
     if let Some(age) = retention.max_age {
         let oldest = newest.saturating_sub(integer(age.as_nanos()));
+        // Mostly there is none, and to look costs a fraction of what it takes SQLite to make the plan of a removal.
+        let look = "SELECT count(*) FROM (SELECT 1 FROM trace WHERE started < ? LIMIT 1)";
+        let (old,): (i64,) = sqlx::query_as(look).bind(oldest).fetch_one(&mut *connection).await?;
+        if old == 0 {
+            return Ok(stored);
+        }
         let query = "DELETE FROM trace WHERE seq IN (SELECT seq FROM trace WHERE started < ? ORDER BY started LIMIT ?) \
                      RETURNING outcome = 'refused', org IS NULL";
         let query = sqlx::query_as(query).bind(oldest).bind(integer(left));

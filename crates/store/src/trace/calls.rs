@@ -4,10 +4,10 @@
 
 use headrace_domain::Stage;
 use headrace_trace::{CallRow, Ended};
-use sqlx::QueryBuilder;
-use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::sqlite::SqliteConnection;
 
-use super::table::{ROWS_PER_INSERT, integer};
+use super::inserts::Inserts;
+use super::table::integer;
 
 /// From here on a call is slow, or dear, enough for an index of such calls: few are.
 pub(super) const SLOW_NS: i64 = 1_000_000_000;
@@ -59,34 +59,38 @@ pub(super) const SCHEMA: &str = "
     END;
 ";
 
+/// How a row is put in.
+const INSERTS: Inserts = Inserts {
+    head: "INSERT OR REPLACE INTO call (started, seq, server, ends, ended, stage, charged, org, project, key, model, \
+           upstream, worker, said) ",
+    columns: 14,
+};
+
 /// Adds rows under their traces' numbers.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     calls: &[(i64, &CallRow)],
 ) -> Result<(), sqlx::Error> {
-    for chunk in calls.chunks(ROWS_PER_INSERT) {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "INSERT OR REPLACE INTO call (started, seq, server, ends, ended, stage, charged, org, project, key, model, \
-             upstream, worker, said) ",
-        );
-        query.push_values(chunk, |mut values, (number, call)| {
-            values
-                .push_bind(integer(call.started.get()))
-                .push_bind(*number)
-                .push_bind(integer(call.server_ns))
-                .push_bind(integer(call.started.get().saturating_add(call.duration_ns)))
-                .push_bind(kind(call.ended))
-                .push_bind(call.stage.map(place))
-                .push_bind(call.charged.get())
-                .push_bind(call.org.as_ref().map(|id| id.as_str()))
-                .push_bind(call.project.as_ref().map(|id| id.as_str()))
-                .push_bind(call.key.as_ref().map(|id| id.as_str()))
-                .push_bind(call.model())
-                .push_bind(call.upstream.as_deref())
-                .push_bind(call.worker.as_deref())
-                .push_bind(call.said());
-        });
-        query.build().execute(&mut *connection).await?;
+    for chunk in Inserts::chunks(calls) {
+        let mut query = INSERTS.query(chunk.len());
+        for (number, call) in chunk {
+            query = query
+                .bind(integer(call.started.get()))
+                .bind(*number)
+                .bind(integer(call.server_ns))
+                .bind(integer(call.started.get().saturating_add(call.duration_ns)))
+                .bind(kind(call.ended))
+                .bind(call.stage.map(place))
+                .bind(call.charged.get())
+                .bind(call.org.as_ref().map(|id| id.as_str()))
+                .bind(call.project.as_ref().map(|id| id.as_str()))
+                .bind(call.key.as_ref().map(|id| id.as_str()))
+                .bind(call.model())
+                .bind(call.upstream.as_deref())
+                .bind(call.worker.as_deref())
+                .bind(call.said());
+        }
+        query.execute(&mut *connection).await?;
     }
     Ok(())
 }

@@ -28,8 +28,6 @@ pub(super) const FORMAT: Format = Format {
     ",
 };
 
-/// Most rows in one statement: at most 13 values each, well under SQLite's 32 766.
-pub(super) const ROWS_PER_INSERT: usize = 64;
 /// How many records of each kind the file holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {

@@ -1,0 +1,70 @@
+//! Statements that put many rows in at once, in so few shapes that each is read by SQLite once and kept: it takes longer to read a long
+//! statement than to run it. Knows no table.
+
+use std::fmt::Write as _;
+
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::{Sqlite, SqliteArguments};
+
+/// Most rows in one statement: at most 14 values each, well under SQLite's 32 766.
+const MOST_ROWS: usize = 64;
+
+/// What rows of one table are put in with.
+pub(super) struct Inserts {
+    /// Everything before `VALUES`.
+    pub(super) head: &'static str,
+    /// Values of a row.
+    pub(super) columns: usize,
+}
+
+/// A statement to be bound to its values.
+pub(super) type Insert = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
+
+impl Inserts {
+    /// Rows in as many pieces as there are shapes of statements for: as many as fit, and then powers of two.
+    pub(super) fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+        std::iter::from_fn(move || {
+            let largest = rows.len().min(MOST_ROWS).checked_ilog2()?;
+            let (chunk, rest) = rows.split_at_checked(1 << largest)?;
+            rows = rest;
+            Some(chunk)
+        })
+    }
+
+    /// The statement for so many rows.
+    pub(super) fn query(&self, rows: usize) -> Insert {
+        let Self { head, columns } = self;
+        let mut row = "(".to_owned() + &"?,".repeat(*columns);
+        row.pop();
+        row.push_str("),");
+        let mut sql = String::with_capacity(head.len() + "VALUES ".len() + rows * row.len());
+        // Writing to a string does not fail.
+        let _ = write!(sql, "{head}VALUES {}", row.repeat(rows));
+        sql.pop();
+        // Question marks and a text of this program's.
+        sqlx::query(AssertSqlSafe(sql))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::Execute as _;
+
+    #[test]
+    fn rows_go_in_pieces_of_few_sizes_and_none_is_left_out() {
+        for count in [0, 1, 2, 3, 63, 64, 65, 191, 256] {
+            let rows: Vec<usize> = (0..count).collect();
+            let chunks: Vec<&[usize]> = Inserts::chunks(&rows).collect();
+            assert!(chunks.iter().all(|chunk| chunk.len().is_power_of_two() && chunk.len() <= MOST_ROWS));
+            assert_eq!(chunks.concat(), rows);
+        }
+    }
+
+    #[test]
+    fn a_statement_has_a_place_for_each_value() {
+        let inserts = Inserts { head: "INSERT INTO t (a, b) ", columns: 2 };
+        assert_eq!(inserts.query(1).sql().as_str(), "INSERT INTO t (a, b) VALUES (?,?)");
+        assert_eq!(inserts.query(2).sql().as_str(), "INSERT INTO t (a, b) VALUES (?,?),(?,?)");
+    }
+}
