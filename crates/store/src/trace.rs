@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
@@ -98,9 +98,9 @@ impl SqliteTraceStore {
     }
 }
 
-impl TraceStore for SqliteTraceStore {
-    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-        let mut rows = batch.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
+impl SqliteTraceStore {
+    fn write<'a>(&mut self, batch: impl Iterator<Item = &'a TraceRecord>) -> Result<(), TraceError> {
+        let mut rows = batch.map(Row::of).collect::<Result<Vec<_>, _>>()?;
         let newest = rows.iter().map(|row| row.started).max().unwrap_or(0);
         let (retention, stored) = (self.retention, self.stored);
         let written = self.database.write(async |connection| {
@@ -110,6 +110,16 @@ impl TraceStore for SqliteTraceStore {
         });
         self.stored = written.map_err(|error| refused("write to", &self.path, &error))?;
         Ok(())
+    }
+}
+
+impl TraceStore for SqliteTraceStore {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        self.write(batch.iter())
+    }
+
+    fn append_shared(&mut self, batch: &[Arc<TraceRecord>]) -> Result<(), TraceError> {
+        self.write(batch.iter().map(|record| &**record))
     }
 }
 

@@ -47,7 +47,7 @@ impl Default for RecorderConfig {
             queue_records: 8192,
             recent_records: 1024,
             batch_records: 256,
-            linger: Duration::from_millis(5),
+            linger: Duration::from_millis(25),
             strangers_per_second: 10,
         }
     }
@@ -238,7 +238,7 @@ struct Writer {
     config: RecorderConfig,
     failing: Arc<Mutex<Option<String>>>,
     /// What is being written; it stays while the store fails.
-    batch: Vec<TraceRecord>,
+    batch: Vec<Arc<TraceRecord>>,
     /// Whoever waits until nothing is left.
     waiting: Vec<SyncSender<()>>,
     closing: bool,
@@ -294,8 +294,8 @@ impl Writer {
         while self.batch.len() < self.config.batch_records {
             let Some(record) = self.receivers.next() else { return };
             self.live.tell(&record);
-            // The record stays in memory for readers, so the store gets a copy: made here, off the request's path.
-            self.batch.push(Arc::unwrap_or_clone(record));
+            // The record stays in memory for readers, so the store shares it.
+            self.batch.push(record);
         }
     }
 
@@ -311,7 +311,7 @@ impl Writer {
 
     fn write(&mut self) {
         let Some(store) = self.store.as_mut() else { return self.batch.clear() };
-        match store.append(&self.batch) {
+        match store.append_shared(&self.batch) {
             Ok(()) => {
                 if self.failing.lock().take().is_some() {
                     tracing::info!("traces are stored again");
@@ -353,7 +353,7 @@ impl Writer {
                 Err(TryRecvError::Empty) => {
                     let Some(record) = receivers.next() else { return false };
                     live.tell(&record);
-                    batch.push(Arc::unwrap_or_clone(record));
+                    batch.push(record);
                 }
                 Err(TryRecvError::Disconnected) => *closing = true,
             }

@@ -21,6 +21,11 @@ pub trait Tap: Send + Sync {
 pub trait TraceStore: Send {
     /// Stores a batch, whole or not at all. A record whose id is stored already is left as it was.
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError>;
+
+    /// As [`TraceStore::append`], of records that others hold as well. A store that need not own them copies none.
+    fn append_shared(&mut self, batch: &[Arc<TraceRecord>]) -> Result<(), TraceError> {
+        self.append(&batch.iter().map(|record| TraceRecord::clone(record)).collect::<Vec<_>>())
+    }
 }
 
 /// The reading side. Calls block; from async code they belong on a blocking thread.
