@@ -2,16 +2,23 @@
 server really tells under `/metrics`."""
 
 import json
+import pathlib
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import urllib.request
 
 import kubernetes_validate
 import promql_parser as promql
 import pytest
 import yaml
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 from conftest import MODEL, ROOT, Server
 
@@ -120,6 +127,33 @@ def test_alerts_watch_what_is_told(rule, told):
     assert rule["annotations"]["look"] and set(re.findall(r"\$labels\.(\w+)", said)) <= labels
 
 
+DURATION = re.compile(r"(\d+(ms|[smhdwy]))+")
+"""<https://prometheus.io/docs/prometheus/latest/querying/basics/#float-literals-and-time-durations>"""
+
+
+def test_rules_are_what_prometheus_reads():
+    """Keys and durations of <https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/>: one that it does not know stops it."""
+    file = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    assert set(file) == {"groups"}
+    for group in file["groups"]:
+        assert group["name"] and set(group) <= {"name", "interval", "limit", "query_offset", "labels", "rules"}
+    for rule in RULES:
+        assert set(rule) <= {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}, rule
+        assert re.fullmatch(r"[a-zA-Z_]\w*", rule["alert"])
+        for key in {"for", "keep_firing_for"} & set(rule):
+            assert DURATION.fullmatch(rule[key]), rule
+    assert len({rule["alert"] for rule in RULES}) == len(RULES)
+    scraping = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert scraping["rule_files"] == ["alerts.yml"] and {it["job_name"] for it in scraping["scrape_configs"]} == {"headrace"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no Prometheus on this machine")
+def test_prometheus_own_tool_takes_the_rules():
+    for command in (["rules", "alerts.yml"], ["config", "prometheus.yml"]):
+        checked = subprocess.run(["promtool", "check", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_a_name_that_is_not_told_is_found(told):
     assert wrong("sum(rate(headrace_nothing_total[5m]))", told)[0] == ["headrace_nothing_total"]
     assert wrong('headrace_build_info{color="red"}', told)[0] == ["headrace_build_info: color"]
@@ -133,6 +167,56 @@ def manifests():
 @pytest.mark.parametrize("manifest", list(manifests()), ids=lambda manifest: manifest["kind"])
 def test_manifests_are_what_kubernetes_takes(manifest):
     kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def seconds(text):
+    number, unit = re.fullmatch(r"(\d+)(s|m)", text).groups()
+    return int(number) * {"s": 1, "m": 60}[unit]
+
+
+def test_the_manifests_fit_together():
+    """What one names, the others have: no schema sees that."""
+    by_kind = {manifest["kind"]: manifest for manifest in manifests()}
+    server, service, config = by_kind["StatefulSet"]["spec"], by_kind["Service"], by_kind["ConfigMap"]
+    pod, (container,) = server["template"]["spec"], server["template"]["spec"]["containers"]
+    labels = server["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items() and server["selector"]["matchLabels"].items() <= labels.items()
+    assert server["serviceName"] == service["metadata"]["name"] and server["replicas"] == 1
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    assert [(probe["path"], probe["port"]) for probe in probes] == [("/readyz", "metrics")] * 2 + [("/healthz", "metrics")]
+    settings = tomllib.loads(config["data"]["headrace.toml"])
+    listens = {name: int(settings["server"][name].rsplit(":", 1)[1]) for name in ("listen", "metrics_listen")}
+    assert listens == {"listen": ports["api"], "metrics_listen": ports["metrics"]}
+    annotations = server["template"]["metadata"]["annotations"]
+    assert int(annotations["prometheus.io/port"]) == ports["metrics"]
+    assert pod["terminationGracePeriodSeconds"] > seconds(settings["server"]["drain"])
+    volumes = {volume["name"] for volume in pod["volumes"]} | {claim["metadata"]["name"] for claim in server["volumeClaimTemplates"]}
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounted) == volumes and mounted["data"] == settings["data_dir"]
+    named = [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume]
+    assert named == [config["metadata"]["name"]]
+    assert container["args"][-1] == mounted["config"] + "/headrace.toml"
+    # Nothing runs as root, or with rights.
+    assert pod["securityContext"]["runAsNonRoot"] and not container["securityContext"]["allowPrivilegeEscalation"]
+    user = re.search(r"^USER (\d+)$", (DEPLOY / "Dockerfile").read_text(), re.M).group(1)
+    assert pod["securityContext"]["runAsUser"] == int(user)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "release.Dockerfile"])
+def test_a_linter_of_images_has_nothing_to_say(name):
+    linter = pathlib.Path(sys.executable).with_name("hadolint")
+    # DL3008: the versions of Debian's packages are Debian's to say.
+    checked = subprocess.run([linter, "--no-color", "--ignore", "DL3008", DEPLOY / name], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_unit_gives_more_time_than_a_drain_takes(binary):
+    unit = (DEPLOY / "systemd" / "headrace.service").read_text()
+    reference = (ROOT / "docs" / "configuration.md").read_text()
+    drain = re.search(r'^\| `server\.drain` \|[^|]*\| `"(\w+)"`', reference, re.M).group(1)
+    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1)) > seconds(drain)
 
 
 def test_the_manifests_configuration_is_one(binary, tmp_path):
