@@ -80,6 +80,7 @@ const ROOMS: &[Room] = &[
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("admin-http", Around, &["admin", "identity", "ledger", "trace"]),
     room("client", Around, &["wire"]),
+    room("book", Around, &[]),
     room("console", Around, &[]),
     room("bench", Around, &["client"]),
     room("hostile", Around, &[]),
@@ -140,6 +141,7 @@ const ROOMS: &[Room] = &[
             "store",
             "admin",
             "admin-http",
+            "book",
             "console",
             "client",
             "bench",
@@ -170,6 +172,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     ("chat templates", &["minijinja", "minijinja-contrib"], &["prompt"]),
     ("the arithmetic of weights", &["half"], &["quant", "kernels", "model", "headrace"]),
     ("mapped files", &["memmap2"], &["checkpoint"]),
+    ("Markdown", &["pulldown-cmark", "pulldown-cmark-escape"], &["book"]),
 ];
 
 const PREFIX: &str = "headrace-";

@@ -1,0 +1,147 @@
+//! The project's pages, as the program serves them: Markdown, compressed within the program, made into pages when somebody reads. Must
+//! not know HTTP, nor what the program does.
+
+mod contents;
+mod frame;
+mod links;
+mod packed;
+mod render;
+mod slug;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, OnceLock};
+
+use crate::contents::Contents;
+pub use crate::links::ROOT;
+use crate::render::Leaf;
+
+/// What stands at an address of the book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// As it goes out.
+    pub bytes: &'static [u8],
+    /// Its media type, with the charset of texts.
+    pub mime: &'static str,
+    /// What tells this version of it from others, in quotes.
+    pub etag: &'static str,
+}
+
+/// What stands at an address such as `docs/tour`, `docs/tour.md` or `docs/pictures/console-now.png`, without its leading slash.
+pub fn page(path: &str) -> Option<Page> {
+    let name = path.strip_prefix("docs").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+    let name = name.trim_matches('/');
+    let name = name.strip_suffix(".md").unwrap_or(name);
+    BOOK.kept.get(name).map(|kept| kept.page(name))
+}
+
+/// What is shown in place of a page that there is not.
+pub fn missing() -> Page {
+    BOOK.missing.page("")
+}
+
+/// Every address that [`page`] knows by the name that links use, without its leading slash.
+pub fn paths() -> impl Iterator<Item = String> {
+    BOOK.kept.keys().map(|name| format!("docs/{name}"))
+}
+
+/// Bytes that the pages take within the program, and that their texts have.
+pub fn sizes() -> (usize, usize) {
+    (packed::packed_bytes(), packed::text_bytes())
+}
+
+static BOOK: LazyLock<Book> = LazyLock::new(Book::open);
+
+struct Book {
+    /// By name: the address behind [`ROOT`].
+    kept: BTreeMap<String, Kept>,
+    contents: Contents,
+    missing: Kept,
+}
+
+/// Something of the book. A page is made once, and kept: together they are as many as there are.
+struct Kept {
+    what: What,
+    made: OnceLock<Made>,
+}
+
+enum What {
+    /// Markdown, and the file that it stands in, from the root of the repository.
+    Text {
+        file: &'static str,
+        text: &'static str,
+    },
+    Picture(&'static [u8]),
+    /// The titles, for whoever searches.
+    Titles,
+    Missing,
+}
+
+struct Made {
+    bytes: Cow<'static, [u8]>,
+    etag: String,
+}
+
+impl Book {
+    fn open() -> Self {
+        let kept = |what| Kept { what, made: OnceLock::new() };
+        let mut all: BTreeMap<_, _> = packed::texts()
+            .into_iter()
+            .map(|(file, text)| (links::name(file), kept(What::Text { file, text })))
+            .chain(
+                packed::PICTURES.iter().map(|(file, bytes)| (links::name(file), kept(What::Picture(bytes)))),
+            )
+            .collect();
+        let titles: BTreeMap<String, String> = all
+            .iter()
+            .filter_map(|(name, kept)| match kept.what {
+                What::Text { text, .. } => Some((name.clone(), render::title(text))),
+                _ => None,
+            })
+            .collect();
+        let first = all.get("").map_or("", |kept| match kept.what {
+            What::Text { text, .. } => text,
+            _ => "",
+        });
+        let contents = Contents::read(first, &titles);
+        all.insert("index.json".to_owned(), kept(What::Titles));
+        Self { kept: all, contents, missing: kept(What::Missing) }
+    }
+}
+
+impl Kept {
+    fn page(&'static self, name: &str) -> Page {
+        let made = self.made.get_or_init(|| self.make(name));
+        Page { bytes: &made.bytes, mime: self.mime(), etag: &made.etag }
+    }
+
+    fn make(&self, name: &str) -> Made {
+        let contents = &BOOK.contents;
+        let bytes: Cow<'static, [u8]> = match &self.what {
+            What::Text { file, text } => {
+                frame::page(contents, name, &Leaf::read(text, file)).into_bytes().into()
+            }
+            What::Picture(bytes) => (*bytes).into(),
+            What::Titles => contents.titles().into_bytes().into(),
+            What::Missing => frame::missing(contents).into_bytes().into(),
+        };
+        let etag = format!("\"{:016x}\"", fnv1a(&bytes));
+        Made { bytes, etag }
+    }
+
+    const fn mime(&self) -> &'static str {
+        match self.what {
+            What::Text { .. } | What::Missing => "text/html; charset=utf-8",
+            What::Picture(_) => "image/png",
+            What::Titles => "application/json",
+        }
+    }
+}
+
+/// FNV-1a, 64 bits: tells pages of one program from those of another. Nobody gains by two that are alike.
+/// <http://www.isthe.com/chongo/tech/comp/fnv/>
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
