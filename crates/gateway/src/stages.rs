@@ -259,8 +259,8 @@ async fn own(
         Ok(None) => {}
         Err(_) => {
             leave_trace(&gateway, stub);
-            // Whether the books took it is not known.
-            pump::settle::let_go(&gateway, hold).await;
+            // Whether the books took it is not known. Apart, so that no other task has room for it.
+            Box::pin(pump::settle::let_go(&gateway, hold)).await;
         }
     }
 }

@@ -107,7 +107,8 @@ pub(crate) struct Moderated(pub(crate) Routed);
 /// What is sent to those who answer is ready: token ids, or a body in their dialect.
 pub(crate) struct Rendered {
     pub(crate) principal: Caller,
-    pub(crate) work: Work,
+    /// Apart, so that the stages that follow hand it on without a copy.
+    pub(crate) work: Box<Work>,
 }
 
 /// What is to be computed.
@@ -160,11 +161,12 @@ pub(crate) struct Messages {
     pub(crate) may_resume: bool,
     /// The chat that is asked for where the call's own endpoint is none that upstreams have; its answer is read here.
     pub(crate) chat: Option<Box<Call>>,
-    /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it.
-    pub(crate) translated: Option<Result<Call, BadRequest>>,
+    /// The call in the other dialect than its caller's, where some target speaks that: or why it cannot be said in it. Apart, so that
+    /// no other call has room for it.
+    pub(crate) translated: Option<Box<Result<Call, BadRequest>>>,
 }
 
-/// The keys of its prompts are known. From here on its work stands apart: handing it on copies nothing of it.
+/// The keys of its prompts are known. From here on its work changes no more, and may be shared.
 pub(crate) struct Keyed {
     pub(crate) principal: Caller,
     pub(crate) work: Arc<Work>,

@@ -34,7 +34,7 @@ pub(super) fn ask(
     let facts = relay.facts();
     let asked = messages.chat.as_deref().unwrap_or(&work.call);
     let own = facts.dialect == asked.endpoint.dialect();
-    let call = match &messages.translated {
+    let call = match messages.translated.as_deref() {
         Some(translated) if !own => translated.as_ref().map_err(|bad| Why::from(bad.clone()))?,
         _ => asked,
     };

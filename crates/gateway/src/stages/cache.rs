@@ -20,7 +20,7 @@ impl Rendered {
         let work = diagnose::diagnosed(work, gateway, dossier).await?;
         dossier.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
         dossier.mark(Stage::Cache);
-        Ok(Keyed { principal, work: Arc::new(work) })
+        Ok(Keyed { principal, work: Arc::from(work) })
     }
 }
 

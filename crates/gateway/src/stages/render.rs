@@ -80,7 +80,7 @@ impl Moderated {
         let (keys, residency) = (Vec::new(), principal.regions.clone());
         let keeps_words = residency.allows(gateway.config().region.as_ref());
         let memory = Arc::new(memory);
-        let work = Work {
+        let work = Box::new(Work {
             call,
             body_bytes,
             memory,
@@ -101,7 +101,7 @@ impl Moderated {
             residency,
             keeps_words,
             weight,
-        };
+        });
         take_memory(gateway, &work)?;
         dossier.mark(Stage::Render);
         Ok(Rendered { principal, work })

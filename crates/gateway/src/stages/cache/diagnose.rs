@@ -20,7 +20,11 @@ use crate::state::Work;
 ///
 /// # Errors
 /// The comparison was stopped.
-pub(super) async fn diagnosed(mut work: Work, gateway: &Gateway, dossier: &Dossier) -> Result<Work, Why> {
+pub(super) async fn diagnosed(
+    mut work: Box<Work>,
+    gateway: &Gateway,
+    dossier: &Dossier,
+) -> Result<Box<Work>, Why> {
     if !work.call.diagnoses {
         return Ok(work);
     }

@@ -75,9 +75,9 @@ pub(super) fn prepare(
         // Its length goes by the name that the other dialect has for it.
         let mut asked = asked.clone();
         asked.sampling.max_tokens = call.sampling.max_tokens;
-        in_dialect(relayed, &asked, dialect, max_tokens)
+        Box::new(in_dialect(relayed, &asked, dialect, max_tokens))
     });
-    match &translated {
+    match translated.as_deref() {
         Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
         _ => {
             let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
@@ -130,7 +130,7 @@ fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32)
     Ok(said)
 }
 
-fn estimated(relayed: &Relayed, translated: Option<Result<Call, BadRequest>>) -> Messages {
+fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>>) -> Messages {
     let (text, media) = (relayed.text_bytes as u64, u64::from(relayed.media));
     let tokens = |bytes_per_token: u64, of_media: u64, around: u64| {
         (text / bytes_per_token).saturating_add(media.saturating_mul(of_media)).saturating_add(around)
