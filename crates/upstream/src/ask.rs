@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, RequestId};
 use headrace_engine_api::{RelayError, RelayHead, RelayWait};
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
 use reqwest::{Body, Request, Url};
@@ -116,14 +116,9 @@ async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::R
 }
 
 fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
-    let mut headers = server.headers(post.dialect);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert("accept-encoding", HeaderValue::from_static("identity"));
-    let accept = if post.stream { "text/event-stream, application/json" } else { "application/json" };
-    headers.entry(ACCEPT).or_insert(HeaderValue::from_static(accept));
-    if let Ok(id) = HeaderValue::try_from(post.request.to_string()) {
-        headers.insert("x-request-id", id);
-    }
+    // Letters and digits can always be sent.
+    let id = HeaderValue::try_from(post.request.to_string()).unwrap_or(HeaderValue::from_static(""));
+    let mut headers = server.call_headers(post.dialect, post.stream, id);
     if server.spec.kind == Kind::Vllm && server.spec.load_every.is_zero() {
         // Where it is not asked by itself, an answer may say how busy it is.
         headers.insert(load::FORMAT_HEADER, HeaderValue::from_static("JSON"));

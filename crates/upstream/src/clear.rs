@@ -112,6 +112,11 @@ impl Clear {
         }))
     }
 
+    /// The header that names the server.
+    pub(crate) const fn host(&self) -> &HeaderValue {
+        &self.host
+    }
+
     /// Posts a body to a path and waits for the head of the answer. A connection that turns out to have been closed before anything
     /// was sent is passed over for the next.
     pub(crate) async fn post(

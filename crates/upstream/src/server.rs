@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use headrace_domain::{CacheLabel, Dialect, Endpoint};
 use headrace_engine_api::{Health, RelayError};
 use headrace_worker::Secret;
-use http::header::{AUTHORIZATION, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use reqwest::Url;
@@ -28,6 +28,9 @@ use crate::workers::line::Line;
 /// The version of Anthropic's API that is spoken where the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
+/// By which a call is found in logs of both sides.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// One server.
 pub(crate) struct Server {
     pub(crate) spec: UpstreamSpec,
@@ -43,8 +46,10 @@ pub(crate) struct Server {
     pub(crate) cache_fault: Mutex<Option<String>>,
     /// Where it is asked as a worker.
     pub(crate) line: Option<Line>,
-    /// Headers of every call.
+    /// Headers of every request.
     headers: HeaderMap,
+    /// Those of calls, put together once.
+    calls: [(Dialect, bool, HeaderMap); 4],
     /// Where calls go, by endpoint.
     chat: Url,
     completions: Url,
@@ -78,17 +83,29 @@ impl Server {
         let secret = spec.worker_secret.as_ref().and_then(|secret| Secret::new(secret).ok());
         let line =
             secret.map(|secret| Line::new(&spec, secret, address.is_tls())).transpose().map_err(one)?;
+        let clear = Clear::of(&spec, &address);
+        let headers = headers(&spec).map_err(one)?;
+        let of_calls = |dialect, stream| {
+            (dialect, stream, headers_of_calls(&headers, clear.as_deref(), dialect, stream))
+        };
+        let calls = [
+            of_calls(Dialect::OpenAi, false),
+            of_calls(Dialect::OpenAi, true),
+            of_calls(Dialect::Anthropic, false),
+            of_calls(Dialect::Anthropic, true),
+        ];
         let secrets = spec.key.iter().chain(spec.headers.iter().map(|(_, value)| value)).cloned();
         Ok(Self {
             client: ArcSwap::from_pointee(client),
-            clear: Clear::of(&spec, &address),
+            clear,
+            calls,
             gate: Arc::new(Gate::new(spec.queue)),
             counters: Counters::new(),
             redactor: Redactor::new(secrets),
             loads: Loads::new(),
             cache_fault: Mutex::default(),
             line,
-            headers: headers(&spec).map_err(one)?,
+            headers,
             chat: address.api("chat/completions"),
             completions: address.api("completions"),
             messages: address.api("messages"),
@@ -142,12 +159,16 @@ impl Server {
         &self.count
     }
 
-    /// Headers of a call in a dialect, with the key.
+    /// Headers of a request in a dialect, with the key.
     pub(crate) fn headers(&self, dialect: Dialect) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        if dialect == Dialect::Anthropic {
-            headers.entry("anthropic-version").or_insert(ANTHROPIC_VERSION);
-        }
+        in_dialect(&self.headers, dialect)
+    }
+
+    /// Headers of a call in a dialect, with the key and `id`.
+    pub(crate) fn call_headers(&self, dialect: Dialect, stream: bool, id: HeaderValue) -> HeaderMap {
+        let found = self.calls.iter().find(|(spoken, streams, _)| (*spoken, *streams) == (dialect, stream));
+        let mut headers = found.map_or_else(HeaderMap::new, |(_, _, headers)| headers.clone());
+        headers.insert(REQUEST_ID, id);
         headers
     }
 
@@ -196,6 +217,28 @@ impl Server {
         let why = format!("`{}` is drained by an operator", self.spec.name);
         Err(RelayError::Unavailable { why, retry_after: None })
     }
+}
+
+fn in_dialect(headers: &HeaderMap, dialect: Dialect) -> HeaderMap {
+    let mut headers = headers.clone();
+    if dialect == Dialect::Anthropic {
+        headers.entry("anthropic-version").or_insert(ANTHROPIC_VERSION);
+    }
+    headers
+}
+
+/// All headers of calls but what differs from one to the next: that has its place, so that a copy needs no other room.
+fn headers_of_calls(own: &HeaderMap, clear: Option<&Clear>, dialect: Dialect, stream: bool) -> HeaderMap {
+    let mut headers = in_dialect(own, dialect);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let accept = if stream { "text/event-stream, application/json" } else { "application/json" };
+    headers.entry(ACCEPT).or_insert(HeaderValue::from_static(accept));
+    headers.insert(REQUEST_ID, HeaderValue::from_static(""));
+    if let Some(clear) = clear {
+        headers.entry(HOST).or_insert_with(|| clear.host().clone());
+    }
+    headers
 }
 
 fn headers(spec: &UpstreamSpec) -> Result<HeaderMap, String> {
