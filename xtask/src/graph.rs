@@ -76,6 +76,7 @@ const ROOMS: &[Room] = &[
     room("edge", Gateway, &["call-api"]),
     room("trace", Around, &[]),
     room("explain", Around, &["trace"]),
+    room("telemetry", Around, &["trace"]),
     room("store", Around, &["identity", "ledger", "limits", "objects", "trace"]),
     room("admin", Around, &["identity", "limits", "ledger", "moderation", "fleet", "gateway", "trace"]),
     room("admin-http", Around, &["admin", "identity", "ledger", "trace"]),
@@ -138,6 +139,7 @@ const ROOMS: &[Room] = &[
             "edge",
             "trace",
             "explain",
+            "telemetry",
             "store",
             "admin",
             "admin-http",
@@ -155,7 +157,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "HTTP",
         &["http", "http-body", "http-body-util", "hyper", "hyper-util", "axum", "aide", "tower", "reqwest"],
-        &["edge", "upstream", "admin-http", "client", "bench", "headrace"],
+        &["edge", "upstream", "admin-http", "client", "bench", "telemetry", "headrace"],
     ),
     ("WebSockets", &["tokio-tungstenite", "tungstenite"], &["edge"]),
     (

@@ -3,6 +3,9 @@
 
 use headrace_domain::{RequestId, TraceRecord};
 
+/// Attempts are numbered from here on, stages from 0.
+const FIRST_ATTEMPT: u64 = 1 << 32;
+
 /// A span within a trace, as `traceparent` names it. Neither id is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
@@ -29,9 +32,25 @@ impl TraceContext {
         Self::of_request(record.request_id, record.trace_id.as_deref())
     }
 
-    /// A span below this one, by its number: the same one whenever it is asked for.
+    /// The span of a stage of this call, by its place among them.
     #[must_use]
-    pub fn below(self, number: u64) -> Self {
+    pub fn stage(self, at: usize) -> Self {
+        self.below(u64::try_from(at).unwrap_or(u64::MAX))
+    }
+
+    /// The span of an attempt of this call, by its place among them: whoever is asked works below it.
+    #[must_use]
+    pub fn attempt(self, at: usize) -> Self {
+        self.below(FIRST_ATTEMPT.saturating_add(u64::try_from(at).unwrap_or(u64::MAX)))
+    }
+
+    /// As the header of that name has it, with the mark that whoever sent it keeps its spans.
+    pub fn traceparent(self) -> String {
+        format!("00-{:032x}-{:016x}-01", self.trace, self.span)
+    }
+
+    /// A span below this one, by its number: the same one whenever it is asked for.
+    fn below(self, number: u64) -> Self {
         // SplitMix64's finalizer, a bijection: spans of one call differ.
         let mut bits = self.span ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,6 +72,9 @@ mod tests {
         assert_eq!((theirs.trace, theirs.span), (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, own.span));
         let below: std::collections::HashSet<u64> = (0..1000).map(|number| own.below(number).span).collect();
         assert!(below.len() == 1000 && !below.contains(&own.span));
-        assert_eq!(own.below(3), own.below(3));
+        assert_eq!(own.stage(3), own.below(3));
+        assert!((0..1000).all(|at| !below.contains(&own.attempt(at).span)));
+        let (parent, span) = (theirs.attempt(2).traceparent(), theirs.attempt(2).span);
+        assert_eq!(parent, format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{span:016x}-01"));
     }
 }

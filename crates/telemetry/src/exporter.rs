@@ -1,0 +1,285 @@
+//! [`Telemetry`]: takes finished calls and sends what is said of them, on a thread of its own: putting hundreds of calls into words takes
+//! milliseconds, which no call waits for. The entry point of this room. Must not know how a body is written or sent.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_domain::{Clock, TraceRecord};
+use headrace_trace::{Metrics, Tap, TraceContext};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
+
+use crate::attributes::{SCHEMA, text};
+use crate::config::{TelemetryConfig, TelemetryError};
+use crate::genai::GenAi;
+use crate::lane::{Batching, Counts, Lane, batch, deliver, ended};
+use crate::proto::{
+    Logs, Metrics as MetricsBody, Resource, ResourceLogs, ResourceMetrics, ResourceSpans, Scope, ScopeLogs,
+    ScopeMetrics, ScopeSpans, Traces,
+};
+use crate::send::{Sender, headers};
+use crate::writing::Message;
+use crate::{logs, points, spans};
+
+/// Who says it all.
+const SCOPE: &str = "headrace";
+
+/// Sends what is said of calls. Cheap to hand calls to; what it cannot send is counted.
+pub struct Telemetry {
+    traces: Option<Lane>,
+    metrics: Option<Lane>,
+    logs: Option<Lane>,
+    sample_percent: u64,
+    closing: watch::Sender<bool>,
+    /// Its other end is the thread's: closed, when that has ended.
+    ended: watch::Receiver<()>,
+}
+
+/// What all tasks have in common.
+#[derive(Clone)]
+struct Common {
+    resource: Resource,
+    scope: Scope,
+    batching: Batching,
+    clock: Arc<dyn Clock>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Telemetry {
+    /// Whether what is configured can be sent, as far as that is known without sending.
+    ///
+    /// # Errors
+    /// [`TelemetryError`]: an address or a header that cannot be used.
+    pub fn check(config: &TelemetryConfig) -> Result<(), TelemetryError> {
+        let targets = [&config.traces, &config.metrics, &config.logs];
+        targets.into_iter().flatten().try_for_each(|target| headers(target).map(drop))
+    }
+
+    /// Starts a thread, and on it a task for each signal that goes anywhere. What is counted of them is registered with `metrics`,
+    /// whose numbers are what is sent as metrics.
+    ///
+    /// # Errors
+    /// [`TelemetryError`]: an address, a header or an authority that cannot be used; no thread for it.
+    pub fn start(
+        config: &TelemetryConfig,
+        version: &str,
+        metrics: &Arc<Metrics>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, TelemetryError> {
+        let no_thread = |error: std::io::Error| TelemetryError::Client { why: error.to_string() };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let (closing, closed) = watch::channel(false);
+        let attributes = config.resource.iter().map(|(key, value)| text(key, value.clone())).collect();
+        let common = Common {
+            resource: Resource { attributes },
+            scope: Scope { name: SCOPE.to_owned(), version: version.to_owned() },
+            batching: Batching { records: config.batch_records.max(1), linger: config.linger },
+            clock: Arc::clone(clock),
+            closing: closed,
+        };
+        let mut tasks = JoinSet::new();
+        let lane = |signal: &'static str| {
+            let (lane, receiver, counts) = Lane::new(config.queue_records);
+            register(metrics, signal, &counts);
+            (lane, receiver, counts)
+        };
+        let traces = config.traces.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+            let sender = Sender::new(target, config)?;
+            let (lane, receiver, counts) = lane("traces");
+            tasks.spawn_on(send_traces(common.clone(), sender, receiver, counts), runtime.handle());
+            Ok(lane)
+        });
+        let logs = config.logs.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+            let sender = Sender::new(target, config)?;
+            let (lane, receiver, counts) = lane("logs");
+            tasks.spawn_on(send_logs(common.clone(), sender, receiver, counts), runtime.handle());
+            Ok(lane)
+        });
+        let numbers = config.metrics.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+            let sender = Sender::new(target, config)?;
+            let (lane, receiver, counts) = lane("metrics");
+            let of = Numbers { metrics: Arc::clone(metrics), every: config.metrics_every };
+            tasks.spawn_on(send_metrics(common.clone(), sender, receiver, counts, of), runtime.handle());
+            Ok(lane)
+        });
+        let (traces, logs, metrics) = (traces.transpose()?, logs.transpose()?, numbers.transpose()?);
+        let (running, ended) = watch::channel(());
+        let thread = std::thread::Builder::new().name("headrace-telemetry".to_owned());
+        let run = move || {
+            // A task that panicked has ended as well.
+            runtime.block_on(async { while tasks.join_next().await.is_some() {} });
+            // A name that is still looked up is nobody's concern any more.
+            runtime.shutdown_background();
+            drop(running);
+        };
+        thread.spawn(run).map_err(no_thread)?;
+        let sample_percent = config.sample_percent.min(100);
+        Ok(Arc::new(Self { traces, metrics, logs, sample_percent, closing, ended }))
+    }
+
+    /// Sends what waits, once, and ends; false if that took longer than `within`.
+    pub async fn close(&self, within: Duration) -> bool {
+        self.closing.send_replace(true);
+        let mut ended = self.ended.clone();
+        let all = async { while ended.changed().await.is_ok() {} };
+        timeout(within, all).await.is_ok()
+    }
+
+    /// Whether the spans of a trace are sent: a whole trace is, or none of it, whoever decides by its id.
+    fn samples(&self, record: &TraceRecord) -> bool {
+        // The lower half of an id is random, also where the upper one tells the time.
+        let draw = TraceContext::of(record).trace & u128::from(u64::MAX >> 8);
+        let bound = (u128::from(u64::MAX >> 8)).saturating_mul(u128::from(self.sample_percent)) / 100;
+        self.sample_percent >= 100 || draw < bound
+    }
+}
+
+impl Tap for Telemetry {
+    fn seen(&self, record: &Arc<TraceRecord>) {
+        if let Some(lane) = self.traces.as_ref().filter(|_| self.samples(record)) {
+            lane.offer(record);
+        }
+        [&self.logs, &self.metrics].into_iter().flatten().for_each(|lane| lane.offer(record));
+    }
+}
+
+fn register(metrics: &Metrics, signal: &'static str, counts: &Arc<Counts>) {
+    type Read = fn(&Counts) -> u64;
+    let dropped: [(&str, Read); 3] = [
+        ("queue_full", |of| of.full.load(Relaxed)),
+        ("failed", |of| of.failed.load(Relaxed)),
+        ("rejected", |of| of.rejected.load(Relaxed)),
+    ];
+    #[allow(clippy::cast_precision_loss, reason = "no count comes near 2^53")]
+    let read = |counts: &Arc<Counts>, read: Read| {
+        let counts = Arc::clone(counts);
+        Box::new(move || read(&counts) as f64)
+    };
+    for (reason, of) in dropped {
+        let help = "Calls, or sets of points, of which nothing could be sent by OTLP.";
+        let labels = [("signal", signal), ("reason", reason)];
+        metrics.register_counter("headrace_telemetry_dropped_total", help, &labels, read(counts, of));
+    }
+    let help = "Calls, or sets of points, that were sent by OTLP.";
+    let sent = read(counts, |of| of.sent.load(Relaxed));
+    metrics.register_counter("headrace_telemetry_sent_total", help, &[("signal", signal)], sent);
+    let help = "Sendings by OTLP that came to nothing.";
+    let failures = read(counts, |of| of.failures.load(Relaxed));
+    metrics.register_counter("headrace_telemetry_failures_total", help, &[("signal", signal)], failures);
+}
+
+async fn send_traces(
+    mut common: Common,
+    sender: Sender,
+    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
+    counts: Arc<Counts>,
+) {
+    let mut closing = common.closing.clone();
+    while let Some(records) = batch(&mut receiver, common.batching, &mut common.closing).await {
+        let spans = records.iter().flat_map(|record| spans::spans(record)).collect();
+        let scope_spans =
+            vec![ScopeSpans { scope: Some(common.scope.clone()), spans, schema_url: SCHEMA.to_owned() }];
+        let resource = Some(common.resource.clone());
+        let body = Traces {
+            resource_spans: vec![ResourceSpans { resource, scope_spans, schema_url: SCHEMA.to_owned() }],
+        };
+        deliver(&sender, "traces", encoded(&body), count(&records), &counts, &mut closing).await;
+    }
+}
+
+async fn send_logs(
+    mut common: Common,
+    sender: Sender,
+    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
+    counts: Arc<Counts>,
+) {
+    let mut closing = common.closing.clone();
+    while let Some(records) = batch(&mut receiver, common.batching, &mut common.closing).await {
+        let now = common.clock.now().get();
+        let log_records = records.iter().map(|record| logs::line(record, now)).collect();
+        let scope_logs = vec![ScopeLogs { scope: Some(common.scope.clone()), log_records }];
+        let resource = Some(common.resource.clone());
+        let body = Logs {
+            resource_logs: vec![ResourceLogs { resource, scope_logs, schema_url: SCHEMA.to_owned() }],
+        };
+        deliver(&sender, "logs", encoded(&body), count(&records), &counts, &mut closing).await;
+    }
+}
+
+/// Whose numbers are sent, and how often.
+struct Numbers {
+    metrics: Arc<Metrics>,
+    every: Duration,
+}
+
+async fn send_metrics(
+    mut common: Common,
+    sender: Sender,
+    mut receiver: mpsc::Receiver<Arc<TraceRecord>>,
+    counts: Arc<Counts>,
+    of: Numbers,
+) {
+    let since = common.clock.now().get();
+    let mut genai = GenAi::default();
+    let mut ticks = interval_at(tokio::time::Instant::now() + of.every, of.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut closing = common.closing.clone();
+    loop {
+        let ends = tokio::select! {
+            record = receiver.recv() => {
+                record.iter().for_each(|record| genai.observe(record));
+                if record.is_some() {
+                    continue;
+                }
+                true
+            }
+            _ = ticks.tick() => false,
+            () = ended(&mut common.closing) => true,
+        };
+        // Of calls that are over, nothing is left out of what is said now.
+        while let Ok(record) = receiver.try_recv() {
+            genai.observe(&record);
+        }
+        let now = common.clock.now().get();
+        let families = of.metrics.families();
+        let mut metrics: Vec<_> = families.iter().map(|family| points::metric(family, since, now)).collect();
+        metrics.extend(genai.metrics(since, now));
+        let things = u64::try_from(metrics.len()).unwrap_or(u64::MAX);
+        let scope_metrics = vec![ScopeMetrics { scope: Some(common.scope.clone()), metrics }];
+        let resource = Some(common.resource.clone());
+        let body = MetricsBody {
+            resource_metrics: vec![ResourceMetrics {
+                resource,
+                scope_metrics,
+                schema_url: SCHEMA.to_owned(),
+            }],
+        };
+        let mut sending = pin!(deliver(&sender, "metrics", encoded(&body), things, &counts, &mut closing));
+        loop {
+            tokio::select! {
+                () = &mut sending => break,
+                // These are counted for ever: however long a sending takes, none of them may be missing.
+                Some(record) = receiver.recv() => genai.observe(&record),
+            }
+        }
+        if ends {
+            return;
+        }
+    }
+}
+
+fn encoded(body: &impl Message) -> Bytes {
+    body.encoded().into()
+}
+
+fn count(records: &[Arc<TraceRecord>]) -> u64 {
+    u64::try_from(records.len()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

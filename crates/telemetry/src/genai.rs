@@ -1,0 +1,266 @@
+//! The histograms of GenAI's conventions, counted from trace records: how long calls take, to the first token and between
+//! tokens, and how many tokens they use. Their attributes are bounded. Must not know who takes them.
+
+use std::collections::HashMap;
+
+use headrace_domain::{Endpoint, Outcome, TraceRecord};
+use headrace_trace::TraceContext;
+
+use crate::attributes::{error_type, operation, provider, seconds, text};
+use crate::proto::{CUMULATIVE, Data, Exemplar, Histogram, HistogramPoint, KeyValue, Metric};
+
+/// The most sets of attributes of one metric; what comes later is counted together.
+const MOST_SERIES: usize = 256;
+/// The mark of those, by the specification of OpenTelemetry's SDKs.
+const OVERFLOW: &str = "otel.metric.overflow";
+
+const DURATION_BOUNDS: &[f64] =
+    &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+const FIRST_TOKEN_BOUNDS: &[f64] =
+    &[0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+const EACH_TOKEN_BOUNDS: &[f64] = &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];
+const TOKENS_BOUNDS: &[f64] = &[
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
+/// One metric: its name, what it says, its unit and its buckets, as the conventions have them.
+struct Kind {
+    name: &'static str,
+    description: &'static str,
+    unit: &'static str,
+    bounds: &'static [f64],
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "gen_ai.client.operation.duration",
+        description: "How long whoever answers took for a call, tries and waiting included.",
+        unit: "s",
+        bounds: DURATION_BOUNDS,
+    },
+    Kind {
+        name: "gen_ai.client.token.usage",
+        description: "Tokens of a call, by type.",
+        unit: "{token}",
+        bounds: TOKENS_BOUNDS,
+    },
+    Kind {
+        name: "gen_ai.server.request.duration",
+        description: "From the first byte of a call to its last.",
+        unit: "s",
+        bounds: DURATION_BOUNDS,
+    },
+    Kind {
+        name: "gen_ai.server.time_to_first_token",
+        description: "From when a call was whole to its first token, of calls that were answered.",
+        unit: "s",
+        bounds: FIRST_TOKEN_BOUNDS,
+    },
+    Kind {
+        name: "gen_ai.server.time_per_output_token",
+        description: "Time of each token behind the first, of calls that were answered.",
+        unit: "s",
+        bounds: EACH_TOKEN_BOUNDS,
+    },
+];
+const OPERATION: usize = 0;
+const TOKENS: usize = 1;
+const REQUEST: usize = 2;
+const FIRST_TOKEN: usize = 3;
+const EACH_TOKEN: usize = 4;
+
+/// What a series is told apart by. Names that callers make up are none of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Labels {
+    operation: &'static str,
+    provider: String,
+    model: Option<String>,
+    answered: Option<String>,
+    error: Option<String>,
+    token: Option<&'static str>,
+}
+
+struct Series {
+    buckets: Vec<u64>,
+    sum: f64,
+    count: u64,
+    /// The last call of each bucket.
+    exemplars: Vec<Option<Exemplar>>,
+}
+
+impl Series {
+    fn new(bounds: &[f64]) -> Self {
+        let buckets = bounds.len().saturating_add(1);
+        Self { buckets: vec![0; buckets], sum: 0.0, count: 0, exemplars: vec![None; buckets] }
+    }
+
+    fn observe(&mut self, value: f64, bounds: &[f64], exemplar: Exemplar) {
+        // A bound is inclusive.
+        let at = bounds.partition_point(|bound| *bound < value);
+        if let Some(bucket) = self.buckets.get_mut(at) {
+            *bucket = bucket.saturating_add(1);
+        }
+        if let Some(last) = self.exemplars.get_mut(at) {
+            *last = Some(exemplar);
+        }
+        self.count = self.count.saturating_add(1);
+        self.sum += value;
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct GenAi {
+    series: [HashMap<Labels, Series>; KINDS.len()],
+    overflow: [Option<Series>; KINDS.len()],
+}
+
+impl GenAi {
+    /// Counts a call. A copy of one is nobody's.
+    pub(crate) fn observe(&mut self, record: &TraceRecord) {
+        if record.shadow_of.is_some() || record.model_served.is_none() {
+            return;
+        }
+        let labels = Labels {
+            operation: operation(record.endpoint),
+            provider: provider(record).to_owned(),
+            model: record.model_served.clone(),
+            answered: record.upstream_model.clone(),
+            error: error_type(record),
+            token: None,
+        };
+        let exemplar = |value: f64| {
+            let context = TraceContext::of(record);
+            Exemplar {
+                time_unix_nano: record.started.get().saturating_add(record.duration_ns),
+                as_double: Some(value),
+                span_id: context.span.to_be_bytes().to_vec(),
+                trace_id: context.trace.to_be_bytes().to_vec(),
+            }
+        };
+        let mut add =
+            |kind: usize, labels: Labels, value: f64| self.add(kind, labels, value, exemplar(value));
+        add(REQUEST, labels.clone(), seconds(record.duration_ns));
+        if let Some(nanos) = operation_ns(record) {
+            add(OPERATION, labels.clone(), seconds(nanos));
+        }
+        let tokens = [("input", record.usage.prompt_tokens()), ("output", record.usage.completion_tokens())];
+        for (token, count) in tokens.into_iter().filter(|(_, count)| *count > 0) {
+            #[allow(clippy::cast_precision_loss, reason = "no call comes near 2^53 tokens")]
+            add(TOKENS, Labels { error: None, token: Some(token), ..labels.clone() }, count as f64);
+        }
+        if !matches!(record.outcome, Outcome::Completed { .. }) || !generates(record.endpoint) {
+            return;
+        }
+        if let Some(nanos) = record.time_to_first_token_ns() {
+            add(FIRST_TOKEN, labels.clone(), seconds(nanos));
+        }
+        if let Some(nanos) = each_token_ns(record) {
+            add(EACH_TOKEN, labels, seconds(nanos));
+        }
+    }
+
+    fn add(&mut self, kind: usize, labels: Labels, value: f64, exemplar: Exemplar) {
+        let (Some(of), Some(series), Some(overflow)) =
+            (KINDS.get(kind), self.series.get_mut(kind), self.overflow.get_mut(kind))
+        else {
+            return;
+        };
+        let series = match series.len() >= MOST_SERIES && !series.contains_key(&labels) {
+            true => overflow.get_or_insert_with(|| Series::new(of.bounds)),
+            false => series.entry(labels).or_insert_with(|| Series::new(of.bounds)),
+        };
+        series.observe(value, of.bounds, exemplar);
+    }
+
+    /// Those of which there is anything to say.
+    pub(crate) fn metrics(&self, since: u64, now: u64) -> Vec<Metric> {
+        let each = KINDS.iter().zip(&self.series).zip(&self.overflow);
+        each.filter(|((_, series), _)| !series.is_empty())
+            .map(|((kind, series), overflow)| {
+                let named = series.iter().map(|(labels, series)| (attributes(labels), series));
+                let rest =
+                    overflow.iter().map(|series| (vec![crate::attributes::flag(OVERFLOW, true)], series));
+                let data_points = named
+                    .chain(rest)
+                    .map(|(attributes, series)| point(kind, attributes, series, since, now))
+                    .collect();
+                Metric {
+                    name: kind.name.to_owned(),
+                    description: kind.description.to_owned(),
+                    unit: kind.unit.to_owned(),
+                    data: Some(Data::Histogram(Histogram {
+                        data_points,
+                        aggregation_temporality: CUMULATIVE,
+                    })),
+                }
+            })
+            .collect()
+    }
+}
+
+fn point(kind: &Kind, attributes: Vec<KeyValue>, series: &Series, since: u64, now: u64) -> HistogramPoint {
+    HistogramPoint {
+        start_time_unix_nano: since,
+        time_unix_nano: now,
+        count: series.count,
+        sum: Some(series.sum),
+        bucket_counts: series.buckets.clone(),
+        explicit_bounds: kind.bounds.to_vec(),
+        exemplars: series.exemplars.iter().flatten().cloned().collect(),
+        attributes,
+    }
+}
+
+fn attributes(labels: &Labels) -> Vec<KeyValue> {
+    let mut all = vec![
+        text("gen_ai.operation.name", labels.operation),
+        text("gen_ai.provider.name", labels.provider.clone()),
+    ];
+    let named = [
+        ("gen_ai.request.model", labels.model.clone()),
+        ("gen_ai.response.model", labels.answered.clone()),
+        ("error.type", labels.error.clone()),
+        ("gen_ai.token.type", labels.token.map(str::to_owned)),
+    ];
+    all.extend(named.into_iter().filter_map(|(key, value)| Some(text(key, value?))));
+    all
+}
+
+/// Whether tokens come of it.
+const fn generates(endpoint: Option<Endpoint>) -> bool {
+    matches!(
+        endpoint,
+        Some(Endpoint::ChatCompletions | Endpoint::Messages | Endpoint::Responses | Endpoint::Completions)
+    )
+}
+
+/// From when somebody was asked to the last of them.
+fn operation_ns(record: &TraceRecord) -> Option<u64> {
+    let ends = |start: u64, took: u64| start.saturating_add(took);
+    let begun = record.attempts.iter().map(|attempt| attempt.start_ns).min()?;
+    let ended = record.attempts.iter().map(|attempt| ends(attempt.start_ns, attempt.duration_ns)).max()?;
+    Some(ended.saturating_sub(begun))
+}
+
+/// The mean time between two tokens of an answer.
+fn each_token_ns(record: &TraceRecord) -> Option<u64> {
+    let Outcome::Completed { finish } = &record.outcome else { return None };
+    let choices = u64::try_from(finish.len()).unwrap_or(1).max(1);
+    let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
+    let decode = record.span(headrace_domain::Stage::Decode)?.duration_ns;
+    decode.checked_div(gaps)
+}
